@@ -1,0 +1,133 @@
+"""The error family: an error class is its message, its exit code and its hint.
+
+Everything a user can cause ends in a subclass of :class:`GdsError`; `cli/__init__.py` is the only
+place that turns one into an exit code.  Anything else that escapes is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class GdsError(Exception):
+    """A user's error or a host's fault: one message, one next step, one exit code."""
+
+    #: Process exit status; documented in README.md and docs/exit-codes.md, unique by class.
+    exit_code: int = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ProgramFailed(GdsError):
+    """A program that gdsdeploy started ended with a status it does not accept."""
+
+    exit_code = 3
+
+
+class MissingProgram(GdsError):
+    """A program that this step needs is not installed on the controller."""
+
+    exit_code = 4
+
+
+class FleetInvalid(GdsError):
+    """The fleet file cannot be read or breaks its schema; every problem is listed with its place."""
+
+    exit_code = 10
+
+
+class LockInvalid(GdsError):
+    """The lock file is missing, malformed, edited by hand, or of a newer major version."""
+
+    exit_code = 11
+
+
+class LockStale(GdsError):
+    """The lock does not fit the fleet file; the reasons are listed."""
+
+    exit_code = 12
+
+
+class NoSolution(GdsError):
+    """No set of packages satisfies the pins and the compatibility rules; every reason is listed."""
+
+    exit_code = 13
+
+
+class RepositoryUnusable(GdsError):
+    """Repository metadata could not be fetched."""
+
+    exit_code = 14
+
+
+class RepositoryUntrusted(GdsError):
+    """Repository metadata or a package failed its signature, checksum or validity check."""
+
+    exit_code = 15
+
+
+class HostUnreachable(GdsError):
+    """A host did not answer, or refused the login."""
+
+    exit_code = 20
+
+
+class HostKeyMismatch(GdsError):
+    """A host presented a key that is not the one on record."""
+
+    exit_code = 21
+
+
+class HostUnfit(GdsError):
+    """A host cannot take this lock: its operating system, Python, privileges or disk space."""
+
+    exit_code = 22
+
+
+class ConvergeFailed(GdsError):
+    """Ansible ended with a failed task on at least one host."""
+
+    exit_code = 23
+
+
+class ModuleBuildFailed(GdsError):
+    """A kernel module could not be built, or its audit refused it."""
+
+    exit_code = 24
+
+
+class ChecksFailed(GdsError):
+    """Validation ended with at least one failed check."""
+
+    exit_code = 30
+
+
+class ChecksUnknown(GdsError):
+    """No check failed, but at least one could not be decided."""
+
+    exit_code = 31
+
+
+class LabUnavailable(GdsError):
+    """The lab cannot run here, or one of its hosts did not come up."""
+
+    exit_code = 40
+
+
+class Interrupted(GdsError):
+    """Stopped by Ctrl-C; what was done so far stays and the next run goes on from there."""
+
+    exit_code = 130
+
+
+def all_errors(root: type[GdsError] = GdsError) -> Iterator[type[GdsError]]:
+    """Yield ``root`` and every subclass, depth first; docs and tests walk this."""
+    yield root
+    for child in root.__subclasses__():
+        yield from all_errors(child)

@@ -1,0 +1,121 @@
+"""The lock: what was resolved for each profile, exactly.
+
+One file for the whole fleet, one package per block and everything sorted, so that a diff of two locks
+reads as a change list.  Reading and writing are in :mod:`gdsdeploy.lockfile`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Strict, StringConstraints
+
+#: "major.minor": a newer major is refused, a newer minor is read with a warning.
+LOCK_VERSION = "1.0"
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+#: What a package is in the stack; ``companion`` must equal the driver's version, ``support`` came as a dependency.
+Part = Literal[
+    "kernel-image", "kernel-headers", "driver-source", "driver-userland", "companion",
+    "nvidia-fs-source", "libcufile", "gds-tools", "dkms", "support",
+]  # fmt: skip
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Package(_Model):
+    """One package file."""
+
+    package: str
+    version: str
+    architecture: str
+    part: Part
+    #: Where this package has to be: on hosts that run the stack, on machines that build modules, or on both.
+    needed_by: Literal["host", "build", "both"]
+    file: str
+    #: bytes
+    size: int
+    sha256: Sha256
+    repository: str
+    suite: str
+    component: str
+
+
+class Index(_Model):
+    """One signed index that the lock was resolved from."""
+
+    repository: str
+    uri: str
+    suite: str
+    components: Annotated[tuple[str, ...], Strict(False)]
+    #: RFC 3339, UTC: the Date field of the signed index, never the clock of the controller.
+    date: str
+    valid_until: str | None = None
+    #: Full fingerprint of the key that made the good signature.
+    signed_by: str
+    #: Keyring path on the host for Signed-By.
+    host_keyring: str
+
+
+class Kernel(_Model):
+    """The kernel that the modules are built for."""
+
+    #: as ``uname -r`` prints it
+    release: str
+    #: version of its package
+    version: str
+
+
+class LockedDriver(_Model):
+    """The driver: its upstream version as ``/proc/driver/nvidia/version`` shows it."""
+
+    version: str
+    flavour: Literal["open", "proprietary"]
+    #: Directory on the host that holds the driver's source tree.
+    source_tree: str
+    #: Name under which DKMS knows it.
+    dkms_name: str
+
+
+class Component(_Model):
+    """Upstream version of nvidia-fs, libcufile or gds-tools."""
+
+    version: str
+
+
+class Source(_Model):
+    """nvidia-fs: upstream version and its source tree on the host."""
+
+    version: str
+    source_tree: str
+    dkms_name: str
+
+
+class Target(_Model):
+    """Everything resolved for one profile."""
+
+    os: str
+    arch: Literal["x86_64", "aarch64"]
+    kernel: Kernel
+    driver: LockedDriver
+    nvidia_fs: Source | None
+    libcufile: Component
+    gds_tools: Component | None
+    #: Ids of the compatibility rules that had a say in this choice (see compat.yml).
+    rules: Annotated[tuple[str, ...], Strict(False)]
+    #: The pins it was resolved from, to say later why a lock is stale.
+    pins: dict[str, str]
+    indices: Annotated[tuple[Index, ...], Strict(False)]
+    packages: Annotated[tuple[Package, ...], Strict(False)]
+
+
+class Lock(_Model):
+    """The whole of gdsdeploy.lock."""
+
+    lock_version: str
+    #: sha256 over the rest in canonical form; an edit by hand is noticed.
+    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+    targets: dict[str, Target]

@@ -1,0 +1,176 @@
+"""The only module that starts processes on the controller.
+
+Arguments are always a list and never pass through a shell.  A failure is reported once, in one fixed
+layout: what was being done, the command as it can be pasted, the status, and the end of its output.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gdsdeploy.errors import MissingProgram, ProgramFailed
+
+#: Lines of a failed program's output that are quoted in the error.
+TAIL_LINES = 25
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a program left: ``argv``, exit ``status`` (negative: killed by that signal), decoded output."""
+
+    argv: tuple[str, ...]
+    status: int
+    stdout: str
+    stderr: str
+
+
+def which(program: str, *, hint: str | None = None) -> str:
+    """Return the absolute path of ``program``; raise MissingProgram with ``hint`` otherwise.
+
+    Debian keeps administrators' programs in sbin, which a user's PATH may lack.
+    """
+    path = os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/local/sbin:/usr/sbin:/sbin"
+    found = shutil.which(program, path=path)
+    if found is None:
+        raise MissingProgram(f"{program} is not installed on this machine", hint=hint)
+    return found
+
+
+def as_root(argv: Sequence[str]) -> list[str]:
+    """Prefix ``argv`` with sudo unless this process already is root."""
+    return list(argv) if os.geteuid() == 0 else ["sudo", "--", *argv]
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    doing: str,
+    ok: Sequence[int] = (0,),
+    input: str | bytes | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float | None = None,
+    log: Path | None = None,
+    hint: str | None = None,
+) -> Completed:
+    """Run ``argv`` to its end and return what it left.
+
+    doing: what the user would call this step; begins the error message ("cannot <doing>: …").
+    ok: exit statuses that mean something; any other raises ProgramFailed.
+    env: variables added to (not replacing) the current environment.
+    timeout: seconds; past it the program is killed and ProgramFailed raised.
+    log: a file that receives stdout and stderr together instead of memory; the error quotes its end.
+    Raises MissingProgram when the program does not exist.
+    """
+    args = [str(a) for a in argv]
+    data = input.encode() if isinstance(input, str) else input
+    sink: IO[bytes] | None = log.open("ab") if log else None
+    try:
+        proc = subprocess.run(  # noqa: S603 - argv is a list; this module is where that is reviewed
+            args,
+            input=data,
+            stdin=subprocess.DEVNULL if data is None else None,
+            stdout=sink or subprocess.PIPE,
+            stderr=subprocess.STDOUT if sink else subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        if error.filename == args[0]:
+            raise MissingProgram(f"cannot {doing}: {args[0]} is not installed", hint=hint) from error
+        raise ProgramFailed(f"cannot {doing}: {error}", hint=hint) from error
+    except subprocess.TimeoutExpired as error:
+        raise ProgramFailed(
+            f"cannot {doing}: no end after {timeout:.0f} s\n  $ {shlex.join(args)}", hint=hint
+        ) from error
+    finally:
+        if sink:
+            sink.close()
+    done = Completed(
+        tuple(args),
+        proc.returncode,
+        (proc.stdout or b"").decode(errors="replace"),
+        (proc.stderr or b"").decode(errors="replace"),
+    )
+    if done.status not in ok:
+        output = log.read_text(errors="replace") if log else done.stdout + done.stderr
+        raise ProgramFailed(_failure(doing, done, output, log), hint=hint)
+    return done
+
+
+def stream(
+    argv: Sequence[str | Path],
+    *,
+    doing: str,
+    line: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> int:
+    """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
+
+    Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again.
+    """
+    args = [str(a) for a in argv]
+    try:
+        proc = subprocess.Popen(  # noqa: S603
+            args,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
+    assert proc.stdout is not None
+    try:
+        for text in proc.stdout:
+            line(text.rstrip("\n"))
+        return proc.wait()
+    except BaseException:
+        os.killpg(proc.pid, signal.SIGINT)
+        try:
+            proc.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(proc.pid, signal.SIGKILL)
+            proc.wait()
+        raise
+
+
+def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:
+    """Start ``argv`` detached, its output to ``log``, and return its process id."""
+    args = [str(a) for a in argv]
+    with log.open("ab") as sink:
+        try:
+            proc = subprocess.Popen(  # noqa: S603
+                args,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
+    return proc.pid
+
+
+def _failure(doing: str, done: Completed, output: str, log: Path | None) -> str:
+    tail = output.rstrip().splitlines()[-TAIL_LINES:]
+    lines = [f"cannot {doing}: {done.argv[0]} ended with status {done.status}", f"  $ {shlex.join(done.argv)}"]
+    lines += [f"  | {text}" for text in tail]
+    if log:
+        lines.append(f"  (whole output: {log})")
+    return "\n".join(lines)
