@@ -1,0 +1,47 @@
+"""What a check says: pass, fail or "could not tell", with what was expected, what was found and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List
+
+PASS = "pass"
+FAIL = "fail"
+#: The third answer: the evidence does not decide it.  Never counted as a pass.
+UNKNOWN = "unknown"
+VERDICTS = (PASS, FAIL, UNKNOWN)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's answer on one host."""
+
+    #: Stable id, e.g. ``nvidia-fs.driver-tree``; with a subject after ``:`` where a check runs per subject
+    #: (``storage.path:/mnt/nvme``).
+    check: str
+    verdict: str
+    #: What the check asserts, as one sentence.
+    title: str
+    expected: str
+    found: str
+    #: What to do about it; empty on a pass.
+    hint: str = ""
+    #: Raw lines behind the verdict, shortened.
+    evidence: List[str] = field(default_factory=list)
+
+    def as_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def finding_from(value: Dict[str, Any]) -> Finding:
+    """The inverse of :meth:`Finding.as_dict`; raises TypeError on unknown or missing keys."""
+    found = Finding(**value)
+    if found.verdict not in VERDICTS:
+        raise TypeError("a verdict is one of {}: {!r}".format(", ".join(VERDICTS), found.verdict))
+    return found
+
+
+def worst(findings: List[Finding]) -> str:
+    """``fail`` if any failed, else ``unknown`` if any could not tell, else ``pass``; no findings prove nothing."""
+    verdicts = {item.verdict for item in findings}
+    return FAIL if FAIL in verdicts else UNKNOWN if UNKNOWN in verdicts or not verdicts else PASS
