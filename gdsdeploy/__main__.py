@@ -1,0 +1,5 @@
+"""``python -m gdsdeploy``."""
+
+from gdsdeploy.cli import main
+
+main()
