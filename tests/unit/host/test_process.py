@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from gdsdeploy.host import process
+
+
+def test_it_gives_status_and_both_outputs() -> None:
+    done = process.run([sys.executable, "-c", "import sys; print('out'); sys.stderr.write('err'); sys.exit(3)"], 30)
+    assert (done.status, done.stdout, done.stderr) == (3, "out\n", "err")
+
+
+def test_the_locale_is_c_and_env_is_added() -> None:
+    done = process.run(["sh", "-c", "echo $LC_ALL $ADDED ${HOME:+home}"], 30, env={"ADDED": "x", "LC_ALL": "de_DE"})
+    assert done.stdout == "C x home\n"
+
+
+def test_input_reaches_the_program_and_one_that_does_not_read_it_is_no_error() -> None:
+    assert process.run(["cat"], 30, input="text").stdout == "text"
+    assert process.run(["true"], 30, input="x" * 5_000_000).status == 0
+
+
+def test_stdin_is_empty_without_input() -> None:
+    assert process.run(["cat"], 10).status == 0
+
+
+def test_a_missing_program_is_127_and_says_its_name() -> None:
+    done = process.run(["/nowhere/program"], 5)
+    assert done.status == process.NOT_FOUND
+    assert "/nowhere/program: No such file" in done.stderr
+
+
+def test_a_missing_directory_is_an_answer_too() -> None:
+    assert process.run(["true"], 5, cwd="/nowhere").status == process.NOT_FOUND
+
+
+def test_a_program_past_its_time_is_killed_with_its_children() -> None:
+    start = time.monotonic()
+    done = process.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], 0.5)
+    assert time.monotonic() - start < 10
+    assert done.status == process.TIMED_OUT
+    assert done.stdout == "begun\n"
+    assert "killed after 0.5 s" in done.stderr
+
+
+def test_output_is_bounded_and_the_program_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "OUTPUT_LIMIT", 1000)
+    done = process.run([sys.executable, "-c", "import sys; sys.stdout.write('x' * 300000)"], 30)
+    assert done.status == 0
+    assert done.truncated
+    assert len(done.stdout) == 1000
+
+
+def test_a_signal_gives_a_negative_status() -> None:
+    assert process.run(["sh", "-c", "kill -TERM $$"], 30).status == -15
+
+
+def test_sbin_is_on_the_path() -> None:
+    assert "/usr/sbin" in process.run(["sh", "-c", "echo $PATH"], 30, env={"PATH": "/bin"}).stdout
