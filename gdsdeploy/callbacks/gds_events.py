@@ -1,0 +1,82 @@
+"""Ansible callback: one JSON line per thing that happens, beside Ansible's own output.
+
+It runs inside ansible-playbook, so it imports nothing of gdsdeploy.  An event line begins with the ASCII
+record separator; every other line is Ansible's human output and goes to the log as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from ansible.plugins.callback import CallbackBase
+
+DOCUMENTATION = """
+name: gds_events
+type: aggregate
+short_description: JSON lines for gdsdeploy
+description: Writes an event a line, marked with the ASCII record separator, to standard output.
+requirements: []
+"""
+
+MARK = "\x1e"
+
+
+class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible ships no types
+    """Turns Ansible's callbacks into events: play, start, result."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "gds_events"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun: dict[tuple[str, str], float] = {}
+
+    def _emit(self, **event: Any) -> None:
+        sys.stdout.write(f"{MARK}{json.dumps(event, default=str)}\n")
+        sys.stdout.flush()
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        self._emit(event="play", name=play.get_name())
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        self._begun[host.get_name(), task._uuid] = time.monotonic()
+        self._emit(event="start", host=host.get_name(), **self._task(task))
+
+    def _task(self, task: Any) -> dict[str, str]:
+        role = task._role.get_name() if task._role else ""
+        return {"role": role, "task": task.get_name().removeprefix(f"{role} : ")}
+
+    def _result(self, status: str, result: Any) -> None:
+        host, task, values = result.host.get_name(), result.task, result.result
+        begun = self._begun.pop((host, task._uuid), None)
+        event: dict[str, Any] = {"event": "result", "host": host, "status": status, **self._task(task)}
+        event["seconds"] = round(time.monotonic() - begun, 2) if begun else 0.0
+        event["changed"] = bool(values.get("changed"))
+        if status in {"failed", "unreachable"}:
+            hidden = bool(values.get("_ansible_no_log"))
+            event["detail"] = {} if hidden else self._detail(values)
+        self._emit(**event)
+
+    @staticmethod
+    def _detail(values: dict[str, Any]) -> dict[str, Any]:
+        """What explains a failure; a loop's explanation is in its failed items."""
+        failed = [item for item in values.get("results", []) if isinstance(item, dict) and item.get("failed")]
+        source = failed[0] if failed else values
+        kept = ("msg", "stderr", "stdout", "rc", "cmd")
+        return {key: source[key] for key in kept if source.get(key) not in (None, "")}
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        self._result("ok", result)
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        self._result("skipped", result)
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        self._result("ok" if ignore_errors else "failed", result)
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        self._result("unreachable", result)

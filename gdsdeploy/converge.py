@@ -1,0 +1,147 @@
+"""Runs ansible-playbook: arguments and environment from pure functions, events out of its output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy import resources, run
+from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, HostUnreachable
+
+MARK = "\x1e"
+#: Lines of a failed command's output that the error quotes.
+TAIL_LINES = 12
+
+
+@dataclass
+class HostResult:
+    """What a run did on one host: ``changed`` holds "role: task" of every change, in order."""
+
+    changed: list[str] = field(default_factory=list)
+    failure: GdsError | None = None
+
+
+@dataclass
+class Outcome:
+    """A finished run of a playbook."""
+
+    status: int
+    hosts: dict[str, HostResult] = field(default_factory=dict)
+
+    def changes(self) -> int:
+        """Number of changed tasks on all hosts."""
+        return sum(len(result.changed) for result in self.hosts.values())
+
+
+def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequence[str]) -> list[str]:
+    """The command line: our inventory and limit, then the user's own flags as they are.
+
+    ansible-playbook is the one installed beside the Python that runs us, whatever PATH says.
+    """
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "--inventory", str(inventory)]
+    if limit:
+        command += ["--limit", ",".join(limit)]
+    return [*command, *extra, str(resources.playbook(playbook))]
+
+
+def environment(*, control_dir: Path) -> dict[str, str]:
+    """Ansible's settings for our runs; an ansible.cfg that happens to lie about must not change them.
+
+    control_dir: where OpenSSH keeps its multiplexing sockets (their paths are limited to about 100 bytes).
+    """
+    return {
+        "ANSIBLE_CONFIG": "/dev/null",
+        "ANSIBLE_ROLES_PATH": str(resources.roles()),
+        "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callbacks"),
+        "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_PIPELINING": "True",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
+        "ANSIBLE_TIMEOUT": "30",
+        "ANSIBLE_FORKS": "20",
+        "ANSIBLE_PYTHON_INTERPRETER": "auto_silent",
+        "ANSIBLE_RETRY_FILES_ENABLED": "False",
+        "ANSIBLE_NOCOWS": "True",
+        "ANSIBLE_NOCOLOR": "True",
+        "ANSIBLE_DISPLAY_FAILED_STDERR": "False",
+        "ANSIBLE_LOCALHOST_WARNING": "False",
+        "ANSIBLE_DEPRECATION_WARNINGS": "False",
+        "PYTHONUNBUFFERED": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def play(
+    command: Sequence[str],
+    env: dict[str, str],
+    *,
+    log: Path,
+    progress: Callable[[str], None],
+) -> Outcome:
+    """Run the playbook and return what it did; failures are in the outcome, not raised.
+
+    log: receives everything Ansible itself prints.
+    progress: one line of talk at a time.
+    """
+    outcome = Outcome(status=0)
+    stages: dict[str, str] = {}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as sink:
+
+        def line(text: str) -> None:
+            if not text.startswith(MARK):
+                sink.write(text + "\n")
+                sink.flush()
+                return
+            _take(json.loads(text[1:]), outcome, stages, progress, log)
+
+        outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env)
+    failed = any(result.failure for result in outcome.hosts.values())
+    if outcome.status != 0 and not failed:
+        tail = "\n".join(f"  | {text}" for text in log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        raise ConvergeFailed(f"ansible-playbook ended with status {outcome.status}\n{tail}", hint=f"Whole output: {log}")
+    return outcome
+
+
+def _take(
+    event: dict[str, Any], outcome: Outcome, stages: dict[str, str], progress: Callable[[str], None], log: Path
+) -> None:
+    if event["event"] == "play":
+        progress(f"▸ {event['name']}")
+        return
+    host, role, task = event["host"], event["role"], event["task"]
+    if event["event"] == "start":
+        stage = f"{role} · {task.split(' | ')[0].lower()}" if " | " in task else role
+        if stages.get(host) != stage:
+            stages[host] = stage
+            progress(f"  {host}: {stage}")
+        return
+    result = outcome.hosts.setdefault(host, HostResult())
+    if event["changed"]:
+        result.changed.append(f"{role}: {task}")
+        progress(f"  {host}: changed: {task.split(' | ')[-1]} ({event['seconds']:.0f} s)")
+    if event["status"] in {"failed", "unreachable"} and result.failure is None:
+        result.failure = failure(host, role, task, event["status"], event.get("detail", {}), log)
+        progress(f"  {host}: failed: {task.split(' | ')[-1]}")
+
+
+def failure(host: str, role: str, task: str, status: str, detail: dict[str, Any], log: Path) -> GdsError:
+    """The error for a failed task: preflight's refusals are the host's unfitness, the rest is ours to explain."""
+    message = str(detail.get("msg", "")).strip()
+    hint = f"Whole output: {log}"
+    if status == "unreachable":
+        return HostUnreachable(f"{host}: lost during {role}: {message}", hint=hint)
+    step = task.split(" | ")[0]
+    if step == "Preflight" and role == "gds_preflight":
+        return HostUnfit(f"{host}: {message}", hint=hint)
+    lines = [f"{host}: {role}: {task.split(' | ')[-1]}: {message}"]
+    for stream in ("stderr", "stdout"):
+        text = str(detail.get(stream, "")).strip()
+        if text and text not in message:
+            lines += [f"  | {part}" for part in text.splitlines()[-TAIL_LINES:]]
+            break
+    return ConvergeFailed("\n".join(lines), hint=hint)
