@@ -1,0 +1,38 @@
+# make demo   sets everything up, then: lab up → lock → provision → reboot → validate → report
+# make test   sets everything up, then runs every test and linter
+# make clean  removes what these made in this folder (the lab has its own: gdsdeploy lab down)
+
+VENV := .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+.PHONY: demo test setup lock clean
+
+demo: setup
+	$(BIN)/gdsdeploy lab demo --yes
+
+test: setup
+	$(BIN)/gdsdeploy lab setup --yes
+	$(BIN)/python -m pytest $(TESTS)
+
+setup: $(VENV)/.complete
+
+# The stamp is written last, so that an interrupted setup starts over and a complete one is not repeated.
+$(VENV)/.complete: pyproject.toml requirements-dev.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "error: gdsdeploy needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 4; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	    { echo "error: this Python cannot make virtual environments. On Debian: sudo apt-get install python3-venv" >&2; exit 4; }
+	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 500 MB, a minute or two)"
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+# Resolves the development set anew.
+lock: setup
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group dev --no-header --no-annotate \
+	    --output-file requirements-dev.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache

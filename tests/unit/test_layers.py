@@ -1,0 +1,88 @@
+"""The rules that keep the tree readable: who may import what, who may do what, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "gdsdeploy"
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "_share" not in p.parts)
+
+#: Pure layers: they compute, and touch neither files nor network nor processes nor the terminal.
+PURE = ("model/", "resolve", "compat.py", "inventory.py", "expect.py", "host/facts/", "host/checks/", "report/", "cufile/render.py")
+EFFECTS = {"gdsdeploy.run", "gdsdeploy.transport", "gdsdeploy.repo.fetch", "gdsdeploy.console", "subprocess", "socket", "httpx", "paramiko", "sqlite3"}
+MAX_LINES = 450
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of everything a module imports, relative imports resolved."""
+    found: set[str] = set()
+    package = ["gdsdeploy", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found.add(module)
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def users_of(name: str) -> set[str]:
+    return {relative(p) for p in MODULES if any(i == name or i.startswith(name + ".") for i in imports(p))}
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if relative(p).startswith(PURE)], ids=relative)
+def test_pure_layers_have_no_effects(path: Path) -> None:
+    assert not {i for i in imports(path) if any(i == e or i.startswith(e + ".") for e in EFFECTS)}
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if relative(p).startswith("model/")], ids=relative)
+def test_model_imports_nothing_of_ours_but_itself(path: Path) -> None:
+    ours = {i for i in imports(path) if i.startswith("gdsdeploy")}
+    assert not {i for i in ours if not i.startswith("gdsdeploy.model")}
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if relative(p).startswith("host/")], ids=relative)
+def test_host_program_needs_the_standard_library_only(path: Path) -> None:
+    for name in imports(path):
+        top = name.split(".")[0]
+        if top == "gdsdeploy":
+            assert name.startswith("gdsdeploy.host"), f"{name} does not travel to the host"
+        else:
+            assert top in sys.stdlib_module_names, f"{name} is not in the standard library"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if relative(p).startswith("host/")], ids=relative)
+def test_host_program_is_written_for_python_3_8(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+def test_one_module_starts_processes_on_each_side() -> None:
+    assert users_of("subprocess") == {"run.py", "host/process.py"}
+
+
+def test_one_module_writes_to_the_terminal() -> None:
+    allowed = {"console.py", "report/text.py"}  # report/text.py builds tables; console prints them
+    assert users_of("rich") <= allowed
+
+
+def test_only_the_command_line_knows_click() -> None:
+    assert {u for u in users_of("click") if not u.startswith("cli/")} == set()
+
+
+def test_only_the_transport_knows_paramiko() -> None:
+    assert users_of("paramiko") <= {"transport.py"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_files_stay_readable(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES

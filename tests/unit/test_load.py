@@ -1,0 +1,101 @@
+"""Fleet files: all problems at once, each at its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet
+
+SMALL = 'version: 1\nprofiles:\n  gds: {os: debian-13, driver: "550"}\nhosts:\n  gpu1: gds\n'
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "fleet.yml"
+    path.write_text(text)
+    with pytest.raises(FleetInvalid) as caught:
+        load_fleet(path)
+    return caught.value.message.replace(str(path), "fleet.yml").splitlines()
+
+
+def loaded(tmp_path: Path, text: str) -> Fleet:
+    path = tmp_path / "fleet.yml"
+    path.write_text(text)
+    return load_fleet(path)
+
+
+def test_a_small_fleet_is_small(tmp_path: Path) -> None:
+    fleet = loaded(tmp_path, SMALL)
+    assert fleet.hosts["gpu1"].profile == "gds"
+    assert fleet.profiles["gds"].driver.version == "550"
+    assert fleet.profiles["gds"].driver.flavour == "open"
+    assert fleet.connection("gpu1").address == "gpu1"
+    assert fleet.connection("gpu1").port == 22
+
+
+def test_every_problem_is_reported_with_its_place(tmp_path: Path) -> None:
+    text = """version: 1
+profiles:
+  gds:
+    os: debian-13
+    driver: 550
+    bilder: build1
+    storage:
+      - {mount: /mnt/a, path: compat}
+      - {mount: nvme, path: fast}
+    cufile: {properties: {d: 1.5}}
+hosts:
+  gpu1: {profile: gds, port: 220110}
+  gpu1: gds
+"""
+    assert problems(tmp_path, text) == [
+        'fleet.yml:5:13: profiles.gds.driver: a version is text: write it in quotes, "550" (found 550)',
+        "fleet.yml:6:5: profiles.gds.bilder: unknown key (did you mean 'builder'?)",
+        "fleet.yml:9:17: profiles.gds.storage.1.mount: string should match pattern '^/[^\\x00\\n]*$' (found 'nvme')",
+        "fleet.yml:9:29: profiles.gds.storage.1.path: input should be 'direct', 'nvidia-fs', 'p2pdma' or 'compat'"
+        " (found 'fast')",
+        "fleet.yml:10:13: profiles.gds.cufile: properties.d: cufile.json has no value like 1.5",
+        "fleet.yml:13:3: the key 'gpu1' is given twice",
+    ]
+
+
+def test_names_that_point_nowhere(tmp_path: Path) -> None:
+    text = SMALL.replace('driver: "550"', "builder: b2") + "  gpu2: gdx\n"
+    assert problems(tmp_path, text) == [
+        "fleet.yml:3:33: profiles.gds.builder: there is no builder 'b2'",
+        "fleet.yml:6:9: hosts.gpu2.profile: there is no profile 'gdx'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "fleet.yml: the file is empty"),
+        ("version: 1\nhosts: [\n", "fleet.yml:3:1: not valid YAML"),
+        ("version: 2\n" + SMALL.split("\n", 1)[1], "fleet.yml:1:10: version: input should be 1 (found 2)"),
+        ("hosts: {}\n", "fleet.yml:1:1: version: this key is required"),
+        (SMALL + "hots: {}\n", "fleet.yml:6:1: hots: unknown key (did you mean 'hosts'?)"),
+        (SMALL.replace('"550"', '"fresh"'), "fleet.yml:3:32: profiles.gds.driver: a version pin is"),
+        ("- a\n", "fleet.yml:1:1: the file: input should be a valid dictionary"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
+    assert any(line.startswith(message) for line in problems(tmp_path, text)), problems(tmp_path, text)
+
+
+def test_a_missing_file_names_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(FleetInvalid, match="no such file") as caught:
+        load_fleet(tmp_path / "fleet.yml")
+    assert caught.value.hint is not None
+
+
+def test_a_python_object_in_yaml_is_refused(tmp_path: Path) -> None:
+    assert "not valid YAML" in problems(tmp_path, "version: !!python/object/apply:os.getcwd []\n")[0]
+
+
+def test_aliases_cannot_hide_a_repeated_key(tmp_path: Path) -> None:
+    text = SMALL + "x: &x {a: 1, a: 2}\ny: *x\n"
+    assert any("the key 'a' is given twice" in line for line in problems(tmp_path, text))
