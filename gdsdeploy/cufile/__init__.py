@@ -1,0 +1,1 @@
+"""cufile.json: what each libcufile release reads, and the file that a profile asks for."""

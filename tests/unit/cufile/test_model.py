@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.cufile.model import NEWEST, OLDEST, Problem, check, keys, known_keys, release_of
+
+EVIDENCE = Path(__file__).parents[2] / "evidence" / "gdscheck"
+REPORTS = sorted(EVIDENCE.glob("*ngpu1.no-nvidia-fs.noconfig.txt")) + sorted(
+    EVIDENCE.glob("*nvfs-2.28.open-driver.txt")
+)
+
+
+def messages(document: dict[str, Any], release: str) -> list[str]:
+    return [f"{p.key}: {p.message}" for p in check(document, release_of(release))]
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("1.9.1.3", (1, 9)), ("1.20.0.107", (1, 20)), ("1.4", (1, 4)), ("1.4.0.31~11.8.0-5", (1, 4))],
+)
+def test_release_of_a_version(version: str, release: tuple[int, int]) -> None:
+    assert release_of(version) == release
+
+
+@pytest.mark.parametrize("text", ["", "1", "x.4", "one.two"])
+def test_release_of_something_else(text: str) -> None:
+    with pytest.raises(ValueError, match="not a version"):
+        release_of(text)
+
+
+def test_the_data_holds_together() -> None:
+    for name, key in known_keys().items():
+        assert OLDEST <= release_of(key.since) <= NEWEST, name
+        if key.until:
+            assert release_of(key.since) <= release_of(key.until), name
+        for by_release in (key.defaults, key.limits_from):
+            assert by_release is None or min(map(release_of, by_release)) == release_of(key.since), name
+        for minor in range(OLDEST[1], NEWEST[1] + 1):
+            default = key.default_for((1, minor)) if key.read_by((1, minor)) else None
+            if default is not None:
+                document: dict[str, Any] = {}
+                here = document
+                *path, last = name.split(".")
+                for part in path:
+                    here = here.setdefault(part, {})
+                here[last] = default
+                relation = "may not exceed" if last == "per_buffer_cache_size_kb" else "entries"
+                assert [m for m in messages(document, f"1.{minor}") if relation not in m] == [], (name, minor)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda p: p.name)
+def test_defaults_are_what_the_library_reports_about_itself(report: Path) -> None:
+    """What gdscheck printed without any configuration, for each key that it prints and we know a default of."""
+    version = re.search(r"libcufile-([0-9.]+)\.", report.name)
+    assert version
+    release = release_of(version[1])
+    shown = {key.shown or name: key.default_for(release) for name, key in keys(release).items()}
+    compared = 0
+    for line in report.read_text().split("CUFILE CONFIGURATION:")[1].split("GPU INFO:")[0].splitlines():
+        found = re.match(r"\s*([a-z0-9_]+(?:\.[a-zA-Z0-9_]+)+)\s*:\s*(.*?)\s*$", line)
+        if not found:
+            continue
+        name, value = found[1], found[2]
+        assert name in shown, f"{name} is printed by {report.name} and not in keys.yml"
+        default = shown[name]
+        if default is None:
+            continue
+        words = " ".join(map(str, default)) if isinstance(default, list) else str(default).lower()
+        assert value.lower() == ("0" if name.endswith("rdma_dynamic_routing") else words.lower()), name
+        compared += 1
+    assert compared >= 20
+
+
+@pytest.mark.parametrize(
+    ("release", "document", "expected"),
+    [
+        ("1.9", {"properties": {"max_directio_size_kb": 64}}, "did you mean properties.max_direct_io_size_kb?"),
+        ("1.9", {"properties": {"use_compat_mode": True}}, "gdscheck prints properties.allow_compat_mode under"),
+        ("1.9", {"profile": {"io_batchsize": 5}}, "did you mean properties.io_batchsize?"),
+        ("1.9", {"blacklist": {"mounts": ["/x"]}}, "no longer reads this key; it is denylist.mounts now"),
+        ("1.9", {"loging": {"level": "INFO"}}, "which libcufile would ignore (did you mean logging.level?)"),
+        ("1.9", {"nonsense": {}}, "nonsense: unknown key, which libcufile would ignore"),
+        ("1.9", {"properties": {"use_pci_p2pdma": True}}, "libcufile reads this key from 1.13 on; this is 1.9"),
+        ("1.16", {"profile": {"nvtx": True}}, "libcufile reads this key up to 1.15; this is 1.16"),
+        ("1.9", {"properties": 3}, "properties: expected an object (found 3)"),
+        ("1.9", {"properties": {"allow_compat_mode": 1}}, "expected true or false (found 1)"),
+        ("1.9", {"properties": {"io_batchsize": True}}, "expected a whole number (found True)"),
+        ("1.9", {"properties": {"io_batchsize": 257}}, "must be 1 to 256 (found 257)"),
+        ("1.9", {"properties": {"max_direct_io_size_kb": 1025}}, "must be a multiple of 64 KiB (found 1025)"),
+        ("1.9", {"properties": {"max_direct_io_size_kb": 32768}}, "must be 64 to 16384 KiB (found 32768)"),
+        ("1.9", {"execution": {"max_io_threads": 64}}, "must be 0 to 32 (found 64)"),
+        ("1.9", {"execution": {"min_io_threshold_size_kb": 2**32}}, "to 4294967295 KiB"),
+        ("1.20", {"logging": {"max_file_size_mb": 0}}, "must be 1 to 4096 MiB or -1 (found 0)"),
+        ("1.9", {"logging": {"level": "LOUD"}}, "one of NOTICE, ERROR, WARN, INFO, DEBUG, TRACE (found 'LOUD')"),
+        ("1.9", {"logging": {"dir": "logs"}}, "must be an absolute path (found 'logs')"),
+        ("1.9", {"properties": {"rdma_dev_addr_list": "192.0.2.1"}}, "expected a list of texts"),
+        ("1.9", {"properties": {"rdma_dev_addr_list": ["192.0.2"]}}, "an IPv4 or IPv6 address (found '192.0.2')"),
+        ("1.9", {"properties": {"rdma_peer_type": "auto"}}, "must be one of dmabuf, nvidia_peermem (found 'auto')"),
+        ("1.9", {"properties": {"rdma_dynamic_routing_order": ["P2P", "X"]}}, "(found 'X')"),
+        ("1.9", {"properties": {"rdma_dc_key": "zz"}}, "must look like"),
+        ("1.9", {"properties": {"max_direct_io_size_kb": 512}}, "per_buffer_cache_size_kb (1024) may not exceed"),
+        ("1.9", {"properties": {"posix_pool_slab_size_kb": [4]}}, "has 1 entries but posix_pool_slab_count has 3"),
+        ("1.9", {"properties": {"posix_pool_slab_size_kb": [4, 6, 8]}}, "must be a multiple of 4 KiB (found 6)"),
+        ("1.17", {"properties": {"gpu_bounce_buffer_slab_config": {"slab_size_kb": [64]}}}, "but slab_count has 0"),
+        ("1.9", {"properties": {"allow_compat_mode": False, "force_compat_mode": True}}, "contradicts allow"),
+        ("1.19", {"properties": {"rdma_transport_type": "DC"}}, "gdsdeploy does not write this key"),
+        ("1.3", {}, "libcufile 1.3 is older than 1.4"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_problem(release: str, document: dict[str, Any], expected: str) -> None:
+    found = messages(document, release)
+    assert len(found) == 1, found
+    assert expected in found[0]
+
+
+@pytest.mark.parametrize(
+    ("release", "document"),
+    [
+        ("1.4", {}),
+        ("1.13", {"properties": {"use_pci_p2pdma": True}}),
+        ("1.17", {"execution": {"max_io_threads": 128}}),
+        ("1.19", {"properties": {"compat_odirect_unaligned_read_split_min_size_kb": 0}}),
+        ("1.19", {"fs": {"panfs": {"mount_table": {"/mnt/any": {"rdma_dev_addr_list": []}}}}}),
+        ("1.9", {"properties": {"rdma_dev_addr_list": ["192.0.2.1", "2001:db8::1"]}}),
+        ("1.9", {"properties": {"max_device_pinned_mem_size_kb": 18014398509481980}}),
+        ("1.99", {"miscellaneous": {"enable_static_config": True}}),
+    ],
+)
+def test_what_the_library_takes_is_no_problem(release: str, document: dict[str, Any]) -> None:
+    assert messages(document, release) == []
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    found = check({"properties": {"io_batchsize": 0, "poll_mode_max_size_kb": 5}, "loging": {}}, (1, 9))
+    assert [problem.key for problem in found] == [
+        "properties.io_batchsize",
+        "properties.poll_mode_max_size_kb",
+        "loging",
+    ]
+    assert found[0] == Problem("properties.io_batchsize", "must be 1 to 256 (found 0)")

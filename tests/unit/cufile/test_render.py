@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy.cufile.model import check, get, release_of
+from gdsdeploy.cufile.render import document, render
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.model.fleet import Profile
+
+TESTS = Path(__file__).parents[2]
+GOLDEN = sorted((TESTS / "golden" / "cufile").glob("*.yml"))
+EVIDENCE = TESTS / "evidence" / "cufile"
+
+
+def profile(**given: Any) -> Profile:
+    return Profile.model_validate({"os": "debian-13", **given})
+
+
+def parsed(text: str) -> Any:
+    """The file as the library sees it: its comments stand on lines of their own."""
+    return json.loads("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//")))
+
+
+def errors(version: str = "1.9.1.3", **given: Any) -> str:
+    with pytest.raises(FleetInvalid) as caught:
+        render("gds", profile(**given), version)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("source", GOLDEN, ids=lambda p: p.stem)
+def test_golden(source: Path) -> None:
+    version = source.name.split("-")[0]
+    wanted = Profile.model_validate(yaml.safe_load(source.read_text()))
+    text = render("gds", wanted, version)
+    assert text == source.with_suffix(".json").read_text()
+    assert parsed(text) == document("gds", wanted, version)
+    assert check(parsed(text), release_of(version)) == []
+    assert re.match(r"// Rendered by gdsdeploy; edit fleet\.yml instead\.\n", text)
+
+
+@pytest.mark.parametrize("source", GOLDEN, ids=lambda p: p.stem)
+def test_the_real_library_took_each_golden(source: Path) -> None:
+    """The golden files were put at /etc/cufile.json in a Debian 13 root with the archive's gdscheck 1.9.1 and libcuda1,
+    and the library of the release in the name, on a machine without a GPU.  It gets as far as the missing GPU (or
+    nvidia-fs) with a file that it takes, and says `cuFile configuration load error` over one that it does not.
+    A golden that changed has to be tried again.
+    """
+    evidence = (EVIDENCE / f"{source.stem}.gdscheck.txt").read_text()
+    digest = hashlib.sha256(source.with_suffix(".json").read_bytes()).hexdigest()
+    assert evidence.splitlines()[0] == f"sha256 of /etc/cufile.json: {digest}"
+    assert "cuInit Failed" in evidence
+    assert "config" not in evidence.replace("/etc/cufile.json", "")
+
+
+def test_the_real_library_refuses_a_wrong_file_on_the_same_way() -> None:
+    evidence = (EVIDENCE / "refused.gdscheck.txt").read_text()
+    assert "cuFile configuration load error" in evidence
+    assert "cuInit Failed" not in evidence
+
+
+@pytest.mark.parametrize(
+    ("storage", "allowed"),
+    [
+        ([], True),
+        ([{"mount": "/a"}], False),
+        ([{"mount": "/a"}, {"mount": "/b", "path": "p2pdma"}], False),
+        ([{"mount": "/a"}, {"mount": "/b", "path": "compat"}], True),
+    ],
+)
+def test_compat_is_allowed_unless_every_mount_wants_a_direct_path(storage: list[dict[str, str]], allowed: bool) -> None:
+    found = document("gds", profile(storage=storage), "1.9.1.3")
+    assert get(found, "properties.allow_compat_mode") is allowed
+
+
+def test_the_fleet_decides_over_the_default() -> None:
+    cufile = {"properties": {"allow_compat_mode": True}, "logging": {"level": "TRACE"}}
+    found = document("gds", profile(storage=[{"mount": "/a"}], cufile=cufile), "1.9.1.3")
+    assert get(found, "properties.allow_compat_mode") is True
+    assert found["logging"] == {"dir": "/var/log/cufile", "level": "TRACE"}
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "largest", "buffer"),
+    [
+        ("1.9.1.3", {}, 1024, 1024),
+        ("1.20.0.107", {}, 16384, 1024),
+        ("1.13.0.11", {"max_direct_io_size_kb": 512}, 512, 512),
+        ("1.13.0.11", {"max_direct_io_size_kb": 4096, "per_buffer_cache_size_kb": 2048}, 4096, 2048),
+    ],
+)
+def test_both_sizes_are_always_written_and_agree(
+    version: str, given: dict[str, int], largest: int, buffer: int
+) -> None:
+    found = document("gds", profile(cufile={"properties": given}), version)
+    assert get(found, "properties.max_direct_io_size_kb") == largest
+    assert get(found, "properties.per_buffer_cache_size_kb") == buffer
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "switches"),
+    [
+        ("nvidia-fs", "1.9.1.3", {"force_compat_mode": False}),
+        ("nvidia-fs", "1.13.0.11", {"force_compat_mode": False, "use_pci_p2pdma": False}),
+        ("p2pdma", "1.13.0.11", {"force_compat_mode": False, "use_pci_p2pdma": True}),
+        ("compat", "1.20.0.107", {"force_compat_mode": True, "use_pci_p2pdma": False, "allow_compat_mode": True}),
+    ],
+)
+def test_switches_of_the_mode(mode: str, version: str, switches: dict[str, bool]) -> None:
+    properties = document("gds", profile(mode=mode), version)["properties"]
+    assert switches.items() <= properties.items()
+    assert ("use_pci_p2pdma" in properties) is ("use_pci_p2pdma" in switches)
+
+
+def test_empty_sections_are_left_out() -> None:
+    text = render("gds", profile(cufile={"denylist": {}, "fs": {"nfs": {}}}), "1.9.1.3")
+    assert set(parsed(text)) == {"logging", "properties"}
+
+
+def test_a_value_cannot_break_out_of_the_file() -> None:
+    evil = '"],\n// x\n"allow_compat_mode": true, "{{ 7 * 7 }}</script>'
+    text = render("gds", profile(cufile={"denylist": {"filesystems": [evil]}}), "1.9.1.3")
+    assert get(parsed(text), "denylist.filesystems") == [evil]
+
+
+def test_every_problem_names_the_profile_and_the_key() -> None:
+    found = errors(cufile={"properties": {"io_batchsize": 999, "allow_compat_mod": True}, "logging": {"level": 3}})
+    level, batch, compat = found.splitlines()
+    assert level == "profiles.gds.cufile.logging.level: expected text (found 3)"
+    assert batch == "profiles.gds.cufile.properties.io_batchsize: must be 1 to 256 (found 999)"
+    assert compat.startswith("profiles.gds.cufile.properties.allow_compat_mod: unknown key")
+    assert compat.endswith("(did you mean properties.allow_compat_mode?)")
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "expected"),
+    [
+        ("1.9.1.3", {"mode": "p2pdma"}, ".gds.mode: p2pdma needs libcufile 1.13 or newer; the lock has 1.9.1.3"),
+        ("1.13.0", {"cufile": {"properties": {"use_pci_p2pdma": True}}}, "contradicts mode: nvidia-fs"),
+        (
+            "1.9.1",
+            {"mode": "compat", "storage": [{"mount": "/a"}]},
+            ".gds.storage: /a: mode: compat has no direct path",
+        ),
+        ("1.9.1", {"mode": "compat", "cufile": {"properties": {"allow_compat_mode": False}}}, "contradicts allow"),
+        ("1.9.1", {"cufile": {"properties": {"per_buffer_cache_size_kb": 2048}}}, "may not exceed"),
+        ("1.9.1", {"cufile": {"properties": {"max_direct_io_size_kb": "big"}}}, "expected a whole number (found 'big'"),
+        ("1.3.0", {}, "profiles.gds.libcufile: 1.3.0 is older than 1.4"),
+    ],
+)
+def test_contradictions_are_refused(version: str, given: dict[str, Any], expected: str) -> None:
+    assert expected in errors(version, **given)
