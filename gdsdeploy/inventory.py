@@ -135,6 +135,7 @@ def variables(
         "gds_reboot_kernel_release": target.kernel.release,
         "gds_reboot_modules": load_order(profile, target),
         "gds_reboot_ok": profile.reboot,
+        "gds_remove_kernel_release": target.kernel.release,
     }
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
     found["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]

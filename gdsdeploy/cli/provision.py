@@ -1,0 +1,54 @@
+"""``gdsdeploy provision``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console, lockfile, selection
+from gdsdeploy.load import load_fleet
+from gdsdeploy.provision import provision, summary
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
+@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every host's changes.")
+def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, as_json: bool) -> None:
+    """Converge the hosts of FLEET to its lock.
+
+    \b
+    In this order, on every machine at its own pace:
+      preflight   operating system, free space, no half-installed package
+      pin         the locked repositories; nothing else may move the driver
+      install     driver userland, the locked kernel, libcufile, gds-tools
+      build       nvidia, nvidia-peermem, nvidia-fs: once on the builder, or on each host
+      audit       vermagic and symbol versions, before anything is put in place
+      configure   cufile.json, module order, nouveau kept out
+      reboot      if the kernel or a loaded module is not the locked one; proven by boot id
+
+    A second run changes nothing. Hosts that refuse are left as they are, and the others go on.
+
+    Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e …
+    """
+    intent = load_fleet(fleet)
+    lock = lockfile.read(lockfile.beside(fleet))
+    lockfile.require_fresh(intent, lock)
+    names = selection.select(limit, list(intent.everyone()), fleet)
+    with console.step(f"Provisioning {', '.join(names)}"):
+        run = provision(intent, lock, fleet, names=names, extra=ansible, progress=console.say)
+    if as_json:
+        console.data(summary(run))
+    failures = run.failures()
+    for name in names:
+        result = run.outcome.hosts.get(name)
+        if name not in failures:
+            changed = len(result.changed) if result else 0
+            console.say(f"  {name}: {f'{changed} changes' if changed else 'nothing to change'}")
+    for error in list(failures.values())[:-1]:
+        console.error(error.message, error.hint)
+    if failures:
+        raise list(failures.values())[-1]
+    console.say(f"Next: gdsdeploy validate {fleet}")

@@ -1,0 +1,38 @@
+"""``gdsdeploy remove``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console, lockfile, selection
+from gdsdeploy.load import load_fleet
+from gdsdeploy.provision import provision, summary
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
+@click.option("--limit", required=True, metavar="HOST[,HOST…]", help="These hosts or builders; shell patterns work. Required.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every host's changes.")
+def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) -> None:
+    """Take back what provision changed on the hosts of FLEET.
+
+    Removes the files and modules that provision put there, gives the boot default back, and removes the
+    packages that were not installed before. What runs keeps running until the next reboot; the running
+    kernel's package goes with a second remove after it. --check and --diff show it without doing it.
+    """
+    intent = load_fleet(fleet)
+    lock = lockfile.read(lockfile.beside(fleet))
+    names = selection.select(limit, list(intent.everyone()), fleet)
+    with console.step(f"Taking back from {', '.join(names)}"):
+        run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)
+    if as_json:
+        console.data(summary(run))
+    failures = run.failures()
+    for error in list(failures.values())[:-1]:
+        console.error(error.message, error.hint)
+    if failures:
+        raise list(failures.values())[-1]
+    console.say("Reboot the hosts to unload what still runs.")
