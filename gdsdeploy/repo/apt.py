@@ -1,0 +1,250 @@
+"""Signed apt repositories: Release files and package lists, for suites with components and for flat layouts.
+
+Trust runs from a pinned fingerprint over the Release file's signature to the sha256 of each package list and from
+there to each package.  Dates are checked as apt checks them, so that a mirror cannot replay old indices for long.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+
+from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.model.lock import Index
+from gdsdeploy.repo.fetch import Fetcher, NotThere
+from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from gdsdeploy.repo.signature import Signed, verify
+
+#: A Release file may be dated this far ahead of this machine's clock.
+MAX_FUTURE: Final = timedelta(minutes=10)
+#: Best first.
+_COMPRESSIONS: Final = (".xz", ".gz", ".bz2", "")
+_FETCHES_AT_ONCE: Final = 6
+
+
+@dataclass(frozen=True)
+class Repository:
+    """An apt repository with nothing left open."""
+
+    name: str
+    uri: str
+    #: ``("./",)`` and the like for a flat layout
+    suites: tuple[str, ...]
+    #: empty for a flat layout
+    components: tuple[str, ...]
+    #: on the controller
+    keyring: Path
+    fingerprints: tuple[str, ...]
+    #: on the host
+    host_keyring: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """A verified Release file."""
+
+    repository: Repository
+    suite: str
+    #: address of the folder it lies in, with ``/`` at its end
+    base: str
+    #: lower-case field names
+    fields: dict[str, str]
+    #: path relative to ``base`` → (sha256, bytes)
+    files: dict[str, tuple[str, int]]
+    date: datetime
+    valid_until: datetime | None
+    signed_by: tuple[str, ...]
+
+    @property
+    def flat(self) -> bool:
+        """Whether the repository has neither suites nor components."""
+        return self.suite.endswith("/")
+
+    def index(self) -> Index:
+        """The lock's record of it."""
+        return Index(
+            repository=self.repository.name,
+            uri=self.repository.uri,
+            suite=self.suite,
+            components=self.repository.components,
+            date=_rfc3339(self.date),
+            valid_until=_rfc3339(self.valid_until) if self.valid_until else None,
+            signed_by=self.signed_by[0],
+            host_keyring=self.repository.host_keyring,
+        )
+
+
+def read(
+    fetcher: Fetcher, repositories: Sequence[Repository], architecture: str, *, now: datetime | None = None
+) -> tuple[Universe, tuple[Index, ...]]:
+    """Fetch and verify everything that ``repositories`` offer for ``architecture`` (dpkg's name).
+
+    now: aware; the time that Date and Valid-Until are held against.
+    Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
+    """
+    moment = now or datetime.now(UTC)
+    with ThreadPoolExecutor(_FETCHES_AT_ONCE) as pool:
+        suites = [(repository, suite) for repository in repositories for suite in repository.suites]
+        releases = list(pool.map(lambda pair: release(fetcher, pair[0], pair[1], now=moment), suites))
+        wanted = [(r, component) for r in releases for component in (("",) if r.flat else r.repository.components)]
+        lists = list(pool.map(lambda pair: package_list(fetcher, pair[0], pair[1], architecture), wanted))
+    return Universe(lists), tuple(r.index() for r in releases)
+
+
+def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: datetime) -> Release:
+    """Fetch and verify one suite's Release file; raises as ``read`` does."""
+    root = repository.uri.rstrip("/") + "/"
+    base = root + (suite.removeprefix("./") if suite.endswith("/") else f"dists/{suite}/")
+    try:
+        uri = base + "InRelease"
+        signed = _verified(repository, uri, fetcher.small(uri))
+    except NotThere:
+        uri = base + "Release"
+        try:
+            text, signature = fetcher.small(uri), fetcher.small(uri + ".gpg")
+        except NotThere as error:
+            raise RepositoryUnusable(
+                f"{base}: there is neither InRelease nor Release with Release.gpg",
+                hint=f"Check `uri` and `suites` of repository {repository.name}; an unsigned repository is not used",
+            ) from error
+        signed = _verified(repository, uri, text, signature)
+    fields, files = parse_release(signed.text.decode("utf-8", "replace"))
+    date = _date(fields.get("date"), uri, "Date")
+    if date is None:
+        raise RepositoryUntrusted(f"{uri}: it has no Date")
+    valid_until = _date(fields.get("valid-until"), uri, "Valid-Until")
+    _check_time(uri, date, valid_until, now)
+    names = {fields.get("suite"), fields.get("codename")}
+    if not suite.endswith("/") and suite not in names:
+        raise RepositoryUntrusted(
+            f"{uri}: this is the index of {' or '.join(sorted(n for n in names if n))}, not of {suite}",
+            hint="The mirror serves another suite's index under this name; take another mirror",
+        )
+    return Release(repository, suite, base, fields, files, date, valid_until, signed.fingerprints)
+
+
+def package_list(fetcher: Fetcher, release: Release, component: str, architecture: str) -> PackageList:
+    """Fetch, verify and decompress one package list; ``component`` is empty for a flat layout."""
+    where = release.base + "Release"
+    if component and component not in _components(release):
+        raise RepositoryUnusable(
+            f"{where}: {release.suite} has no component {component}; it has {', '.join(sorted(_components(release)))}",
+            hint=f"Correct `components` of repository {release.repository.name}",
+        )
+    stem = f"{component}/binary-{architecture}/Packages" if component else "Packages"
+    paths = [stem + ending for ending in _COMPRESSIONS if stem + ending in release.files]
+    if not paths:
+        raise RepositoryUnusable(
+            f"{where}: {release.suite} lists no {stem}",
+            hint=f"This repository offers {release.fields.get('architectures', 'no architectures')}",
+        )
+    missing: NotThere | None = None
+    for path in paths:
+        sha256, size = release.files[path]
+        for uri in _addresses(release, path, sha256):
+            try:
+                data = fetcher.file(uri, sha256=sha256, size=size).read_bytes()
+            except NotThere as error:
+                missing = error
+                continue
+            origin = Origin(
+                repository=release.repository.name,
+                suite=release.suite,
+                component=component,
+                origin=release.fields.get("origin", "").lower(),
+                architectures=(architecture, "all"),
+                uri=release.base + path,
+            )
+            return PackageList(_decompress(data, path, release.base + path), origin)
+    raise RepositoryUnusable(
+        f"{release.base}{stem}: the signed index names this list, but the repository does not have it",
+        hint="The mirror may be between two updates: try again in some minutes, or take another mirror",
+    ) from missing
+
+
+def parse_release(text: str) -> tuple[dict[str, str], dict[str, tuple[str, int]]]:
+    """A Release file's one-line fields by lower-case name, and its SHA256 section: path → (sha256, bytes)."""
+    fields: dict[str, str] = {}
+    files: dict[str, tuple[str, int]] = {}
+    section = ""
+    for line in text.splitlines():
+        if line.startswith((" ", "\t")):
+            words = line.split() if section == "sha256" else []
+            if len(words) == 3 and words[1].isdigit():
+                files[words[2]] = (words[0], int(words[1]))
+        elif ":" in line:
+            section, _, value = line.partition(":")
+            section = section.lower()
+            fields[section] = value.strip()
+    return fields, files
+
+
+def _verified(repository: Repository, uri: str, document: bytes, detached: bytes | None = None) -> Signed:
+    return verify(
+        document,
+        detached=detached,
+        keyring=repository.keyring,
+        fingerprints=repository.fingerprints,
+        name=uri,
+    )
+
+
+def _components(release: Release) -> set[str]:
+    """Debian's security archive writes ``updates/main`` for what its paths call ``main``."""
+    return {word.rsplit("/", 1)[-1] for word in release.fields.get("components", "").split()}
+
+
+def _addresses(release: Release, path: str, sha256: str) -> Iterator[str]:
+    if release.fields.get("acquire-by-hash", "").lower() == "yes":
+        folder, slash, _ = path.rpartition("/")
+        yield f"{release.base}{folder}{slash}by-hash/SHA256/{sha256}"
+    yield release.base + path
+
+
+def _decompress(data: bytes, path: str, uri: str) -> bytes:
+    try:
+        if path.endswith(".xz"):
+            return lzma.decompress(data)
+        if path.endswith(".gz"):
+            return gzip.decompress(data)
+        if path.endswith(".bz2"):
+            return bz2.decompress(data)
+    except (lzma.LZMAError, OSError, EOFError, zlib.error) as error:
+        raise RepositoryUnusable(f"{uri}: cannot be decompressed: {error}") from error
+    return data
+
+
+def _date(text: str | None, uri: str, field: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError as error:
+        raise RepositoryUntrusted(f"{uri}: {field} is not a date: {text!r}") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def _check_time(uri: str, date: datetime, valid_until: datetime | None, now: datetime) -> None:
+    if valid_until is not None and valid_until < now:
+        raise RepositoryUntrusted(
+            f"{uri}: this index was valid until {_rfc3339(valid_until)}, and it is {_rfc3339(now)}",
+            hint="The mirror is out of date: take another one. If this machine's clock is wrong, correct it",
+        )
+    if date > now + MAX_FUTURE:
+        raise RepositoryUntrusted(
+            f"{uri}: this index is dated {_rfc3339(date)}, and it is {_rfc3339(now)}",
+            hint="Correct this machine's clock",
+        )
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,251 @@
+"""Repository files over HTTP(S) or from disk: bounded, retried, and cached by content.
+
+A file whose sha256 is known from a signed index is kept under the user's cache folder by that name and never
+fetched twice.  Proxies and extra authorities come from where the machine already has them: apt's configuration
+first (as apt itself does), then the environment; server certificates are always verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+from urllib.parse import unquote, urlsplit
+
+import certifi
+import httpx
+import platformdirs
+
+from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.run import run
+
+TRIES: Final = 3
+#: Seconds for a connection and for each read.
+TIMEOUT: Final = httpx.Timeout(20.0, connect=10.0)
+#: Bytes; a Release file of Debian's has 0.4 MB.
+SMALL: Final = 16 * 1024 * 1024
+#: Files that no lock has used for this long are removed.
+KEEP_DAYS: Final = 30
+_CHUNK: Final = 1 << 20
+
+
+class NotThere(RepositoryUnusable):
+    """The repository answered that it has no such file."""
+
+    exit_code = RepositoryUnusable.exit_code
+
+
+def cache_dir() -> Path:
+    """Where fetched files are kept: ``$GDSDEPLOY_CACHE_DIR/repo`` or the user's cache folder."""
+    parent = os.environ.get("GDSDEPLOY_CACHE_DIR") or platformdirs.user_cache_dir("gdsdeploy")
+    return Path(parent) / "repo"
+
+
+class Fetcher:
+    """Fetches repository files; safe to share between threads.  Use as a context manager."""
+
+    def __init__(
+        self,
+        cache: Path | None = None,
+        *,
+        apt: dict[str, str] | None = None,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Open a client.
+
+        cache: folder for files of known content.  apt: Acquire settings, by default this machine's (apt_settings).
+        """
+        self.cache = cache or cache_dir()
+        self._sleep = sleep
+        settings = apt_settings() if apt is None else apt
+        self._client = httpx.Client(
+            verify=_authorities(settings.get("Acquire::https::CAInfo")),
+            mounts=_proxies(settings),
+            transport=transport,
+            timeout=TIMEOUT,
+            follow_redirects=True,
+            headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
+        )
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._client.close()
+
+    def small(self, uri: str, *, limit: int = SMALL) -> bytes:
+        """The content behind ``uri``, fetched anew each time.
+
+        Raises NotThere when the repository has no such file, RepositoryUnusable when it cannot be had.
+        """
+        with tempfile.TemporaryFile() as sink:
+            self._fetch(uri, sink, limit)
+            sink.seek(0)
+            return sink.read()
+
+    def file(self, uri: str, *, sha256: str, size: int) -> Path:
+        """The path of a cached file with exactly this content, fetched from ``uri`` if it is not there yet.
+
+        Raises NotThere and RepositoryUnusable as ``small`` does, RepositoryUntrusted when the content differs.
+        """
+        path = self.cache / sha256[:2] / sha256
+        if path.is_file() and path.stat().st_size == size and _sha256(path) == sha256:
+            os.utime(path)
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._prune()
+        # Written beside its final name and renamed: an interrupted run leaves nothing that looks complete.
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as sink:
+            part = Path(sink.name)
+            try:
+                self._fetch(uri, sink.file, size)
+                sink.close()
+                found = _sha256(part)
+                if part.stat().st_size != size or found != sha256:
+                    raise RepositoryUntrusted(
+                        f"{uri}: this is not the file that the signed index names\n"
+                        f"  expected {size} bytes, sha256 {sha256}\n"
+                        f"  found    {part.stat().st_size} bytes, sha256 {found}",
+                        hint="The mirror may be between two updates: try again in some minutes, or take another mirror",
+                    )
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+        return path
+
+    def _fetch(self, uri: str, sink: IO[bytes], limit: int) -> None:
+        scheme = urlsplit(uri).scheme
+        if scheme == "file":
+            self._copy(uri, sink, limit)
+            return
+        if scheme not in ("http", "https"):
+            raise RepositoryUnusable(f"{uri}: cannot fetch {scheme}: addresses", hint="Use http, https or file")
+        for attempt in range(1, TRIES + 1):
+            try:
+                self._get(uri, sink, limit)
+            except _RetryableError as error:
+                if attempt == TRIES:
+                    raise RepositoryUnusable(
+                        f"{uri}: {error} ({TRIES} tries)",
+                        hint="Check the address, the network and the proxy settings of this machine",
+                    ) from error
+                self._sleep(0.5 * 2 ** (attempt - 1))
+                sink.seek(0)
+                sink.truncate()
+            else:
+                return
+
+    def _get(self, uri: str, sink: IO[bytes], limit: int) -> None:
+        try:
+            with self._client.stream("GET", uri) as answer:
+                if answer.status_code in (404, 410):
+                    raise NotThere(f"{uri}: the repository has no such file (status {answer.status_code})")
+                if answer.status_code >= 500 or answer.status_code in (408, 429):
+                    raise _RetryableError(f"the server answered with status {answer.status_code}")
+                if answer.status_code != 200:
+                    raise RepositoryUnusable(f"{uri}: the server answered with status {answer.status_code}")
+                # Raw: a Packages.gz served as "Content-Encoding: gzip" has to stay what was signed.
+                _pour(answer.iter_raw(_CHUNK), sink, limit, uri)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
+            raise RepositoryUnusable(f"{uri}: {error}") from error
+        except httpx.HTTPError as error:
+            raise _RetryableError(str(error) or type(error).__name__) from error
+
+    @staticmethod
+    def _copy(uri: str, sink: IO[bytes], limit: int) -> None:
+        try:
+            with Path(unquote(urlsplit(uri).path)).open("rb") as source:
+                _pour(iter(lambda: source.read(_CHUNK), b""), sink, limit, uri)
+        except FileNotFoundError as error:
+            raise NotThere(f"{uri}: no such file") from error
+        except OSError as error:
+            raise RepositoryUnusable(f"{uri}: {error.strerror}") from error
+
+    def _prune(self) -> None:
+        oldest = time.time() - KEEP_DAYS * 86400
+        for path in self.cache.glob("??/*"):
+            with _tolerate_absence():
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+
+
+class _RetryableError(Exception):
+    """Worth another try."""
+
+
+@contextmanager
+def _tolerate_absence() -> Iterator[None]:
+    """Another run may remove the same file first."""
+    try:
+        yield
+    except FileNotFoundError:
+        return
+
+
+def _pour(chunks: Iterator[bytes], sink: IO[bytes], limit: int, uri: str) -> None:
+    written = 0
+    for chunk in chunks:
+        written += len(chunk)
+        if written > limit:
+            raise RepositoryUntrusted(f"{uri}: longer than the {limit} bytes it may have")
+        sink.write(chunk)
+    sink.flush()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_SETTING = re.compile(r'^(Acquire::(?:http|https)::[^ ]+) "([^"]*)";$')
+
+
+def apt_settings() -> dict[str, str]:
+    """Read the ``Acquire::http`` and ``Acquire::https`` settings of this machine; empty where there is no apt."""
+    if shutil.which("apt-config") is None:
+        return {}
+    try:
+        text = run(["apt-config", "dump"], doing="read apt's configuration", timeout=30).stdout
+    except ProgramFailed as error:
+        raise RepositoryUnusable(error.message, hint="Check the files in /etc/apt/apt.conf.d") from error
+    matches = (_SETTING.match(line) for line in text.splitlines())
+    return {m[1]: m[2] for m in matches if m and m[2]}
+
+
+def _proxies(settings: dict[str, str]) -> dict[str, httpx.BaseTransport | None]:
+    """Give apt's proxies as httpx mounts; a host set to DIRECT has none.  What is left out, the environment decides."""
+    mounts: dict[str, httpx.BaseTransport | None] = {}
+    for key, value in settings.items():
+        _, scheme, name, *host = key.split("::")
+        if name != "Proxy":
+            continue
+        pattern = f"{scheme}://{host[0]}" if host else f"{scheme}://"
+        authorities = _authorities(settings.get("Acquire::https::CAInfo"))
+        mounts[pattern] = httpx.HTTPTransport(proxy=None if value == "DIRECT" else value, verify=authorities)
+    return mounts
+
+
+def _authorities(extra: str | None) -> ssl.SSLContext:
+    """The system's certificate authorities (SSL_CERT_FILE and SSL_CERT_DIR included) and apt's own."""
+    context = ssl.create_default_context()
+    paths = ssl.get_default_verify_paths()
+    if not paths.cafile and not paths.capath:
+        context.load_verify_locations(cafile=certifi.where())
+    if extra:
+        try:
+            context.load_verify_locations(cafile=extra)
+        except (OSError, ssl.SSLError) as error:
+            raise RepositoryUnusable(
+                f"{extra}: not a file of certificate authorities (apt's CAInfo): {error}"
+            ) from error
+    return context

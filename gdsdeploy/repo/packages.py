@@ -1,0 +1,175 @@
+"""A ``Packages`` list in memory: found by byte offsets, parsed only where asked.
+
+Debian's main list has 56 MB and 69 000 stanzas, of which a lock reads some hundred; so the names are indexed with
+one regular expression and a stanza becomes a Candidate only when somebody wants it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from gdsdeploy.errors import RepositoryUnusable
+from gdsdeploy.repo.candidate import Candidate, Relation, relations
+
+_NAME = re.compile(rb"^Package: *(\S+)", re.MULTILINE)
+_PROVIDES = re.compile(rb"^Provides: *([^\n]*(?:\n[ \t][^\n]*)*)", re.MULTILINE)
+_SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a package list comes from; goes into each of its candidates."""
+
+    repository: str
+    suite: str
+    component: str
+    #: the Release file's Origin, lower case
+    origin: str
+    #: architectures whose packages are wanted, e.g. ``("amd64", "all")``
+    architectures: tuple[str, ...]
+    #: the list's own address, for messages
+    uri: str
+    #: what a Filename of the list is relative to, if not the repository's base address
+    prefix: str = ""
+
+
+class PackageList:
+    """The stanzas of one list.  ``text`` is the verified, decompressed file."""
+
+    def __init__(self, text: bytes, where: Origin) -> None:
+        self._text = text
+        self.where = where
+        self._parsed: dict[int, Candidate] = {}
+
+    @cached_property
+    def _offsets(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for match in _NAME.finditer(self._text):
+            found.setdefault(match[1].decode("ascii", "replace"), []).append(match.start())
+        return found
+
+    @cached_property
+    def _provided(self) -> dict[str, list[int]]:
+        """Virtual name → offsets inside the stanzas that provide it."""
+        found: dict[str, list[int]] = {}
+        for match in _PROVIDES.finditer(self._text):
+            for word in match[1].decode("ascii", "replace").split(","):
+                name = word.strip().split(" ", 1)[0].split("(", 1)[0]
+                found.setdefault(name, []).append(match.start())
+        return found
+
+    def names(self) -> Iterable[str]:
+        """Every package name in the list."""
+        return self._offsets.keys()
+
+    def named(self, name: str) -> list[Candidate]:
+        """The candidates of that name; raises RepositoryUnusable naming a stanza that cannot be read."""
+        return list(self._at(self._offsets.get(name, ())))
+
+    def providing(self, name: str) -> list[Candidate]:
+        """The candidates that provide ``name`` as a virtual package."""
+        found = self._at(self._provided.get(name, ()))
+        return [c for c in found if any(offer.package == name for offer in c.provides)]
+
+    def _at(self, offsets: Iterable[int]) -> Iterator[Candidate]:
+        for offset in offsets:
+            # A stanza need not begin with its name.
+            start = self._text.rfind(b"\n\n", 0, offset)
+            start = 0 if start < 0 else start + 2
+            if start not in self._parsed:
+                end = self._text.find(b"\n\n", offset)
+                stanza = self._text[start : len(self._text) if end < 0 else end]
+                self._parsed[start] = _candidate(_fields(stanza.decode("utf-8", "replace")), self.where)
+            if self._parsed[start].architecture in self.where.architectures:
+                yield self._parsed[start]
+
+
+def _fields(stanza: str) -> dict[str, str]:
+    """Field → value of one stanza; continuation lines are kept but for their indentation."""
+    fields: dict[str, str] = {}
+    last = ""
+    for line in stanza.splitlines():
+        if line[:1] in (" ", "\t"):
+            if last:
+                fields[last] += "\n" + line.strip()
+        else:
+            name, _, value = line.partition(":")
+            last = name.strip().lower()
+            fields[last] = value.strip()
+    return fields
+
+
+def _candidate(fields: dict[str, str], where: Origin) -> Candidate:
+    name = fields.get("package", "?")
+    missing = [key for key in ("version", "architecture", "filename", "size", "sha256") if not fields.get(key)]
+    if missing:
+        raise RepositoryUnusable(f"{where.uri}: package {name} has no {', '.join(missing)}")
+    try:
+        depends, pre_depends = relations(fields.get("depends", "")), relations(fields.get("pre-depends", ""))
+        provides = relations(fields.get("provides", ""))
+        conflicts = relations(fields.get("conflicts", "")) + relations(fields.get("breaks", ""))
+        size = int(fields["size"])
+    except ValueError as error:
+        raise RepositoryUnusable(f"{where.uri}: package {name}: {error}") from error
+    source = _SOURCE.match(fields.get("source", name))
+    if source is None:
+        raise RepositoryUnusable(f"{where.uri}: package {name}: not a source: {fields['source']!r}")
+    if not re.fullmatch(r"[0-9a-f]{64}", fields["sha256"]):
+        raise RepositoryUnusable(f"{where.uri}: package {name}: not a sha256: {fields['sha256']!r}")
+    return Candidate(
+        package=name,
+        version=fields["version"],
+        architecture=fields["architecture"],
+        source=source[1],
+        source_version=source[2] or fields["version"],
+        depends=depends,
+        pre_depends=pre_depends,
+        provides=_flat(provides),
+        conflicts=_flat(conflicts),
+        filename=where.prefix + fields["filename"].removeprefix("./"),
+        size=size,
+        sha256=fields["sha256"],
+        repository=where.repository,
+        suite=where.suite,
+        component=where.component,
+        origin=where.origin,
+    )
+
+
+def _flat(groups: tuple[tuple[Relation, ...], ...]) -> tuple[Relation, ...]:
+    return tuple(relation for group in groups for relation in group)
+
+
+class Universe:
+    """All package lists of a profile as one; what the resolver asks."""
+
+    def __init__(self, lists: Iterable[PackageList]) -> None:
+        self._lists = tuple(lists)
+
+    def names(self) -> set[str]:
+        """Every package name on offer."""
+        return {name for each in self._lists for name in each.names()}
+
+    def named(self, name: str) -> list[Candidate]:
+        """The candidates of that name, each version once: from the first list that has it."""
+        found: dict[tuple[str, str], Candidate] = {}
+        for each in self._lists:
+            for candidate in each.named(name):
+                found.setdefault((candidate.version, candidate.architecture), candidate)
+        return list(found.values())
+
+    def providing(self, name: str) -> list[Candidate]:
+        """The candidates that provide the virtual package ``name``."""
+        found: dict[tuple[str, str, str], Candidate] = {}
+        for each in self._lists:
+            for c in each.providing(name):
+                found.setdefault((c.package, c.version, c.architecture), c)
+        return list(found.values())
+
+    def answering(self, relation: Relation) -> list[Candidate]:
+        """The candidates that satisfy ``relation``, real packages before providers."""
+        own = [c for c in self.named(relation.package) if c.answers(relation)]
+        return own + [c for c in self.providing(relation.package) if c.answers(relation) and c not in own]
