@@ -139,4 +139,4 @@ def _expression(text: str) -> versions.Expression:
 
 
 def _name(subject: str) -> str:
-    return {"nvidia_fs": "nvidia-fs"}.get(subject, subject.replace("_", " "))
+    return subject.replace("nvidia_fs", "nvidia-fs").replace("_", " ")

@@ -1,0 +1,127 @@
+"""The shape of a platform: names and layouts that the rest of the program asks for instead of knowing."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gdsdeploy.model.lock import Part
+from gdsdeploy.repo.candidate import Candidate
+
+Flavour = Literal["open", "proprietary"]
+Rdma = Literal["none", "peermem", "dmabuf"]
+
+
+@dataclass(frozen=True)
+class Platform:
+    """An operating system release."""
+
+    #: as a profile names it, e.g. ``debian-13``
+    os: str
+    #: ``debian``, ``ubuntu`` or ``rhel``
+    family: str
+    release: str
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A repository of the distribution itself, so that a fleet file need not spell it out."""
+
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    #: on the controller and on the host
+    keyring: Path
+    #: primary keys that may sign; a test holds them against the distribution's real keyring
+    fingerprints: tuple[str, ...]
+    #: suites, of any release, by which apt's own configuration names this archive
+    known_as: re.Pattern[str]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A package that the stack consists of, apart from what it depends on."""
+
+    package: str
+    part: Part
+    needed_by: Literal["host", "build"]
+
+
+@dataclass(frozen=True)
+class StackPlatform(Platform, ABC):
+    """A platform whose packages can be resolved."""
+
+    #: source packages that make up the stack: what is built from them is locked, and nothing else is
+    stack_sources: tuple[re.Pattern[str], ...]
+    #: of these, the ones whose packages have to be of the driver's own version
+    driver_sources: tuple[re.Pattern[str], ...]
+
+    @abstractmethod
+    def architecture(self, arch: str) -> str:
+        """The package manager's name for ``arch`` (``uname -m``)."""
+
+    @abstractmethod
+    def presets(self) -> dict[str, Preset]:
+        """Repositories that a profile of this system has without naming them."""
+
+    @abstractmethod
+    def kernel_release(self, package: str, arch: str) -> str | None:
+        """What ``uname -r`` prints under a kernel image package; None for a package that is no stock kernel."""
+
+    @abstractmethod
+    def kernel_packages(self, release: str) -> tuple[str, str]:
+        """Names of the image and the headers package of a kernel release."""
+
+    @abstractmethod
+    def driver_package(self, flavour: Flavour) -> str:
+        """Name of the package that holds the driver's source tree."""
+
+    @abstractmethod
+    def nvidia_fs_package(self) -> str:
+        """Name of the package that holds nvidia-fs's source tree."""
+
+    @abstractmethod
+    def libcufile_package(self) -> str:
+        """Name of the package that holds libcufile."""
+
+    @abstractmethod
+    def gds_tools_package(self) -> str:
+        """Name of the package that holds gdscheck and gdsio; its version equals libcufile's."""
+
+    @abstractmethod
+    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:
+        """What else the stack has, beside kernel, driver source, nvidia-fs, libcufile and gds-tools."""
+
+    @abstractmethod
+    def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
+        """Packages that must not be chosen: the other flavour's, and other driver series'."""
+
+    @abstractmethod
+    def upstream_version(self, version: str) -> str:
+        """Upstream's own version number in a package version."""
+
+    @abstractmethod
+    def cuda_version(self, candidate: Candidate) -> str | None:
+        """The CUDA release that a GDS package belongs to, if it says so."""
+
+    @abstractmethod
+    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
+        """Directory of the driver's source on the host, and its DKMS name."""
+
+    @abstractmethod
+    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
+        """Directory of nvidia-fs's source on the host, and its DKMS name."""
+
+    @abstractmethod
+    def part(self, candidate: Candidate) -> Part:
+        """What a package is that came in as a dependency."""
+
+    def in_stack(self, candidate: Candidate) -> bool:
+        """Whether the lock has to hold this package, rather than leave it to the host's own updates."""
+        return any(pattern.fullmatch(candidate.source) for pattern in self.stack_sources)
+
+    def follows_driver(self, candidate: Candidate) -> bool:
+        """Whether this package has to be of the driver's own upstream version."""
+        return any(pattern.fullmatch(candidate.source) for pattern in self.driver_sources)

@@ -1,0 +1,149 @@
+"""Debian, with the packages of its own archive (contrib and non-free hold the stack)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gdsdeploy.model.lock import Part
+from gdsdeploy.platform.base import Flavour, Preset, Rdma, StackPlatform, Wanted
+from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.order import upstream
+
+KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+COMPONENTS: Final = ("main", "contrib", "non-free", "non-free-firmware")
+
+#: Primary keys of debian-archive-keyring 2023.3+deb12u2 that sign these releases.
+ARCHIVE_KEYS: Final = (
+    "B8B80B5B623EAB6AD8775C45B7C5D7D6350947F8",  # automatic signing key, 12/bookworm
+    "04B54C3CDCA79751B16BC6B5225629DF75B188BD",  # automatic signing key, 13/trixie
+    "4D64FEC119C2029067D6E791F8D2585B8783D481",  # stable release key, 12/bookworm
+    "41587F7DB8C774BCCF131416762F67A0B2C39DE4",  # stable release key, 13/trixie
+)
+SECURITY_KEYS: Final = (
+    "05AB90340C0C5E797F44A8C8254CF3B5AEC0A8F0",  # security automatic signing key, 12/bookworm
+    "5E04A1E3223A19A20706E20F9904613D4CCE68C6",  # security automatic signing key, 13/trixie
+    "AC530D520F2F3269F5E98313A48449044AAD5C5D",  # security automatic signing key, 11/bullseye
+)
+
+_RELEASE_NAME = r"(?:bullseye|bookworm|trixie|forky|sid|oldoldstable|oldstable|stable|testing|unstable)"
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_KERNEL_SOURCES: Final = re.compile(r"linux|linux-[0-9].*|linux-signed-.*")
+_DRIVER_SOURCES: Final = (re.compile(r"nvidia-graphics-drivers"), re.compile(r"nvidia-open-gpu-kernel-modules"))
+_STACK_SOURCES: Final = (
+    _KERNEL_SOURCES,
+    *_DRIVER_SOURCES,
+    re.compile(r"nvidia-cuda-toolkit|nvidia-support|nvidia-modprobe|nvidia-settings|nvidia-persistenced"),
+    re.compile(r"glx-alternatives|dkms|firmware-nvidia.*"),
+)
+
+
+@dataclass(frozen=True)
+class Debian(StackPlatform):
+    """One release of Debian."""
+
+    codename: str
+    #: Numbers of nvidia-fs's version that its source directory and DKMS version keep: 12 ships 2.13.5 as 2.13.
+    nvidia_fs_numbers: int
+
+    def architecture(self, arch: str) -> str:
+        return _ARCHITECTURES[arch]
+
+    def presets(self) -> dict[str, Preset]:
+        return {
+            "debian": Preset(
+                suites=(self.codename, f"{self.codename}-updates"),
+                components=COMPONENTS,
+                keyring=KEYRING,
+                fingerprints=ARCHIVE_KEYS,
+                known_as=re.compile(rf"{_RELEASE_NAME}(?:-updates|-backports)?"),
+            ),
+            "debian-security": Preset(
+                suites=(f"{self.codename}-security",),
+                components=COMPONENTS,
+                keyring=KEYRING,
+                fingerprints=SECURITY_KEYS,
+                known_as=re.compile(rf"{_RELEASE_NAME}-security"),
+            ),
+        }
+
+    def kernel_release(self, package: str, arch: str) -> str | None:
+        # cloud and rt kernels carry their flavour before the architecture; dbg and unsigned images after it.
+        match = re.fullmatch(rf"linux-image-([0-9][0-9a-z.+~-]*-{_ARCHITECTURES[arch]})", package)
+        if match is None or re.search(r"-(?:cloud|rt|dbg|unsigned)\b", match[1]):
+            return None
+        # linux-image-6.12-amd64 is a metapackage: a release has at least a patch level or an ABI number.
+        return match[1] if re.match(r"[0-9]+\.[0-9]+(?:\.[0-9]+|-rc)", match[1]) else None
+
+    def kernel_packages(self, release: str) -> tuple[str, str]:
+        return f"linux-image-{release}", f"linux-headers-{release}"
+
+    def driver_package(self, flavour: Flavour) -> str:
+        return "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"
+
+    def nvidia_fs_package(self) -> str:
+        return "nvidia-fs-dkms"
+
+    def libcufile_package(self) -> str:
+        return "libcufile0"
+
+    def gds_tools_package(self) -> str:
+        return "gds-tools"
+
+    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:
+        # The support package makes `modprobe nvidia` load the file of the chosen flavour (nvidia-modprobe.conf).
+        support = "nvidia-open-kernel-support" if flavour == "open" else "nvidia-kernel-support"
+        wanted = [
+            Wanted("libcuda1", "driver-userland", "host"),
+            Wanted("nvidia-smi", "driver-userland", "host"),
+            Wanted(support, "driver-userland", "host"),
+            Wanted("firmware-nvidia-gsp", "companion", "host"),
+            Wanted("dkms", "dkms", "build"),
+        ]
+        if rdma != "none":
+            wanted.append(Wanted("libcufile-rdma1", "libcufile", "host"))
+        return tuple(wanted)
+
+    def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
+        series = re.compile(r"(?:lib)?nvidia-(?:open-)?(?:tesla|legacy)-(?!check$).*")
+        other = r"nvidia-kernel-(?:dkms|source|support)" if flavour == "open" else r"nvidia-open-kernel-.*"
+        return series, re.compile(other)
+
+    def upstream_version(self, version: str) -> str:
+        # GDS packages carry the CUDA release behind "~": 2.19.7~12.4.1-2.
+        return upstream(version).split("~", 1)[0]
+
+    def cuda_version(self, candidate: Candidate) -> str | None:
+        return upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
+
+    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
+        name = "nvidia-current-open" if flavour == "open" else "nvidia-current"
+        return f"/usr/src/{name}-{version}", name
+
+    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
+        kept = ".".join(version.split(".")[: self.nvidia_fs_numbers])
+        return f"/usr/src/nvidia-fs-{kept}", "nvidia-fs"
+
+    def part(self, candidate: Candidate) -> Part:
+        if _KERNEL_SOURCES.fullmatch(candidate.source):
+            return "kernel-headers"
+        if self.follows_driver(candidate):
+            return "companion" if candidate.package.startswith("firmware-") else "driver-userland"
+        return "support"
+
+
+def _release(number: str, codename: str, nvidia_fs_numbers: int) -> Debian:
+    return Debian(
+        os=f"debian-{number}",
+        family="debian",
+        release=number,
+        stack_sources=_STACK_SOURCES,
+        driver_sources=_DRIVER_SOURCES,
+        codename=codename,
+        nvidia_fs_numbers=nvidia_fs_numbers,
+    )
+
+
+PLATFORMS: Final = (_release("12", "bookworm", 2), _release("13", "trixie", 3))

@@ -1,0 +1,112 @@
+"""Which repositories a profile uses, with nothing left open: the fleet file over the platform's presets.
+
+An address that neither gives is taken from the controller's own apt sources, so that a site's mirror is used
+without being written down twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.fleet import Repository as Wish
+from gdsdeploy.platform.base import Preset, StackPlatform
+from gdsdeploy.repo.apt import Repository
+from gdsdeploy.repo.aptsources import Source
+
+
+def names(fleet: Fleet, profile: str, platform: StackPlatform) -> tuple[str, ...]:
+    """The repositories of a profile, in the order in which equal packages are taken from them."""
+    listed = fleet.profiles[profile].repositories
+    return tuple(platform.presets()) if listed is None else listed
+
+
+def repositories(fleet: Fleet, profile: str, platform: StackPlatform, sources: Sequence[Source]) -> list[Repository]:
+    """The apt repositories of a profile.
+
+    sources: the controller's own (see aptsources.controller_sources).
+    Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address can be found.
+    """
+    presets = platform.presets()
+    found: list[Repository] = []
+    problems: list[str] = []
+    for name in names(fleet, profile, platform):
+        wish, preset = fleet.repositories.get(name), presets.get(name)
+        if wish is None and preset is None:
+            known = ", ".join(sorted({*presets, *fleet.repositories}))
+            problems.append(f"profiles.{profile}.repositories: there is no repository {name!r}; there are {known}")
+            continue
+        lacks = _lacks(wish or Wish(), preset)
+        if lacks:
+            problems.append(
+                f"repositories.{name}: {platform.os} has no preset of this name, so give {', '.join(lacks)}"
+            )
+        elif wish is not None and wish.kind == "rpm":
+            problems.append(f"repositories.{name}: kind is rpm, but {platform.os} of profile {profile} uses apt")
+        else:
+            found.append(_repository(name, wish or Wish(), preset, sources))
+    if problems:
+        raise FleetInvalid("\n".join(problems), hint="examples/ has fleets to start from")
+    return found
+
+
+def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:
+    """The address that the controller's apt sources have for the archive of ``preset``, of whatever release.
+
+    Other vendors name their suites like Debian's releases too, so an entry that is signed by another keyring does
+    not count, and one that names this keyring is preferred; a wrong guess would fail the signature check.
+    """
+    fitting = [
+        source
+        for source in sources
+        if "deb" in source.types
+        and preset.known_as.fullmatch(source.suite)
+        and preset.components[0] in source.components
+        and source.uri.startswith(("http://", "https://", "file:"))
+        and source.signed_by in (None, str(preset.keyring))
+    ]
+    fitting.sort(key=lambda source: source.signed_by is None)
+    return fitting[0].uri.rstrip("/") if fitting else None
+
+
+def _lacks(wish: Wish, preset: Preset | None) -> list[str]:
+    if preset is not None:
+        return []
+    needed = {"uri": wish.uri, "suites": wish.suites, "keyring": wish.keyring, "fingerprints": wish.fingerprints}
+    lacks = [key for key, value in needed.items() if not value]
+    if wish.suites and not all(suite.endswith("/") for suite in wish.suites) and not wish.components:
+        lacks.append("components")
+    return lacks
+
+
+def _repository(name: str, wish: Wish, preset: Preset | None, sources: Sequence[Source]) -> Repository:
+    keyring = Path(wish.keyring) if wish.keyring else preset.keyring if preset else Path()
+    suites = wish.suites or (preset.suites if preset else ())
+    uri = wish.uri or (controller_uri(preset, sources) if preset else None)
+    if uri is None:
+        raise RepositoryUnusable(
+            f"repository {name}: the fleet file gives no uri, and this machine's apt sources name no such archive",
+            hint=f"Set `uri` of repositories.{name} in the fleet file to a mirror of it",
+        )
+    return Repository(
+        name=name,
+        uri=uri.rstrip("/"),
+        suites=suites,
+        components=()
+        if all(s.endswith("/") for s in suites)
+        else wish.components or (preset.components if preset else ()),
+        keyring=keyring,
+        fingerprints=wish.fingerprints or (preset.fingerprints if preset else ()),
+        host_keyring=host_keyring(name, wish, preset),
+    )
+
+
+def host_keyring(name: str, wish: Wish | None, preset: Preset | None) -> str:
+    """Where the keyring lies on a host: the platform's own place, or one that provisioning fills."""
+    if wish is not None and wish.signed_by:
+        return wish.signed_by
+    if preset is not None and (wish is None or wish.keyring in (None, str(preset.keyring))):
+        return str(preset.keyring)
+    return f"/etc/apt/keyrings/gdsdeploy-{name}.gpg"
