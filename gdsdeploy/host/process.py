@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from dataclasses import dataclass
-from typing import IO, Dict, List, Mapping, Optional, Sequence, Union
+from typing import IO, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -35,12 +35,59 @@ class Output:
     truncated: bool = False
 
 
+class _Target:
+    """Takes up to ``limit`` bytes of what a program writes; ``cut``: more came; ``done``: no more need be read."""
+
+    def __init__(self, limit: int) -> None:
+        self._room = limit
+        self.cut = False
+
+    @property
+    def done(self) -> bool:
+        return False
+
+    def take(self, chunk: bytes) -> None:
+        self.cut = self.cut or len(chunk) > self._room
+        if self._room > 0:
+            self.keep(chunk[: self._room])
+            self._room -= min(len(chunk), self._room)
+
+    def keep(self, chunk: bytes) -> None:
+        raise NotImplementedError
+
+
+class _Memory(_Target):
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.chunks: List[bytes] = []
+
+    def keep(self, chunk: bytes) -> None:
+        self.chunks.append(chunk)
+
+
+class _Sink(_Target):
+    def __init__(self, sink: IO[bytes], limit: int) -> None:
+        super().__init__(limit)
+        self._sink = sink
+        self.error: Optional[OSError] = None
+
+    def keep(self, chunk: bytes) -> None:
+        try:
+            self._sink.write(chunk)
+        except OSError as error:
+            self.error = error
+
+    @property
+    def done(self) -> bool:
+        return self.cut or self.error is not None
+
+
 def run(
     argv: Sequence[str],
     timeout: float,
     env: Optional[Mapping[str, str]] = None,
     cwd: Optional[str] = None,
-    input: Union[str, bytes, None] = None,
+    input: Union[str, bytes, None] = None,  # noqa: A002 - the word subprocess uses
 ) -> Output:
     """Run ``argv`` to its end, at most ``timeout`` seconds, and return what it left; its faults are no exceptions.
 
@@ -48,11 +95,40 @@ def run(
     always C and PATH always contains the sbin folders.  At the time limit the program is killed with everything that it
     started (it gets a session of its own).
     """
+    data = input.encode("utf-8") if isinstance(input, str) else input
+    kept = _Memory(OUTPUT_LIMIT)
+    done = _run(argv, timeout, env, cwd, subprocess.DEVNULL if data is None else subprocess.PIPE, data, kept)
+    return Output(done.status, b"".join(kept.chunks).decode("utf-8", "replace"), done.stderr, done.truncated)
+
+
+def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float, limit: int) -> Output:
+    """Run ``argv`` with the file ``source`` as its input, writing at most ``limit`` bytes of its output to ``sink``.
+
+    Otherwise like :func:`run`; ``stdout`` of the answer is empty and ``truncated`` says that ``limit`` was passed (the
+    program is then ended by SIGPIPE).
+    Raises OSError when ``sink`` cannot take the data (a full disk).
+    """
+    target = _Sink(sink, limit)
+    done = _run(argv, timeout, None, None, source, None, target)
+    if target.error is not None:
+        raise target.error
+    return done
+
+
+def _run(
+    argv: Sequence[str],
+    timeout: float,
+    env: Optional[Mapping[str, str]],
+    cwd: Optional[str],
+    stdin: Union[int, IO[bytes]],
+    data: Optional[bytes],
+    target: _Target,
+) -> Output:
     args = [os.fspath(item) for item in argv]
     try:
         process = subprocess.Popen(
             args,
-            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_environment(env),
@@ -61,8 +137,8 @@ def run(
         )
     except (OSError, ValueError) as error:
         return Output(NOT_FOUND, "", "{}: {}\n".format(args[0] if args else "(nothing)", _reason(error)))
-    kept = [_Kept(process.stdout), _Kept(process.stderr)]
-    feeder = _feed(process.stdin, input)
+    said = _Memory(OUTPUT_LIMIT)
+    threads = [_read(process.stdout, target), _read(process.stderr, said), _feed(process.stdin, data)]
     timed_out = False
     try:
         try:
@@ -72,18 +148,16 @@ def run(
             _kill(process)
             status = process.wait()
         # A grandchild that left the session can hold the pipes open for ever; what it writes is not waited for.
-        for reader in kept:
-            reader.thread.join(5.0)
+        for thread in threads:
+            thread.join(5.0)
     except BaseException:
         _kill(process)
         process.wait()
         raise
-    if feeder is not None:
-        feeder.join(1.0)
-    out, err = (reader.text() for reader in kept)
+    stderr = b"".join(said.chunks).decode("utf-8", "replace")
     if timed_out:
-        return Output(TIMED_OUT, out, err + "{}: killed after {:g} s\n".format(args[0], timeout), _cut(kept))
-    return Output(status, out, err, _cut(kept))
+        return Output(TIMED_OUT, "", stderr + "{}: killed after {:g} s\n".format(args[0], timeout), target.cut)
+    return Output(status, "", stderr, target.cut or said.cut)
 
 
 def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
@@ -96,44 +170,26 @@ def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
     return env
 
 
-class _Kept:
-    """A thread that reads a pipe to its end and keeps its first OUTPUT_LIMIT bytes."""
+def _read(pipe: Optional[IO[bytes]], target: _Target) -> threading.Thread:
+    assert pipe is not None
 
-    def __init__(self, pipe: Optional[IO[bytes]]) -> None:
-        assert pipe is not None
-        self._pipe = pipe
-        self._chunks: List[bytes] = []
-        self._size = 0
-        self.cut = False
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self) -> None:
-        with self._pipe:
+    def read() -> None:
+        with pipe:
             while True:
-                chunk = os.read(self._pipe.fileno(), 65536)
+                chunk = os.read(pipe.fileno(), 65536)
                 if not chunk:
                     return
-                room = OUTPUT_LIMIT - self._size
-                self.cut = self.cut or len(chunk) > room
-                if room > 0:
-                    self._chunks.append(chunk[:room])
-                    self._size += len(chunk[:room])
+                target.take(chunk)
+                if target.done:
+                    return
 
-    def text(self) -> str:
-        return b"".join(self._chunks).decode("utf-8", "replace")
+    return _started(read)
 
 
-def _cut(kept: Sequence[_Kept]) -> bool:
-    return any(reader.cut for reader in kept)
-
-
-def _feed(pipe: Optional[IO[bytes]], input: Union[str, bytes, None]) -> Optional[threading.Thread]:
-    if pipe is None or input is None:
-        return None
-    data = input.encode("utf-8") if isinstance(input, str) else input
-
+def _feed(pipe: Optional[IO[bytes]], data: Optional[bytes]) -> threading.Thread:
     def write() -> None:
+        if pipe is None or data is None:
+            return
         try:
             with pipe:
                 pipe.write(data)
@@ -141,7 +197,11 @@ def _feed(pipe: Optional[IO[bytes]], input: Union[str, bytes, None]) -> Optional
             # The program may end without reading all of its input; its exit status is what counts.
             return
 
-    thread = threading.Thread(target=write, daemon=True)
+    return _started(write)
+
+
+def _started(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +61,37 @@ def test_a_signal_gives_a_negative_status() -> None:
 
 def test_sbin_is_on_the_path() -> None:
     assert "/usr/sbin" in process.run(["sh", "-c", "echo $PATH"], 30, env={"PATH": "/bin"}).stdout
+
+
+def test_pipe_passes_bytes_from_file_to_file(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(bytes(range(256)) * 4000)
+    with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("w+b") as sink:
+        done = process.pipe(["cat"], source, sink, timeout=30, limit=1 << 20)
+        sink.seek(0)
+        assert (done.status, done.truncated) == (0, False)
+        assert sink.read() == bytes(range(256)) * 4000
+
+
+def test_pipe_stops_writing_at_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 500_000)
+    with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("w+b") as sink:
+        done = process.pipe(["cat"], source, sink, timeout=30, limit=70_000)
+        assert (done.truncated, sink.tell()) == (True, 70_000)
+
+
+def test_pipe_ends_a_program_that_passes_the_limit_and_would_go_on_for_ever(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with Path("/dev/null").open("rb") as source, (tmp_path / "out").open("w+b") as sink:
+        done = process.pipe(["yes"], source, sink, timeout=30, limit=70_000)
+    assert (done.truncated, done.status) == (True, -13)
+    assert time.monotonic() - start < 20
+
+
+def test_pipe_reports_a_sink_that_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"x" * 500_000)
+    with (
+        (tmp_path / "in").open("rb") as source,
+        Path("/dev/full").open("wb", buffering=0) as sink,
+        pytest.raises(OSError, match="No space left"),
+    ):
+        process.pipe(["cat"], source, sink, timeout=30, limit=1 << 20)

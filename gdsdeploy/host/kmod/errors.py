@@ -1,0 +1,44 @@
+"""What can go wrong with modules on a host; ``cli.py`` turns it into one line and an exit status."""
+
+from __future__ import annotations
+
+
+class KmodError(Exception):
+    """A file, tree or kernel that cannot be used: one message and one next step."""
+
+    #: Exit status of the command line; documented in ``cli.py``.
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ElfError(KmodError):
+    """A file is not a kernel module that this program can read; the message names the file."""
+
+
+class SymversError(KmodError):
+    """A Module.symvers cannot be read; the message names the file and the line."""
+
+
+class TreeError(KmodError):
+    """No driver source tree, or several, fit what was asked for; all candidates are listed."""
+
+
+class KernelError(KmodError):
+    """A kernel release has no modules, no headers, or headers that cannot build anything."""
+
+
+class BuildError(KmodError):
+    """A module could not be built, or what was built did not pass its audit."""
+
+    exit_code = 1
+
+
+class PackError(KmodError):
+    """An archive of modules cannot be made, is damaged, or was made for something else."""

@@ -1,0 +1,120 @@
+"""Open a module or symvers file, compressed or not, as a seekable binary file of bounded size."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import lzma
+import os
+import tempfile
+import zlib
+from typing import IO, Any, Callable, Dict, Iterator, Type
+
+from .. import process
+from .errors import ElfError, KmodError
+
+#: Suffixes that the kernel's module loader and depmod know.
+SUFFIXES = ("", ".xz", ".gz", ".zst")
+#: Largest file read, after decompression.  A driver with all its debug data is about 250 MB.
+SIZE_LIMIT = 1 << 30
+#: What a decompressed file may take of memory before it goes to a temporary file.
+MEMORY_LIMIT = 16 << 20
+#: An xz header may ask for any dictionary; kernels are packed with at most 64 MiB (xz -9).
+XZ_MEMORY = 256 << 20
+CHUNK = 1 << 18
+
+
+def open_plain(path: str, error: Type[KmodError] = ElfError, limit: int = SIZE_LIMIT) -> IO[bytes]:
+    """Return a seekable file with the uncompressed content of ``path``; the suffix says how it is compressed.
+
+    Raises ``error`` when the file is unreadable, damaged, or larger than ``limit`` bytes uncompressed.
+    """
+    unpack = _UNPACKERS.get(os.path.splitext(path)[1])
+    try:
+        source = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    except OSError as reason:
+        raise error("{}: cannot be read: {}".format(path, reason.strerror)) from None
+    if unpack is None:
+        return source
+    with source:
+        target = _temporary()
+        try:
+            unpack(source, target, limit)
+        except DamagedError as reason:
+            target.close()
+            raise error("{}: {}".format(path, reason), reason.hint) from None
+        except OSError as reason:
+            target.close()
+            raise error("{}: cannot be unpacked: {}".format(path, reason.strerror or reason)) from None
+    target.seek(0)
+    return target
+
+
+def _temporary() -> IO[bytes]:
+    return tempfile.SpooledTemporaryFile(max_size=MEMORY_LIMIT)
+
+
+class DamagedError(Exception):
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _copy(chunks: Iterator[bytes], target: IO[bytes], limit: int) -> None:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > limit:
+            raise DamagedError("unpacks to more than {} bytes".format(limit))
+        target.write(chunk)
+
+
+def _unxz(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    def chunks() -> Iterator[bytes]:
+        decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
+        while not decoder.eof:
+            data = source.read(CHUNK) if decoder.needs_input else b""
+            if decoder.needs_input and not data:
+                raise DamagedError("truncated xz data")
+            yield decoder.decompress(data, max_length=CHUNK)
+        # The kernel's own unpacker stops at the end of the first stream, too.
+
+    try:
+        _copy(chunks(), target, limit)
+    except lzma.LZMAError as reason:
+        raise DamagedError("damaged xz data: {}".format(reason)) from None
+
+
+def _ungzip(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    try:
+        with gzip.GzipFile(fileobj=source) as plain:
+            _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as reason:
+        raise DamagedError("damaged gzip data: {}".format(reason)) from None
+
+
+def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    try:
+        library: Any = importlib.import_module("compression.zstd")
+    except ImportError:
+        # Python has it from 3.14 on only.
+        return _unzstd_by_program(source, target, limit)
+    try:
+        with library.open(source, "rb") as plain:
+            _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
+    except (EOFError, library.ZstdError) as reason:
+        raise DamagedError("damaged zstd data: {}".format(reason)) from None
+
+
+def _unzstd_by_program(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    done = process.pipe(["zstd", "-dcq", "--memory=128MB"], source, target, timeout=120, limit=limit)
+    if done.status == process.NOT_FOUND:
+        raise DamagedError("is zstd-compressed, and the zstd program is not installed", "install the package zstd")
+    if done.truncated:
+        raise DamagedError("unpacks to more than {} bytes".format(limit))
+    if done.status != 0:
+        lines = done.stderr.strip().splitlines() or ["zstd ended with status {}".format(done.status)]
+        raise DamagedError("damaged zstd data: {}".format(lines[0]))
+
+
+_UNPACKERS: Dict[str, Callable[[IO[bytes], IO[bytes], int], None]] = {".xz": _unxz, ".gz": _ungzip, ".zst": _unzstd}

@@ -1,0 +1,214 @@
+"""What a kernel module says about itself: modinfo, the symbols it imports and exports with CRCs, its signature."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+from typing import IO, Dict, List, Optional, Tuple
+
+from .elf import SHN_ABS, SHN_UNDEF, Elf
+from .files import SUFFIXES, open_plain
+
+#: modinfo keys that a build by ``build.py`` adds begin with this.
+PROVENANCE = "gdsdeploy_"
+
+#: struct modversion_info on 64 bits: a CRC as unsigned long, then a name that fills 64 bytes (linux/module.h).
+_MODVERSION = struct.Struct("<Q56s")
+#: struct module_signature (linux/module_signature.h): algo, hash, id_type, two lengths, padding, big-endian length.
+_SIGNATURE = struct.Struct(">BBBBB3xI")
+#: Bit of a symbol's byte in ``__kflagstab``, which took the place of the ``_gpl`` sections (seen in Linux 7.2).
+_GPL_ONLY = 1
+#: Bounds on what a file can make this program keep; real modules stay below a tenth of each.
+_MODINFO_LIMIT = 1 << 20
+_SYMBOLS_LIMIT = 1 << 16
+_SIGNATURE_MAGIC = b"~Module signature appended~\n"
+_PKCS7 = 2
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module file.  Texts are empty and lists are empty where the module says nothing."""
+
+    path: str
+    #: in-kernel name, underscores only
+    name: str
+    vermagic: str
+    version: str
+    srcversion: str
+    license: str
+    #: in-kernel names
+    depends: List[str] = field(default_factory=list)
+    #: as written, e.g. ``pre: ib_core``
+    softdeps: List[str] = field(default_factory=list)
+    #: parameter → its description with the type in parentheses, or only the type
+    parms: Dict[str, str] = field(default_factory=dict)
+    intree: bool = False
+    #: what the build recorded: keys without the prefix, e.g. ``driver``, ``flavour``, ``tree``, ``source``
+    provenance: Dict[str, str] = field(default_factory=dict)
+    #: symbol → CRC, or None where the module carries no version for it.  Has ``module_layout`` where versions are used:
+    #: the kernel checks it first.
+    imports: Dict[str, Optional[int]] = field(default_factory=dict)
+    #: those imports that the module can do without
+    weak: List[str] = field(default_factory=list)
+    #: symbol → (CRC or None, whether it is for GPL-compatible modules only)
+    exports: Dict[str, Tuple[Optional[int], bool]] = field(default_factory=dict)
+    #: ``{"format": "PKCS#7", "size": bytes}``, or None when nothing is appended
+    signature: Optional[Dict[str, object]] = None
+    #: as ``uname -m``
+    machine: str = ""
+    #: whether the module was built with symbol versions at all (it has a CRC for some import, or imports nothing)
+    versioned: bool = True
+
+
+def read_module(path: str) -> Module:
+    """Read the module at ``path``, compressed (.xz, .gz, .zst) or not; raises ElfError."""
+    with open_plain(path) as file:
+        return _read(file, path)
+
+
+def name_of(path: str) -> str:
+    """The in-kernel name that depmod and modprobe derive from a file's name."""
+    base = os.path.basename(path)
+    for suffix in SUFFIXES:
+        if base.endswith(".ko" + suffix):
+            base = base[: -len(".ko" + suffix)]
+            break
+    return base.replace("-", "_")
+
+
+def _read(file: IO[bytes], path: str) -> Module:
+    elf = Elf(file, path)
+    info = _modinfo(elf)
+
+    def one(key: str) -> str:
+        return info[key][0] if key in info else ""
+
+    versions = _import_versions(elf)
+    imports, weak, exports = _symbols(elf, versions)
+    return Module(
+        path=path,
+        name=one("name") or name_of(path),
+        vermagic=one("vermagic"),
+        version=one("version"),
+        srcversion=one("srcversion"),
+        license=one("license"),
+        depends=[item.replace("-", "_") for item in one("depends").split(",") if item],
+        softdeps=info.get("softdep", []),
+        parms=_parms(info),
+        intree=one("intree") == "Y",
+        provenance={key[len(PROVENANCE) :]: values[0] for key, values in info.items() if key.startswith(PROVENANCE)},
+        imports=imports,
+        weak=weak,
+        exports=exports,
+        signature=_signature(elf),
+        machine=elf.machine,
+        versioned=bool(versions) or not imports,
+    )
+
+
+def _modinfo(elf: Elf) -> Dict[str, List[str]]:
+    section = elf.section(".modinfo")
+    if section is None:
+        raise elf.error("has no .modinfo section: not a kernel module")
+    info: Dict[str, List[str]] = {}
+    for entry in elf.content(section, _MODINFO_LIMIT).split(b"\0"):
+        key, separator, value = entry.partition(b"=")
+        if separator:
+            info.setdefault(key.decode("utf-8", "replace"), []).append(value.decode("utf-8", "replace"))
+    return info
+
+
+def _parms(info: Dict[str, List[str]]) -> Dict[str, str]:
+    types = dict(item.partition(":")[::2] for item in info.get("parmtype", []))
+    parms = dict(types)
+    for item in info.get("parm", []):
+        name, _, text = item.partition(":")
+        parms[name] = "{} ({})".format(text, types[name]) if name in types else text
+    return parms
+
+
+def _import_versions(elf: Elf) -> Dict[str, int]:
+    """CRCs from ``__versions`` and, for names longer than its entries hold, ``__version_ext_*`` (Linux 6.14)."""
+    versions: Dict[str, int] = {}
+    section = elf.section("__versions")
+    if section is not None:
+        data = elf.content(section, _MODVERSION.size * _SYMBOLS_LIMIT)
+        if len(data) % _MODVERSION.size:
+            raise elf.error("section __versions has {} bytes, no multiple of {}".format(len(data), _MODVERSION.size))
+        for crc, name in _MODVERSION.iter_unpack(data):
+            versions[name.split(b"\0", 1)[0].decode("utf-8", "replace")] = crc & 0xFFFFFFFF
+    crcs, names = elf.section("__version_ext_crcs"), elf.section("__version_ext_names")
+    if crcs is not None and names is not None:
+        values = [
+            value for (value,) in struct.iter_unpack("<I", elf.content(crcs, 4 * _SYMBOLS_LIMIT)[: crcs.size // 4 * 4])
+        ]
+        texts = elf.content(names, 256 * _SYMBOLS_LIMIT).split(b"\0")[:-1]
+        if len(values) != len(texts):
+            raise elf.error("has {} extended versions for {} names".format(len(values), len(texts)))
+        versions.update((text.decode("utf-8", "replace"), value) for text, value in zip(texts, values))
+    return versions
+
+
+def _symbols(
+    elf: Elf, versions: Dict[str, int]
+) -> Tuple[Dict[str, Optional[int]], List[str], Dict[str, Tuple[Optional[int], bool]]]:
+    imports: Dict[str, Optional[int]] = {name: versions[name] for name in ("module_layout",) if name in versions}
+    weak: List[str] = []
+    crcs: Dict[str, int] = {}
+    gpl: Dict[str, bool] = {}
+    flags: Dict[str, int] = {}
+    for symbol in elf.symbols():
+        if symbol.section == SHN_UNDEF:
+            # GCC and the linker script leave names that are no imports; the kernel ignores exactly this one.
+            if symbol.name != "_GLOBAL_OFFSET_TABLE_":
+                imports[symbol.name] = versions.get(symbol.name)
+                if symbol.weak:
+                    weak.append(symbol.name)
+        elif symbol.name.startswith("__crc_"):
+            crcs[symbol.name[6:]] = _crc(elf, symbol.section, symbol.value)
+        elif symbol.name.startswith("__flags_"):
+            flags[symbol.name[8:]] = _number(elf, symbol.section, symbol.value, 1)
+        elif symbol.name.startswith("__ksymtab_") and symbol.section < len(elf.sections):
+            section = elf.sections[symbol.section].name
+            if "ksymtab" in section:
+                gpl[symbol.name[10:]] = _is_gpl(section)
+        if max(len(imports), len(crcs), len(flags), len(gpl)) > _SYMBOLS_LIMIT:
+            raise elf.error("has more than {} imports or exports".format(_SYMBOLS_LIMIT))
+    gpl.update((name, bool(bits & _GPL_ONLY)) for name, bits in flags.items() if name in gpl)
+    return imports, weak, {name: (crcs.get(name), only) for name, only in gpl.items()}
+
+
+def _is_gpl(section: str) -> bool:
+    """``__ksymtab_gpl`` in a linked module, ``___ksymtab_gpl+name`` before linking; 7.2 has flags instead."""
+    return section.split("+", 1)[0].lstrip("_").startswith("ksymtab_gpl")
+
+
+def _crc(elf: Elf, section: int, value: int) -> int:
+    """The CRC that a ``__crc_`` symbol stands for.
+
+    Absolute symbols are the CRC.  Others mark the 32-bit place that holds it: in .rodata with the relative CRCs of
+    Linux 4.11 to 5.18, in __kcrctab itself since; taking their value for the CRC is the classic mistake.
+    """
+    if section == SHN_ABS:
+        return value & 0xFFFFFFFF
+    return _number(elf, section, value, 4)
+
+
+def _number(elf: Elf, section: int, value: int, size: int) -> int:
+    if section >= len(elf.sections):
+        raise elf.error("has a symbol in section {} of {}".format(section, len(elf.sections)))
+    place = elf.sections[section]
+    if not 0 <= value <= place.size - size:
+        raise elf.error("has a symbol outside section {}".format(place.name))
+    return int.from_bytes(elf.read(place.offset + value, size, "a symbol's value"), "little")
+
+
+def _signature(elf: Elf) -> Optional[Dict[str, object]]:
+    tail = len(_SIGNATURE_MAGIC) + _SIGNATURE.size
+    if elf.size < tail or elf.read(elf.size - len(_SIGNATURE_MAGIC), len(_SIGNATURE_MAGIC), "") != _SIGNATURE_MAGIC:
+        return None
+    _algo, _hash, kind, _signer, _key, size = _SIGNATURE.unpack(elf.read(elf.size - tail, _SIGNATURE.size, ""))
+    if size == 0 or size > elf.size - tail:
+        raise elf.error("has a damaged signature: the kernel refuses such a module")
+    return {"format": "PKCS#7" if kind == _PKCS7 else "type {}".format(kind), "size": size}

@@ -1,0 +1,101 @@
+"""Module.symvers: which symbol has which CRC, as modpost writes it and reads it (KBUILD_EXTRA_SYMBOLS)."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, Iterable, NamedTuple
+
+from .errors import SymversError
+from .files import open_plain
+from .module import Module
+
+#: A distribution kernel's file has 30 000 lines and 2 MB.
+SIZE_LIMIT = 64 << 20
+SYMBOLS_LIMIT = 1 << 20
+_LINE_LIMIT = 4096
+
+
+class Export(NamedTuple):
+    """One line.  ``module`` is a path without suffix: ``vmlinux``, ``drivers/nvme/host/nvme``, ``/build/nvidia``."""
+
+    crc: int
+    module: str
+    gpl: bool
+    namespace: str = ""
+
+
+def read_symvers(path: str) -> Dict[str, Export]:
+    """Read ``path``, plain or compressed (.gz, .xz, .zst); symbol → Export.  Raises SymversError with the line."""
+    exports: Dict[str, Export] = {}
+    with open_plain(path, SymversError, SIZE_LIMIT) as file:
+        number = 0
+        while True:
+            line = file.readline(_LINE_LIMIT)
+            if not line:
+                return exports
+            number += 1
+            if len(exports) >= SYMBOLS_LIMIT or len(line) >= _LINE_LIMIT:
+                raise SymversError("{}:{}: is larger than any real Module.symvers".format(path, number))
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            if text:
+                symbol, export = _parse(text, path, number)
+                exports[symbol] = export
+
+
+def write_symvers(module: Module, place: str) -> str:
+    """The Module.symvers text that building ``module`` left or would have left, in the order of symbol names.
+
+    place: what to write as the module, e.g. ``/lib/modules/…/updates/dkms/nvidia``; modpost takes the last component as
+    the name that ``depends:`` gets.  Raises SymversError for an export without a version.
+    """
+    lines = []
+    for name, (crc, gpl) in sorted(module.exports.items()):
+        if crc is None:
+            raise SymversError(
+                "{}: exports {} without a symbol version".format(module.path, name),
+                "the module was built for a kernel without CONFIG_MODVERSIONS; rebuild it for this kernel",
+            )
+        lines.append(format_line(name, Export(crc, place, gpl)))
+    return "".join(lines)
+
+
+def format_line(symbol: str, export: Export) -> str:
+    """One line as modpost writes it since Linux 5.6."""
+    kind = "EXPORT_SYMBOL_GPL" if export.gpl else "EXPORT_SYMBOL"
+    return "0x{:08x}\t{}\t{}\t{}\t{}\n".format(export.crc, symbol, export.module, kind, export.namespace)
+
+
+def from_cmd_files(texts: Iterable[str], place: str) -> Dict[str, Export]:
+    """Exports from ``.<unit>.o.cmd`` files: kbuild leaves ``#SYMVER name crc`` lines while compiling (Linux ≥ 5.19).
+
+    They say no more than name and CRC; GPL-ness is not in them, and modpost needs it only for a warning.
+    """
+    exports: Dict[str, Export] = {}
+    for text in texts:
+        for name, crc in re.findall(r"^#SYMVER (\S+) 0x([0-9a-fA-F]{1,8})\s*$", text, re.MULTILINE):
+            exports[name] = Export(int(crc, 16), place, True)
+    return exports
+
+
+def digest_name(module: str) -> str:
+    """The in-kernel name of a line's module."""
+    return os.path.basename(module).replace("-", "_")
+
+
+def _parse(text: str, path: str, number: int) -> tuple[str, Export]:
+    parts = text.split("\t")
+    try:
+        crc = int(parts[0], 16)
+    except ValueError:
+        crc = -1
+    if len(parts) not in (4, 5) or not parts[0].startswith("0x") or not 0 <= crc <= 0xFFFFFFFF or not parts[1]:
+        raise SymversError("{}:{}: is no line of a Module.symvers: {!r}".format(path, number, text[:80]))
+    # Linux 5.4 and 5.5 had the namespace third; everything else has it last, or not at all.
+    if parts[3].startswith("EXPORT_"):
+        module, kind, namespace = parts[2], parts[3], parts[4] if len(parts) == 5 else ""
+    elif len(parts) == 5 and parts[4].startswith("EXPORT_"):
+        namespace, module, kind = parts[2], parts[3], parts[4]
+    else:
+        raise SymversError("{}:{}: names no kind of export: {!r}".format(path, number, text[:80]))
+    return parts[1], Export(crc, module, kind.startswith("EXPORT_SYMBOL_GPL"), namespace)
