@@ -10,7 +10,7 @@ from typing import Any
 
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Package, Target
-from gdsdeploy.platform import platform_for
+from gdsdeploy.platform import stack_platform_for
 
 HOSTS, BUILDERS = "hosts", "builders"
 
@@ -95,7 +95,7 @@ def variables(
     name: str, group: str, profile_name: str, profile: Profile, target: Target, sources: Sources
 ) -> dict[str, Any]:
     """Every role's variables for one machine."""
-    platform = platform_for(target.os)
+    platform = stack_platform_for(target.os)
     is_host = group == HOSTS
     builds = not is_host or profile.builder is None
     packages = packages_for(target, host=is_host, build=builds)
@@ -120,7 +120,7 @@ def variables(
             for index in target.indices
         ],
         "gds_repo_pins": [{"package": p.package, "version": p.version} for p in packages],
-        "gds_repo_deny": list(platform.kept_out),
+        "gds_repo_deny": list(platform.kept_out()),
         "gds_kernel_release": target.kernel.release,
         "gds_kernel_packages": [_package(p) for p in kernel],
         "gds_kernel_boot": is_host,
@@ -128,7 +128,7 @@ def variables(
         "gds_cufile_content": sources.cufile[profile_name] if is_host else "",
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_options": dict(profile.driver.options),
-        "gds_driver_option_module": platform.driver_file_name(target.driver.flavour),
+        "gds_driver_option_module": platform.driver_module(target.driver.flavour),
         "gds_driver_modules": load_order(profile, target),
         "gds_driver_kernel_release": target.kernel.release,
         **_modules(is_host=is_host, builds=builds, profile=profile, target=target, sources=sources),

@@ -115,6 +115,14 @@ class StackPlatform(Platform, ABC):
         """Directory of nvidia-fs's source on the host, and its DKMS name."""
 
     @abstractmethod
+    def kept_out(self) -> tuple[str, ...]:
+        """Globs of packages that could move the stack, and are refused in every version that the lock does not name."""
+
+    @abstractmethod
+    def driver_module(self, flavour: Flavour) -> str:
+        """Name of the driver's module file, without ending: what modprobe.d options have to be given for."""
+
+    @abstractmethod
     def part(self, candidate: Candidate) -> Part:
         """What a package is that came in as a dependency."""
 

@@ -126,6 +126,17 @@ class Debian(StackPlatform):
         kept = ".".join(version.split(".")[: self.nvidia_fs_numbers])
         return f"/usr/src/nvidia-fs-{kept}", "nvidia-fs"
 
+    def kept_out(self) -> tuple[str, ...]:
+        # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
+        return (
+            "nvidia-driver*", "nvidia-kernel-*", "nvidia-open-kernel-*", "nvidia-tesla-*", "nvidia-legacy-*",
+            "nvidia-alternative", "nvidia-smi", "nvidia-fs*", "libcuda1*", "libnvidia-*", "firmware-nvidia-gsp*",
+            "xserver-xorg-video-nvidia*", "libcufile*", "gds-tools*",
+        )  # fmt: skip
+
+    def driver_module(self, flavour: Flavour) -> str:
+        return self.driver_tree(flavour, "")[1]
+
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):
             return "kernel-headers"
