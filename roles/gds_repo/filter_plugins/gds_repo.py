@@ -1,0 +1,21 @@
+"""Ansible filter: which sources a host lacks.  Runs on the controller, where gdsdeploy is installed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from gdsdeploy.repo.lacking import lacking, sources_from_grep
+
+
+def gds_repo_lacking(lines: list[str], indices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Stanzas (uri, suite, components, signed_by) to add to what ``grep --with-filename`` found in the host's sources."""
+    return [asdict(stanza) for stanza in lacking(sources_from_grep(lines), indices)]
+
+
+class FilterModule:
+    """Registers the filter with Ansible."""
+
+    def filters(self) -> dict[str, Any]:
+        """Name → function."""
+        return {"gds_repo_lacking": gds_repo_lacking}
