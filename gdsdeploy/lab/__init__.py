@@ -1,0 +1,9 @@
+"""Disposable hosts to rehearse on: VM hosts that boot a kernel of their own, and light hosts to build in."""
+
+from __future__ import annotations
+
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.lifecycle import down, up
+from gdsdeploy.lab.state import Lab
+
+__all__ = ["Host", "Lab", "down", "up"]

@@ -1,0 +1,50 @@
+"""The fleet file that a lab begins with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from jinja2 import Environment, StrictUndefined
+
+from gdsdeploy import console
+from gdsdeploy.lab import files, guest
+from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+
+
+def render(name: str, hosts: Sequence[Host], release: guest.Release, archive: Archive) -> str:
+    """The fleet file for these hosts: VM hosts to provision, light hosts to build on."""
+    # YAML, not HTML: escaping would corrupt addresses.
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
+    template = environment.from_string((guest.data("templates/fleet.yml.j2")).read_text())
+    return template.render(
+        name=name,
+        archive=archive,
+        release=release,
+        user=guest.USER,
+        mount=guest.NVME_MOUNT,
+        builders=[host for host in hosts if host.kind == "light"],
+        hosts=[host for host in hosts if host.kind == "vm"],
+    )
+
+
+def write(lab: Lab, archive: Archive) -> None:
+    """Write ``fleet.yml`` unless the user edited it; say which hosts an edited one lacks."""
+    text = render(lab.name, lab.hosts(), lab.release, archive)
+    if lab.fleet_path.is_file():
+        present = lab.fleet_path.read_text()
+        if present == text:
+            return
+        if _digest(present) != lab.read().get("fleet"):
+            absent = [host for host in lab.hosts() if f"port: {host.port}" not in present]
+            for host in absent:
+                console.warn(f"{lab.fleet_path} was edited and is left alone; it lacks {host.name}, port {host.port}")
+            return
+    lab.update(lambda value: value.update(fleet=_digest(text)))
+    files.write(lab.fleet_path, text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,212 @@
+"""What is written into the lab's hosts, as path → content; pure.
+
+A base system holds what all hosts of a release share; the seed holds what makes one host itself (name, keys,
+addresses) and is unpacked over it.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.lab.archive import DEBIAN_KEYRING, Archive, loopback_port
+
+#: The guest's view of QEMU's user-mode network, the same for every guest.
+GUEST_ADDRESS, GATEWAY, NAMESERVER = "10.0.2.15", "10.0.2.2", "10.0.2.3"
+USER = "admin"
+#: File system UUIDs are per base image: a guest sees only its own disks.
+ROOT_UUID = "b1c7f0a4-6d53-4a0e-9b52-0f6a6d1c0001"
+DISK_ID = 0x6D5EED01
+NVME_LABEL, NVME_MOUNT = "nvme", "/mnt/nvme"
+
+_COMMON_PACKAGES = (
+    "ca-certificates",
+    "dbus",
+    "iproute2",
+    "kmod",
+    "openssh-server",
+    "procps",
+    "python3",
+    "python3-apt",
+    "sudo",
+    "systemd",
+    "systemd-sysv",
+    "udev",
+)
+_VM_PACKAGES = (
+    "e2fsprogs",
+    "grub-pc-bin",
+    "grub2-common",
+    "initramfs-tools",
+    "linux-image-amd64",
+    "pciutils",
+    "zstd",
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A Debian release that the lab can make hosts of; ``driver``: the branch its own archive carries."""
+
+    name: str
+    number: int
+    driver: str
+
+
+RELEASES = {"trixie": Release("trixie", 13, "550"), "bookworm": Release("bookworm", 12, "535")}
+
+
+def release(name: str) -> Release:
+    """The release called ``name``; raises LabUnavailable for one the lab does not make."""
+    if name not in RELEASES:
+        raise LabUnavailable(f"the lab has no release {name}", hint=f"It makes: {', '.join(RELEASES)}.")
+    return RELEASES[name]
+
+
+def packages(kind: str) -> tuple[str, ...]:
+    """What a base system of this kind ("vm" or "light") has beyond Debian's required packages."""
+    return tuple(sorted(_COMMON_PACKAGES + (_VM_PACKAGES if kind == "vm" else ())))
+
+
+def suites(rel: Release, archive: Archive) -> list[tuple[str, tuple[str, ...]]]:
+    """The archive addresses of ``rel`` and the suites at each."""
+    found = [(archive.uri, (rel.name, f"{rel.name}-updates"))]
+    if archive.security_uri:
+        found.append((archive.security_uri, (f"{rel.name}-security",)))
+    return found
+
+
+def keyring(archive: Archive) -> str:
+    """Path inside the guest of the keyring that signs its archive."""
+    standard = archive.keyring == DEBIAN_KEYRING
+    return DEBIAN_KEYRING.as_posix() if standard else f"/usr/share/keyrings/lab-{archive.keyring.name}"
+
+
+def debian_sources(rel: Release, archive: Archive) -> str:
+    """The guest's ``debian.sources``, in the form Debian's installer writes it."""
+    return "\n".join(
+        f"Types: deb\nURIs: {uri}\nSuites: {' '.join(names)}\nComponents: main\nSigned-By: {keyring(archive)}\n"
+        for uri, names in suites(rel, archive)
+    )
+
+
+def apt_options(archive: Archive, ca_bundle: str | None) -> dict[str, str]:
+    """apt options of a guest: what reaching the archive takes, and no translated package descriptions."""
+    options = {**archive.options, **archive.proxy, "Acquire::Languages": "none"}
+    if ca_bundle:
+        options["Acquire::https::CAInfo"] = ca_bundle
+    return options
+
+
+def base_files(rel: Release, archive: Archive, kind: str) -> dict[str, str | Path]:
+    """Files of a base system: path relative to its root → text, or the file of this machine to copy."""
+    ca_bundle = "/etc/ssl/certs/lab-archive.pem" if archive.ca_bundle else None
+    options = apt_options(archive, ca_bundle)
+    files: dict[str, str | Path] = {
+        "etc/apt/sources.list.d/debian.sources": debian_sources(rel, archive),
+        "etc/apt/apt.conf.d/90lab": "".join(f'{name} "{value}";\n' for name, value in sorted(options.items())),
+        "etc/sudoers.d/lab": f"{USER} ALL=(ALL:ALL) NOPASSWD: ALL\n",
+        "etc/ssh/sshd_config.d/lab.conf": "PasswordAuthentication no\nHostKey /etc/ssh/ssh_host_ed25519_key\n",
+    }
+    if archive.ca_bundle:
+        files[f"{ca_bundle}".lstrip("/")] = archive.ca_bundle
+    if keyring(archive) != DEBIAN_KEYRING.as_posix():
+        files[keyring(archive).lstrip("/")] = archive.keyring
+    if kind == "vm":
+        files |= _vm_files()
+    return files
+
+
+def _vm_files() -> dict[str, str | Path]:
+    return {
+        "etc/default/grub": _data("grub.default"),
+        # Named modules instead of a guess from the running system: every kernel that is installed later gets
+        # an initramfs that boots this machine, and making it under emulation takes seconds instead of minutes.
+        "etc/initramfs-tools/conf.d/lab": "MODULES=list\nCOMPRESS=zstd\nCOMPRESSLEVEL=1\nRESUME=none\n",
+        "etc/initramfs-tools/modules": "virtio_pci\nvirtio_blk\nnvme\next4\n",
+        "etc/fstab": (
+            f"UUID={ROOT_UUID} / ext4 noatime,errors=remount-ro 0 0\n"
+            f"LABEL={NVME_LABEL} {NVME_MOUNT} ext4 noatime,data=ordered,nofail 0 0\n"
+        ),
+        "etc/systemd/network/lab.network": (
+            f"[Match]\nDriver=virtio_net\n\n[Network]\nAddress={GUEST_ADDRESS}/24\nGateway={GATEWAY}\n"
+            "LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
+        ),
+        "etc/resolv.conf": f"nameserver {NAMESERVER}\n",
+        "etc/dpkg/dpkg.cfg.d/lab": "force-unsafe-io\n",
+        "etc/systemd/system/lab-seed.service": _data("lab-seed.service"),
+        "etc/systemd/system/lab-rxe.service": _data("lab-rxe.service"),
+        "usr/local/lib/lab/seed": _data("seed"),
+    }
+
+
+def seed_files(
+    name: str, port: int, authorized_key: str, host_key: tuple[str, str], archive: Archive, kind: str
+) -> dict[str, tuple[str, int]]:
+    """What makes a base system the host ``name``: path → (text, permissions).
+
+    host_key: private and public half.  port: where a light host's sshd listens on loopback.
+    """
+    private, public = host_key
+    files = {
+        "etc/hostname": (f"{name}\n", 0o644),
+        "etc/hosts": (f"127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost\n", 0o644),
+        "etc/ssh/ssh_host_ed25519_key": (private, 0o600),
+        "etc/ssh/ssh_host_ed25519_key.pub": (public, 0o644),
+        f"home/{USER}/.ssh/authorized_keys": (authorized_key, 0o644),
+    }
+    if kind == "light":
+        files["etc/ssh/sshd_config.d/lab-port.conf"] = (f"Port {port}\nListenAddress 127.0.0.1\n", 0o644)
+        return files
+    addresses = [archive.uri, archive.security_uri or "", *archive.proxy.values()]
+    for local in sorted({found for found in map(loopback_port, addresses) if found}):
+        files |= _forward(local)
+    return files
+
+
+def _forward(port: int) -> dict[str, tuple[str, int]]:
+    """Units that make ``port`` of the controller's loopback answer on the guest's loopback too.
+
+    One address then serves controller, light hosts and VM hosts alike, so a fleet file needs no translation.
+    """
+    unit = f"etc/systemd/system/lab-forward-{port}"
+    wanted = f"etc/systemd/system/sockets.target.wants/lab-forward-{port}.socket"
+    socket = f"[Unit]\nDescription=Port {port} of the controller\n\n[Socket]\nListenStream=127.0.0.1:{port}\n"
+    return {
+        f"{unit}.socket": (socket, 0o644),
+        wanted: (socket, 0o644),
+        f"{unit}.service": (
+            f"[Unit]\nDescription=Port {port} of the controller\n\n"
+            f"[Service]\nExecStart=/usr/lib/systemd/systemd-socket-proxyd {GATEWAY}:{port}\n",
+            0o644,
+        ),
+    }
+
+
+def tar(files: Mapping[str, tuple[str, int]]) -> bytes:
+    """``files`` as an uncompressed archive, owned by root, without entries for folders.
+
+    Without them, unpacking never replaces a folder's owner or a link that stands for a folder.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, (text, mode) in sorted(files.items()):
+            content = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.uname, entry.gname = len(content), mode, "root", "root"
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def data(name: str) -> Path:
+    """Path of a file shipped in this package (a script that root runs on the controller)."""
+    return Path(str(resources.files("gdsdeploy.lab") / name))
+
+
+def _data(name: str) -> str:
+    return (data("guest") / name).read_text()

@@ -1,0 +1,32 @@
+# Turns what mmdebstrap installed into a base system.  Runs on the controller as root, from its customize hook.
+# Arguments: root of the base system, folder of files to lay over it, kind (vm or light), user, mount point.
+set -eu
+root=$1 files=$2 kind=$3 user=$4 nvme=$5
+
+rm -f "$root/etc/apt/sources.list" "$root"/etc/apt/sources.list.d/0000* "$root/etc/apt/apt.conf.d/99mmdebstrap"
+rm -f "$root/etc/resolv.conf" "$root"/etc/ssh/ssh_host_*
+cp -r "$files/." "$root/"
+chmod 0440 "$root/etc/sudoers.d/lab"
+
+chroot "$root" useradd --create-home --shell /bin/bash --groups sudo "$user"
+install -d -m 0755 "$root/home/$user/.ssh"
+# Empty, not absent: each host draws its own without going through systemd's first-boot questions.
+: >"$root/etc/machine-id"
+rm -f "$root/var/lib/dbus/machine-id"
+
+# A rehearsal is repeatable only while nothing updates or cleans the host behind its back.
+chroot "$root" systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
+    fstrim.timer e2scrub_all.timer e2scrub_reap.service
+
+if [ "$kind" = light ]; then
+    # These would act on the controller's devices, clock and network, which a light host shares.
+    chroot "$root" systemctl mask --quiet systemd-networkd.service systemd-networkd.socket \
+        systemd-udevd.service systemd-udev-trigger.service systemd-modules-load.service systemd-sysctl.service \
+        systemd-timesyncd.service systemd-logind.service console-getty.service getty.target
+    exit 0
+fi
+
+install -d "$root$nvme" "$root/boot/grub/i386-pc"
+chroot "$root" systemctl enable --quiet systemd-networkd.service lab-seed.service lab-rxe.service
+chroot "$root" systemctl mask --quiet systemd-networkd-wait-online.service getty@tty1.service
+cp "$root"/usr/lib/grub/i386-pc/*.mod "$root"/usr/lib/grub/i386-pc/*.lst "$root/boot/grub/i386-pc/"

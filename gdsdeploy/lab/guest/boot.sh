@@ -1,0 +1,37 @@
+# Gives a VM base system its initramfs and GRUB, and makes the disk's first partition and boot sectors from it.
+# Runs on the controller as root in private mount and process namespaces; no block device is needed.
+# Arguments: root of the base system, output folder, partition size in KiB, partition offset in bytes, root UUID.
+set -eu
+root=$1 out=$2 size=$3 offset=$4 uuid=$5
+
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t tmpfs -o mode=0755 tmpfs "$root/dev"
+for node in null zero full random urandom tty; do
+    : >"$root/dev/$node"
+    mount --bind "/dev/$node" "$root/dev/$node"
+done
+ln -s /proc/self/fd "$root/dev/fd"
+# grub-mkconfig writes root=UUID=… only for a disk that it can see by that name.
+mkdir -p "$root/dev/disk/by-uuid"
+: >"$root/dev/vda1"
+ln -s ../../vda1 "$root/dev/disk/by-uuid/$uuid"
+
+# grub-probe looks at block devices; the one that will hold this system does not exist yet, so it is told.
+install -m 0755 "$(dirname "$0")/grub-probe" "$root/dev/grub-probe"
+mount --bind "$root/dev/grub-probe" "$root/usr/sbin/grub-probe"
+chroot "$root" env GRUB_PROBE_UUID="$uuid" sh -c 'update-initramfs -u && grub-mkconfig -o /boot/grub/grub.cfg'
+umount "$root/usr/sbin/grub-probe"
+grep -q "root=UUID=$uuid" "$root/boot/grub/grub.cfg"
+
+chroot "$root" grub-mkimage --format=i386-pc --output=/boot/grub/i386-pc/core.img \
+    --prefix='(hd0,msdos1)/boot/grub' biosdisk part_msdos ext2 normal
+cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/grub/i386-pc/core.img" "$out/"
+cp "$root"/boot/vmlinuz-* "$out/vmlinuz"
+
+for mounted in dev/null dev/zero dev/full dev/random dev/urandom dev/tty dev sys proc; do
+    umount "$root/$mounted"
+done
+# GRUB of Debian 12 and 13 cannot read the two newer features.
+mke2fs -q -t ext4 -O '^metadata_csum_seed,^orphan_file' -U "$uuid" -L root \
+    -E "offset=$offset,nodiscard" -d "$root" "$out/disk.raw" "${size}k"

@@ -1,0 +1,187 @@
+"""Base systems: made once per release and kind through mmdebstrap, cached, shared by all labs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import struct
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gdsdeploy import console, run
+from gdsdeploy.lab import files, guest
+from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.guest import Release
+
+#: A VM host's disk; sparse, so only what is written takes room.
+DISK_BYTES = 12 << 30
+#: The one partition begins at 1 MiB, as partitioning tools do; GRUB's core lies in the gap before it.
+PARTITION_OFFSET = 1 << 20
+SECTOR = 512
+#: Kills everything the program started, and drops its mounts, when it ends or is killed.
+CONTAINED = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@dataclass(frozen=True)
+class VmBase:
+    """A VM base: ``disk`` (qcow2, read only by hosts' overlays) and its kernel for the trial of KVM."""
+
+    disk: Path
+    kernel: Path
+
+
+def light_base(cache: Path, rel: Release, archive: Archive) -> Path:
+    """Root folder of the base of light hosts; made when missing."""
+
+    def make(work: Path) -> None:
+        _bootstrap(rel, archive, "light", work)
+
+    return _cached(cache, rel, archive, "light", make) / "root"
+
+
+def vm_base(cache: Path, rel: Release, archive: Archive) -> VmBase:
+    """Disk image of the base of VM hosts; made when missing."""
+
+    def make(work: Path) -> None:
+        root = _bootstrap(rel, archive, "vm", work)
+        size = (DISK_BYTES - PARTITION_OFFSET) // 1024
+        script = guest.data("guest/boot.sh").as_posix()
+        arguments = [root, work, size, PARTITION_OFFSET, guest.ROOT_UUID]
+        with console.step(f"Making the {rel.name} disk image"):
+            run.run(
+                run.as_root([*CONTAINED, "sh", script, *map(str, arguments)]),
+                doing=f"make the {rel.name} disk image",
+                log=work / "log",
+            )
+            _own(work)
+            write_boot_sectors(work / "disk.raw", work / "boot.img", work / "core.img")
+            convert = ["qemu-img", "convert", "-O", "qcow2", work / "disk.raw", work / "disk.qcow2"]
+            run.run([str(part) for part in convert], doing="convert the disk image")
+            for name in ("disk.raw", "boot.img", "core.img"):
+                (work / name).unlink()
+            files.remove_tree(root, within=work)
+
+    entry = _cached(cache, rel, archive, "vm", make)
+    return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
+
+
+def entry_name(rel: Release, archive: Archive, kind: str) -> str:
+    """Name of a base in the cache: another recipe or another archive is another base."""
+    recipe = {
+        "archive": {name: str(value) for name, value in asdict(archive).items()},
+        "packages": guest.packages(kind),
+        "files": {name: str(content) for name, content in guest.base_files(rel, archive, kind).items()},
+        "scripts": [guest.data(f"guest/{name}").read_text() for name in ("base.sh", "boot.sh", "grub-probe")],
+        "disk": DISK_BYTES,
+    }
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    return f"{rel.name}-{kind}-{digest[:12]}"
+
+
+def mmdebstrap_argv(rel: Release, archive: Archive, kind: str, root: Path, tree: Path) -> list[str]:
+    """The mmdebstrap command that makes ``root``; ``tree``: folder of files that the hook lays over it."""
+    ca_bundle = archive.ca_bundle.as_posix() if archive.ca_bundle else None
+    options = guest.apt_options(archive, ca_bundle)
+    hook = ["sh", guest.data("guest/base.sh").as_posix()]
+    late = [tree.as_posix(), kind, guest.USER, guest.NVME_MOUNT]
+    return [
+        "mmdebstrap",
+        "--mode=root",
+        "--variant=minbase",
+        "--format=directory",
+        f"--include={','.join(guest.packages(kind))}",
+        *(f'--aptopt={name} "{value}"' for name, value in sorted(options.items())),
+        "--dpkgopt=force-unsafe-io",
+        f'--customize-hook={shlex.join(hook)} "$1" {shlex.join(late)}',
+        rel.name,
+        root.as_posix(),
+        *(
+            f"deb [signed-by={archive.keyring}] {uri} {suite} main"
+            for uri, suites in guest.suites(rel, archive)
+            for suite in suites
+        ),
+    ]
+
+
+def master_boot_record(boot: bytes, disk_bytes: int) -> bytes:
+    """Sector 0: GRUB's boot.img (its first 440 bytes are code) and a table with one active Linux partition."""
+    sectors = disk_bytes // SECTOR - PARTITION_OFFSET // SECTOR
+    # Cylinder/head/sector addresses stop at 8 GB; this value means "use the sector numbers".
+    beyond = b"\xfe\xff\xff"
+    entry = struct.pack("<B3sB3sII", 0x80, beyond, 0x83, beyond, PARTITION_OFFSET // SECTOR, sectors)
+    return boot[:440] + struct.pack("<IH", guest.DISK_ID, 0) + entry + bytes(48) + b"\x55\xaa"
+
+
+def write_boot_sectors(disk: Path, boot: Path, core: Path) -> None:
+    """Put GRUB before the first partition: boot.img in sector 0, core.img from sector 1, where boot.img looks."""
+    image = core.read_bytes()
+    if SECTOR + len(image) > PARTITION_OFFSET:
+        raise ValueError(f"GRUB's core image of {len(image)} bytes does not fit before the first partition")
+    with disk.open("r+b") as stream:
+        stream.write(master_boot_record(boot.read_bytes(), DISK_BYTES))
+        stream.write(image)
+
+
+def purge(cache: Path, used: set[Path]) -> list[Path]:
+    """Remove every cached base and stand-in that no lab uses; return those kept because one does."""
+    kept: list[Path] = []
+    for entry in sorted(cache.iterdir()) if cache.is_dir() else []:
+        if entry.suffix == ".lock":
+            continue
+        if any(entry == path or entry in path.parents for path in used):
+            kept.append(entry)
+            continue
+        name = entry.name.split(".tmp-")[0]
+        with files.locked(cache / f"{name}.lock", what=f"the cached {name}"):
+            files.remove_tree(entry, within=cache)
+    if cache.is_dir() and not any(cache.iterdir()):
+        cache.rmdir()
+    return kept
+
+
+def _cached(cache: Path, rel: Release, archive: Archive, kind: str, make: files.Make) -> Path:
+    cache.mkdir(parents=True, exist_ok=True)
+    return files.cached(cache, entry_name(rel, archive, kind), make, what=f"the {rel.name} base system")
+
+
+def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path) -> Path:
+    """Make ``work/root`` from the archive; its log stays beside it."""
+    root = work / "root"
+    title = f"Making the {rel.name} base system of {'VM' if kind == 'vm' else 'light'} hosts"
+    with console.step(title), tempfile.TemporaryDirectory(prefix="gdsdeploy-lab-") as folder:
+        tree = Path(folder)
+        _lay_out(guest.base_files(rel, archive, kind), tree)
+        argv = mmdebstrap_argv(rel, archive, kind, root, tree)
+        run.run(
+            run.as_root([*CONTAINED, *argv]),
+            doing=f"make the {rel.name} base system",
+            log=work / "log",
+            hint="The archive is the one in this machine's apt configuration; `apt-get update` shows whether it answers.",
+        )
+    return root
+
+
+def _lay_out(content: dict[str, str | Path], tree: Path) -> None:
+    tree.chmod(0o755)
+    for name, value in content.items():
+        target = tree / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(value, Path):
+            shutil.copyfile(value, target)
+        else:
+            target.write_text(value)
+        target.chmod(0o644)
+    for folder in tree.rglob("*/"):
+        folder.chmod(0o755)
+
+
+def _own(work: Path) -> None:
+    """Give the images that root made to this user, who will run QEMU with them."""
+    if os.geteuid() != 0:
+        owner = f"{os.geteuid()}:{os.getegid()}"
+        images = [str(work / name) for name in ("disk.raw", "boot.img", "core.img", "vmlinuz")]
+        run.run(run.as_root(["chown", owner, *images]), doing="own the disk image")

@@ -1,0 +1,125 @@
+"""Bring a lab up and take it down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gdsdeploy import console
+from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.lab import archive as archives
+from gdsdeploy.lab import files, fleet, guest, images, qemu, requirements, ssh
+from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
+
+#: Seconds a VM host may take to answer; software emulation on a busy machine needs most of it.
+VM_PATIENCE = 420.0
+
+
+def yes(question: str) -> bool:  # noqa: ARG001 - the shape of a confirmation
+    """Agree to everything."""
+    return True
+
+
+def up(
+    lab_name: str,
+    vms: int = 1,
+    lights: int = 1,
+    release: str = "trixie",
+    *,
+    confirm: Callable[[str], bool] = yes,
+) -> Lab:
+    """Bring lab ``lab_name`` up, with at least ``vms`` VM hosts and ``lights`` light hosts, all answering.
+
+    Run again, it makes what is missing and starts what is not running; what runs is left alone.
+    confirm: asked before packages are installed on this machine.
+    Raises LabUnavailable when this machine cannot carry it; what was made so far stays for the next run.
+    """
+    lab = Lab(lab_name)
+    rel = guest.release(release)
+    if lab.exists() and lab.release != rel:
+        raise LabUnavailable(
+            f"lab {lab_name} has {lab.release.name} hosts, not {release}",
+            hint=f"Give the new lab another name, or `gdsdeploy lab down --lab {lab_name}` first.",
+        )
+    requirements.ensure(vms=vms > 0, lights=lights > 0, confirm=confirm)
+    archive = archives.controller_archive()
+    with lab.locked():
+        if not lab.exists():
+            lab.write({"release": release, "hosts": []})
+        lab.directory.chmod(0o755)
+        ssh.make_key(lab.key, f"lab {lab_name}")
+        # Waiting is for QEMU and mmdebstrap, so the two kinds go side by side on two cores.
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            light = pool.submit(_raise_lights, lab, lights, archive)
+            _raise_vms(lab, vms, archive, pool)
+            light.result()
+        fleet.write(lab, archive)
+    return lab
+
+
+def _raise_lights(lab: Lab, count: int, archive: Archive) -> None:
+    if count:
+        base = images.light_base(cache_directory(), lab.release, archive)
+        lab.add_hosts("light", count, base)
+    _start(lab, "light", archive)
+
+
+def _raise_vms(lab: Lab, count: int, archive: Archive, pool: ThreadPoolExecutor) -> None:
+    cache = cache_directory()
+    known = any(host.kind == "vm" for host in lab.hosts())
+    if not count and not known:
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    trial = pool.submit(qemu.accelerator, cache, None)
+    base = images.vm_base(cache, lab.release, archive)
+    accelerator = trial.result() or qemu.accelerator(cache, base.kernel)
+    lab.add_hosts("vm", count, base.disk)
+    lab.update(lambda value: value.update(accelerator=accelerator))
+    _start(lab, "vm", archive)
+
+
+def _start(lab: Lab, kind: str, archive: Archive) -> None:
+    """Make and start the hosts of ``kind`` that do not run, and wait until they answer."""
+    hosts = [host for host in lab.hosts() if host.kind == kind]
+    lab.write_access()
+    waiting = [host for host in hosts if not host.running()]
+    for host in waiting:
+        if port_in_use(host.port):
+            raise LabUnavailable(
+                f"port {host.port} of 127.0.0.1, which is {host.name}'s, is in use by another program",
+                hint=f"Stop that program, or `gdsdeploy lab down --lab {lab.name}` and bring the lab up again.",
+            )
+        _make(lab, host, archive)
+        host.start()
+    for host in waiting:
+        with console.step(f"Starting {host.name} ({host.runtime})"):
+            host.wait_ssh(VM_PATIENCE) if kind == "vm" else host.wait_ssh()
+
+
+def _make(lab: Lab, host: Host, archive: Archive) -> None:
+    public = lab.key.with_name("id_ed25519.pub").read_text()
+    key = lab.host_key(host.name)
+    host.create(guest.tar(guest.seed_files(host.name, host.port, public, key, archive, host.kind)))
+
+
+def down(lab: Lab) -> None:
+    """Stop the lab's processes and delete all of the lab; caches stay.  A lab that does not exist is down."""
+    if not lab.directory.exists():
+        return
+    with lab.locked():
+        if lab.exists():
+            for host in lab.hosts():
+                with console.step(f"Stopping {host.name}"):
+                    host.stop()
+        files.remove_tree(lab.directory, within=labs_directory())
+    if not any(labs_directory().iterdir()):
+        labs_directory().rmdir()
+
+
+def purge() -> list[Path]:
+    """Remove cached base systems and stand-ins, except what an existing lab uses (returned)."""
+    used = {Path(host.record.base) for lab in all_labs() for host in lab.hosts()}
+    return images.purge(cache_directory(), used)

@@ -1,0 +1,24 @@
+# Starts a light host; runs on the controller as root, in a mount namespace of its own, so that the mounts below
+# vanish with the host's last process and the controller never sees them.
+# Arguments: the host's folder, the base system, and the command line that becomes the host.
+set -eu
+host=$1 base=$2
+shift 2
+
+if [ -e "$host/upper" ]; then
+    mount -t overlay -o "lowerdir=$base,upperdir=$host/upper,workdir=$host/work" lab "$host/root"
+fi
+if [ ! -e "$host/root/etc/lab-seeded" ]; then
+    tar --extract --file="$host/seed.tar" --directory="$host/root" --no-overwrite-dir --same-permissions
+    : >"$host/root/etc/lab-seeded"
+fi
+# A light host shares the controller's network, so it asks the same name servers.
+cp -L /etc/resolv.conf "$host/root/etc/resolv.conf"
+# systemd of Debian 13 refuses the version 1 hierarchies that some machines still mount here.
+if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" != cgroup2fs ]; then
+    umount --recursive /sys/fs/cgroup
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup
+fi
+rm -f "$host/pid"
+setsid sh -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && exec "$@"' "$host/pid" "$@" \
+    >>"$host/console.log" 2>&1 </dev/null &

@@ -1,0 +1,93 @@
+"""Keys, known hosts and the SSH client of a lab.
+
+The lab makes its hosts' keys itself and writes them to the lab's own known_hosts before a host first answers, so
+no connection is ever made to a host whose key is not on record.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from gdsdeploy import run
+from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
+
+#: ssh's own status when the connection failed, whatever the reason.
+SSH_FAILED = 255
+
+
+def make_key(private: Path, comment: str) -> None:
+    """An ed25519 key pair without passphrase at ``private`` and ``private``.pub, unless it exists."""
+    public = private.with_name(f"{private.name}.pub")
+    if private.is_file() and public.is_file():
+        return
+    with tempfile.TemporaryDirectory(prefix=".key-", dir=private.parent) as folder:
+        made = Path(folder) / "key"
+        run.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)], doing="make an SSH key")
+        made.with_name("key.pub").replace(public)
+        made.replace(private)
+
+
+def known_hosts(keys: Mapping[int, str]) -> str:
+    """The known_hosts file for loopback ``port → public key``."""
+    lines = (f"[127.0.0.1]:{port} {' '.join(key.split()[:2])}\n" for port, key in sorted(keys.items()))
+    return "".join(lines)
+
+
+def config(directory: Path, user: str, ports: Mapping[str, int]) -> str:
+    """An ssh_config by which `ssh -F FILE HOST` reaches each host of ``name → port``."""
+    if not ports:
+        return ""
+    common = (
+        f"Host {' '.join(ports)}\n"
+        "  HostName 127.0.0.1\n"
+        f"  User {user}\n"
+        f'  IdentityFile "{directory / "id_ed25519"}"\n'
+        "  IdentitiesOnly yes\n"
+        f'  UserKnownHostsFile "{directory / "known_hosts"}"\n'
+        "  GlobalKnownHostsFile /dev/null\n"
+        "  StrictHostKeyChecking yes\n"
+        "  BatchMode yes\n"
+        "  ServerAliveInterval 15\n"
+    )
+    return common + "".join(f"\nHost {name}\n  Port {port}\n" for name, port in ports.items())
+
+
+def command(config_file: Path, host: str, argv: Sequence[str], options: Iterable[str] = ()) -> list[str]:
+    """The ssh command that runs ``argv`` on ``host`` with each word arriving there as it is."""
+    return ["ssh", "-F", str(config_file), *options, host, *(["--", shlex.join(argv)] if argv else [])]
+
+
+def execute(
+    config_file: Path,
+    host: str,
+    argv: Sequence[str],
+    *,
+    input: str | bytes | None = None,
+    ok: Sequence[int] = (0,),
+    timeout: float | None = None,
+) -> run.Completed:
+    """Run ``argv`` on ``host`` and return what it left.
+
+    Raises HostKeyMismatch or HostUnreachable when no connection came about, and ProgramFailed when the program
+    ended with a status that is not in ``ok``.
+    """
+    line = command(config_file, host, argv, ("-T", "-o", "ConnectTimeout=15"))
+    doing = f"run {argv[0]} on {host}" if argv else f"log in to {host}"
+    done = run.run(line, doing=doing, input=input, ok=(*ok, SSH_FAILED), timeout=timeout)
+    if done.status == SSH_FAILED and SSH_FAILED not in ok:
+        raise connection_error(host, done.stderr)
+    return done
+
+
+def connection_error(host: str, stderr: str) -> HostUnreachable | HostKeyMismatch:
+    """The error that ssh's own message on a failed connection stands for."""
+    reason = " ".join(stderr.split()) or "no reason given"
+    if "Host key verification failed" in stderr or "HOST IDENTIFICATION HAS CHANGED" in stderr:
+        return HostKeyMismatch(
+            f"{host} presented another host key than the lab recorded",
+            hint="Something else listens on the lab's port; `gdsdeploy lab down` and `lab up` make a new lab.",
+        )
+    return HostUnreachable(f"cannot reach {host}: {reason}", hint="`gdsdeploy lab list` shows which hosts run.")

@@ -1,0 +1,192 @@
+"""A lab on disk: which hosts it has, where they listen, and the files by which others reach them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from gdsdeploy import errors
+from gdsdeploy.lab import files, guest, ssh
+from gdsdeploy.lab.host import Host, Record
+from gdsdeploy.lab.nspawn import LightHost
+from gdsdeploy.lab.qemu import VmHost
+
+#: First port tried for each kind; below the range that Linux hands out for outgoing connections.
+FIRST_PORT = {"light": 22001, "vm": 22011}
+LAST_PORT = 32000
+STATE_VERSION = 1
+
+
+def labs_directory() -> Path:
+    """Where labs live: GDSDEPLOY_STATE_DIR/lab, or the user's state folder."""
+    override = os.environ.get("GDSDEPLOY_STATE_DIR")
+    return Path(override or platformdirs.user_state_dir("gdsdeploy")).absolute() / "lab"
+
+
+def cache_directory() -> Path:
+    """Where base systems and built stand-ins are kept: GDSDEPLOY_CACHE_DIR/lab, or the user's cache folder."""
+    override = os.environ.get("GDSDEPLOY_CACHE_DIR")
+    return Path(override or platformdirs.user_cache_dir("gdsdeploy")).absolute() / "lab"
+
+
+class Lab:
+    """A lab by its name; nothing is made until something is written."""
+
+    def __init__(self, name: str) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
+            raise errors.LabUnavailable(
+                f"{name!r} cannot name a lab", hint="Use up to 31 small letters, digits and hyphens."
+            )
+        self.name = name
+        self.directory = labs_directory() / name
+        # Both kinds of hosts are made side by side, and both change the record.
+        self._mutex = threading.RLock()
+
+    @property
+    def fleet_path(self) -> Path:
+        """The lab's fleet file."""
+        return self.directory / "fleet.yml"
+
+    @property
+    def ssh_config(self) -> Path:
+        """An ssh_config that knows every host of the lab by name."""
+        return self.directory / "ssh_config"
+
+    @property
+    def key(self) -> Path:
+        """The private key that all hosts of the lab accept."""
+        return self.directory / "id_ed25519"
+
+    def exists(self) -> bool:
+        """Whether the lab was brought up, at least partly, and not taken down."""
+        return (self.directory / "lab.json").is_file()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other gdsdeploy processes from changing this lab."""
+        with files.locked(labs_directory() / f".{self.name}.lock", what=f"lab {self.name}"):
+            yield
+
+    def read(self) -> dict[str, Any]:
+        """The lab's record; raises LabUnavailable when there is no such lab or its record is a newer one's."""
+        value = files.read_json(self.directory / "lab.json")
+        if value is None:
+            raise errors.LabUnavailable(f"there is no lab {self.name}", hint=f"gdsdeploy lab up --lab {self.name}")
+        if value["version"] != STATE_VERSION:
+            raise errors.LabUnavailable(
+                f"lab {self.name} was made by another version of gdsdeploy", hint="Take it down with that version."
+            )
+        return value
+
+    def write(self, value: dict[str, Any]) -> None:
+        """Replace the lab's record."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        files.write_json(self.directory / "lab.json", {"version": STATE_VERSION, **value})
+
+    def update(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Have ``change`` alter the lab's record, as one step among this process's threads."""
+        with self._mutex:
+            value = self.read()
+            change(value)
+            self.write(value)
+
+    @property
+    def release(self) -> guest.Release:
+        """The Debian release of the lab's hosts."""
+        return guest.release(self.read()["release"])
+
+    def hosts(self) -> list[Host]:
+        """All hosts of the lab, light ones first, in the order they were made."""
+        value = self.read()
+        records = [Record(**host) for host in value["hosts"]]
+        return [self._host(record, value) for record in records]
+
+    def host(self, name: str) -> Host:
+        """The host called ``name``; raises LabUnavailable when the lab has none."""
+        for host in self.hosts():
+            if host.name == name:
+                return host
+        names = ", ".join(host.name for host in self.hosts())
+        raise errors.LabUnavailable(f"lab {self.name} has no host {name}", hint=f"It has: {names}.")
+
+    def _host(self, record: Record, value: dict[str, Any]) -> Host:
+        where = self.directory / "hosts" / record.name
+        if record.kind == "vm":
+            return VmHost(record, where, self.ssh_config, value.get("accelerator") or "tcg")
+        return LightHost(record, where, self.ssh_config)
+
+    def add_hosts(self, kind: str, count: int, base: Path) -> None:
+        """Record hosts of ``kind`` until there are ``count``, each with a port that nobody else has."""
+
+        def add(value: dict[str, Any]) -> None:
+            taken = recorded_ports()
+            for number in range(1, count + 1):
+                name = f"{'gpu' if kind == 'vm' else 'build'}{number}"
+                if any(host["name"] == name for host in value["hosts"]):
+                    continue
+                port = free_port(FIRST_PORT[kind], taken)
+                taken.add(port)
+                value["hosts"].append(asdict(Record(name, kind, port, base.as_posix())))
+            value["hosts"].sort(key=lambda host: (host["kind"], int(re.sub(r"\D", "", host["name"]))))
+
+        with self._mutex, files.locked(labs_directory() / ".ports.lock", what="the choice of ports"):
+            self.update(add)
+
+    def host_key(self, name: str) -> tuple[str, str]:
+        """The host's own SSH key, private and public half; made when missing."""
+        folder = self.directory / "host_keys"
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        path = folder / name
+        ssh.make_key(path, f"{name} of lab {self.name}")
+        return path.read_text(), path.with_name(f"{name}.pub").read_text()
+
+    def write_access(self) -> None:
+        """Write known_hosts and ssh_config for the hosts on record."""
+        with self._mutex:
+            hosts = self.hosts()
+            keys = {host.port: self.host_key(host.name)[1] for host in hosts}
+            files.write(self.directory / "known_hosts", ssh.known_hosts(keys))
+            ports = {host.name: host.port for host in hosts}
+            files.write(self.ssh_config, ssh.config(self.directory, guest.USER, ports))
+
+
+def all_labs() -> list[Lab]:
+    """Every lab of this user, by name."""
+    folder = labs_directory()
+    names = sorted(path.parent.name for path in folder.glob("*/lab.json")) if folder.is_dir() else []
+    return [Lab(name) for name in names]
+
+
+def recorded_ports() -> set[int]:
+    """Ports that some lab of this user has on record, running or not."""
+    return {int(host["port"]) for lab in all_labs() for host in lab.read()["hosts"]}
+
+
+def free_port(first: int, taken: set[int]) -> int:
+    """The first port from ``first`` on that is not in ``taken`` and that nothing listens on."""
+    for port in range(first, LAST_PORT):
+        if port not in taken and not port_in_use(port):
+            return port
+    raise errors.LabUnavailable(f"no free port between {first} and {LAST_PORT} on 127.0.0.1")
+
+
+def port_in_use(port: int) -> bool:
+    """Whether something listens on ``port`` of loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As sshd and QEMU do, so that connections that are only fading do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
