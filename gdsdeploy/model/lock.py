@@ -94,6 +94,16 @@ class Source(_Model):
     dkms_name: str
 
 
+class Refused(_Model):
+    """A newer choice that was not taken, and what forbade it."""
+
+    #: e.g. ``kernel 6.12.107+deb13-amd64``
+    what: str
+    #: id of a compatibility rule, or ``kernel-headers``, ``gds-tools``, ``dependencies``
+    rule: str
+    words: str
+
+
 class Target(_Model):
     """Everything resolved for one profile."""
 
@@ -108,6 +118,8 @@ class Target(_Model):
     rules: Annotated[tuple[str, ...], Strict(False)]
     #: The pins it was resolved from, to say later why a lock is stale.
     pins: dict[str, str]
+    #: What would have been preferred over this choice, had it been admitted.
+    refused: Annotated[tuple[Refused, ...], Strict(False)] = ()
     indices: Annotated[tuple[Index, ...], Strict(False)]
     packages: Annotated[tuple[Package, ...], Strict(False)]
 

@@ -1,0 +1,287 @@
+"""The dependencies of chosen packages, solved by resolvelib.
+
+Of the answer, the packages that belong to the stack are locked.  A dependency outside the stack (libc6, gcc) has to
+be on offer in a version that fits, but is left to the host's own package manager, and its own dependencies too.
+Only Depends and Pre-Depends count; Conflicts and Breaks are kept; Recommends are never followed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import resolvelib
+
+from gdsdeploy.repo.candidate import Candidate, Group, Relation
+from gdsdeploy.repo.order import deb
+from gdsdeploy.repo.packages import Universe
+
+#: Rounds after which a search is called hopeless; Debian's stack takes about a hundred.
+MAX_ROUNDS = 5000
+
+Key = tuple[str, str, str]
+
+
+class Stack(Protocol):
+    """What the solver asks of a platform."""
+
+    def in_stack(self, candidate: Candidate) -> bool: ...
+    def follows_driver(self, candidate: Candidate) -> bool: ...
+    def upstream_version(self, version: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class Need:
+    """A package, in one of the versions of ``allowed``."""
+
+    package: str
+    allowed: frozenset[Key]
+    words: str
+
+
+@dataclass(frozen=True)
+class Never:
+    """A package, if it is there at all, in none of the versions of ``banned``."""
+
+    package: str
+    banned: frozenset[Key]
+    words: str
+
+
+@dataclass(frozen=True)
+class Either:
+    """One of several packages."""
+
+    options: tuple[Need, ...]
+    words: str
+
+
+@dataclass(frozen=True)
+class Absent:
+    """The answer "not installed"."""
+
+    package: str
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The answer to an Either."""
+
+    words: str
+    option: Need
+
+
+Requirement = Need | Never | Either
+Answer = Candidate | Absent | Picked
+
+
+class Unsolvable(Exception):  # noqa: N818 - an answer of the search, not a fault
+    """The packages cannot be installed together; ``reasons`` says why, one line each."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Every package by name, and for each the names of those that it depends on."""
+
+    packages: dict[str, Candidate]
+    edges: dict[str, tuple[str, ...]]
+
+    def reachable(self, roots: Iterable[str]) -> set[str]:
+        """``roots`` and everything that they depend on."""
+        seen: set[str] = set()
+        stack = list(roots)
+        while stack:
+            name = stack.pop()
+            if name not in seen:
+                seen.add(name)
+                stack.extend(self.edges.get(name, ()))
+        return seen
+
+
+class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
+    """Tells resolvelib what the universe offers."""
+
+    def __init__(
+        self,
+        universe: Universe,
+        stack: Stack,
+        *,
+        driver: str,
+        kernel_package: str,
+        excluded: Sequence[re.Pattern[str]],
+        preferred: frozenset[str],
+    ) -> None:
+        """driver: upstream version that packages of the driver's sources must have.
+
+        kernel_package: version that is preferred where several fit.  preferred: names that win among alternatives.
+        """
+        self._universe = universe
+        self._stack = stack
+        self._driver = driver
+        self._kernel_package = kernel_package
+        self._excluded = excluded
+        self._preferred = preferred
+
+    def usable(self, candidate: Candidate) -> bool:
+        """Whether a candidate may be chosen at all."""
+        if any(pattern.fullmatch(candidate.package) for pattern in self._excluded):
+            return False
+        if self._stack.follows_driver(candidate):
+            return self._stack.upstream_version(candidate.version) == self._driver
+        return True
+
+    def need(self, package: str) -> Need:
+        """The requirement of any usable version of a package."""
+        return Need(package, frozenset(key(c) for c in self._universe.named(package) if self.usable(c)), package)
+
+    def identify(self, requirement_or_candidate: Requirement | Answer) -> str:
+        if isinstance(requirement_or_candidate, (Either, Picked)):
+            return _either(requirement_or_candidate.words)
+        return requirement_or_candidate.package
+
+    def get_preference(
+        self,
+        identifier: str,
+        resolutions: Mapping[str, Answer],  # noqa: ARG002
+        candidates: Mapping[str, Iterator[Answer]],  # noqa: ARG002
+        information: Mapping[str, Iterator[Any]],
+        backtrack_causes: Sequence[Any],  # noqa: ARG002
+    ) -> tuple[int, str]:
+        """Packages before alternatives before absences, so that an alternative sees what is there already."""
+        kinds = {type(item.requirement) for item in information[identifier]}
+        return (0 if Need in kinds else 1 if Either in kinds else 2, identifier)
+
+    def find_matches(
+        self,
+        identifier: str,
+        requirements: Mapping[str, Iterator[Requirement]],
+        incompatibilities: Mapping[str, Iterator[Answer]],
+    ) -> list[Answer]:
+        wanted = list(requirements[identifier])
+        tried = set(incompatibilities[identifier])
+        answers: list[Answer]
+        either = [item for item in wanted if isinstance(item, Either)]
+        if either:
+            answers = [Picked(either[0].words, option) for option in either[0].options]
+        elif any(isinstance(item, Need) for item in wanted):
+            answers = [*sorted(self._named(identifier), key=self._rank, reverse=True)]
+        else:
+            answers = [Absent(identifier)]
+        return [a for a in answers if a not in tried and all(self.is_satisfied_by(item, a) for item in wanted)]
+
+    def is_satisfied_by(self, requirement: Requirement, candidate: Answer) -> bool:
+        if isinstance(requirement, Either):
+            return isinstance(candidate, Picked)
+        if isinstance(requirement, Need):
+            return isinstance(candidate, Candidate) and key(candidate) in requirement.allowed
+        return isinstance(candidate, Absent) or key(candidate) not in requirement.banned  # type: ignore[arg-type]
+
+    def get_dependencies(self, candidate: Answer) -> list[Requirement]:
+        if isinstance(candidate, Picked):
+            return [candidate.option]
+        if isinstance(candidate, Absent) or not self._stack.in_stack(candidate):
+            return []
+        found = [self._requirement(group) for group in (*candidate.pre_depends, *candidate.depends)]
+        return [*found, *self._conflicts(candidate)]
+
+    def _named(self, package: str) -> list[Candidate]:
+        return [c for c in self._universe.named(package) if self.usable(c)]
+
+    def _rank(self, candidate: Candidate) -> tuple[bool, Any]:
+        """A kernel's build tools come from the kernel's own build where that is on offer."""
+        return candidate.version == self._kernel_package, deb(candidate.version)
+
+    def _requirement(self, group: Group) -> Requirement:
+        words = " | ".join(map(str, group))
+        allowed: dict[str, set[Key]] = {}
+        for relation in group:
+            for candidate in self._universe.answering(relation):
+                if self.usable(candidate):
+                    allowed.setdefault(candidate.package, set()).add(key(candidate))
+        options = [Need(package, frozenset(keys), words) for package, keys in allowed.items()]
+        options.sort(key=lambda need: need.package not in self._preferred)
+        if not options:
+            return Need(group[0].package, frozenset(), words)
+        return options[0] if len(options) == 1 else Either(tuple(options), words)
+
+    def _conflicts(self, owner: Candidate) -> Iterator[Never]:
+        for relation in owner.conflicts:
+            banned: dict[str, set[Key]] = {}
+            for candidate in self._universe.answering(relation):
+                if candidate.package != owner.package:
+                    banned.setdefault(candidate.package, set()).add(key(candidate))
+            for package, keys in banned.items():
+                yield Never(package, frozenset(keys), f"not {relation}")
+
+    def offers(self, words: str) -> str:
+        """What the repositories have for the first name in a requirement's words."""
+        there = self._universe.answering(Relation(words.split(" ", 1)[0].split("|")[0]))
+        return ", ".join(sorted({str(c) for c in there if self.usable(c)})) or "nothing"
+
+
+def key(candidate: Candidate) -> Key:
+    """What tells two package files apart."""
+    return candidate.package, candidate.version, candidate.architecture
+
+
+def exactly(candidate: Candidate) -> Need:
+    """The requirement of this one package file."""
+    return Need(candidate.package, frozenset({key(candidate)}), f"{candidate.package} (= {candidate.version})")
+
+
+def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
+    """Everything that ``roots`` need; raises Unsolvable."""
+    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+    try:
+        result = resolver.resolve(roots, max_rounds=MAX_ROUNDS)
+    except resolvelib.ResolutionImpossible as error:
+        raise Unsolvable(_reasons(provider, error.causes)) from None
+    except resolvelib.ResolutionTooDeep:
+        raise Unsolvable([f"no answer after {MAX_ROUNDS} rounds of search"]) from None
+    packages = {name: answer for name, answer in result.mapping.items() if isinstance(answer, Candidate)}
+    edges: dict[str, tuple[str, ...]] = {}
+    for name, candidate in packages.items():
+        needed = (r for r in provider.get_dependencies(candidate) if not isinstance(r, Never))
+        edges[name] = tuple(_target(result.mapping, requirement) for requirement in needed)
+    # A package whose last tie to the answer is somebody's conflict with it is not installed.
+    kept = Solution(packages, edges).reachable(_target(result.mapping, root) for root in roots)
+    return Solution({name: c for name, c in packages.items() if name in kept}, edges)
+
+
+def _either(words: str) -> str:
+    """An identifier that no package name can be."""
+    return f"one of {words}"
+
+
+def _target(mapping: Mapping[str, Answer], requirement: Requirement) -> str:
+    if isinstance(requirement, Either):
+        picked = mapping[_either(requirement.words)]
+        assert isinstance(picked, Picked)
+        return picked.option.package
+    return requirement.package
+
+
+def _reasons(provider: Provider, causes: Iterable[Any]) -> list[str]:
+    found: list[str] = []
+    for cause in causes:
+        who = "the stack" if cause.parent is None else _who(cause.parent)
+        need = cause.requirement
+        if isinstance(need, Never):
+            text = f"{who} conflicts with {need.words.removeprefix('not ')}"
+        elif isinstance(need, Need) and not need.allowed:
+            text = f"{who} needs {need.words}, of which the repositories have {provider.offers(need.words)}"
+        else:
+            text = f"{who} needs {need.words}"
+        if text not in found:
+            found.append(text)
+    return found
+
+
+def _who(answer: Answer) -> str:
+    return str(answer) if isinstance(answer, Candidate) else getattr(answer, "words", "an alternative")
