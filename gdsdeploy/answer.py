@@ -1,0 +1,130 @@
+"""What came back from a host, and what it means: a document, or the one error that says why there is none.  Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
+
+#: Exit status of the loader for a Python that is too old.
+TOO_OLD = 78
+#: Lines of a host's standard error that an error quotes.
+TAIL_LINES = 6
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a host answers and with what it is greeted."""
+
+    host: str
+    address: str
+    port: int
+    user: str
+    identity_file: Path | None
+    #: Files of host keys: the fleet's own one, or the user's and the system's.
+    known_hosts: tuple[Path, ...]
+
+    def where(self) -> str:
+        """The host as an error names it."""
+        return f"{self.host} ({self.address}:{self.port})"
+
+    def ssh(self) -> str:
+        """The command that reaches it by hand."""
+        return f"ssh -p {self.port} {self.user}@{self.address}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from one host: a document or an error, and the seconds it took."""
+
+    host: str
+    document: dict[str, Any] | None
+    error: GdsError | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command on a host left."""
+
+    stdout: bytes
+    stderr: str
+    #: None when the connection ended first; -1 when a signal ended the program
+    status: int | None
+
+
+def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
+    """The JSON object behind ``mark``; raises HostUnreachable or HostUnfit when there is none.
+
+    What stands before the mark is what the host's login scripts printed.
+    """
+    _, begun, text = output.stdout.partition(mark)
+    if not begun:
+        raise _did_not_begin(host, output)
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text.decode(errors="replace").lstrip())
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    if output.status is None:
+        raise HostUnreachable(
+            f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}",
+            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
+        )
+    # A login shell that waits for it turns a signal into 128 + its number; without one, SSH does not say which it was.
+    ending = f"ended with status {output.status}" if 0 <= output.status <= 128 else "was killed"
+    ending += f" by signal {output.status - 128}" if output.status > 128 else ""
+    raise HostUnfit(
+        f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}",
+        hint="The quoted lines are the host's own; look at its disk and its memory",
+    )
+
+
+def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
+    """Why the program was not even started."""
+    said, status = output.stderr, output.status
+    if status is None:
+        return HostUnreachable(
+            f"{host.where()}: the connection was closed before the program began{_tail(said)}",
+            hint="Look at the host's sshd log (journalctl -u ssh)",
+        )
+    if status == TOO_OLD:
+        return HostUnfit(f"{host.where()}: {said.strip()}", hint="Install Python 3.8 or newer as python3")
+    if host.user != "root":
+        refusal = _sudo(host, said, status)
+        if refusal:
+            return refusal
+    if status in {126, 127} or "python3: command not found" in said:
+        return HostUnfit(
+            f"{host.where()}: there is no python3 on it{_tail(said)}",
+            hint="Install it with the host's package manager, e.g. apt-get install python3-minimal",
+        )
+    return HostUnfit(
+        f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(said)}",
+        hint=f"Try: {host.ssh()} python3 --version",
+    )
+
+
+def _sudo(host: Endpoint, said: str, status: int) -> GdsError | None:
+    """What sudo refused, if it was sudo."""
+    lines = [line for line in said.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
+    if status == 127 and "python3" not in said:
+        return HostUnfit(
+            f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(said)}",
+            hint="Install sudo on the host, or set ssh.user: root in the fleet file",
+        )
+    if lines and "python3: command not found" not in lines[-1]:
+        return HostUnfit(
+            f"{host.where()}: {host.user} cannot become root without a password\n  | {lines[-1]}",
+            hint=f"Write `{host.user} ALL=(ALL) NOPASSWD: ALL` to a file in /etc/sudoers.d/ there, or log in as root",
+        )
+    return None
+
+
+def _tail(text: str) -> str:
+    lines = text.rstrip().splitlines()[-TAIL_LINES:]
+    return "".join(f"\n  | {line}" for line in lines)

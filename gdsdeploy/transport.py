@@ -1,0 +1,351 @@
+"""SSH to many hosts at once: one connection, one exec and one JSON document per host; the host keeps nothing.
+
+The program (a zipapp) travels on the standard input of ``python3 -c``, runs from memory and is gone with its process.
+A host's key is always checked, and a host's failure is that host's answer, never the end of the others'.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import queue
+import secrets
+import selectors
+import shlex
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from gdsdeploy.answer import Answer, Endpoint, Output, document
+from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.inventory import in_fleet
+from gdsdeploy.known_hosts import DEFAULT_FILES, known_keys, recorded, refusal
+from gdsdeploy.model.fleet import Fleet
+
+#: Bytes of one host's answer that are accepted; a host that sends more is cut off.
+ANSWER_LIMIT = 64 * 1024 * 1024
+#: Bytes kept of what a host writes to standard error: the end of it, which says why.
+ERROR_LIMIT = 64 * 1024
+#: Hosts that are talked to at the same time.
+WORKERS = 32
+#: Seconds for each of: the TCP connection, the server's greeting, the login.
+CONNECT_TIMEOUT = 15.0
+
+# What paramiko logs is an answer here; without a handler Python would print it.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpoint]:
+    """How to reach the machines ``names`` of the fleet; relative file names start at ``fleet_dir``."""
+    found = []
+    for name in names:
+        ssh = fleet.connection(name)
+        assert ssh.address is not None
+        assert ssh.port is not None
+        own = (in_fleet(fleet_dir, ssh.known_hosts),) if ssh.known_hosts else ()
+        found.append(
+            Endpoint(
+                host=name,
+                address=ssh.address,
+                port=ssh.port,
+                user=ssh.user or getpass.getuser(),
+                identity_file=in_fleet(fleet_dir, ssh.identity_file) if ssh.identity_file else None,
+                known_hosts=own or tuple(file.expanduser() for file in DEFAULT_FILES),
+            )
+        )
+    return found
+
+
+def fan_out(
+    hosts: Sequence[Endpoint],
+    program: bytes,
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    stdin: bytes | Mapping[str, bytes] = b"",
+    workers: int = WORKERS,
+) -> Iterator[Answer]:
+    """Run ``program`` (a zipapp) with ``argv`` as root on each host; yield each answer as it comes.
+
+    timeout: seconds for each host, from its connection to the end of its answer.
+    stdin: what the program reads on standard input, the same for all or by host.
+    Ctrl-C closes every connection and raises Interrupted; so does closing the iterator, without raising.
+    """
+    waiting = deque(hosts)
+    answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+    connections = _Connections()
+
+    def work() -> None:
+        while not connections.closed:
+            try:
+                host = waiting.popleft()
+            except IndexError:
+                return
+            given = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
+            try:
+                answers.put(_ask(host, program, argv, given, timeout, connections))
+            except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
+                answers.put(bug)
+
+    # Daemons: a thread that is stuck in a name look-up must not hold up the end of the process.
+    for _ in range(min(workers, len(hosts))):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        for _ in hosts:
+            answer = answers.get()
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted while hosts were being asked; nothing was changed on them") from None
+    finally:
+        connections.close()
+
+
+class _Connections:
+    """The open connections, so that another thread can close them all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[paramiko.SSHClient] = set()
+        self.closed = False
+
+    def add(self, client: paramiko.SSHClient) -> None:
+        with self._lock:
+            self._open.add(client)
+
+    def done(self, client: paramiko.SSHClient) -> None:
+        with self._lock:
+            self._open.discard(client)
+        client.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+            clients, self._open = self._open, set()
+        for client in clients:
+            client.close()
+
+
+def _ask(
+    host: Endpoint, program: bytes, argv: Sequence[str], stdin: bytes, timeout: float, connections: _Connections
+) -> Answer:
+    begin = time.monotonic()
+    client = paramiko.SSHClient()
+    connections.add(client)
+    found: dict[str, Any] | None = None
+    error: GdsError | None = None
+    try:
+        _connect(client, host, timeout)
+        mark, payload = _payload(program, argv, stdin, timeout)
+        output = _exec(client, host, payload, begin + timeout)
+        found = document(host, mark, output)
+    except GdsError as caught:
+        error = caught
+    except TimeoutError:
+        error = HostUnreachable(
+            f"{host.where()}: no answer within {timeout:g} s",
+            hint=f"Look at the host ({host.ssh()}), or give it more time with --timeout",
+        )
+    except (OSError, EOFError, paramiko.SSHException) as caught:
+        error = HostUnreachable(
+            f"{host.where()}: the connection broke: {caught or type(caught).__name__}",
+            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
+        )
+    finally:
+        connections.done(client)
+    return Answer(host.host, found, error, time.monotonic() - begin)
+
+
+def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float) -> None:
+    limit = min(CONNECT_TIMEOUT, timeout)
+    policy = _OnRecord(host)
+    client.set_missing_host_key_policy(policy)
+    if host.identity_file is not None and not host.identity_file.is_file():
+        raise HostUnreachable(
+            f"{host.where()}: the identity file {host.identity_file} does not exist",
+            hint="identity_file in the fleet file is relative to that file",
+        )
+    try:
+        client.connect(
+            host.address,
+            port=host.port,
+            username=host.user,
+            key_filename=str(host.identity_file) if host.identity_file else None,
+            look_for_keys=host.identity_file is None,
+            timeout=limit,
+            banner_timeout=limit,
+            auth_timeout=limit,
+            channel_timeout=limit,
+            transport_factory=policy.transport,
+        )
+    except paramiko.PasswordRequiredException:
+        raise HostUnreachable(
+            f"{host.where()}: the key {host.identity_file or ''} needs a passphrase",
+            hint="Load it into an agent first: ssh-add",
+        ) from None
+    except paramiko.AuthenticationException as caught:
+        raise HostUnreachable(
+            f"{host.where()}: the login as {host.user} was refused ({caught})",
+            hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file",
+        ) from None
+    except socket.gaierror as caught:
+        raise HostUnreachable(
+            f"{host.where()}: the name {host.address} cannot be resolved: {caught.strerror}",
+            hint=f"Set hosts.{host.host}.address in the fleet file",
+        ) from None
+    except (TimeoutError, paramiko.ssh_exception.NoValidConnectionsError, ConnectionError) as caught:
+        reason = "no answer" if isinstance(caught, TimeoutError) else "connection refused or no route"
+        raise HostUnreachable(
+            f"{host.where()}: cannot connect: {reason}",
+            hint="Check that the host is up, that sshd listens on that port and that no firewall is in between",
+        ) from None
+    except (paramiko.SSHException, EOFError, OSError) as caught:
+        raise HostUnreachable(
+            f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}",
+            hint="Check that an SSH server answers on that port",
+        ) from None
+
+
+class _OnRecord(paramiko.MissingHostKeyPolicy):
+    """Accepts a host's key only when a known_hosts file has that very key for it.
+
+    paramiko's own look-up asks the server for a key of the first recorded type only, knows no revoked keys and cannot
+    name the line; so the client is given no keys at all, and every key comes here.
+    """
+
+    def __init__(self, host: Endpoint) -> None:
+        self._host = host
+        try:
+            self._known = known_keys(host.known_hosts, host.address, host.port)
+        except OSError as caught:
+            raise HostKeyMismatch(
+                f"{host.where()}: {caught.filename} cannot be read: {caught.strerror}",
+                hint="Without it no host key can be checked",
+            ) from None
+
+    def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        """A transport that asks the server for a key of a type that is on record."""
+        made = paramiko.Transport(sock, **options)
+        security = made.get_security_options()
+        recorded = {key.type for key in self._known if not key.marker}
+        recorded |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in recorded else set()
+        security.key_types = sorted(security.key_types, key=lambda offered: offered not in recorded)
+        return made
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
+        """Raise HostKeyMismatch unless ``key`` is on record."""
+        if not recorded(self._known, key.asbytes()):
+            raise refusal(self._host, self._known, key.get_name(), key.asbytes())
+
+
+def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
+    """(mark, bytes for standard input): the loader, then what it reads.
+
+    Everything before the mark in the answer is what the host's login scripts printed.
+    """
+    mark = f"\n{secrets.token_hex(16)}\n".encode()
+    # The host ends the program itself when nobody waits for it any more.
+    parts = [mark, json.dumps(list(argv)).encode(), program, stdin]
+    framed = b"".join(struct.pack(">Q", len(part)) + part for part in parts)
+    return mark, _loader() + struct.pack(">Q", int(timeout) + 5) + framed
+
+
+def _loader() -> bytes:
+    return resources.files("gdsdeploy").joinpath("loader.py").read_bytes()
+
+
+def command(user: str) -> str:
+    """What is executed on the host; without a character that any login shell reads in its own way."""
+    source = f'f=open(0,"rb",closefd=False);exec(f.read({len(_loader())}));load(f)'
+    words = ["python3", "-I", "-c", source]
+    return shlex.join(words if user == "root" else ["sudo", "-n", *words])
+
+
+def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: float) -> Output:
+    transport = client.get_transport()
+    if transport is None:
+        raise EOFError
+    channel = transport.open_session(timeout=max(0.1, deadline - time.monotonic()))
+    channel.settimeout(max(0.1, deadline - time.monotonic()))
+    channel.exec_command(command(host.user))
+    channel.settimeout(0.0)
+    stdout, stderr, left = bytearray(), bytearray(), memoryview(payload)
+    grace = 0.0
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel.fileno(), selectors.EVENT_READ)
+        while True:
+            left = _send(channel, left)
+            # Asked before taking what is there: nothing comes after the end, but the end may come after the taking.
+            over = channel.closed or channel.eof_received
+            received = _receive(channel, stdout, stderr)
+            if len(stdout) > ANSWER_LIMIT:
+                raise HostUnfit(
+                    f"{host.where()}: its answer is larger than {ANSWER_LIMIT // 2**20} MiB",
+                    hint="Look at what the login shell of this user prints, and at the host's logs",
+                )
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            if not received:
+                if over:
+                    break
+                if channel.status_event.is_set():
+                    # It ended, and something that it started holds its output open; what was written is here soon.
+                    grace = grace or time.monotonic() + 2.0
+                    if time.monotonic() > grace:
+                        break
+                # Room in the server's window makes no event; ask again soon while there is something to send.
+                selector.select(min(remaining, 0.05) if left else min(remaining, 1.0))
+    return Output(bytes(stdout), stderr.decode(errors="replace"), _status(channel))
+
+
+def _status(channel: paramiko.Channel) -> int | None:
+    """The exit status; -1 for a signal; None when the connection ended before there was one.
+
+    paramiko has -1 for the last two, and a lost connection takes a moment to be noticed.
+    """
+    if not channel.status_event.wait(5.0):
+        return None
+    if channel.exit_status != -1:
+        return channel.exit_status
+    channel.get_transport().join(0.5)
+    return -1 if channel.get_transport().is_active() else None
+
+
+def _send(channel: paramiko.Channel, left: memoryview) -> memoryview:
+    """Send what fits; return the rest."""
+    while left:
+        try:
+            sent = channel.send(bytes(left[:65536]))
+        except TimeoutError:
+            return left
+        except OSError:
+            # It ended without reading: its status and its last words say why.
+            return left[:0]
+        left = left[sent:]
+        if not left:
+            channel.shutdown_write()
+    return left
+
+
+def _receive(channel: paramiko.Channel, stdout: bytearray, stderr: bytearray) -> bool:
+    """Take over what has arrived; False when nothing had."""
+    received = False
+    if channel.recv_ready():
+        stdout += channel.recv(1 << 20)
+        received = True
+    if channel.recv_stderr_ready():
+        stderr += channel.recv_stderr(1 << 16)
+        del stderr[:-ERROR_LIMIT]
+        received = True
+    return received

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import base64
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.known_hosts import KnownKey, fingerprint, known_keys, record_name, recorded
+
+BLOB = base64.b64encode(b"\x00\x00\x00\x0bssh-ed25519 and so on").decode()
+
+
+@pytest.mark.parametrize(
+    ("names", "address", "port", "found"),
+    [
+        ("gpu1", "gpu1", 22, True),
+        ("gpu1", "GPU1", 22, True),
+        ("gpu1", "gpu1", 2222, False),
+        ("[gpu1]:2222", "gpu1", 2222, True),
+        ("[gpu1]:2222", "gpu1", 22, False),
+        ("other,gpu1,10.0.0.1", "10.0.0.1", 22, True),
+        ("*.example", "gpu1.example", 22, True),
+        ("*.example", "gpu1-example", 22, False),
+        ("gpu?", "gpu1", 22, True),
+        ("gpu?", "gpu10", 22, False),
+        ("*,!gpu1", "gpu1", 22, False),
+        ("*,!gpu1", "gpu2", 22, True),
+        ("[*]:2222", "gpu1", 2222, True),
+        ("2001:db8::1", "2001:db8::1", 22, True),
+        ("|1|not base64|x", "gpu1", 22, False),
+    ],
+)
+def test_names(tmp_path: Path, names: str, address: str, port: int, found: bool) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_text(f"{names} ssh-ed25519 {BLOB} a comment\n")
+    assert bool(known_keys([file], address, port)) is found
+
+
+def test_lines_markers_and_what_is_no_entry(tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.write_text(f"# gpu1 ssh-rsa {BLOB}\n\ngpu1\n@revoked gpu1 ssh-rsa {BLOB}\ngpu1 ssh-rsa ***\n")
+    second.write_text(f"gpu1 ssh-ed25519 {BLOB}\n@cert-authority * ssh-rsa {BLOB}\n")
+    found = known_keys([first, tmp_path / "none", second], "gpu1", 22)
+    assert [(key.place(), key.type, key.marker) for key in found] == [
+        (f"{first}:4", "ssh-rsa", "revoked"),
+        (f"{second}:1", "ssh-ed25519", ""),
+        (f"{second}:2", "ssh-rsa", "cert-authority"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("markers", "accepted"),
+    [([""], True), ([], False), (["cert-authority"], False), (["", "revoked"], False), (["revoked"], False)],
+)
+def test_a_key_counts_only_when_it_is_there_plainly(markers: list[str], accepted: bool) -> None:
+    known = [KnownKey(Path("f"), 1, "ssh-rsa", b"blob", marker) for marker in markers]
+    assert recorded([*known, KnownKey(Path("f"), 2, "ssh-rsa", b"other")], b"blob") is accepted
+
+
+def test_openssh_agrees(tmp_path: Path) -> None:
+    """ssh-keygen finds the same entries, hashed ones included, and prints the same fingerprint."""
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    kind, blob = key.with_suffix(".pub").read_text().split()[:2]
+    file = tmp_path / "known_hosts"
+    file.write_text(f"{record_name('gpu1', 2222)} {kind} {blob}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", file], check=True, capture_output=True)
+    (found,) = known_keys([file], "gpu1", 2222)
+    shown = subprocess.run(["ssh-keygen", "-l", "-f", key], check=True, capture_output=True, text=True).stdout
+    assert fingerprint(found.blob) in shown
+    assert known_keys([file], "gpu1", 22) == []
