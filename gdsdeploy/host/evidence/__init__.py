@@ -1,0 +1,57 @@
+"""One pass over a host → one JSON document of what its files and programs say, raw and verbatim.
+
+Nothing is changed and no module is loaded.  Root sees everything; without root, what could not be read is recorded as
+such.  Everything is bounded: bytes per file, seconds per program, seconds in all.
+
+The document (version 1)::
+
+    version, collected_at (UTC), seconds
+    host      {name, uid, python, uname: {sysname, release, version, machine}}
+    files     path → text | {"error": errno name or words, "text": what was read before}
+    binaries  path → hex digits | {"error"}
+    links     path → target as written | {"error"}
+    listings  folder or pattern → sorted names | {"error"}
+    excerpts  path → {"pattern", "lines"} | {"error"}: the matching lines of a file too large to keep
+    commands  name → {argv, status, stdout, stderr, seconds, [pattern], [log]}; status as in process.py
+    modules   path of a module file → what read_module found in it | {"error"}
+    space     path → {total, free: bytes for unprivileged users, inodes_free} | {"error"}
+    gaps      [{"collector", "reason"}]: collectors that did not come to their end
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, Dict
+
+from . import boot, gpu, kernel, modules, packages, pci, programs, storage
+from .recorder import VERSION, Recorder
+from .wanted import NOTHING, Wanted, wanted_by
+
+__all__ = ["COLLECTORS", "VERSION", "Wanted", "collect", "wanted_by"]
+
+#: In this order; each takes the recorder and what is wanted.  Programs that can hang come last.
+COLLECTORS = (
+    kernel.collect,
+    gpu.collect,
+    boot.collect,
+    packages.collect,
+    storage.collect,
+    pci.collect,
+    modules.collect,
+    programs.collect,
+)
+
+#: Seconds that one collector may spend outside of programs, and that the whole pass may take.
+COLLECTOR_SECONDS = 60.0
+TOTAL_SECONDS = 240.0
+
+
+def collect(wanted: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
+    """Collect the evidence of this host; never raises for what a host lacks."""
+    recorder = Recorder(total)
+    recorder.document["host"]["uid"] = os.geteuid()
+    for collector in COLLECTORS:
+        name = collector.__module__.rpartition(".")[2]
+        recorder.attempt(name, functools.partial(collector, recorder, wanted), COLLECTOR_SECONDS)
+    return recorder.finish()

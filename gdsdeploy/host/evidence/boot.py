@@ -1,0 +1,57 @@
+"""What the next boot will do: boot loader, autoloaded and forbidden modules, services."""
+
+from __future__ import annotations
+
+from .recorder import Recorder
+from .wanted import Wanted
+
+#: modules-load.d(5) and modprobe.d(5), strongest first.
+LOAD_FOLDERS = (
+    "/etc/modules-load.d",
+    "/run/modules-load.d",
+    "/usr/local/lib/modules-load.d",
+    "/usr/lib/modules-load.d",
+)
+PROBE_FOLDERS = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
+GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
+#: Only what says which entry is the default, and what kernel an entry starts.
+GRUB = r"^\s*(set default=|menuentry |submenu |linux\S*\s|\}|load_env|if |fi\b|else\b|set saved_entry)"
+UNITS = (
+    "systemd-modules-load.service",
+    "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
+    "dkms.service",
+    "openibd.service",
+    "gds-gate.service",
+)
+PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainStatus"
+
+
+def collect(recorder: Recorder, _wanted: Wanted) -> None:
+    for folder in LOAD_FOLDERS + PROBE_FOLDERS:
+        names = [name for name in recorder.names(folder) if name.endswith(".conf")]
+        recorder.texts(folder, names)
+    recorder.text("/etc/modules")
+    for path in GRUB_FILES:
+        recorder.excerpt(path, GRUB)
+    recorder.text("/boot/grub/grubenv")
+    recorder.text("/boot/grub2/grubenv")
+    recorder.text("/etc/default/grub")
+    for name in recorder.names("/etc/default/grub.d"):
+        recorder.text("/etc/default/grub.d/" + name)
+    recorder.names("/boot", "vmlinuz-*")
+    recorder.names("/boot", "initrd.img-*")
+    recorder.link("/vmlinuz")
+    if recorder.exists("/run/systemd/system"):
+        recorder.command("systemctl-state", ["systemctl", "is-system-running"])
+        recorder.command("systemctl-units", ["systemctl", "show", "--property", PROPERTIES, *UNITS])
+        recorder.command(
+            "systemctl-failed", ["systemctl", "list-units", "--failed", "--plain", "--no-legend", "--no-pager"]
+        )

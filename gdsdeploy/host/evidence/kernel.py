@@ -1,0 +1,53 @@
+"""The operating system and its kernel: identity, command line, configuration, loaded modules, symbols, messages."""
+
+from __future__ import annotations
+
+from .recorder import Recorder
+from .wanted import Wanted
+
+FILES = (
+    "/etc/os-release",
+    "/proc/version",
+    "/proc/cmdline",
+    "/proc/uptime",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/sys/kernel/tainted",
+    "/proc/modules",
+    "/sys/kernel/security/lockdown",
+    "/sys/module/module/parameters/sig_enforce",
+    "/sys/module/nvme_core/parameters/multipath",
+)
+
+#: What decides whether a path exists, or whether modules fit.
+CONFIG = (
+    r"^(# )?CONFIG_(PCI_P2PDMA|ZONE_DEVICE|MODVERSIONS|ASM_MODVERSIONS|MODULE_SIG|MODULE_SIG_FORCE|MODULE_COMPRESS_\w+"
+    r"|DMABUF_MOVE_NOTIFY|NVME_MULTIPATH|BLK_DEV_NVME|NVME_RDMA|INFINIBAND|IKCONFIG_PROC|PREEMPT_RT|MODULES"
+    r"|LOCALVERSION|CC_VERSION_TEXT|DEBUG_INFO_BTF_MODULES)[= ]"
+)
+
+#: The hooks that storage drivers export for nvidia-fs, PeerDirect, and what libcufile looks for in P2PDMA mode.
+SYMBOLS = r"register_(nvfs_dma|dma_scsi)_ops\b|register_peer_memory_client\b|p2pdma"
+
+MESSAGES = (
+    r"NVRM|nvidia|Xid|nvfs|nouveau|peermem|peer_mem|module verification|[Ll]oading of unsigned module"
+    r"|Key was rejected|disagrees about version|no symbol version|Unknown symbol|GPL-only symbols"
+)
+
+EFI = "/sys/firmware/efi"
+SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+def collect(recorder: Recorder, _wanted: Wanted) -> None:
+    for path in FILES:
+        recorder.text(path)
+    release = recorder.document["host"]["uname"]["release"]
+    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config", "/proc/config.gz"):
+        recorder.excerpt(path, CONFIG)
+    recorder.excerpt("/proc/kallsyms", SYMBOLS)
+    recorder.names("/lib/modules")
+    if recorder.names(EFI):
+        recorder.binary(SECURE_BOOT)
+    for path in ("/", "/boot", "/lib/modules", "/var"):
+        recorder.space(path)
+    recorder.command("dmesg", ["dmesg"], pattern=MESSAGES)

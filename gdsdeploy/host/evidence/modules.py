@@ -1,0 +1,78 @@
+"""The module files that modprobe would load on the running kernel, and what is written in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any, Dict, List
+
+from ..kmod.elf import Elf
+from ..kmod.errors import KmodError
+from ..kmod.files import open_plain
+from ..kmod.module import read_module
+from .recorder import Recorder
+from .wanted import Wanted
+
+WANTED = ("nvidia", "nvidia-fs", "nvidia-peermem", "nvidia-uvm", "nouveau")
+#: Imports kept: those of the driver, of peer memory, of storage hooks, and the two that tie a module to its kernel.
+IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_printk$|^printk$")
+EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
+BUILD_ID = ".note.gnu.build-id"
+
+
+def collect(recorder: Recorder, _wanted: Wanted) -> None:
+    for name in WANTED:
+        shown = recorder.command("modprobe:" + name, ["modprobe", "--show-depends", name]).stdout
+        behind = replacement(shown)
+        if behind:
+            argv = ["modprobe", "--show-depends", "--ignore-install", behind]
+            shown = recorder.command("modprobe:" + behind, argv).stdout
+        for path in files_of(shown):
+            if re.match(r"nv(idia|_)|nouveau", path.rpartition("/")[2]) and path not in recorder.document["modules"]:
+                recorder.document["modules"][path] = digest(path)
+        if name != "nouveau":
+            recorder.command("modinfo:" + name, ["modinfo", "-n", name])
+
+
+def files_of(shown: str) -> List[str]:
+    """The files of ``modprobe --show-depends``, in the order in which they would be loaded."""
+    return [line.split()[1] for line in shown.splitlines() if line.startswith("insmod ") and len(line.split()) > 1]
+
+
+def replacement(shown: str) -> str:
+    """The module that a rule ``install NAME modprobe -i OTHER …`` loads instead (Debian's alternatives); else empty."""
+    for line in shown.splitlines():
+        found = re.match(r"install .*\bmodprobe\s+(?:-i|--ignore-install)\s+([A-Za-z0-9_-]+)", line)
+        if found:
+            return found.group(1)
+    return ""
+
+
+def digest(path: str) -> Dict[str, Any]:
+    """What matters of a module file, as JSON; ``{"error"}`` if it cannot be read."""
+    try:
+        module = read_module(path)
+        build_id = _build_id(path)
+    except KmodError as error:
+        return {"error": str(error)}
+    value = asdict(module)
+    value["imports"] = _some(module.imports, IMPORTS)
+    value["imports_total"] = len(module.imports)
+    value["exports"] = {name: list(item) for name, item in _some(module.exports, EXPORTS).items()}
+    value["exports_total"] = len(module.exports)
+    value["weak"] = [name for name in module.weak if IMPORTS.search(name)]
+    value["parms"] = {}
+    value["build_id"] = build_id
+    return value
+
+
+def _some(symbols: Dict[str, Any], pattern: re.Pattern[str]) -> Dict[str, Any]:
+    return {name: symbols[name] for name in sorted(symbols) if pattern.search(name)}
+
+
+def _build_id(path: str) -> str:
+    """The note as the kernel shows it in /sys/module/NAME/notes, in hex; empty where the linker made none."""
+    with open_plain(path) as file:
+        elf = Elf(file, path)
+        section = elf.section(BUILD_ID)
+        return elf.content(section, 4096).hex() if section is not None else ""

@@ -1,0 +1,29 @@
+"""Installed packages of interest, DKMS, and our own pins."""
+
+from __future__ import annotations
+
+import re
+
+from .recorder import Recorder
+from .wanted import Wanted
+
+#: Beginnings of package names that belong to this stack, in Debian's and NVIDIA's repositories.
+NAMES = (
+    r"(nvidia|libnvidia|xserver-xorg-video-nvidia|firmware-nvidia|kmod-nvidia|libcu(?:file|da|inj|blas|fft)|cuda|gds-|linux-image|linux-headers"
+    r"|linux-modules|kernel-|dkms|doca|mlnx|mft|ofed|libibverbs|rdma-core|ibverbs|systemd$|udev|initramfs|grub|kmod$)"
+)
+DPKG_FORMAT = "${Package}\\t${Version}\\t${Architecture}\\t${db:Status-Abbrev}\\n"
+RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\tii\\n"
+
+
+def collect(recorder: Recorder, wanted: Wanted) -> None:
+    exact = "|".join(re.escape(name) for name in wanted.packages)
+    pattern = "^(?:{}{})".format(NAMES, r"|(?:{})\t".format(exact) if exact else "")
+    if recorder.exists("/var/lib/dpkg/status"):
+        recorder.command("dpkg-query", ["dpkg-query", "-W", "-f", DPKG_FORMAT], timeout=30, pattern=pattern)
+    elif recorder.exists("/var/lib/rpm") or recorder.exists("/usr/lib/sysimage/rpm"):
+        recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
+    if recorder.exists("/var/lib/dkms"):
+        recorder.command("dkms", ["dkms", "status"], timeout=30)
+    recorder.names("/usr/src", "nvidia*")
+    recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "gdsdeploy*"))
