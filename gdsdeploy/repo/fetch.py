@@ -38,10 +38,8 @@ KEEP_DAYS: Final = 30
 _CHUNK: Final = 1 << 20
 
 
-class NotThere(RepositoryUnusable):
+class NotThere(Exception):  # noqa: N818 - an answer; whoever asked decides whether it is an error
     """The repository answered that it has no such file."""
-
-    exit_code = RepositoryUnusable.exit_code
 
 
 def cache_dir() -> Path:

@@ -7,6 +7,7 @@ without being written down twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
@@ -15,6 +16,20 @@ from gdsdeploy.model.fleet import Repository as Wish
 from gdsdeploy.platform.base import Preset, StackPlatform
 from gdsdeploy.repo.apt import Repository
 from gdsdeploy.repo.aptsources import Source
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is fixed about a repository without looking at any machine."""
+
+    #: None: from the controller's own apt sources
+    uri: str | None
+    suites: tuple[str, ...]
+    #: empty for a flat layout
+    components: tuple[str, ...]
+    keyring: Path
+    fingerprints: tuple[str, ...]
+    host_keyring: str
 
 
 def names(fleet: Fleet, profile: str, platform: StackPlatform) -> tuple[str, ...]:
@@ -46,7 +61,7 @@ def repositories(fleet: Fleet, profile: str, platform: StackPlatform, sources: S
         elif wish is not None and wish.kind == "rpm":
             problems.append(f"repositories.{name}: kind is rpm, but {platform.os} of profile {profile} uses apt")
         else:
-            found.append(_repository(name, wish or Wish(), preset, sources))
+            found.append(_repository(name, wish, preset, sources))
     if problems:
         raise FleetInvalid("\n".join(problems), hint="examples/ has fleets to start from")
     return found
@@ -81,10 +96,24 @@ def _lacks(wish: Wish, preset: Preset | None) -> list[str]:
     return lacks
 
 
-def _repository(name: str, wish: Wish, preset: Preset | None, sources: Sequence[Source]) -> Repository:
-    keyring = Path(wish.keyring) if wish.keyring else preset.keyring if preset else Path()
+def declared(name: str, wish: Wish | None, preset: Preset | None) -> Declared:
+    """What the fleet file and the preset fix about a repository."""
+    wish = wish or Wish()
     suites = wish.suites or (preset.suites if preset else ())
-    uri = wish.uri or (controller_uri(preset, sources) if preset else None)
+    flat = bool(suites) and all(suite.endswith("/") for suite in suites)
+    return Declared(
+        uri=wish.uri.rstrip("/") if wish.uri else None,
+        suites=suites,
+        components=() if flat else wish.components or (preset.components if preset else ()),
+        keyring=Path(wish.keyring) if wish.keyring else preset.keyring if preset else Path(),
+        fingerprints=wish.fingerprints or (preset.fingerprints if preset else ()),
+        host_keyring=_host_keyring(name, wish, preset),
+    )
+
+
+def _repository(name: str, wish: Wish | None, preset: Preset | None, sources: Sequence[Source]) -> Repository:
+    fixed = declared(name, wish, preset)
+    uri = fixed.uri or (controller_uri(preset, sources) if preset else None)
     if uri is None:
         raise RepositoryUnusable(
             f"repository {name}: the fleet file gives no uri, and this machine's apt sources name no such archive",
@@ -92,21 +121,19 @@ def _repository(name: str, wish: Wish, preset: Preset | None, sources: Sequence[
         )
     return Repository(
         name=name,
-        uri=uri.rstrip("/"),
-        suites=suites,
-        components=()
-        if all(s.endswith("/") for s in suites)
-        else wish.components or (preset.components if preset else ()),
-        keyring=keyring,
-        fingerprints=wish.fingerprints or (preset.fingerprints if preset else ()),
-        host_keyring=host_keyring(name, wish, preset),
+        uri=uri,
+        suites=fixed.suites,
+        components=fixed.components,
+        keyring=fixed.keyring,
+        fingerprints=fixed.fingerprints,
+        host_keyring=fixed.host_keyring,
     )
 
 
-def host_keyring(name: str, wish: Wish | None, preset: Preset | None) -> str:
+def _host_keyring(name: str, wish: Wish, preset: Preset | None) -> str:
     """Where the keyring lies on a host: the platform's own place, or one that provisioning fills."""
-    if wish is not None and wish.signed_by:
+    if wish.signed_by:
         return wish.signed_by
-    if preset is not None and (wish is None or wish.keyring in (None, str(preset.keyring))):
+    if preset is not None and wish.keyring in (None, str(preset.keyring)):
         return str(preset.keyring)
     return f"/etc/apt/keyrings/gdsdeploy-{name}.gpg"

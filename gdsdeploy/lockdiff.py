@@ -1,0 +1,99 @@
+"""What changed between two locks, as a list that reads like a change list.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.repo.order import deb
+
+Kind = Literal["added", "removed", "upgraded", "downgraded", "changed", "rebuilt"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change in one profile."""
+
+    profile: str
+    kind: Kind
+    #: ``kernel``, ``driver`` …, or the name of a package
+    what: str
+    #: versions; empty where there was or is none
+    before: str
+    after: str
+    #: a subject such as the driver, rather than one package
+    subject: bool = False
+
+    def __str__(self) -> str:
+        between = " → ".join(filter(None, (self.before, self.after)))
+        return f"{self.what} {between}" if self.kind == "changed" else f"{self.what} {between} ({self.kind})"
+
+
+def changes(old: Lock | None, new: Lock) -> list[Change]:
+    """Every change from ``old`` to ``new``: of each profile first its subjects, then its packages by name."""
+    before = old.targets if old else {}
+    found: list[Change] = []
+    for name in sorted(before.keys() | new.targets.keys()):
+        found += _subjects(name, before.get(name), new.targets.get(name))
+        found += _packages(name, before.get(name), new.targets.get(name))
+    return found
+
+
+def same_choice(old: Lock | None, new: Lock) -> bool:
+    """Whether both locks stand for the same packages from the same places for the same wishes.
+
+    The dates of the indices, and what was passed over, move with the archive while the choice stays.
+    """
+    return old is not None and _choice(old) == _choice(new)
+
+
+def _choice(lock: Lock) -> dict[str, Target]:
+    return {
+        name: target.model_copy(
+            update={
+                "refused": (),
+                "indices": tuple(i.model_copy(update={"date": "", "valid_until": None}) for i in target.indices),
+            }
+        )
+        for name, target in lock.targets.items()
+    }
+
+
+def subjects(target: Target) -> dict[str, str]:
+    """What a target is about, in words."""
+    return {
+        "os": f"{target.os} {target.arch}",
+        "kernel": target.kernel.release,
+        "driver": f"{target.driver.version} ({target.driver.flavour})",
+        "nvidia-fs": target.nvidia_fs.version if target.nvidia_fs else "none",
+        "libcufile": target.libcufile.version,
+        "gds-tools": target.gds_tools.version if target.gds_tools else "none",
+    }
+
+
+def _subjects(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:
+    before, after = (subjects(old) if old else {}), (subjects(new) if new else {})
+    for what in before or after:
+        a, b = before.get(what, ""), after.get(what, "")
+        if a != b:
+            kind: Kind = "added" if not a else "removed" if not b else "changed"
+            yield Change(profile, kind, what, a, b, subject=True)
+
+
+def _packages(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:
+    before = {package.package: package for package in old.packages} if old else {}
+    after = {package.package: package for package in new.packages} if new else {}
+    for name in sorted(before.keys() | after.keys()):
+        a, b = before.get(name), after.get(name)
+        if a is None or b is None:
+            there = a or b
+            assert there is not None
+            kind: Kind = "added" if a is None else "removed"
+            yield Change(profile, kind, name, a.version if a else "", b.version if b else "")
+        elif a.version != b.version:
+            kind = "upgraded" if deb(b.version) > deb(a.version) else "downgraded"
+            yield Change(profile, kind, name, a.version, b.version)
+        elif a.sha256 != b.sha256:
+            yield Change(profile, "rebuilt", name, a.version, b.version)
