@@ -5,6 +5,7 @@ It has to compile on every Python 3, to be able to say that one is too old.
 
 import json
 import os
+import select
 import signal
 import struct
 import sys
@@ -21,10 +22,34 @@ def load(stream: BinaryIO) -> None:
     program, given = keep(part(stream)), keep(part(stream))
     os.dup2(given, 0)
     os.close(given)
-    # The connection may be gone when this time is over: nobody else would end the program then.
-    signal.alarm(limit)
+    guard(limit)
     os.write(1, mark)
     os.execv(sys.executable, [sys.executable, "-I", f"/proc/self/fd/{program}", *argv])  # noqa: S606
+
+
+def guard(limit: int) -> None:
+    """Fork a process that ends the program after ``limit`` seconds, or when nobody reads its answer any more.
+
+    A timer of the program's own would not do: alarm() is one for the whole process, and the program uses it.
+    """
+    program = os.getpid()
+    alive, hold = os.pipe()
+    if os.fork():
+        # The program keeps the other end open as long as it lives.
+        os.close(alive)
+        os.set_inheritable(hold, True)
+        return
+    os.close(hold)
+    watched = select.poll()
+    watched.register(alive, 0)
+    watched.register(1, 0)
+    if alive not in dict(watched.poll(limit * 1000)):
+        watched.unregister(1)
+        for number in (signal.SIGINT, signal.SIGKILL):
+            os.kill(program, number)
+            if watched.poll(3000):
+                break
+    os._exit(0)
 
 
 def part(stream: BinaryIO) -> bytes:

@@ -1,0 +1,48 @@
+"""(fleet, lock, host) → what that host is expected to be; pure."""
+
+from __future__ import annotations
+
+import hashlib
+
+from gdsdeploy.cufile.render import PATH, render
+from gdsdeploy.errors import LockStale
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.inventory import packages_for
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+
+
+def expectation(fleet: Fleet, lock: Lock, name: str) -> Expectation:
+    """The expectation of the host ``name`` (never of a builder).
+
+    Raises LockStale when the lock lacks the host's profile, FleetInvalid when its cufile.json cannot be rendered.
+    """
+    profile_name = fleet.hosts[name].profile
+    profile = fleet.profiles[profile_name]
+    target = lock.targets.get(profile_name)
+    if target is None:
+        raise LockStale(f"the lock has nothing for profile {profile_name}", hint="Run `gdsdeploy lock` again")
+    nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
+    text = render(profile_name, profile, target.libcufile.version)
+    return Expectation(
+        host=name,
+        profile=profile_name,
+        os=target.os,
+        arch=target.arch,
+        kernel_release=target.kernel.release,
+        driver_version=target.driver.version,
+        driver_flavour=target.driver.flavour,
+        driver_tree=target.driver.source_tree,
+        mode=profile.mode,
+        rdma=profile.rdma,
+        nvidia_fs_version=nvidia_fs.version if nvidia_fs else "",
+        libcufile_version=target.libcufile.version,
+        cufile_path=PATH,
+        cufile_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        packages={
+            package.package: package.version
+            for package in packages_for(target, host=True, build=profile.builder is None)
+        },
+        storage=[{"mount": mount.mount, "path": mount.path} for mount in profile.storage],
+        lock_digest=lock.digest,
+    )

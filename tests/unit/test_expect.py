@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from gdsdeploy.cufile.render import render
+from gdsdeploy.errors import FleetInvalid, LockStale
+from gdsdeploy.expect import expectation
+from gdsdeploy.host.expectation import from_json
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Component, Kernel, Lock, LockedDriver, Package, Source, Target
+
+
+def package(name: str, needed_by: str) -> Package:
+    return Package.model_validate(
+        {
+            "package": name, "version": f"{name}-1", "architecture": "amd64", "part": "support", "needed_by": needed_by,
+            "file": f"pool/{name}.deb", "size": 1, "sha256": "0" * 64,
+            "repository": "debian", "suite": "trixie", "component": "main",
+        }
+    )  # fmt: skip
+
+
+def lock(**changes: Any) -> Lock:
+    target = Target(
+        os="debian-13",
+        arch="x86_64",
+        kernel=Kernel(release="6.12.94+deb13-amd64", version="6.12.94-1"),
+        driver=LockedDriver(
+            version="550.163.01",
+            flavour="open",
+            source_tree="/usr/src/nvidia-current-open-550.163.01",
+            dkms_name="nvidia-current-open",
+        ),
+        nvidia_fs=Source(version="2.19.7", source_tree="/usr/src/nvidia-fs-2.19.7", dkms_name="nvidia-fs"),
+        libcufile=Component(version="1.9.1.3"),
+        gds_tools=Component(version="1.9.1.3"),
+        rules=(),
+        pins={},
+        indices=(),
+        packages=(package("libcufile0", "host"), package("gcc-14", "build"), package("linux-image", "both")),
+    )
+    return Lock(lock_version="1.0", digest="sha256:" + "1" * 64, targets={"gds": target.model_copy(update=changes)})
+
+
+def fleet(**profile: Any) -> Fleet:
+    return Fleet.model_validate(
+        {
+            "version": 1,
+            "profiles": {"gds": {"os": "debian-13", "storage": [{"mount": "/mnt/nvme", "path": "compat"}], **profile}},
+            "builders": {"build1": "gds"},
+            "hosts": {"gpu1": "gds"},
+        }
+    )
+
+
+def test_everything_comes_from_the_lock_and_the_profile() -> None:
+    found = expectation(fleet(builder="build1"), lock(), "gpu1")
+    text = render("gds", fleet().profiles["gds"], "1.9.1.3")
+    assert found.host == "gpu1"
+    assert found.profile == "gds"
+    assert found.os == "debian-13"
+    assert found.arch == "x86_64"
+    assert found.kernel_release == "6.12.94+deb13-amd64"
+    assert (found.driver_version, found.driver_flavour) == ("550.163.01", "open")
+    assert found.driver_tree == "/usr/src/nvidia-current-open-550.163.01"
+    assert (found.mode, found.rdma) == ("nvidia-fs", "none")
+    assert (found.nvidia_fs_version, found.libcufile_version) == ("2.19.7", "1.9.1.3")
+    assert found.cufile_path == "/etc/cufile.json"
+    assert found.cufile_sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert found.storage == [{"mount": "/mnt/nvme", "path": "compat"}]
+    assert found.lock_digest == "sha256:" + "1" * 64
+    assert from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("builder", "packages"),
+    [("build1", {"libcufile0", "linux-image"}), (None, {"libcufile0", "linux-image", "gcc-14"})],
+)
+def test_a_host_that_builds_has_what_builds(builder: str | None, packages: set[str]) -> None:
+    found = expectation(fleet(builder=builder), lock(), "gpu1").packages
+    assert set(found) == packages
+    assert found["libcufile0"] == "libcufile0-1"
+
+
+def test_a_mode_without_nvidia_fs_expects_none() -> None:
+    assert expectation(fleet(mode="compat"), lock(nvidia_fs=None), "gpu1").nvidia_fs_version == ""
+
+
+def test_a_lock_without_the_profile() -> None:
+    empty = Lock(lock_version="1.0", digest="sha256:" + "0" * 64, targets={})
+    with pytest.raises(LockStale, match="nothing for profile gds"):
+        expectation(fleet(), empty, "gpu1")
+
+
+def test_a_cufile_section_that_cannot_be_rendered() -> None:
+    with pytest.raises(FleetInvalid, match=r"profiles\.gds\.cufile\.properties\.typo: unknown key"):
+        expectation(fleet(cufile={"properties": {"typo": 1}}), lock(), "gpu1")
