@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from gdsdeploy.errors import MissingProgram, ProgramFailed
 
@@ -165,6 +165,15 @@ def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:
         except FileNotFoundError as error:
             raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
     return proc.pid
+
+
+def become(argv: Sequence[str | Path], *, doing: str) -> NoReturn:
+    """Turn this process into ``argv``, which then has the user's terminal and whose status is this one's."""
+    args = [str(a) for a in argv]
+    try:
+        os.execvp(args[0], args)  # noqa: S606 - as for the others: a list, and this is the place to review it
+    except FileNotFoundError as error:
+        raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
 
 
 def _failure(doing: str, done: Completed, output: str, log: Path | None) -> str:

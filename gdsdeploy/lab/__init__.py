@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.lifecycle import down, up
+from gdsdeploy.lab.standin import plug
 from gdsdeploy.lab.state import Lab
 
-__all__ = ["Host", "Lab", "down", "up"]
+__all__ = ["Host", "Lab", "down", "plug", "up"]

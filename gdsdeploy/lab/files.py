@@ -64,8 +64,8 @@ def write(path: Path, text: str, mode: int = 0o644) -> None:
     try:
         with os.fdopen(handle, "w") as stream:
             stream.write(text)
-        os.chmod(name, mode)
-        os.replace(name, path)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -75,7 +75,7 @@ def packages(kind: str) -> tuple[str, ...]:
 
 def suites(rel: Release, archive: Archive) -> list[tuple[str, tuple[str, ...]]]:
     """The archive addresses of ``rel`` and the suites at each."""
-    found = [(archive.uri, (rel.name, f"{rel.name}-updates"))]
+    found: list[tuple[str, tuple[str, ...]]] = [(archive.uri, (rel.name, f"{rel.name}-updates"))]
     if archive.security_uri:
         found.append((archive.security_uri, (f"{rel.name}-security",)))
     return found
@@ -96,7 +96,7 @@ def debian_sources(rel: Release, archive: Archive) -> str:
 
 
 def apt_options(archive: Archive, ca_bundle: str | None) -> dict[str, str]:
-    """apt options of a guest: what reaching the archive takes, and no translated package descriptions."""
+    """A guest's apt options: what reaching the archive takes, and no translated package descriptions."""
     options = {**archive.options, **archive.proxy, "Acquire::Languages": "none"}
     if ca_bundle:
         options["Acquire::https::CAInfo"] = ca_bundle
@@ -177,26 +177,23 @@ def _forward(port: int) -> dict[str, tuple[str, int]]:
     unit = f"etc/systemd/system/lab-forward-{port}"
     wanted = f"etc/systemd/system/sockets.target.wants/lab-forward-{port}.socket"
     socket = f"[Unit]\nDescription=Port {port} of the controller\n\n[Socket]\nListenStream=127.0.0.1:{port}\n"
+    proxy = f"[Service]\nExecStart=/usr/lib/systemd/systemd-socket-proxyd {GATEWAY}:{port}\n"
     return {
         f"{unit}.socket": (socket, 0o644),
         wanted: (socket, 0o644),
-        f"{unit}.service": (
-            f"[Unit]\nDescription=Port {port} of the controller\n\n"
-            f"[Service]\nExecStart=/usr/lib/systemd/systemd-socket-proxyd {GATEWAY}:{port}\n",
-            0o644,
-        ),
+        f"{unit}.service": (f"[Unit]\nDescription=Port {port} of the controller\n\n{proxy}", 0o644),
     }
 
 
-def tar(files: Mapping[str, tuple[str, int]]) -> bytes:
-    """``files`` as an uncompressed archive, owned by root, without entries for folders.
+def tar(files: Mapping[str, tuple[str, int] | tuple[str | bytes, int]]) -> bytes:
+    """``files`` (path → content, permissions) as an uncompressed archive, owned by root, without entries for folders.
 
     Without them, unpacking never replaces a folder's owner or a link that stands for a folder.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for name, (text, mode) in sorted(files.items()):
-            content = text.encode()
+        for name, (given, mode) in sorted(files.items()):
+            content = given if isinstance(given, bytes) else given.encode()
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode, entry.uname, entry.gname = len(content), mode, "root", "root"
             archive.addfile(entry, io.BytesIO(content))

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import run
-from gdsdeploy.errors import HostUnreachable, LabUnavailable
+from gdsdeploy.errors import HostUnreachable, LabUnavailable, ProgramFailed
 from gdsdeploy.lab import files, process, ssh
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is remembered of a host: ``kind`` ("vm" or "light"), ``port`` of its sshd on the controller's
-    loopback, and ``base``, the cached system it was made from."""
+    """What is remembered of a host.
+
+    kind: "vm" or "light".  port: of its sshd, on the controller's loopback.  base: the cached system it was made from.
+    """
 
     name: str
     kind: str
@@ -100,7 +102,7 @@ class Host(ABC):
     def ssh(
         self,
         argv: Sequence[str],
-        input: str | bytes | None = None,
+        input: str | bytes | None = None,  # noqa: A002 - subprocess's word
         ok: Sequence[int] = (0,),
         timeout: float | None = None,
     ) -> run.Completed:
@@ -119,9 +121,10 @@ class Host(ABC):
                 raise LabUnavailable(f"{self.name} ended while starting{self._console()}", hint=f"See {self.log}.")
             try:
                 self.ssh(["true"], timeout=60)
-                return
-            except HostUnreachable as error:
+            except (HostUnreachable, ProgramFailed) as error:
                 reason = error.message
+            else:
+                return
             time.sleep(0.5)
         raise LabUnavailable(
             f"{self.name} did not answer within {timeout:.0f} s ({reason}){self._console()}", hint=f"See {self.log}."
@@ -138,7 +141,7 @@ class Host(ABC):
     def _record_process(self, pid: int) -> None:
         found = process.identify(pid)
         if found is None:
-            raise LabUnavailable(f"{self.name} ended as soon as it was started{self._console()}", hint=f"See {self.log}.")
+            raise LabUnavailable(f"{self.name} ended at once{self._console()}", hint=f"See {self.log}.")
         files.write_json(self.directory / "process.json", asdict(found))
 
     def describe(self) -> dict[str, Any]:

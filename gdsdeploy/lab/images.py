@@ -160,7 +160,7 @@ def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path) -> Path:
             run.as_root([*CONTAINED, *argv]),
             doing=f"make the {rel.name} base system",
             log=work / "log",
-            hint="The archive is the one in this machine's apt configuration; `apt-get update` shows whether it answers.",
+            hint="It comes from the archive of this machine's apt; `apt-get update` shows whether that answers.",
         )
     return root
 

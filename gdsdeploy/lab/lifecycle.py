@@ -14,6 +14,7 @@ from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 
+DEFAULT_RELEASE = "trixie"
 #: Seconds a VM host may take to answer; software emulation on a busy machine needs most of it.
 VM_PATIENCE = 420.0
 
@@ -27,18 +28,19 @@ def up(
     lab_name: str,
     vms: int = 1,
     lights: int = 1,
-    release: str = "trixie",
+    release: str | None = None,
     *,
     confirm: Callable[[str], bool] = yes,
 ) -> Lab:
     """Bring lab ``lab_name`` up, with at least ``vms`` VM hosts and ``lights`` light hosts, all answering.
 
     Run again, it makes what is missing and starts what is not running; what runs is left alone.
+    release: of the hosts; an existing lab's own, else the default, when None.
     confirm: asked before packages are installed on this machine.
     Raises LabUnavailable when this machine cannot carry it; what was made so far stays for the next run.
     """
     lab = Lab(lab_name)
-    rel = guest.release(release)
+    rel = guest.release(release or (lab.release.name if lab.exists() else DEFAULT_RELEASE))
     if lab.exists() and lab.release != rel:
         raise LabUnavailable(
             f"lab {lab_name} has {lab.release.name} hosts, not {release}",
@@ -48,8 +50,8 @@ def up(
     archive = archives.controller_archive()
     with lab.locked():
         if not lab.exists():
-            lab.write({"release": release, "hosts": []})
-        lab.directory.chmod(0o755)
+            lab.write({"release": rel.name, "hosts": []})
+        lab.directory.chmod(0o700)
         ssh.make_key(lab.key, f"lab {lab_name}")
         # Waiting is for QEMU and mmdebstrap, so the two kinds go side by side on two cores.
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -61,23 +63,24 @@ def up(
 
 
 def _raise_lights(lab: Lab, count: int, archive: Archive) -> None:
-    if count:
-        base = images.light_base(cache_directory(), lab.release, archive)
-        lab.add_hosts("light", count, base)
+    if lab.lacks("light", count):
+        lab.add_hosts("light", count, images.light_base(cache_directory(), lab.release, archive))
     _start(lab, "light", archive)
 
 
 def _raise_vms(lab: Lab, count: int, archive: Archive, pool: ThreadPoolExecutor) -> None:
     cache = cache_directory()
-    known = any(host.kind == "vm" for host in lab.hosts())
-    if not count and not known:
-        return
     cache.mkdir(parents=True, exist_ok=True)
-    trial = pool.submit(qemu.accelerator, cache, None)
-    base = images.vm_base(cache, lab.release, archive)
-    accelerator = trial.result() or qemu.accelerator(cache, base.kernel)
-    lab.add_hosts("vm", count, base.disk)
-    lab.update(lambda value: value.update(accelerator=accelerator))
+    if lab.lacks("vm", count):
+        # Trying the firmware needs no kernel, so it need not wait for one.
+        trial = pool.submit(qemu.accelerator, cache, None)
+        base = images.vm_base(cache, lab.release, archive)
+        trial.result()
+        lab.add_hosts("vm", count, base.disk)
+    stopped = [host for host in lab.hosts() if host.kind == "vm" and not host.running()]
+    if stopped:
+        accelerator = qemu.accelerator(cache, Path(stopped[0].record.base).with_name("vmlinuz"))
+        lab.update(lambda value: value.update(accelerator=accelerator))
     _start(lab, "vm", archive)
 
 

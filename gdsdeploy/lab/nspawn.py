@@ -10,7 +10,7 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import files, guest, process
-from gdsdeploy.lab.host import Host, Record
+from gdsdeploy.lab.host import Host
 
 #: Exists where systemd is process 1 (sd_booted(3)).
 SYSTEMD_BOOTED = Path("/run/systemd/system")
@@ -152,9 +152,7 @@ class LightHost(Host):
         pid = self._read_pid()
         found = process.identify(pid)
         # A machine that ended at once is for wait_ssh to judge, which knows another way to run it.
-        files.write_json(
-            self.directory / "process.json", asdict(found or process.Process(pid, 0, process.boot_id()))
-        )
+        files.write_json(self.directory / "process.json", asdict(found or process.Process(pid, 0, process.boot_id())))
 
     def _read_pid(self) -> int:
         path = self.directory / "pid"

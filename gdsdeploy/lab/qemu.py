@@ -67,7 +67,7 @@ class VmHost(Host):
         self.directory.mkdir(parents=True, exist_ok=True)
         seed_file = self.directory / "seed.tar"
         if not seed_file.is_file():
-            self._complete(seed_file, lambda path: path.write_bytes(seed))
+            self._complete(seed_file, lambda path: _write(path, seed))
         disk = self.directory / "disk.qcow2"
         if not disk.is_file():
             self._complete(disk, self._make_overlay)
@@ -169,6 +169,10 @@ def _boots(folder: Path, options: list[str], sign: bytes, patience: float) -> bo
     finally:
         if machine:
             process.stop(machine, grace=1.0)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
 
 
 def _make_nvme(path: Path) -> None:

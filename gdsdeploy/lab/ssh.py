@@ -25,7 +25,9 @@ def make_key(private: Path, comment: str) -> None:
         return
     with tempfile.TemporaryDirectory(prefix=".key-", dir=private.parent) as folder:
         made = Path(folder) / "key"
-        run.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)], doing="make an SSH key")
+        run.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)], doing="make an SSH key"
+        )
         made.with_name("key.pub").replace(public)
         made.replace(private)
 
@@ -65,7 +67,7 @@ def execute(
     host: str,
     argv: Sequence[str],
     *,
-    input: str | bytes | None = None,
+    input: str | bytes | None = None,  # noqa: A002 - subprocess's word
     ok: Sequence[int] = (0,),
     timeout: float | None = None,
 ) -> run.Completed:

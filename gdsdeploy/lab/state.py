@@ -124,6 +124,10 @@ class Lab:
             return VmHost(record, where, self.ssh_config, value.get("accelerator") or "tcg")
         return LightHost(record, where, self.ssh_config)
 
+    def lacks(self, kind: str, count: int) -> bool:
+        """Whether fewer than ``count`` hosts of ``kind`` are on record."""
+        return sum(host.kind == kind for host in self.hosts()) < count
+
     def add_hosts(self, kind: str, count: int, base: Path) -> None:
         """Record hosts of ``kind`` until there are ``count``, each with a port that nobody else has."""
 

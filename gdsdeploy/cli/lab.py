@@ -1,0 +1,155 @@
+"""``gdsdeploy lab``: disposable hosts to rehearse on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any
+
+import click
+
+from gdsdeploy import console, run
+from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.lab import lifecycle, requirements, ssh, standin
+from gdsdeploy.lab.guest import RELEASES
+from gdsdeploy.lab.lifecycle import DEFAULT_RELEASE
+from gdsdeploy.lab.state import Lab, all_labs
+
+#: Verbs of the group that have a module of their own, each exporting ``command``.
+ELSEWHERE = {"demo": "gdsdeploy.cli.demo"}
+
+_lab = click.option("--lab", "name", default="default", show_default=True, help="Name of the lab.")
+_yes = click.option("--yes", is_flag=True, help="Install missing packages on this machine without asking.")
+
+
+class LabVerbs(click.Group):
+    """The verbs below, and those with a module of their own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *ELSEWHERE]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in ELSEWHERE:
+            found: click.Command = importlib.import_module(ELSEWHERE[cmd_name]).command
+            return found
+        return super().get_command(ctx, cmd_name)
+
+
+def confirm(question: str) -> bool:
+    """Ask on the terminal; raise LabUnavailable where there is none."""
+    if not sys.stdin.isatty():
+        raise LabUnavailable(f"cannot ask without a terminal: {question}", hint="--yes answers it.")
+    return click.confirm(question, err=True)
+
+
+def accept(yes: bool) -> Any:
+    """How questions are answered: all with yes, or by the user."""
+    return lifecycle.yes if yes else confirm
+
+
+@click.group(cls=LabVerbs)
+def command() -> None:
+    """Disposable hosts to rehearse on.
+
+    VM hosts (gpu1, …) boot a Debian kernel of their own under QEMU, with an NVMe disk; light hosts (build1, …) share
+    this machine's kernel and start in seconds, to build on. Every lab has its own fleet.yml, keys and ports.
+    """
+
+
+@command.command()
+@_yes
+def setup(yes: bool) -> None:
+    """Install what a lab needs on this machine, and nothing else."""
+    requirements.ensure(vms=True, lights=True, confirm=accept(yes))
+
+
+@command.command()
+@_lab
+@click.option("--vm", "vms", type=click.IntRange(0, 16), default=1, show_default=True, help="VM hosts, at least.")
+@click.option("--light", "lights", type=click.IntRange(0, 64), default=1, show_default=True, help="Light hosts.")
+@click.option("--release", type=click.Choice(list(RELEASES)), help=f"Debian release.  [default: {DEFAULT_RELEASE}]")
+@_yes
+def up(name: str, vms: int, lights: int, release: str | None, yes: bool) -> None:
+    """Make the lab's hosts and start them; what already runs is left alone.
+
+    The first time, base systems are made from this machine's Debian archive and cached. Safe to interrupt and to
+    run again.
+    """
+    lab = lifecycle.up(name, vms, lights, release, confirm=accept(yes))
+    for host in lab.hosts():
+        console.say(f"  {host.name}: gdsdeploy lab ssh --lab {name} {host.name}")
+    console.say(f"Next: gdsdeploy lock {lab.fleet_path}")
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of labs.")
+def list_labs(as_json: bool) -> None:
+    """Show every lab, its hosts, how they run and where they listen."""
+    labs: list[dict[str, Any]] = [
+        {
+            "name": lab.name,
+            "release": lab.release.name,
+            "directory": str(lab.directory),
+            "fleet": str(lab.fleet_path),
+            "hosts": [host.describe() for host in lab.hosts()],
+        }
+        for lab in all_labs()
+    ]
+    if as_json:
+        console.data(json.dumps(labs, indent=2))
+        return
+    if not labs:
+        console.say("There is no lab. `gdsdeploy lab up` makes one.")
+    for lab in labs:
+        console.data(f"{lab['name']} ({lab['release']}) {lab['fleet']}")
+        for host in lab["hosts"]:
+            state = "running" if host["running"] else "stopped"
+            console.data(f"  {host['name']:<8} {host['kind']:<6} {host['runtime']:<15} {host['port']:<6} {state}")
+
+
+@command.command("ssh", context_settings={"ignore_unknown_options": True})
+@_lab
+@click.argument("host")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+def ssh_to(name: str, host: str, argv: tuple[str, ...]) -> None:
+    """Log in to HOST, or run a command there: gdsdeploy lab ssh gpu1 -- uname -r."""
+    lab = Lab(name)
+    lab.host(host)
+    run.become(ssh.command(lab.ssh_config, host, argv), doing=f"log in to {host}")
+
+
+@command.command()
+@_lab
+@click.argument("hosts", nargs=-1)
+@click.option("--kernel", metavar="RELEASE", help="Kernel as uname -r names it; the lock's, when not given.")
+@click.option("--version", metavar="DEBVERSION", help="Package version of that kernel's headers.")
+def plug(name: str, hosts: tuple[str, ...], kernel: str | None, version: str | None) -> None:
+    """Give VM hosts a stand-in for a GPU, so that the real nvidia.ko loads; all of them when none is named.
+
+    It is built for one kernel, and is there whenever the host runs that kernel, from now on.
+    """
+    lab = Lab(name)
+    if version and not kernel:
+        raise click.UsageError("--version needs --kernel")
+    chosen = [lab.host(host) for host in hosts] or [host for host in lab.hosts() if host.kind == "vm"]
+    if not chosen:
+        raise LabUnavailable(f"lab {name} has no VM host", hint=f"gdsdeploy lab up --lab {name} --vm 1")
+    for wanted in [standin.Kernel(kernel, version)] if kernel else standin.locked_kernels(lab):
+        standin.plug_all(lab, chosen, wanted)
+
+
+@command.command()
+@_lab
+@click.option("--purge", is_flag=True, help="Delete the cached base systems too, except those another lab uses.")
+def down(name: str, purge: bool) -> None:
+    """Stop the lab's hosts and delete everything the lab made."""
+    lab = Lab(name)
+    if not lab.directory.exists():
+        console.say(f"There is no lab {name}.")
+    lifecycle.down(lab)
+    if purge:
+        with console.step("Deleting cached base systems"):
+            kept = lifecycle.purge()
+        for entry in kept:
+            console.say(f"  kept {entry}: another lab uses it")

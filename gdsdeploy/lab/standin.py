@@ -1,0 +1,113 @@
+"""The stand-in GPU: a kernel module, built here at native speed and plugged into VM hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from gdsdeploy import console, run
+from gdsdeploy.errors import LabUnavailable, ProgramFailed
+from gdsdeploy.lab import archive as archives
+from gdsdeploy.lab import files, guest, images
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab, cache_directory
+
+_SOURCES = ("gds_lab_gpu.c", "Kbuild")
+#: Where a VM host keeps the module, apart from the kernel's own modules: it imitates hardware, so neither depmod
+#: nor an audit of installed modules should meet it, and it may be there before the kernel is.
+MODULE_DIRECTORY = "usr/local/lib/lab"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Debian kernel: its ``release`` (uname -r), and the package ``version`` of its headers or None for any."""
+
+    release: str
+    version: str | None = None
+
+    def __post_init__(self) -> None:
+        for text in (self.release, self.version or "0"):
+            if not re.fullmatch(r"[0-9][A-Za-z0-9.+~:-]*", text):
+                raise LabUnavailable(f"{text!r} is not a kernel release or version")
+
+
+def locked_kernels(lab: Lab) -> list[Kernel]:
+    """The kernels that the lab's lock file names.
+
+    Raises LabUnavailable when there is no lock, or it names none.
+    """
+    path = lab.fleet_path.with_name("gdsdeploy.lock")
+    hint = f"`gdsdeploy lock {lab.fleet_path}`, or name a kernel with --kernel."
+    if not path.is_file():
+        raise LabUnavailable(f"lab {lab.name} has no lock yet, so it is not known which kernel to plug for", hint=hint)
+    content = yaml.safe_load(path.read_text())
+    targets = content.get("targets") if isinstance(content, dict) else None
+    found: list[Kernel] = []
+    for target in (targets or {}).values():
+        kernel = target.get("kernel") if isinstance(target, dict) else None
+        if isinstance(kernel, dict) and isinstance(kernel.get("release"), str):
+            version = kernel.get("version")
+            found.append(Kernel(kernel["release"], version if isinstance(version, str) else None))
+    if not found:
+        raise LabUnavailable(f"{path} names no kernel", hint=hint)
+    return list(dict.fromkeys(found))
+
+
+def build(release: guest.Release, kernel: Kernel) -> Path:
+    """The module for ``kernel``; built when it is not cached.
+
+    Raises LabUnavailable when the archive has no such headers or the module does not compile.
+    """
+    archive = archives.controller_archive()
+    base = images.light_base(cache_directory(), release, archive)
+    sources = guest.data("standin")
+    digest = hashlib.sha256(b"".join((sources / name).read_bytes() for name in _SOURCES)).hexdigest()
+    name = f"standin-{kernel.release}-{(kernel.version or 'any').replace(':', '_')}-{digest[:12]}"
+
+    def make(work: Path) -> None:
+        arguments = [base, work, sources, kernel.release, kernel.version or ""]
+        argv = [*images.CONTAINED, "sh", (sources / "build.sh").as_posix(), *map(str, arguments)]
+        with console.step(f"Building the stand-in GPU for kernel {kernel.release}"):
+            try:
+                run.run(run.as_root(argv), doing=f"build the stand-in GPU for {kernel.release}", log=work / "log")
+            except ProgramFailed as error:
+                raise LabUnavailable(
+                    error.message, hint="The archive may no longer have this kernel's headers; name another kernel."
+                ) from error
+        for part in ("root", "upper", "work"):
+            files.remove_tree(work / part, within=work)
+
+    return files.cached(cache_directory(), name, make, what=f"the stand-in for {kernel.release}") / "gds_lab_gpu.ko"
+
+
+def plug(lab: Lab, host: Host, kernel_release: str, kernel_version: str | None = None) -> None:
+    """Give ``host`` a stand-in GPU under kernel ``kernel_release``, now if it runs and at each boot.
+
+    That kernel need not be installed yet.  Raises LabUnavailable for a light host, which has no kernel of its own.
+    """
+    plug_all(lab, [host], Kernel(kernel_release, kernel_version))
+
+
+def plug_all(lab: Lab, hosts: Sequence[Host], kernel: Kernel) -> None:
+    """:func:`plug` for several hosts."""
+    for host in hosts:
+        if host.kind != "vm":
+            raise LabUnavailable(f"{host.name} is a light host: it has no kernel of its own to load modules into")
+    module = build(lab.release, kernel)
+    content: dict[str, tuple[str | bytes, int]] = {
+        f"{MODULE_DIRECTORY}/{kernel.release}/gds_lab_gpu.ko": (module.read_bytes(), 0o644),
+        "etc/systemd/system/lab-gpu.service": (guest.data("guest/lab-gpu.service").read_text(), 0o644),
+    }
+    # Reloading and starting is what a boot would do; the unit's own conditions tell whether this kernel has one.
+    script = (
+        "tar --extract --directory=/ --no-overwrite-dir --same-permissions"
+        " && systemctl daemon-reload && systemctl enable --quiet --now lab-gpu.service"
+    )
+    for host in hosts:
+        with console.step(f"Plugging the stand-in GPU into {host.name} for kernel {kernel.release}"):
+            host.ssh(["sudo", "sh", "-c", script], input=guest.tar(content))

@@ -1,0 +1,28 @@
+# Builds the stand-in for one kernel in a throw-away copy of a light base system.
+# Runs on the controller as root, in private mount and process namespaces.
+# Arguments: base system, work folder, folder of sources, kernel release, package version of its headers or "".
+set -eu
+base=$1 work=$2 sources=$3 release=$4 version=$5
+root=$work/root
+
+mkdir "$root" "$work/upper" "$work/work"
+if ! mount -t overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/work" lab "$root" 2>/dev/null; then
+    cp -a --reflink=auto -T "$base" "$root"
+fi
+mount -t proc proc "$root/proc"
+mount -t tmpfs -o mode=0755 tmpfs "$root/dev"
+for node in null zero full random urandom tty; do
+    : >"$root/dev/$node"
+    mount --bind "/dev/$node" "$root/dev/$node"
+done
+ln -s /proc/self/fd "$root/dev/fd"
+mount -t tmpfs tmpfs "$root/mnt"
+cp "$sources/gds_lab_gpu.c" "$sources/Kbuild" "$root/mnt/"
+cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+
+chroot "$root" env DEBIAN_FRONTEND=noninteractive sh -euc '
+    apt-get update
+    apt-get install -y --no-install-recommends make "linux-headers-$1${2:+=$2}"
+    make -C "/lib/modules/$1/build" M=/mnt modules
+' build "$release" "$version"
+cp "$root/mnt/gds_lab_gpu.ko" "$work/"
