@@ -1,0 +1,187 @@
+"""Builds, signs and serves apt repositories on loopback.
+
+The layout, the signatures and the checksums are real ones, made with gpg and read by the product exactly as it reads
+Debian's; only the packages are small.  What cannot be had from a live archive can so be tried: an index that was
+tampered with, an expired one, a key that is not pinned, a package that vanished.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import http.server
+import lzma
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+#: A stanza: field → value, in the order in which it is written.
+Stanza = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A throw-away OpenPGP key in a GNUPGHOME of its own."""
+
+    home: Path
+    fingerprint: str
+    keyring: Path
+
+    @classmethod
+    def generate(cls, home: Path, name: str, *, expires: str = "never") -> Key:
+        """Make a signing key; its public half is exported to ``keyring``, as gpgv reads it."""
+        home.mkdir(mode=0o700, parents=True)
+        user = f"{name} <{name}@archive.example>"
+        _gpg(home, "--passphrase", "", "--quick-generate-key", user, "ed25519", "sign", expires)
+        listing = _gpg(home, "--with-colons", "--list-keys")
+        fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
+        keyring = home / "keyring.gpg"
+        _gpg(home, "--output", str(keyring), "--export", fingerprint)
+        return cls(home, fingerprint, keyring)
+
+    def clearsign(self, text: bytes) -> bytes:
+        return self._sign(text, "--clearsign")
+
+    def detached(self, text: bytes) -> bytes:
+        return self._sign(text, "--armor", "--detach-sign")
+
+    def armoured(self) -> str:
+        """The public key as people publish it."""
+        return _gpg(self.home, "--armor", "--export", self.fingerprint)
+
+    def forget(self) -> None:
+        """End the agent that gpg started for this home."""
+        subprocess.run(["gpgconf", "--homedir", self.home, "--kill", "all"], check=True)
+
+    def _sign(self, text: bytes, *how: str) -> bytes:
+        argv = ["gpg", "--homedir", self.home, "--batch", "--quiet", "--local-user", self.fingerprint, *how]
+        return subprocess.run(argv, input=text, check=True, capture_output=True).stdout
+
+
+def _gpg(home: Path, *arguments: str) -> str:
+    argv = ["gpg", "--homedir", home, "--batch", "--quiet", "--no-tty", "--pinentry-mode", "loopback", *arguments]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+@dataclass
+class Suite:
+    """One suite of an archive, before it is published; a name with ``/`` at its end makes a flat repository."""
+
+    name: str
+    #: component → stanzas; the component of a flat repository is ""
+    packages: dict[str, list[Stanza]] = field(default_factory=dict)
+    origin: str = "Debian"
+    codename: str | None = None
+    date: datetime = field(default_factory=lambda: datetime.now(UTC) - timedelta(hours=1))
+    valid_for: timedelta | None = timedelta(days=7)
+    by_hash: bool = True
+    #: endings of the package lists that are written
+    compressions: Sequence[str] = (".xz", ".gz")
+    #: Debian's security archive writes ``updates/main``
+    component_prefix: str = ""
+
+
+class Archive:
+    """A repository's folder."""
+
+    def __init__(self, root: Path, architecture: str = "amd64") -> None:
+        self.root = root
+        self.architecture = architecture
+        root.mkdir(parents=True, exist_ok=True)
+
+    def folder(self, suite: str) -> Path:
+        """Where the Release file of a suite lies."""
+        return self.root / suite.removeprefix("./") if suite.endswith("/") else self.root / "dists" / suite
+
+    def publish(self, suite: Suite, key: Key | None, *, detached: bool = False) -> None:
+        """Write package lists and a signed Release; without a key it stays unsigned."""
+        folder = self.folder(suite.name)
+        shutil.rmtree(folder / "by-hash", ignore_errors=True)
+        listed: list[str] = []
+        for component, stanzas in suite.packages.items():
+            text = "\n".join("".join(f"{k}: {v}\n" for k, v in stanza.items()) for stanza in stanzas).encode()
+            stem = f"{component}/binary-{self.architecture}/Packages" if component else "Packages"
+            for ending, data in (("", text), (".xz", lzma.compress(text)), (".gz", gzip.compress(text, mtime=0))):
+                listed.append(f" {hashlib.sha256(data).hexdigest()} {len(data)} {stem}{ending}")
+                if ending in suite.compressions:
+                    self._write(folder, stem + ending, data, suite.by_hash)
+        release = self._release(suite, listed)
+        for name in ("InRelease", "Release", "Release.gpg"):
+            (folder / name).unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if key is None or detached:
+            (folder / "Release").write_bytes(release)
+        if key is not None and detached:
+            (folder / "Release.gpg").write_bytes(key.detached(release))
+        elif key is not None:
+            (folder / "InRelease").write_bytes(key.clearsign(release))
+
+    def _release(self, suite: Suite, listed: Sequence[str]) -> bytes:
+        fields = {
+            "Origin": suite.origin,
+            "Label": suite.origin,
+            "Suite": suite.name,
+            "Codename": suite.codename or suite.name,
+            "Date": format_datetime(suite.date, usegmt=True),
+            "Architectures": f"all {self.architecture}",
+            "Components": " ".join(suite.component_prefix + c for c in suite.packages if c),
+        }
+        if suite.valid_for is not None:
+            fields["Valid-Until"] = format_datetime(suite.date + suite.valid_for, usegmt=True)
+        if suite.by_hash:
+            fields["Acquire-By-Hash"] = "yes"
+        lines = [f"{name}: {value}" for name, value in fields.items() if value]
+        return "\n".join([*lines, "MD5Sum:", " 0 0 not-used", "SHA256:", *listed, ""]).encode()
+
+    @staticmethod
+    def _write(folder: Path, name: str, data: bytes, by_hash: bool) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if by_hash:
+            named = path.parent / "by-hash" / "SHA256" / hashlib.sha256(data).hexdigest()
+            named.parent.mkdir(parents=True, exist_ok=True)
+            named.write_bytes(data)
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, *args: object, log: list[str], **kwargs: object) -> None:
+        self._log = log
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        self._log.append(format % args)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running web server."""
+
+    uri: str
+    #: a line for each request that it answered
+    log: list[str]
+
+
+@contextmanager
+def serve(root: Path) -> Iterator[Server]:
+    """Serve a folder on loopback."""
+    log: list[str] = []
+    handler = functools.partial(_Handler, directory=os.fspath(root), log=log)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield Server(f"http://127.0.0.1:{server.server_address[1]}", log)
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,261 @@
+"""Trust, from the pinned fingerprint to the package file: every link is broken once."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.repo.apt import Repository, read
+from gdsdeploy.repo.fetch import Fetcher
+from gdsdeploy.repo.packages import Universe
+from tests.repos.archive import Archive, Key, Server, Suite, serve
+from tests.repos.stack import package
+
+HELLO = package("hello", "1:2.10-3", depends="libc6 (>= 2.34)")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "www")
+
+
+@pytest.fixture
+def server(archive: Archive) -> Iterator[Server]:
+    with serve(archive.root) as running:
+        yield running
+
+
+def suite(name: str = "stable", **changes: object) -> Suite:
+    made = Suite(name, {"main": [HELLO]})
+    for key, value in changes.items():
+        setattr(made, key, value)
+    return made
+
+
+def fetch(server: Server, key: Key, name: str = "stable", *, components: tuple[str, ...] = ("main",)) -> Universe:
+    repository = Repository("test", server.uri, (name,), components, key.keyring, (key.fingerprint,), "/k.gpg")
+    with Fetcher(sleep=lambda seconds: None) as fetcher:
+        return read(fetcher, [repository], "amd64")[0]
+
+
+def test_a_signed_suite_is_read(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    (found,) = fetch(server, key).named("hello")
+    assert (found.version, found.origin, found.suite, found.component) == ("1:2.10-3", "debian", "stable", "main")
+    assert found.sha256 == HELLO["SHA256"]
+
+
+def test_release_with_a_detached_signature_is_read(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key, detached=True)
+    assert fetch(server, key).named("hello")
+
+
+def test_a_flat_repository_is_read(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(Suite("x86_64/", {"": [HELLO]}, origin="NVIDIA", by_hash=False, compressions=(".gz",)), key)
+    (found,) = fetch(server, key, "x86_64/", components=()).named("hello")
+    assert (found.origin, found.component) == ("nvidia", "")
+
+
+def test_an_armoured_keyring_is_read(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
+    archive.publish(suite(), key)
+    armoured = tmp_path / "key.asc"
+    armoured.write_text(key.armoured())
+    assert fetch(server, Key(key.home, key.fingerprint, armoured)).named("hello")
+
+
+def test_package_lists_are_taken_by_hash_where_that_is_offered(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    fetch(server, key)
+    lists = [line for line in server.log if "Packages" in line or "by-hash" in line]
+    assert len(lists) == 1
+    assert "/by-hash/SHA256/" in lists[0]
+
+
+def test_a_list_that_is_known_is_not_fetched_again(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    fetch(server, key)
+    server.log.clear()
+    fetch(server, key)
+    assert [line.split()[1] for line in server.log] == ["/dists/stable/InRelease"]
+
+
+def test_a_damaged_cache_is_fetched_anew(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
+    archive.publish(suite(), key)
+    fetch(server, key)
+    (cached,) = (path for path in (tmp_path / "cache" / "repo").rglob("*") if path.is_file())
+    cached.write_bytes(b"x" * cached.stat().st_size)
+    assert fetch(server, key).named("hello")
+
+
+def test_a_tampered_release_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    path = archive.folder("stable") / "InRelease"
+    path.write_bytes(path.read_bytes().replace(b"Label: Debian", b"Label: debian"))
+    with pytest.raises(RepositoryUntrusted, match=r"dists/stable/InRelease.*\n.*changed after key"):
+        fetch(server, key)
+
+
+def test_text_before_the_signed_text_is_not_read(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    path = archive.folder("stable") / "InRelease"
+    path.write_bytes(b"Valid-Until: Thu, 01 Jan 1970 00:00:00 GMT\n\n" + path.read_bytes())
+    assert fetch(server, key).named("hello")
+
+
+def test_a_tampered_detached_release_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key, detached=True)
+    path = archive.folder("stable") / "Release"
+    path.write_bytes(path.read_bytes() + b"X: y\n")
+    with pytest.raises(RepositoryUntrusted, match="dists/stable/Release"):
+        fetch(server, key)
+
+
+def test_a_signature_by_a_key_that_is_not_in_the_keyring_is_refused(
+    archive: Archive, server: Server, key: Key, other_key: Key
+) -> None:
+    archive.publish(suite(), other_key)
+    with pytest.raises(RepositoryUntrusted, match="not in the keyring"):
+        fetch(server, key)
+
+
+def test_a_key_of_the_keyring_that_is_not_pinned_is_refused(
+    archive: Archive, server: Server, key: Key, other_key: Key, tmp_path: Path
+) -> None:
+    archive.publish(suite(), other_key)
+    both = tmp_path / "both.gpg"
+    both.write_bytes(key.keyring.read_bytes() + other_key.keyring.read_bytes())
+    with pytest.raises(RepositoryUntrusted, match=f"{other_key.fingerprint}, which is not one of the pinned"):
+        fetch(server, Key(key.home, key.fingerprint, both))
+
+
+def test_an_expired_key_is_refused(archive: Archive, server: Server, tmp_path: Path) -> None:
+    short = Key.generate(tmp_path / "short", "short", expires="seconds=1")
+    try:
+        archive.publish(suite(), short)
+        time.sleep(1.5)
+        with pytest.raises(RepositoryUntrusted, match="the key has expired"):
+            fetch(server, short)
+    finally:
+        short.forget()
+
+
+def test_an_unsigned_repository_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), None)
+    with pytest.raises(RepositoryUnusable, match=r"neither InRelease nor Release with Release\.gpg"):
+        fetch(server, key)
+
+
+def test_an_unsigned_text_in_place_of_a_signed_one_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), None)
+    folder = archive.folder("stable")
+    (folder / "Release").rename(folder / "InRelease")
+    with pytest.raises(RepositoryUntrusted, match="it is not signed"):
+        fetch(server, key)
+
+
+def test_an_expired_index_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(date=datetime.now(UTC) - timedelta(days=8)), key)
+    with pytest.raises(RepositoryUntrusted, match="InRelease: this index was valid until"):
+        fetch(server, key)
+
+
+def test_an_index_from_the_future_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(date=datetime.now(UTC) + timedelta(days=1)), key)
+    with pytest.raises(RepositoryUntrusted, match="this index is dated"):
+        fetch(server, key)
+
+
+def test_another_suites_index_under_this_name_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite("oldstable"), key)
+    archive.folder("oldstable").rename(archive.folder("stable"))
+    with pytest.raises(RepositoryUntrusted, match="the index of oldstable, not of stable"):
+        fetch(server, key)
+
+
+def test_a_tampered_package_list_is_refused(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    for path in archive.root.rglob("by-hash/SHA256/*"):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(RepositoryUntrusted, match=r"by-hash/SHA256/.*not the file that the signed index names"):
+        fetch(server, key)
+
+
+def test_a_longer_package_list_is_refused_without_reading_it_all(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(by_hash=False, compressions=(".gz",)), key)
+    (path,) = archive.root.rglob("Packages.gz")
+    path.write_bytes(path.read_bytes() + b"\0" * 5_000_000)
+    with pytest.raises(RepositoryUntrusted, match=r"Packages\.gz: longer than the"):
+        fetch(server, key)
+
+
+def test_a_package_list_that_is_gone_is_named(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    for path in archive.root.rglob("Packages*"):
+        path.unlink()
+    for path in archive.root.rglob("by-hash/SHA256/*"):
+        path.unlink()
+    with pytest.raises(RepositoryUnusable, match="main/binary-amd64/Packages: the signed index names this list, but"):
+        fetch(server, key)
+
+
+def test_the_next_compression_is_taken_where_the_best_is_gone(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(compressions=(".gz",)), key)
+    assert fetch(server, key).named("hello")
+
+
+def test_a_component_that_the_suite_lacks_is_named(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    with pytest.raises(RepositoryUnusable, match="stable has no component non-free; it has main"):
+        fetch(server, key, components=("main", "non-free"))
+
+
+def test_a_suite_that_is_not_there_is_named(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite(), key)
+    with pytest.raises(RepositoryUnusable, match="dists/trixie/: there is neither InRelease"):
+        fetch(server, key, "trixie")
+
+
+def test_a_missing_keyring_is_named(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
+    archive.publish(suite(), key)
+    with pytest.raises(RepositoryUnusable, match=r"none\.gpg: there is no such keyring"):
+        fetch(server, Key(key.home, key.fingerprint, tmp_path / "none.gpg"))
+
+
+def test_a_server_that_does_not_answer_is_named_after_three_tries(key: Key) -> None:
+    waited: list[float] = []
+    repository = Repository("t", "http://127.0.0.1:9", ("s",), ("main",), key.keyring, (key.fingerprint,), "/k")
+    with Fetcher(sleep=waited.append) as fetcher, pytest.raises(RepositoryUnusable, match=r"127\.0\.0\.1:9.*3 tries"):
+        read(fetcher, [repository], "amd64")
+    assert waited == [0.5, 1.0]
+
+
+def test_a_repository_on_disk_is_read(archive: Archive, key: Key) -> None:
+    archive.publish(suite(), key)
+    assert fetch(Server(archive.root.as_uri(), []), key).named("hello")
+
+
+def test_a_tampered_package_is_refused(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
+    """With a real package made by dpkg-deb, one byte of which is changed after the index was signed."""
+    control = tmp_path / "build" / "DEBIAN" / "control"
+    control.parent.mkdir(parents=True)
+    control.write_text("Package: hello\nVersion: 1\nArchitecture: all\nMaintainer: T <t@example.org>\nDescription: t\n")
+    pool = archive.root / "pool"
+    pool.mkdir()
+    subprocess.run(["dpkg-deb", "--build", control.parents[1], pool / "hello.deb"], check=True, capture_output=True)
+    data = (pool / "hello.deb").read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    uri = f"{server.uri}/pool/hello.deb"
+    with Fetcher(tmp_path / "first") as fetcher:
+        assert fetcher.file(uri, sha256=sha256, size=len(data)).read_bytes() == data
+    (pool / "hello.deb").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with Fetcher(tmp_path / "second") as fetcher, pytest.raises(RepositoryUntrusted, match=r"pool/hello\.deb"):
+        fetcher.file(uri, sha256=sha256, size=len(data))
+    assert not [path for path in (tmp_path / "second").rglob("*") if path.is_file()]
