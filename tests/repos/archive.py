@@ -178,7 +178,7 @@ def serve(root: Path) -> Iterator[Server]:
     log: list[str] = []
     handler = functools.partial(_Handler, directory=os.fspath(root), log=log)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield Server(f"http://127.0.0.1:{server.server_address[1]}", log)

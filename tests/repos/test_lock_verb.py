@@ -1,0 +1,339 @@
+"""``gdsdeploy lock`` from the command line down to a served archive."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gdsdeploy import lockfile
+from gdsdeploy.cli import main
+from gdsdeploy.errors import (
+    FleetInvalid,
+    LockInvalid,
+    LockStale,
+    NoSolution,
+    RepositoryUntrusted,
+    RepositoryUnusable,
+)
+from tests.repos.conftest import Debian
+from tests.repos.stack import TRIXIE, gds, kernel, open_driver, proprietary_driver, suites, without
+
+
+def run(*arguments: object) -> int:
+    """The exit code of ``gdsdeploy`` with these arguments."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def plain(text: str) -> str:
+    """Without terminal colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_lock_writes_the_newest_admitted_stack(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    target = lockfile.read(debian.fleet.parent / "gdsdeploy.lock").targets["gds"]
+    assert (target.kernel.release, target.kernel.version) == ("6.12.94+deb13-amd64", "6.12.94-1")
+    assert (target.driver.version, target.driver.flavour) == ("550.163.01", "open")
+    assert (target.driver.source_tree, target.driver.dkms_name) == (
+        "/usr/src/nvidia-current-open-550.163.01",
+        "nvidia-current-open",
+    )
+    assert target.nvidia_fs is not None
+    assert (target.nvidia_fs.version, target.nvidia_fs.source_tree) == ("2.19.7", "/usr/src/nvidia-fs-2.19.7")
+    assert target.libcufile.version == "1.9.1.3"
+    assert {(r.what, r.rule) for r in target.refused} == {
+        ("kernel 6.12.107+deb13-amd64", "driver-550-pci-resize"),
+        ("kernel 6.12.100+deb13-amd64", "kernel-headers"),
+    }
+    assert [i.suite for i in target.indices] == ["trixie", "trixie-updates", "trixie-security"]
+    assert {i.signed_by for i in target.indices} == {debian.key.fingerprint}
+    out = capsys.readouterr()
+    assert re.search(r"^gds +debian-13 x86_64 +6\.12\.94\+deb13-amd64 +550\.163\.01 \(open\)", out.out, re.MULTILINE)
+    assert "nvidia-fs-vm-io" in out.err
+
+
+def test_what_the_lock_holds_and_where_it_is_needed(debian: Debian) -> None:
+    assert run("lock", debian.fleet) == 0
+    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
+    where = {package.package: package.needed_by for package in target.packages}
+    assert where == {
+        "dkms": "build",
+        "firmware-nvidia-gsp": "both",
+        "gds-tools": "host",
+        "glx-alternative-nvidia": "both",
+        "libcuda1": "host",
+        "libcufile0": "host",
+        "libnvidia-ml1": "host",
+        "libnvidia-ptxjitcompiler1": "host",
+        "linux-headers-6.12.94+deb13-amd64": "build",
+        "linux-headers-6.12.94+deb13-common": "build",
+        "linux-image-6.12.94+deb13-amd64": "both",
+        "linux-kbuild-6.12.94+deb13": "build",
+        "nvidia-alternative": "both",
+        "nvidia-fs-dkms": "build",
+        "nvidia-installer-cleanup": "build",
+        "nvidia-kernel-common": "both",
+        "nvidia-modprobe": "both",
+        "nvidia-open-kernel-dkms": "build",
+        "nvidia-open-kernel-support": "both",
+        "nvidia-smi": "host",
+        "nvidia-support": "host",
+        "update-glx": "both",
+    }
+    parts = {package.package: package.part for package in target.packages}
+    assert parts["firmware-nvidia-gsp"] == "companion"
+    assert parts["linux-kbuild-6.12.94+deb13"] == "kernel-headers"
+    assert parts["nvidia-alternative"] == "driver-userland"
+    assert parts["update-glx"] == "support"
+
+
+def test_a_second_lock_changes_nothing_even_when_the_indices_are_newer(
+    debian: Debian, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("lock", debian.fleet) == 0
+    path = lockfile.beside(debian.fleet)
+    before = path.stat()
+    later = suites(TRIXIE)
+    for suite in later:
+        suite.date = datetime.now(UTC) - timedelta(minutes=5)
+    debian.publish(later)
+    capsys.readouterr()
+    assert run("lock", debian.fleet) == 0
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert path.stat().st_ino == before.st_ino
+    assert "Nothing changed" in capsys.readouterr().err
+
+
+def test_the_same_input_gives_the_same_bytes(debian: Debian) -> None:
+    path = lockfile.beside(debian.fleet)
+    assert run("lock", debian.fleet) == 0
+    first = path.read_bytes()
+    path.unlink()
+    assert run("lock", debian.fleet) == 0
+    assert path.read_bytes() == first
+
+
+def test_the_change_list_names_what_moved(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    newer = [
+        *without(TRIXIE, *(p["Package"] for p in gds("2.19.7", "1.9.1.3", "12.4.1", "2"))),
+        *gds("2.19.7", "1.9.1.3", "12.4.1", "3"),
+        *kernel("6.12.99+deb13", "6.12.99-1"),
+    ]
+    debian.publish(suites(newer))
+    capsys.readouterr()
+    assert run("lock", debian.fleet) == 0
+    out = capsys.readouterr().out
+    assert "  kernel 6.12.94+deb13-amd64 → 6.12.99+deb13-amd64\n" in out
+    assert "  linux-image-6.12.94+deb13-amd64 6.12.94-1 (removed)\n" in out
+    assert "  linux-image-6.12.99+deb13-amd64 6.12.99-1 (added)\n" in out
+    assert "  nvidia-fs-dkms 2.19.7~12.4.1-2 → 2.19.7~12.4.1-3 (upgraded)\n" in out
+
+
+def test_json_is_one_object_on_stdout(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", "--json", debian.fleet) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["changed"] is True
+    assert found["profiles"]["gds"]["kernel"] == "6.12.94+deb13-amd64"
+    assert found["digest"] == lockfile.read(lockfile.beside(debian.fleet)).digest
+    assert [warning["rule"] for warning in found["warnings"]] == ["nvidia-fs-vm-io"]
+    assert {change["what"] for change in found["changes"]} >= {"kernel", "driver", "libcuda1"}
+
+
+def test_a_package_outside_the_stack_is_required_but_not_locked(
+    debian: Debian, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debian.publish(suites(without(TRIXIE, "gcc-14")))
+    assert run("lock", debian.fleet) == NoSolution.exit_code
+    assert "linux-headers-6.12.94+deb13-amd64 6.12.94-1 needs gcc-14, of which the repositories have nothing" in plain(
+        capsys.readouterr().err
+    )
+    assert not lockfile.beside(debian.fleet).exists()
+
+
+def test_the_proprietary_flavour_with_a_linking_nvidia_fs_has_no_solution(
+    debian: Debian, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debian.write_fleet("{os: debian-13, driver: {version: '550', flavour: proprietary}}")
+    assert run("lock", debian.fleet) == NoSolution.exit_code
+    err = plain(capsys.readouterr().err)
+    reasons = [line for line in err.splitlines() if line.startswith("  - ")]
+    assert reasons[0].startswith("  - [nvidia-fs-open-only] nvidia-fs 2.17.5 and newer links against symbols")
+    assert reasons[1].startswith("  - [driver-550-pci-resize]")
+    assert "nearest: driver 550.163.01 (proprietary), kernel 6.12.94+deb13-amd64, nvidia-fs 2.19.7" in err
+
+
+def test_a_kernel_without_headers_is_explained(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    debian.write_fleet("{os: debian-13, kernel: '6.12.100'}")
+    assert run("lock", debian.fleet) == NoSolution.exit_code
+    err = plain(capsys.readouterr().err)
+    assert "[kernel-headers] kernel 6.12.100+deb13-amd64: The repositories have the image, but no linux-headers" in err
+
+
+def test_a_pin_that_nothing_fits_says_what_is_on_offer(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    debian.write_fleet("{os: debian-13, driver: '580', nvidia_fs: '>=2.25'}")
+    assert run("lock", debian.fleet) == NoSolution.exit_code
+    err = plain(capsys.readouterr().err)
+    assert "[pin] the pin driver: '580' admits nothing that is on offer: 550.163.01" in err
+    assert "[pin] the pin nvidia_fs: '>=2.25' admits nothing that is on offer: 2.19.7" in err
+
+
+def test_userland_follows_the_driver_when_the_archive_has_a_newer_one(debian: Debian) -> None:
+    """Bookworm's state: security updated the proprietary driver and its userland, but not the open modules."""
+    both = [*TRIXIE, *proprietary_driver("550.200.01", "0+deb13u1")]
+    debian.publish(suites(both))
+    assert run("lock", debian.fleet) == 0
+    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
+    versions = {p.package: p.version for p in target.packages}
+    assert versions["libcuda1"] == versions["firmware-nvidia-gsp"] == versions["nvidia-alternative"] == "550.163.01-2"
+
+
+def test_a_driver_without_its_firmware_gives_way_to_an_older_one(debian: Debian) -> None:
+    newer = [*open_driver("550.200.01", "1"), *without(proprietary_driver("550.200.01", "1"), "firmware-nvidia-gsp")]
+    debian.publish(suites([*TRIXIE, *newer]))
+    assert run("lock", debian.fleet) == 0
+    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
+    assert target.driver.version == "550.163.01"
+    (refused,) = [r for r in target.refused if r.rule == "dependencies"]
+    assert refused.what == "driver 550.200.01 (open)"
+    assert "firmware-nvidia-gsp" in refused.words
+
+
+def test_mode_compat_has_no_nvidia_fs(debian: Debian) -> None:
+    debian.write_fleet("{os: debian-13, mode: compat}")
+    assert run("lock", debian.fleet) == 0
+    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
+    assert target.nvidia_fs is None
+    assert "nvidia-fs-dkms" not in {p.package for p in target.packages}
+
+
+def test_rdma_adds_libcufiles_own_library(debian: Debian) -> None:
+    debian.write_fleet("{os: debian-13, rdma: peermem}")
+    assert run("lock", debian.fleet) == 0
+    target = lockfile.read(lockfile.beside(debian.fleet)).targets["gds"]
+    assert "libcufile-rdma1" in {p.package for p in target.packages}
+
+
+def test_a_system_that_is_not_served_is_one_clear_error(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    debian.write_fleet("{os: ubuntu-24.04}")
+    assert run("lock", debian.fleet) == NoSolution.exit_code
+    assert "ubuntu-24.04 cannot be locked yet" in plain(capsys.readouterr().err)
+
+
+def test_a_system_that_is_unknown_lists_the_known(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    debian.write_fleet("{os: plan-9}")
+    assert run("lock", debian.fleet) == FleetInvalid.exit_code
+    assert "debian-13" in plain(capsys.readouterr().err)
+
+
+def test_a_tampered_index_leaves_no_lock(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    path = debian.archive.folder("trixie-security") / "InRelease"
+    path.write_bytes(path.read_bytes().replace(b"Origin: Debian", b"Origin: Debiam"))
+    assert run("lock", debian.fleet) == RepositoryUntrusted.exit_code
+    assert "dists/trixie-security/InRelease" in plain(capsys.readouterr().err)
+    assert not lockfile.beside(debian.fleet).exists()
+
+
+def test_an_archive_that_does_not_answer_is_named(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    debian.fleet.write_text(re.sub(r"uri: '[^']*'", "uri: 'file:///nonexistent'", debian.fleet.read_text()))
+    assert run("lock", debian.fleet) == RepositoryUnusable.exit_code
+    assert "file:///nonexistent/dists/trixie/" in plain(capsys.readouterr().err)
+
+
+# ── --check ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_check_passes_on_a_fresh_lock_and_writes_nothing(debian: Debian) -> None:
+    assert run("lock", debian.fleet) == 0
+    before = lockfile.beside(debian.fleet).stat().st_mtime_ns
+    assert run("lock", "--check", debian.fleet) == 0
+    assert lockfile.beside(debian.fleet).stat().st_mtime_ns == before
+
+
+def test_check_without_a_lock_says_how_to_get_one(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", "--check", debian.fleet) == LockInvalid.exit_code
+    assert "Run `gdsdeploy lock`" in plain(capsys.readouterr().err)
+
+
+def test_check_names_a_package_that_vanished(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    debian.publish(suites(without(TRIXIE, *(p["Package"] for p in kernel("6.12.94+deb13", "6.12.94-1")))))
+    capsys.readouterr()
+    assert run("lock", "--check", "--json", debian.fleet) == LockStale.exit_code
+    out = capsys.readouterr()
+    reasons = json.loads(out.out)["reasons"]
+    assert {(r["difference"], r["subject"]) for r in reasons} == {
+        ("PACKAGE_GONE", "linux-headers-6.12.94+deb13-amd64"),
+        ("PACKAGE_GONE", "linux-headers-6.12.94+deb13-common"),
+        ("PACKAGE_GONE", "linux-image-6.12.94+deb13-amd64"),
+        ("PACKAGE_GONE", "linux-kbuild-6.12.94+deb13"),
+    }
+    assert "package no longer in its repository linux-image-6.12.94+deb13-amd64" in plain(out.err)
+
+
+def test_check_names_a_package_that_was_replaced_under_its_version(debian: Debian) -> None:
+    assert run("lock", debian.fleet) == 0
+    other = [{**p, "SHA256": "0" * 64} if p["Package"] == "libcuda1" else p for p in TRIXIE]
+    debian.publish(suites(other))
+    assert run("lock", "--check", debian.fleet) == LockStale.exit_code
+
+
+def test_check_refuses_an_expired_index(debian: Debian) -> None:
+    assert run("lock", debian.fleet) == 0
+    old = suites(TRIXIE)
+    old[1].date = datetime.now(UTC) - timedelta(days=30)
+    debian.publish(old)
+    assert run("lock", "--check", debian.fleet) == RepositoryUntrusted.exit_code
+
+
+def test_check_names_a_pin_that_changed(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    debian.write_fleet("{os: debian-13, kernel: '6.12.94'}")
+    assert run("lock", "--check", debian.fleet) == LockStale.exit_code
+    assert "pin kernel: the fleet file says 6.12.94, the lock has newest" in plain(capsys.readouterr().err)
+
+
+def test_a_lock_that_was_edited_by_hand_is_resolved_anew(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", debian.fleet) == 0
+    path = lockfile.beside(debian.fleet)
+    good = path.read_text()
+    path.write_text(good.replace("550.163.01-2", "550.163.01-9", 1))
+    assert run("lock", "--check", debian.fleet) == LockInvalid.exit_code
+    assert "edited by hand" in plain(capsys.readouterr().err)
+    assert run("lock", debian.fleet) == 0
+    assert path.read_text() == good
+
+
+def test_a_lock_of_a_newer_major_is_not_overwritten(debian: Debian) -> None:
+    assert run("lock", debian.fleet) == 0
+    path = lockfile.beside(debian.fleet)
+    value = yaml.safe_load(path.read_text()) | {"lock_version": "9.0"}
+    path.write_text(yaml.safe_dump(value))
+    assert run("lock", debian.fleet) == LockInvalid.exit_code
+    assert yaml.safe_load(path.read_text())["lock_version"] == "9.0"
+
+
+def test_an_interrupted_write_leaves_the_old_lock(
+    debian: Debian, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert run("lock", debian.fleet) == 0
+    path = lockfile.beside(debian.fleet)
+    before = path.read_bytes()
+    lock = lockfile.read(path)
+
+    def stop(self: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        lockfile.write(path, lock)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob(".gdsdeploy.lock*"))
