@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PLAIN, SUDOER, Sshd, free_port, keygen
+from loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
 
 from gdsdeploy import transport
 from gdsdeploy.answer import Answer, Endpoint

@@ -1,0 +1,128 @@
+"""The report as one self-contained HTML file: no remote assets; readable in light, dark and print and by keyboard."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from gdsdeploy import __version__, resources
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding, worst
+from gdsdeploy.report.model import ORDER, SYMBOLS, WORDS, HostReport, Report, by_verdict, check_id, sentence, subject
+from gdsdeploy.report.text import PATH_CHECK
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One host × one check: the worst of its findings, or nothing when the host did not run it."""
+
+    verdict: str
+    #: fragment of the finding it leads to
+    target: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A host with its number, which makes the fragments of the page."""
+
+    number: int
+    host: HostReport
+    cells: tuple[Cell | None, ...]
+    findings: tuple[tuple[str, Finding], ...]
+    paths: tuple[tuple[str, Finding], ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The same finding on one or more hosts: what has to be done once is shown once."""
+
+    finding: Finding
+    #: (host, fragment of its finding)
+    hosts: tuple[tuple[str, str], ...]
+
+
+def render(report: Report) -> str:
+    """The whole page."""
+    checks = report.checks()
+    rows = [_row(number, host, checks) for number, host in enumerate(report.hosts)]
+    return _template().render(
+        report=report,
+        sentence=sentence(report),
+        tool=f"gdsdeploy {__version__}",
+        checks=checks,
+        rows=rows,
+        problems=[*_problems(rows)],
+        order=ORDER,
+        symbols=SYMBOLS,
+        words=WORDS,
+    )
+
+
+def _row(number: int, host: HostReport, checks: list[str]) -> Row:
+    numbered = [(f"h{number}f{place}", finding) for place, finding in enumerate(host.findings)]
+    cells: list[Cell | None] = []
+    for check in checks:
+        found = [(target, finding) for target, finding in numbered if check_id(finding) == check]
+        if not found:
+            cells.append(None)
+            continue
+        verdict = worst([finding for _, finding in found])
+        target, finding = next(item for item in found if item[1].verdict == verdict)
+        cells.append(Cell(verdict, target, f"{host.host}: {finding.check}: {WORDS[verdict]}"))
+    places = {id(finding): target for target, finding in numbered}
+    return Row(
+        number=number,
+        host=host,
+        cells=tuple(cells),
+        findings=tuple((places[id(finding)], finding) for finding in by_verdict(host.findings)),
+        paths=tuple((subject(f), f) for f in host.findings if f.check.startswith(PATH_CHECK)),
+    )
+
+
+def _problems(rows: list[Row]) -> Iterator[Problem]:
+    for verdict in (FAIL, UNKNOWN):
+        seen: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+        first: dict[tuple[str, str, str], Finding] = {}
+        for row in rows:
+            for target, finding in row.findings:
+                if finding.verdict == verdict:
+                    key = (finding.check, finding.expected, finding.found)
+                    first.setdefault(key, finding)
+                    seen.setdefault(key, []).append((row.host.host, target))
+        for key, hosts in seen.items():
+            yield Problem(first[key], tuple(hosts))
+
+
+def _fit(value: object) -> object:
+    """HTML has no control characters, and a host may have said some."""
+    return _CONTROL.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _code(text: str) -> Markup:
+    """What stands between backticks is a command."""
+    parts = [escape(_CONTROL.sub("\ufffd", part)) for part in text.split("`")]
+    if len(parts) % 2 == 0:
+        return Markup("`").join(parts)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+
+
+@functools.cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(resources.templates()),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_fit,
+    )
+    environment.globals["PASS"] = PASS
+    environment.filters["code"] = _code
+    return environment.get_template("report.html.j2")

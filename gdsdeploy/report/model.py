@@ -1,0 +1,111 @@
+"""A validation's result: one verdict per host with everything behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding, worst
+
+#: A host that gave no evidence: nothing is known about it, and that is not the same as a check that could not tell.
+UNREACHABLE = "unreachable"
+
+#: From the worst on; a host's verdict and the fleet's are the first one that occurs.
+ORDER = (FAIL, UNREACHABLE, UNKNOWN, PASS)
+
+#: Verdict → what people read; the symbol and the word always go together, and colour never stands alone.
+SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", UNREACHABLE: "!"}
+WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", UNREACHABLE: "UNREACHABLE"}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why there is no evidence from a host: the error's class, its words, its next step and its exit code."""
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """One host: either ``findings`` or ``trouble``."""
+
+    host: str
+    profile: str
+    findings: tuple[Finding, ...] = ()
+    trouble: Trouble | None = None
+    #: Boot the evidence is from, as /proc/sys/kernel/random/boot_id has it.
+    boot_id: str = ""
+    #: (part of the stack, what runs), e.g. ("driver", "550.163.01 open"), in the order of reading.
+    stack: tuple[tuple[str, str], ...] = ()
+    #: Collectors that did not come to their end, each as one sentence.
+    gaps: tuple[str, ...] = ()
+    #: From the first packet to the last.
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        return UNREACHABLE if self.trouble else worst(list(self.findings))
+
+    def count(self, verdict: str) -> int:
+        """Number of findings with that verdict."""
+        return sum(finding.verdict == verdict for finding in self.findings)
+
+    def of(self, verdict: str) -> list[Finding]:
+        """The findings with that verdict."""
+        return [finding for finding in self.findings if finding.verdict == verdict]
+
+
+@dataclass(frozen=True)
+class Report:
+    """One validation run."""
+
+    #: the fleet file, as the user named it
+    fleet: str
+    lock_digest: str
+    #: RFC 3339, UTC: when it began
+    when: str
+    hosts: tuple[HostReport, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of any host; no hosts prove nothing."""
+        found = {host.verdict for host in self.hosts}
+        return next((verdict for verdict in ORDER if verdict in found), UNKNOWN)
+
+    def count(self, verdict: str) -> int:
+        """Number of hosts with that verdict."""
+        return sum(host.verdict == verdict for host in self.hosts)
+
+    def checks(self) -> list[str]:
+        """Ids of all checks without their subjects, in the order in which the hosts ran them."""
+        return list(dict.fromkeys(check_id(finding) for host in self.hosts for finding in host.findings))
+
+
+def check_id(finding: Finding) -> str:
+    """The check without its subject: ``storage.path`` of ``storage.path:/mnt/nvme``."""
+    return finding.check.partition(":")[0]
+
+
+def subject(finding: Finding) -> str:
+    """What a check that runs per subject looked at; empty for the others."""
+    return finding.check.partition(":")[2]
+
+
+def trouble_from(error: GdsError) -> Trouble:
+    """An error as a report keeps it."""
+    return Trouble(type(error).__name__, error.message, error.hint or "", error.exit_code)
+
+
+def sentence(report: Report) -> str:
+    """The outcome in one line: ``2 of 3 hosts pass, 1 FAIL``."""
+    others = [f"{report.count(v)} {WORDS[v]}" for v in ORDER if v != PASS and report.count(v)]
+    return ", ".join([f"{report.count(PASS)} of {len(report.hosts)} hosts pass", *others])
+
+
+def by_verdict(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first, otherwise in their order."""
+    return sorted(findings, key=lambda finding: ORDER.index(finding.verdict))

@@ -1,0 +1,91 @@
+"""The report for a terminal: the fleet first, then what failed and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rich.table import Table
+from rich.text import Text
+
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, sentence, subject
+
+STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", UNREACHABLE: "bold magenta"}
+#: The check whose findings say which path a mount takes.
+PATH_CHECK = "storage.path:"
+#: What a host says is shown, never obeyed by the terminal.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: Lines of evidence shown for one finding; the other formats have all of them.
+EVIDENCE_LINES = 5
+
+
+def fleet_table(report: Report) -> Table:
+    """One row per host: verdict, counts, what runs and the path of each mount."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("host", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for verdict in (PASS, FAIL, UNKNOWN):
+        table.add_column(SYMBOLS[verdict], justify="right", no_wrap=True)
+    table.add_column("runs", overflow="fold")
+    table.add_column("storage paths", overflow="fold")
+    for host in report.hosts:
+        table.add_row(
+            Text(_plain(host.host), style="bold"),
+            Text(f"{SYMBOLS[host.verdict]} {WORDS[host.verdict]}", style=STYLES[host.verdict]),
+            *(Text("-" if host.trouble else str(host.count(verdict))) for verdict in (PASS, FAIL, UNKNOWN)),
+            Text(_plain(", ".join(f"{name} {value}" for name, value in host.stack)) or "-"),
+            Text(_plain("\n".join(_paths(host))) or "-"),
+        )
+    return table
+
+
+def details(report: Report) -> str:
+    """Everything that did not pass, each with expected, found and the next step; then the outcome in one line."""
+    lines: list[str] = []
+    for host in report.hosts:
+        block = list(_host(host))
+        if block:
+            lines += ["", *block]
+    return _plain("\n".join([*lines, "", sentence(report)]))
+
+
+def _plain(text: str) -> str:
+    return _CONTROL.sub("\ufffd", text)
+
+
+def _paths(host: HostReport) -> list[str]:
+    """Each mount with its verdict and the first words of what was found; the reason follows in the details."""
+    found = [item for item in host.findings if item.check.startswith(PATH_CHECK)]
+    return [f"{SYMBOLS[item.verdict]} {subject(item)} {re.split('[:;,(]', item.found)[0].strip()}" for item in found]
+
+
+def _host(host: HostReport) -> Iterator[str]:
+    if host.trouble:
+        yield f"{SYMBOLS[UNREACHABLE]} {host.host}: {host.trouble.kind}"
+        yield from _field("", host.trouble.message)
+        yield from _field("what to do", host.trouble.hint)
+    for verdict in (FAIL, UNKNOWN):
+        for finding in host.of(verdict):
+            yield from _finding(host, finding)
+    for gap in host.gaps:
+        yield f"  {host.host}: evidence is incomplete: {gap}"
+
+
+def _finding(host: HostReport, finding: Finding) -> Iterator[str]:
+    yield f"{SYMBOLS[finding.verdict]} {host.host}: {finding.check} ({WORDS[finding.verdict]})"
+    yield from _field("", finding.title)
+    yield from _field("expected", finding.expected)
+    yield from _field("found", finding.found)
+    yield from _field("what to do", finding.hint)
+    for line in finding.evidence[:EVIDENCE_LINES]:
+        yield f"    | {line}"
+    if len(finding.evidence) > EVIDENCE_LINES:
+        yield f"    | and {len(finding.evidence) - EVIDENCE_LINES} more lines (see --html or --json)"
+
+
+def _field(name: str, text: str) -> Iterator[str]:
+    """A value under its name, continued lines aligned; nothing when there is no value."""
+    for number, line in enumerate(text.splitlines()):
+        label = f"{name}:" if name and number == 0 else ""
+        yield f"    {label:<12}{line}" if name else f"    {line}"

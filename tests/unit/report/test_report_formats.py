@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import io
+import json as standard_json
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+from sample_report import CHECKS, EVIL, STACK, report
+
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.report import html, json, junit, text
+from gdsdeploy.report.model import HostReport, Report
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def test_json_has_everything() -> None:
+    found = standard_json.loads(json.render(report()))
+    assert list(found) == ["version", "tool", "fleet", "lock", "when", "verdict", "counts", "hosts"]
+    assert (found["version"], found["fleet"], found["verdict"]) == (1, "fleet.yml", "fail")
+    assert found["counts"] == {"pass": 1, "unknown": 0, "unreachable": 1, "fail": 2}
+    assert list(found["hosts"]) == ["gpu1", "gpu2", "gpu3", "gpu4"]
+    gpu2 = found["hosts"]["gpu2"]
+    assert gpu2["stack"] == dict(STACK)
+    assert gpu2["error"] is None
+    assert len(gpu2["findings"]) == len(CHECKS)
+    tree = next(f for f in gpu2["findings"] if f["check"] == "nvidia-fs.driver-tree")
+    assert set(tree) == {"check", "verdict", "title", "expected", "found", "hint", "evidence"}
+    assert tree["verdict"] == "fail"
+    assert found["hosts"]["gpu3"]["gaps"] == ["programs: stopped after 60 s"]
+    assert next(f for f in found["hosts"]["gpu3"]["findings"] if f["check"] == "peermem.usable")["found"] == EVIL
+    assert found["hosts"]["gpu4"]["error"]["kind"] == "HostUnreachable"
+    assert found["hosts"]["gpu4"]["error"]["exit_code"] == 20
+
+
+# --- JUnit -----------------------------------------------------------------------------------------------------------
+
+
+def test_junit_counts_agree_with_the_cases() -> None:
+    root = ET.fromstring(junit.render(report()))
+    assert root.tag == "testsuites"
+    suites = root.findall("testsuite")
+    assert [suite.get("name") for suite in suites] == ["gpu1", "gpu2", "gpu3", "gpu4"]
+    for element in (root, *suites):
+        assert element.get("tests") == str(len(list(element.iter("testcase"))))
+        assert element.get("failures") == str(len(list(element.iter("failure"))))
+        assert element.get("errors") == str(len(list(element.iter("error"))))
+    assert (root.get("failures"), root.get("errors")) == ("3", "2")
+
+
+def test_junit_says_what_to_do() -> None:
+    root = ET.fromstring(junit.render(report()))
+    (failure,) = [
+        c for c in root.iter("testcase") if c.get("name") == "nvidia-fs.driver-tree" and c.find("failure") is not None
+    ]
+    text = failure[0].text or ""
+    assert failure.get("classname") == "gpu2.nvidia-fs.driver-tree"
+    assert "expected: /usr/src/nvidia-current-open-550.163.01" in text
+    assert "what to do: Run `gdsdeploy provision" in text
+    assert "| nvidia_fs: no symbol version for nvidia_p2p_free_page_table" in text
+    (lost,) = [c for c in root.iter("testcase") if c.get("name") == "reachable"]
+    assert lost[0].tag == "error"
+    assert "192.0.2.14:22" in (lost[0].get("message") or "")
+
+
+def test_junit_replaces_what_xml_cannot_carry() -> None:
+    text = junit.render(report())
+    assert "\x00" not in text
+    assert "\x1b" not in text
+    case = next(c for c in ET.fromstring(text).iter("error") if c.get("type") == "unknown")
+    assert '<script>alert("x")</script> & \ufffd[31mred' in (case.text or "")
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def shown(report: Report, width: int = 160) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(text.fleet_table(report))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_names_every_host_and_verdict(width: int) -> None:
+    table = shown(report(), width)
+    for words in ("gpu1", "✓ pass", "gpu2", "✗ FAIL", "gpu4", "! UNREACHABLE", "✗ /mnt/nvme compat", "✓ /home compat"):
+        assert words in table
+    assert max(map(len, table.splitlines())) <= width
+
+
+def test_the_table_shows_what_runs() -> None:
+    line = next(line for line in shown(report()).splitlines() if line.startswith("gpu2"))
+    assert "kernel 6.12.94+deb13-amd64, driver 550.163.01 open, nvidia-fs 2.19.7, libcufile 1.9.1.3" in line
+    assert line.split()[3:6] == ["14", "2", "0"]
+
+
+def test_details_tell_all_that_did_not_pass() -> None:
+    found = text.details(report())
+    assert "✗ gpu2: nvidia-fs.driver-tree (FAIL)" in found
+    assert "expected:   /usr/src/nvidia-current-open-550.163.01" in found
+    assert "what to do: Run `gdsdeploy provision fleet.yml --limit gpu2`" in found
+    assert "? gpu3: peermem.usable (could not tell)" in found
+    assert "gpu3: evidence is incomplete: programs: stopped after 60 s" in found
+    assert "! gpu4: HostUnreachable" in found
+    assert "and 3 more lines" in found
+    assert "gpu1" not in found
+    assert found.endswith("1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE")
+
+
+def test_a_host_cannot_command_the_terminal() -> None:
+    assert "\x1b" not in text.details(report())
+    evil = Report("f", "d", "w", (HostReport("h", "p", stack=(("kernel", "[bold]\x1b[2J"),)),))
+    assert "\x1b[2J" not in shown(evil)
+    assert "[bold]" in shown(evil)
+
+
+def test_all_pass_is_one_line() -> None:
+    good = Report("f", "d", "w", report().hosts[:1])
+    assert text.details(good).strip() == "1 of 1 hosts pass"
+
+
+# --- HTML ------------------------------------------------------------------------------------------------------------
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and keeps ids, links and text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.outside: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(source)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append((tag, given))
+        if tag not in VOID:
+            self.open.append(tag)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        self.links += [str(given["href"])] if "href" in given else []
+        self.outside += [
+            str(v) for k, v in attrs if k in {"src", "href", "srcset", "action"} and not str(v).startswith("#")
+        ]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(html.render(report()))
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(page: Page) -> None:
+    source = html.render(report())
+    assert source.lstrip().startswith("<!DOCTYPE html>")
+    assert page.outside == []
+    assert "http" not in source.replace('xmlns="http', "")
+    assert "@import" not in source
+    assert "url(" not in source
+
+
+def test_every_link_leads_to_a_place_that_exists_once(page: Page) -> None:
+    assert len(page.ids) == len(set(page.ids))
+    assert page.links
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+
+
+def test_a_host_cannot_put_markup_into_the_page(page: Page) -> None:
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert '<script>alert("x")</script> & \ufffd[31mred' in page.text
+    assert "{{ 7 * 7 }}" in page.text
+    assert "\x00" not in html.render(report())
+
+
+def test_colour_never_stands_alone(page: Page) -> None:
+    """Each cell of the grid has its verdict as a word for those who do not see it, and a symbol for those who do."""
+    cells = [given for tag, given in page.tags if tag == "a" and given.get("class") in {PASS, FAIL, UNKNOWN}]
+    assert len(cells) == 15 + 15 + 14
+    assert all(str(given.get("title")).endswith(("pass", "FAIL", "could not tell")) for given in cells)
+    for word in ("✓", "✗", "?", "!", "pass", "FAIL", "could not tell", "UNREACHABLE"):
+        assert word in page.text
+
+
+def test_the_page_has_what_a_person_needs(page: Page) -> None:
+    for words in (
+        "1 of 4 hosts pass, 2 FAIL, 1 UNREACHABLE",
+        "gdsdeploy provision fleet.yml --limit gpu2",
+        "nvidia_fs: Unknown symbol nvidia_p2p_5 (err -22)",
+        "3c7aef50-5a0e-4a0c-9e0e-1f6b3f6f0001",
+        "gpu4 (192.0.2.14:22): cannot connect: no answer",
+        "programs: stopped after 60 s",
+        "550.163.01 open",
+    ):
+        assert words in page.text
+    assert ("html", {"lang": "en"}) in page.tags
+    source = html.render(report())
+    for media in ("prefers-color-scheme: dark", "@media print", ":focus-visible"):
+        assert media in source
+
+
+def test_the_same_problem_on_two_hosts_is_told_once(page: Page) -> None:
+    before_hosts = page.text.split("What to do")[1].split("Hosts")[0]
+    assert before_hosts.count("storage.path:/mnt/nvme") == 1
+
+
+def test_a_report_without_hosts_or_findings_still_renders() -> None:
+    for hosts in ((), (HostReport("empty", "gds"),), report().hosts[3:]):
+        empty = Report("f", "sha256:0", "2026-01-01T00:00:00Z", hosts)
+        Page(html.render(empty))
+        ET.fromstring(junit.render(empty))
+        standard_json.loads(json.render(empty))
+        assert text.details(empty)
+
+
+def test_renderings_are_the_same_each_time() -> None:
+    for render in (html.render, json.render, junit.render, text.details):
+        assert render(report()) == render(report())
