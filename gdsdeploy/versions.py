@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from gdsdeploy.repo.order import deb
 
-_TERM = re.compile(r"^(?P<operator><=|>=|==|!=|<|>|=)?\s*(?P<version>[0-9A-Za-z][0-9A-Za-z.+~:_-]*)$")
+_TERM = re.compile(r"^(?P<operator><=|>=|==|!=|<|>|=)?\s*(?P<version>[0-9][0-9A-Za-z.+~:_-]*)$")
 _CONTINUES = (".", "-", "+", "~")
 
 

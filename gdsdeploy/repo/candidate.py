@@ -72,8 +72,8 @@ class Candidate:
 
 
 _RELATION = re.compile(
-    r"^(?P<name>[a-zA-Z0-9][a-zA-Z0-9.+-]+)(?::[a-z0-9-]+)?"
-    r"(?:\s*\(\s*(?P<relation><<|<=|=|>=|>>|<|>)\s*(?P<version>[^\s)]+)\s*\))?"
+    r"^(?P<name>[a-zA-Z0-9][a-zA-Z0-9.+-]*)(?::[a-z0-9-]+)?"
+    r"(?:\s*\(\s*(?P<relation><<|<=|=|>=|>>|<|>)\s*(?P<version>[0-9A-Za-z][^\s)]*)\s*\))?"
     r"(?:\s*\[[^\]]*\])?(?:\s*<[^>]*>)*$"
 )
 

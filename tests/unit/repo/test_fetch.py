@@ -1,0 +1,137 @@
+"""Fetching: bounded, retried, never trusting what a server says about itself."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.repo import fetch
+from gdsdeploy.repo.fetch import Fetcher, NotThere, cache_dir
+
+DATA = b"what was signed"
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+class Server:
+    """Answers from a list; the last answer is repeated."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+        self.slept: list[float] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def fetcher(self, cache: Path) -> Fetcher:
+        return Fetcher(cache, apt={}, transport=httpx.MockTransport(self), sleep=self.slept.append)
+
+
+def answer(status: int = 200, data: bytes = DATA) -> httpx.Response:
+    return httpx.Response(status, stream=httpx.ByteStream(data))
+
+
+@pytest.mark.parametrize(
+    "trouble", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), answer(503), answer(429)]
+)
+def test_passing_trouble_is_tried_again(trouble: httpx.Response | Exception, tmp_path: Path) -> None:
+    server = Server(trouble, answer())
+    assert server.fetcher(tmp_path).small("https://mirror.example/x") == DATA
+    assert server.slept == [0.5]
+
+
+def test_three_tries_are_all(tmp_path: Path) -> None:
+    server = Server(httpx.ConnectError("refused"))
+    with pytest.raises(RepositoryUnusable, match=r"https://mirror\.example/x: refused \(3 tries\)"):
+        server.fetcher(tmp_path).small("https://mirror.example/x")
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_is_not_tried_again(status: int, tmp_path: Path) -> None:
+    server = Server(answer(status))
+    with pytest.raises(RepositoryUnusable, match=f"status {status}"):
+        server.fetcher(tmp_path).small("https://mirror.example/x")
+    assert len(server.requests) == 1
+
+
+def test_a_file_that_is_not_there_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(NotThere):
+        Server(answer(404)).fetcher(tmp_path).small("https://mirror.example/x")
+    with pytest.raises(NotThere):
+        Fetcher(tmp_path, apt={}).small((tmp_path / "none").as_uri())
+
+
+def test_a_cached_file_is_found_by_its_content(tmp_path: Path) -> None:
+    server = Server(answer())
+    fetcher = server.fetcher(tmp_path)
+    first = fetcher.file("https://mirror.example/a", sha256=SHA, size=len(DATA))
+    assert fetcher.file("https://other.example/b", sha256=SHA, size=len(DATA)) == first
+    assert first.read_bytes() == DATA
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("data", [b"what was signeD", b"what was", DATA + b"!"])
+def test_other_content_is_refused_and_not_kept(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUntrusted, match=r"https://mirror\.example/a"):
+        Server(answer(data=data)).fetcher(tmp_path).file("https://mirror.example/a", sha256=SHA, size=len(DATA))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_an_endless_answer_is_cut_off(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUntrusted, match="longer than the 100 bytes"):
+        Server(answer(data=b"x" * 1000)).fetcher(tmp_path).small("https://mirror.example/x", limit=100)
+
+
+def test_servers_are_asked_for_the_file_as_it_is(tmp_path: Path) -> None:
+    server = Server(answer())
+    server.fetcher(tmp_path).small("https://mirror.example/x")
+    assert server.requests[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("uri", ["ftp://mirror.example/x", "cdrom:[Debian]/x"])
+def test_other_schemes_are_refused(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUnusable, match="cannot fetch"):
+        Fetcher(tmp_path, apt={}).small(uri)
+
+
+def test_the_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
+    assert cache_dir() == tmp_path / "repo"
+    monkeypatch.delenv("GDSDEPLOY_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir() == tmp_path / "xdg" / "gdsdeploy" / "repo"
+
+
+def test_what_nobody_used_for_long_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    old = tmp_path / "aa" / "old"
+    old.parent.mkdir()
+    old.write_bytes(b"x")
+    monkeypatch.setattr(fetch, "KEEP_DAYS", -1)
+    Server(answer()).fetcher(tmp_path).file("https://mirror.example/a", sha256=SHA, size=len(DATA))
+    assert not old.exists()
+
+
+def test_apts_proxy_is_used_and_direct_hosts_are_not() -> None:
+    settings = {
+        "Acquire::http::Proxy": "http://proxy.example:3128",
+        "Acquire::http::Proxy::mirror.example": "DIRECT",
+        "Acquire::http::Timeout": "5",
+    }
+    mounts = fetch._proxies(settings)
+    assert set(mounts) == {"http://", "http://mirror.example"}
+
+
+def test_a_broken_authority_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_text("no certificate")
+    with pytest.raises(RepositoryUnusable, match=r"ca\.pem: not a file of certificate authorities"):
+        Fetcher(tmp_path, apt={"Acquire::https::CAInfo": str(path)})

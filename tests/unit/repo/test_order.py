@@ -1,0 +1,68 @@
+"""Version order equals dpkg's own: differential, against the real program."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gdsdeploy.repo.order import RELATIONS, deb, holds, upstream
+
+_DPKG = {"<<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">>": "gt"}
+
+#: Versions as archives have them, pasted together from what makes the order hard: epochs, tildes, zeros, letters.
+_PIECES = ["0", "1", "10", "09", "2", "550", "~", ".", "+", "a", "b", "rc", "deb", "bpo"]
+_WORDS = st.lists(st.sampled_from(_PIECES), max_size=6)
+_EPOCH = st.sampled_from(["", "0:", "1:"])
+_UPSTREAM = st.builds(lambda first, rest: str(first) + "".join(rest), st.integers(0, 999), _WORDS)
+_REVISION = st.builds(lambda first, rest: "-" + str(first) + "".join(rest), st.integers(0, 9), _WORDS)
+_VERSION = st.builds(lambda *parts: "".join(parts), _EPOCH, _UPSTREAM, st.one_of(st.just(""), _REVISION))
+
+
+def dpkg(a: str, relation: str, b: str) -> bool:
+    """What ``dpkg --compare-versions`` says."""
+    done = subprocess.run(["dpkg", "--compare-versions", a, _DPKG[relation], b], capture_output=True)
+    assert not done.stderr, done.stderr
+    return done.returncode == 0
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_VERSION, _VERSION, st.sampled_from(sorted(_DPKG)))
+def test_order_equals_dpkgs(a: str, b: str, relation: str) -> None:
+    assert holds(a, relation, b) == dpkg(a, relation, b)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("6.12.94-1", "6.12.107-1"),
+        ("6.12.107-1~deb12u1", "6.12.107-1"),
+        ("535.261.03-1", "535.309.01-0+deb12u1"),
+        ("2.19.7~12.4.1-2", "2.19.7-1"),
+        ("1.9.1.3~12.4.1-8.2", "1.9.1.3~12.4.1-8.2+b1"),
+        ("570.133.20-1", "3:550.54.15-1"),
+        ("6.12~rc7-1~exp1", "6.12-1"),
+    ],
+)
+def test_order_of_versions_of_this_stack(older: str, newer: str) -> None:
+    assert deb(older) < deb(newer)
+    assert dpkg(older, "<<", newer)
+
+
+def test_every_relation_of_deb_control_is_known() -> None:
+    assert set(_DPKG) <= set(RELATIONS)
+    assert holds("1", "<", "1")  # the old spelling of <=
+    assert holds("1", ">", "1")
+
+
+@pytest.mark.parametrize("text", ["", "a b", "1:2:3 4"])
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        deb(text)
+
+
+def test_upstream_keeps_what_is_neither_epoch_nor_revision() -> None:
+    assert upstream("1:2.10-3-4") == "2.10-3"
+    assert upstream("20240109+1") == "20240109+1"
