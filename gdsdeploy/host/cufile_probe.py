@@ -17,14 +17,13 @@ import sys
 import tempfile
 from typing import Any, Callable, Dict, List
 
-OPEN = "cufile-open"
-CONTROL = "cufile-open-control"
+from .places import CUFILE, CUFILE_CONTROL, CUFILE_OPEN
+
 #: Seconds for one child; with a GPU, cuInit alone can take several.
 TIMEOUT = 20.0
 LOG_LIMIT = 64 * 1024
 #: Unclosed: every release refuses it.
 BROKEN = '{"properties": {\n'
-ETC = "/etc/cufile.json"
 #: The SONAME, which the loader resolves, then where NVIDIA's packages put it.
 LIBRARIES = ("libcufile.so.0", "/usr/local/cuda*/lib64/libcufile.so.0", "/usr/local/cuda*/targets/*/lib/libcufile.so.0")
 
@@ -71,7 +70,7 @@ def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) ->
         broken = os.path.join(folder, "broken.json")
         with open(broken, "w") as file:
             file.write(BROKEN)
-        for name, overlay in ((OPEN, "" if config == ETC else config), (CONTROL, broken)):
+        for name, overlay in ((CUFILE_OPEN, "" if config == CUFILE else config), (CUFILE_CONTROL, broken)):
             work = os.path.join(folder, name)
             os.mkdir(work)
             log = os.path.join(work, "cufile.log")

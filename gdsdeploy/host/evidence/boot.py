@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
+from ..places import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .recorder import Recorder
 from .wanted import Wanted
 
-#: modules-load.d(5) and modprobe.d(5), strongest first.
-LOAD_FOLDERS = (
-    "/etc/modules-load.d",
-    "/run/modules-load.d",
-    "/usr/local/lib/modules-load.d",
-    "/usr/lib/modules-load.d",
-)
-PROBE_FOLDERS = (
-    "/etc/modprobe.d",
-    "/run/modprobe.d",
-    "/usr/local/lib/modprobe.d",
-    "/usr/lib/modprobe.d",
-    "/lib/modprobe.d",
-)
-GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
 #: Only what says which entry is the default, and what kernel an entry starts.
 GRUB = r"^\s*(set default=|menuentry |submenu |linux\S*\s|\}|load_env|if |fi\b|else\b|set saved_entry)"
 UNITS = (
@@ -41,8 +27,8 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
     recorder.text("/etc/modules")
     for path in GRUB_FILES:
         recorder.excerpt(path, GRUB)
-    recorder.text("/boot/grub/grubenv")
-    recorder.text("/boot/grub2/grubenv")
+    for path in GRUB_ENVIRONMENTS:
+        recorder.text(path)
     recorder.text("/etc/default/grub")
     for name in recorder.names("/etc/default/grub.d"):
         recorder.text("/etc/default/grub.d/" + name)

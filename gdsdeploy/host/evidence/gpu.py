@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..places import BUILD_ID, NVFS, NVIDIA, PEERS
 from .recorder import Recorder
 from .wanted import Wanted
 
@@ -18,9 +19,6 @@ MODULES = (
     "nvme_core",
     "rpcrdma",
 )
-NVIDIA = "/proc/driver/nvidia"
-NVFS = "/proc/driver/nvidia-fs"
-PEERS = "/sys/kernel/mm/memory_peers"
 
 
 def collect(recorder: Recorder, _wanted: Wanted) -> None:
@@ -28,7 +26,7 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
         folder = "/sys/module/" + name
         for item in ("version", "srcversion", "taint", "initstate", "refcnt"):
             recorder.text(folder + "/" + item)
-        recorder.binary(folder + "/notes/.note.gnu.build-id")
+        recorder.binary(folder + BUILD_ID)
     for item in ("version", "params"):
         recorder.text(NVIDIA + "/" + item)
     for name in recorder.names(NVIDIA + "/gpus"):

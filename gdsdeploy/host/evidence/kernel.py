@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..places import EFI, SECURE_BOOT
 from .recorder import Recorder
 from .wanted import Wanted
 
@@ -33,9 +34,6 @@ MESSAGES = (
     r"NVRM|nvidia|Xid|nvfs|nouveau|peermem|peer_mem|module verification|[Ll]oading of unsigned module"
     r"|Key was rejected|disagrees about version|no symbol version|Unknown symbol|GPL-only symbols"
 )
-
-EFI = "/sys/firmware/efi"
-SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
 def collect(recorder: Recorder, _wanted: Wanted) -> None:

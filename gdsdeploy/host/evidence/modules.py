@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from typing import Any, Dict, List
+from typing import Any, Dict
 
+from .. import modprobe
 from ..kmod.elf import Elf
 from ..kmod.errors import KmodError
 from ..kmod.files import open_plain
 from ..kmod.module import read_module
+from ..places import MODPROBE
 from .recorder import Recorder
 from .wanted import Wanted
 
@@ -22,30 +24,16 @@ BUILD_ID = ".note.gnu.build-id"
 
 def collect(recorder: Recorder, _wanted: Wanted) -> None:
     for name in WANTED:
-        shown = recorder.command("modprobe:" + name, ["modprobe", "--show-depends", name]).stdout
-        behind = replacement(shown)
+        shown = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
+        behind = modprobe.replacement(shown)
         if behind:
             argv = ["modprobe", "--show-depends", "--ignore-install", behind]
-            shown = recorder.command("modprobe:" + behind, argv).stdout
-        for path in files_of(shown):
+            shown = recorder.command(MODPROBE + behind, argv).stdout
+        for path in modprobe.files_of(shown):
             if re.match(r"nv(idia|_)|nouveau", path.rpartition("/")[2]) and path not in recorder.document["modules"]:
                 recorder.document["modules"][path] = digest(path)
         if name != "nouveau":
             recorder.command("modinfo:" + name, ["modinfo", "-n", name])
-
-
-def files_of(shown: str) -> List[str]:
-    """The files of ``modprobe --show-depends``, in the order in which they would be loaded."""
-    return [line.split()[1] for line in shown.splitlines() if line.startswith("insmod ") and len(line.split()) > 1]
-
-
-def replacement(shown: str) -> str:
-    """The module that a rule ``install NAME modprobe -i OTHER …`` loads instead (Debian's alternatives); else empty."""
-    for line in shown.splitlines():
-        found = re.match(r"install .*\bmodprobe\s+(?:-i|--ignore-install)\s+([A-Za-z0-9_-]+)", line)
-        if found:
-            return found.group(1)
-    return ""
 
 
 def digest(path: str) -> Dict[str, Any]:

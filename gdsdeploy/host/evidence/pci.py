@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..places import PCI
 from .recorder import Recorder
 from .wanted import Wanted
 
-FOLDER = "/sys/bus/pci/devices"
 #: Beginnings of class codes: mass storage, network, display, bridge, processing accelerator.
 CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x12")
 FILES = ("numa_node", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "enable")
@@ -14,8 +14,8 @@ LIMIT = 2048
 
 
 def collect(recorder: Recorder, _wanted: Wanted) -> None:
-    for name in recorder.names(FOLDER)[:LIMIT]:
-        folder = FOLDER + "/" + name
+    for name in recorder.names(PCI)[:LIMIT]:
+        folder = PCI + "/" + name
         recorder.link(folder)
         kind = recorder.text(folder + "/class") or ""
         for item in ("vendor", "device"):

@@ -7,25 +7,26 @@ import os
 import tempfile
 
 from .. import cufile_probe
+from ..places import CUFILE, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .recorder import FILE_LIMIT, Recorder
-from .wanted import CUFILE_PATH, Wanted
+from .wanted import Wanted
 
 LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
 #: Debian's gds-tools, then NVIDIA's.
-GDSCHECK = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdscheck")
+GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdscheck")
 GDSCHECK_SECONDS = 30.0
 
 
 def collect(recorder: Recorder, wanted: Wanted) -> None:
     recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
-    recorder.text(CUFILE_PATH, limit=256 * 1024)
-    if wanted.cufile_path != CUFILE_PATH:
+    recorder.text(CUFILE, limit=256 * 1024)
+    if wanted.cufile_path != CUFILE:
         recorder.text(wanted.cufile_path, limit=256 * 1024)
-    for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"):
-        for name in recorder.names(folder, "libcufile.so*"):
+    for folder in LIBRARY_FOLDERS:
+        for name in recorder.names(folder, LIBRARY_PATTERN):
             recorder.link(folder + "/" + name)
-    found = [path for pattern in GDSCHECK for path in sorted(glob.glob(pattern))]
-    recorder.document["listings"]["gdscheck"] = found
+    found = [path for pattern in GDSCHECKS for path in sorted(glob.glob(pattern))]
+    recorder.document["listings"][GDSCHECK] = found
     if found:
         _gdscheck(recorder, found[0])
     cufile_probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
@@ -36,5 +37,5 @@ def _gdscheck(recorder: Recorder, path: str) -> None:
         log = os.path.join(folder, "cufile.log")
         # Only the log is redirected: its configured folder is none of ours to write to.
         argv = [*cufile_probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, path, "-p"]
-        recorder.command("gdscheck", argv, timeout=GDSCHECK_SECONDS, cwd=folder)
-        recorder.document["commands"]["gdscheck"]["log"] = cufile_probe.tail(log, FILE_LIMIT)
+        recorder.command(GDSCHECK, argv, timeout=GDSCHECK_SECONDS, cwd=folder)
+        recorder.document["commands"][GDSCHECK]["log"] = cufile_probe.tail(log, FILE_LIMIT)

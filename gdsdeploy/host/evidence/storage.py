@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import List, Tuple
 
+from ..places import MOUNTINFO
 from .recorder import Recorder
 from .wanted import Wanted
 
-MOUNTINFO = "/proc/self/mountinfo"
 #: Files of a block device; a partition lacks most, its disk has them.
 FILES = (
     "partition",

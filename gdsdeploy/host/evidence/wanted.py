@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Tuple
 
 from ..expectation import Expectation
-
-#: Where libcufile looks first, in every release (seen in 1.4.0 to 1.20.0).
-CUFILE_PATH = "/etc/cufile.json"
+from ..places import CUFILE
 
 
 @dataclass(frozen=True)
@@ -16,7 +14,7 @@ class Wanted:
     """Package names, the configuration file of libcufile, and mount points, beyond what is always collected."""
 
     packages: Tuple[str, ...] = ()
-    cufile_path: str = CUFILE_PATH
+    cufile_path: str = CUFILE
     mounts: Tuple[str, ...] = ()
 
 
@@ -26,6 +24,6 @@ NOTHING = Wanted()
 def wanted_by(expectation: Expectation) -> Wanted:
     return Wanted(
         packages=tuple(sorted(expectation.packages)),
-        cufile_path=expectation.cufile_path or CUFILE_PATH,
+        cufile_path=expectation.cufile_path or CUFILE,
         mounts=tuple(item["mount"] for item in expectation.storage if "mount" in item),
     )

@@ -1,0 +1,78 @@
+"""What a host is, read out of its evidence.  Everything here is pure: a document in, frozen values out.
+
+What the evidence does not say is Unknown, with the reason, and never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from .boot import BootFacts, boot_facts
+from .cufile import CufileFacts, cufile_facts
+from .document import Document
+from .gdscheck import GdscheckFacts, gdscheck_facts
+from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
+from .packages import PackageFacts, package_facts
+from .pci import PciFacts, pci_facts
+from .storage import StorageFacts, storage_facts
+from .system import KernelFacts, OsFacts, kernel_facts, os_facts
+from .unknown import Maybe, UndecidedError, Unknown, known
+
+__all__ = ["HostFacts", "Maybe", "UndecidedError", "Unknown", "as_dict", "facts_from", "known"]
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """One host at one moment."""
+
+    name: Maybe[str]
+    #: UTC, RFC 3339
+    collected_at: str
+    os: OsFacts
+    kernel: KernelFacts
+    boot: BootFacts
+    driver: DriverFacts
+    nvidia_fs: NvidiaFsFacts
+    peermem: PeermemFacts
+    packages: PackageFacts
+    cufile: CufileFacts
+    gdscheck: GdscheckFacts
+    storage: StorageFacts
+    pci: PciFacts
+
+
+def facts_from(evidence: Any) -> HostFacts:
+    """Read every fact; never raises, whatever the document looks like."""
+    document = Document(evidence)
+    return HostFacts(
+        name=document.host("name"),
+        collected_at=document.collected_at(),
+        os=os_facts(document),
+        kernel=kernel_facts(document),
+        boot=boot_facts(document),
+        driver=driver_facts(document),
+        nvidia_fs=nvidia_fs_facts(document),
+        peermem=peermem_facts(document),
+        packages=package_facts(document),
+        cufile=cufile_facts(document),
+        gdscheck=gdscheck_facts(document),
+        storage=storage_facts(document),
+        pci=pci_facts(document),
+    )
+
+
+def as_dict(value: Any) -> Any:
+    """Facts as JSON values; an unknown one becomes ``{"unknown": reason}``."""
+    if isinstance(value, Unknown):
+        return {"unknown": value.reason}
+    if is_dataclass(value):
+        return {item.name: as_dict(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_dict(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [as_dict(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(as_dict(item) for item in value)
+    return value

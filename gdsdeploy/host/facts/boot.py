@@ -1,0 +1,169 @@
+"""What the next boot will do: the kernel it starts and the modules it loads, as far as files on the host decide it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from ..places import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
+from .document import Document
+from .unknown import Maybe, Unknown
+
+
+@dataclass(frozen=True)
+class BootFacts:
+    """The next boot."""
+
+    #: kernel release of the boot loader's default entry; None: no boot loader that we know is installed
+    default_kernel: Maybe[Optional[str]]
+    #: in-kernel names in the order in which systemd-modules-load takes them
+    autoloaded: Maybe[Tuple[str, ...]]
+    #: in-kernel names that may not be loaded by alias, or that an install rule keeps out
+    forbidden: Maybe[Tuple[str, ...]]
+    #: service → property → value; empty where there is no systemd
+    units: Maybe[Mapping[str, Mapping[str, str]]]
+
+
+def boot_facts(document: Document) -> BootFacts:
+    return BootFacts(_default_kernel(document), _autoloaded(document), _forbidden(document), _units(document))
+
+
+def _fragments(document: Document, folders: Tuple[str, ...]) -> Maybe[List[Tuple[str, str]]]:
+    """(path, text) of configuration fragments in their order; a name in an earlier folder hides later ones."""
+    chosen: Dict[str, str] = {}
+    for folder in folders:
+        names = document.names(folder)
+        if isinstance(names, Unknown):
+            return names
+        for name in names or ():
+            if name.endswith(".conf"):
+                chosen.setdefault(name, folder + "/" + name)
+    found: List[Tuple[str, str]] = []
+    for name in sorted(chosen):
+        text = document.text(chosen[name])
+        if isinstance(text, Unknown):
+            return text
+        found.append((chosen[name], text or ""))
+    return found
+
+
+def _autoloaded(document: Document) -> Maybe[Tuple[str, ...]]:
+    fragments = _fragments(document, LOAD_FOLDERS)
+    if isinstance(fragments, Unknown):
+        return fragments
+    names: List[str] = []
+    for _, text in fragments:
+        lines = (line.strip() for line in text.splitlines())
+        names += [line.replace("-", "_") for line in lines if line and line[0] not in "#;"]
+    return tuple(dict.fromkeys(names))
+
+
+def _forbidden(document: Document) -> Maybe[Tuple[str, ...]]:
+    fragments = _fragments(document, PROBE_FOLDERS)
+    if isinstance(fragments, Unknown):
+        return fragments
+    names: List[str] = []
+    for _, text in fragments:
+        for line in text.splitlines():
+            words = line.split()
+            none = len(words) > 2 and words[0] == "install" and re.match(r"(/usr)?/bin/(false|true)$", words[2])
+            if len(words) > 1 and (words[0] == "blacklist" or none):
+                names.append(words[1].replace("-", "_"))
+    command_line = document.text("/proc/cmdline")
+    if isinstance(command_line, Unknown):
+        return command_line
+    for word in (command_line or "").split():
+        key, _, value = word.partition("=")
+        if key in ("modprobe.blacklist", "module_blacklist", "rd.driver.blacklist"):
+            names += [item.replace("-", "_") for item in value.split(",") if item]
+    return tuple(dict.fromkeys(names))
+
+
+def _units(document: Document) -> Maybe[Mapping[str, Mapping[str, str]]]:
+    shown = document.ran("systemctl-units")
+    if isinstance(shown, Unknown):
+        return shown
+    units: Dict[str, Mapping[str, str]] = {}
+    for block in shown.stdout.split("\n\n"):
+        pairs = {
+            key: value for key, separator, value in (line.partition("=") for line in block.splitlines()) if separator
+        }
+        if "Id" in pairs:
+            units[pairs["Id"]] = pairs
+    return units
+
+
+@dataclass
+class _Entry:
+    title: str
+    ident: str
+    kernel: str = ""
+    children: List[_Entry] = field(default_factory=list)
+
+
+def _default_kernel(document: Document) -> Maybe[Optional[str]]:
+    for path, environment in zip(GRUB_FILES, GRUB_ENVIRONMENTS):
+        lines = document.lines(path)
+        if lines is None:
+            continue
+        if isinstance(lines, Unknown):
+            return lines
+        variables = document.text(environment)
+        if isinstance(variables, Unknown):
+            return variables
+        return _grub_default(lines, variables or "")
+    return None
+
+
+def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[str]]:
+    """Follow GRUB's own rules: ``next_entry`` once, else ``default``; a path of indices, ids or titles."""
+    variables = {key: value for key, _, value in (line.partition("=") for line in environment.splitlines())}
+    defaults = [
+        found.group(1) for found in (re.match(r'\s*set default="?([^"]*)"?\s*$', line) for line in lines) if found
+    ]
+    defaults = [item for item in defaults if item != "${next_entry}"]
+    if not defaults:
+        return Unknown("grub.cfg sets no default")
+    chosen = variables.get("next_entry") or defaults[-1]
+    if chosen == "${saved_entry}":
+        chosen = variables.get("saved_entry") or "0"
+    if "$" in chosen:
+        return Unknown("grub.cfg has the default {!r}, which is decided while booting".format(chosen))
+    entries = _entries(lines)
+    if not entries:
+        return Unknown("grub.cfg has no menu entries of its own")
+    entry: Optional[_Entry] = None
+    for step in chosen.split(">"):
+        entry = _pick(entry.children if entry else entries, step)
+        if entry is None:
+            return Unknown("grub.cfg has no entry {!r}".format(chosen))
+    while entry is not None and entry.children:
+        entry = entry.children[0]
+    return entry.kernel if entry and entry.kernel else Unknown("the default entry of grub.cfg names no kernel")
+
+
+def _entries(lines: Tuple[str, ...]) -> List[_Entry]:
+    top: List[_Entry] = []
+    open_entries: List[_Entry] = []
+    for line in lines:
+        begins = re.match(r"\s*(?:menuentry|submenu)\s+(?:'([^']*)'|\"([^\"]*)\"|(\S+))(.*)\{\s*$", line)
+        linux = re.match(r"\s*linux(?:efi|16)?\s+(\S*)", line)
+        if begins:
+            ident = re.search(r"(?:--id|menuentry_id_option)\s+'?([^'\s{]+)'?", begins.group(4))
+            entry = _Entry(
+                next(item for item in begins.groups()[:3] if item is not None), ident.group(1) if ident else ""
+            )
+            (open_entries[-1].children if open_entries else top).append(entry)
+            open_entries.append(entry)
+        elif linux and open_entries:
+            open_entries[-1].kernel = linux.group(1).rpartition("/")[2].partition("-")[2]
+        elif line.strip() == "}" and open_entries:
+            open_entries.pop()
+    return top
+
+
+def _pick(entries: List[_Entry], step: str) -> Optional[_Entry]:
+    if re.match(r"\d{1,4}$", step):
+        return entries[int(step)] if int(step) < len(entries) else None
+    return next((entry for entry in entries if step in (entry.ident, entry.title)), None)

@@ -1,0 +1,152 @@
+"""Ask an evidence document questions without trusting its shape.
+
+Three answers are kept apart: what was found, ``None`` for what was looked for and is not there, and Unknown for what
+was not looked for or could not be read.  Only the second proves absence.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from .unknown import Unknown
+
+#: Errors that mean "there is no such thing".
+ABSENT = ("ENOENT", "ENOTDIR", "ENODEV", "ENXIO")
+#: As in process.py.
+NOT_FOUND = 127
+TIMED_OUT = 124
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program's run: its exit status (124: killed at its time limit, 127: not installed) and what it wrote."""
+
+    status: int
+    stdout: str
+    stderr: str
+    log: str = ""
+
+
+class Document:
+    """An evidence document; every method answers for every input, however malformed."""
+
+    def __init__(self, value: Any) -> None:
+        self._value: Dict[str, Any] = value if isinstance(value, dict) else {}
+
+    def text(self, path: str) -> Union[str, Unknown, None]:
+        """The whole of a file."""
+        value = self._entry("files", path)
+        return value if isinstance(value, str) or value is None else _unknown(path, value)
+
+    def line(self, path: str) -> Union[str, Unknown, None]:
+        """A file of one line, without its end."""
+        text = self.text(path)
+        return text.strip() if isinstance(text, str) else text
+
+    def binary(self, path: str) -> Union[str, Unknown, None]:
+        value = self._entry("binaries", path)
+        return value if isinstance(value, str) or value is None else _unknown(path, value)
+
+    def link(self, path: str) -> Union[str, Unknown, None]:
+        """A link's target, made absolute."""
+        value = self._entry("links", path)
+        if isinstance(value, str):
+            return posixpath.normpath(posixpath.join(posixpath.dirname(path), value))
+        return value if value is None else _unknown(path, value)
+
+    def names(self, path: str) -> Union[Tuple[str, ...], Unknown, None]:
+        """The names in a folder, or those that match a pattern."""
+        value = self._entry("listings", path)
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        return value if value is None else _unknown(path, value)
+
+    def lines(self, path: str) -> Union[Tuple[str, ...], Unknown, None]:
+        """The kept lines of a large file."""
+        value = self._entry("excerpts", path)
+        if isinstance(value, dict) and _texts(value.get("lines")):
+            return tuple(value["lines"])
+        return value if value is None else _unknown(path, value)
+
+    def ran(self, name: str) -> Union[Ran, Unknown]:
+        """A program's run; Unknown if it was not started, was killed at its time limit, or wrote more than was kept."""
+        done = self.attempted(name)
+        if isinstance(done, Unknown):
+            return done
+        if done.status == NOT_FOUND:
+            return Unknown("{} could not be run: {}".format(name, done.stderr.strip()))
+        if done.status == TIMED_OUT:
+            return Unknown("{} had not ended when its time was up".format(name))
+        return done
+
+    def attempted(self, name: str) -> Union[Ran, Unknown]:
+        """A program's run, however it ended; Unknown if it was not started or wrote more than was kept."""
+        value = self._section("commands").get(name)
+        if not isinstance(value, dict):
+            return Unknown("{} was not run".format(name))
+        status, stdout, stderr, log = (value.get(key, "") for key in ("status", "stdout", "stderr", "log"))
+        if not isinstance(status, int) or not all(isinstance(item, str) for item in (stdout, stderr, log)):
+            return Unknown("the record of {} is malformed".format(name))
+        if "error" in value:
+            return Unknown("the output of {} is {}".format(name, value["error"]))
+        return Ran(status, stdout, stderr, log)
+
+    def module(self, path: str) -> Union[Dict[str, Any], Unknown]:
+        """What was read from a module file."""
+        value = self._section("modules").get(path)
+        if not isinstance(value, dict):
+            return Unknown("{} was not read".format(path))
+        if "error" in value:
+            return Unknown(str(value["error"]))
+        return value
+
+    def host(self, *keys: str) -> Union[str, Unknown]:
+        value: Any = self._section("host")
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, str) and value else Unknown("host.{} was not recorded".format(".".join(keys)))
+
+    def space(self, path: str) -> Union[Dict[str, int], Unknown]:
+        value = self._section("space").get(path)
+        if isinstance(value, dict) and value and all(isinstance(item, int) for item in value.values()):
+            return dict(value)
+        return Unknown("the free space of {} was not recorded".format(path))
+
+    def paths(self, section: str) -> Tuple[str, ...]:
+        """What a section has entries for."""
+        return tuple(sorted(str(key) for key in self._section(section)))
+
+    def collected_at(self) -> str:
+        value = self._value.get("collected_at")
+        return value if isinstance(value, str) else ""
+
+    def gaps(self) -> List[str]:
+        value = self._value.get("gaps")
+        return [str(item) for item in value] if isinstance(value, list) else []
+
+    def _section(self, section: str) -> Dict[str, Any]:
+        value = self._value.get(section)
+        return value if isinstance(value, dict) else {}
+
+    def _entry(self, section: str, path: str) -> Any:
+        """What was recorded, None for what is not there, Unknown for what was not looked at."""
+        entries = self._section(section)
+        if path not in entries:
+            return Unknown("{} was not looked at".format(path))
+        value = entries[path]
+        if isinstance(value, dict) and value.get("error") in ABSENT:
+            return None
+        return Unknown("{} was not recorded".format(path)) if value is None else value
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _unknown(path: str, value: Any) -> Unknown:
+    if isinstance(value, Unknown):
+        return value
+    error: Optional[Any] = value.get("error") if isinstance(value, dict) else None
+    return Unknown("{} could not be read: {}".format(path, error if error else "malformed record"))

@@ -1,0 +1,122 @@
+"""The NVIDIA driver, nvidia-fs and nvidia-peermem as they run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Mapping, Optional, Tuple
+
+from ..places import NVFS, NVIDIA, PEERS
+from .document import Document
+from .modules import ModuleFacts, module_facts
+from .unknown import Maybe, Unknown
+
+OPEN, PROPRIETARY = "open", "proprietary"
+
+
+@dataclass(frozen=True)
+class DriverFacts:
+    """The NVIDIA driver.  ``version`` and ``flavour`` are the running one's, None while none runs."""
+
+    version: Maybe[Optional[str]]
+    flavour: Maybe[Optional[str]]
+    module: ModuleFacts
+    #: the module's parameters as they are in effect
+    params: Maybe[Optional[Mapping[str, str]]]
+    #: PCI addresses of the GPUs that the driver runs
+    gpus: Maybe[Tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class NvidiaFsFacts:
+    """nvidia-fs; what it shows is None while it is not loaded."""
+
+    module: ModuleFacts
+    #: numbers of the /dev/nvidia-fs* that exist
+    devices: Maybe[Tuple[int, ...]]
+    #: how many of them there should be
+    device_count: Maybe[Optional[int]]
+    #: storage stacks that registered with it, by name
+    registered: Maybe[Optional[Tuple[str, ...]]]
+    #: PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex
+    bridges: Maybe[Optional[Tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class PeermemFacts:
+    """nvidia-peermem and the kernel's other end of PeerDirect."""
+
+    module: ModuleFacts
+    #: built without OFED's peer memory symbols: it can never be loaded; None: there is no file
+    stub: Maybe[Optional[bool]]
+    #: clients that registered with the RDMA core
+    peers: Maybe[Tuple[str, ...]]
+    rdma_devices: Maybe[Tuple[str, ...]]
+
+
+def driver_facts(document: Document) -> DriverFacts:
+    text = document.text(NVIDIA + "/version")
+    version: Maybe[Optional[str]] = None
+    flavour: Maybe[Optional[str]] = None
+    if isinstance(text, Unknown):
+        version = flavour = text
+    elif text is not None:
+        found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
+        unread = Unknown("{}/version is not understood: {!r}".format(NVIDIA, text[:200]))
+        version = found.group(1) if found else unread
+        # libcufile decides by the same words.
+        flavour = (OPEN if "Open Kernel Module" in text else PROPRIETARY) if found else unread
+    gpus = document.names(NVIDIA + "/gpus")
+    return DriverFacts(
+        version, flavour, module_facts(document, "nvidia"), _params(document), () if gpus is None else gpus
+    )
+
+
+def _params(document: Document) -> Maybe[Optional[Mapping[str, str]]]:
+    text = document.text(NVIDIA + "/params")
+    if not isinstance(text, str):
+        return text
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip().strip('"') for key, separator, value in pairs if separator}
+
+
+def nvidia_fs_facts(document: Document) -> NvidiaFsFacts:
+    names = document.names("/dev/nvidia*")
+    devices: Maybe[Tuple[int, ...]] = names if isinstance(names, Unknown) else _numbers(names or ())
+    count = document.line(NVFS + "/devcount")
+    device_count: Maybe[Optional[int]] = count if not isinstance(count, str) else _number(count)
+    return NvidiaFsFacts(
+        module=module_facts(document, "nvidia-fs"),
+        devices=devices,
+        device_count=device_count,
+        registered=_first_words(document, NVFS + "/modules"),
+        bridges=_first_words(document, NVFS + "/bridges"),
+    )
+
+
+def _numbers(names: Tuple[str, ...]) -> Tuple[int, ...]:
+    found = (re.match(r"nvidia-fs(\d+)$", name) for name in names)
+    return tuple(sorted(int(item.group(1)) for item in found if item))
+
+
+def _number(text: str) -> Maybe[Optional[int]]:
+    return int(text) if re.match(r"\d{1,9}$", text) else Unknown("{}/devcount says {!r}".format(NVFS, text))
+
+
+def _first_words(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:
+    text = document.text(path)
+    if not isinstance(text, str):
+        return text
+    return tuple(line.split(": ")[0].strip() for line in text.splitlines() if line.strip())
+
+
+def peermem_facts(document: Document) -> PeermemFacts:
+    module = module_facts(document, "nvidia-peermem")
+    stub: Maybe[Optional[bool]] = None
+    if isinstance(module.file, Unknown):
+        stub = module.file
+    elif module.file is not None:
+        stub = "ib_register_peer_memory_client" not in module.file.imports
+    peers = document.names(PEERS)
+    rdma = document.names("/sys/class/infiniband")
+    return PeermemFacts(module, stub, () if peers is None else peers, () if rdma is None else rdma)

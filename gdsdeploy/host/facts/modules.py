@@ -1,0 +1,157 @@
+"""Kernel modules: what is loaded, which file modprobe would load, and whether the two are the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional, Tuple
+
+from .. import modprobe
+from ..places import BUILD_ID, MODPROBE
+from .document import Document
+from .unknown import Maybe, Unknown
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """A module file on disk.  Texts are empty where it says nothing."""
+
+    path: str
+    #: in-kernel name
+    name: str
+    version: str
+    srcversion: str
+    #: in hex; the whole note, as the kernel shows it of a loaded module
+    build_id: str
+    license: str
+    #: kernel release that it was built for: first word of its vermagic
+    kernel: str
+    depends: Tuple[str, ...]
+    #: what our build recorded: ``driver``, ``flavour``, ``tree``, ``source``
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    #: symbol → CRC or None; those of interest
+    imports: Mapping[str, Optional[int]] = field(default_factory=dict)
+    exports: Mapping[str, Optional[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """A module by its in-kernel name."""
+
+    name: str
+    loaded: Maybe[bool]
+    #: of the loaded one; empty where it has none
+    version: Maybe[str]
+    srcversion: Maybe[str]
+    build_id: Maybe[str]
+    #: the file that modprobe would load now, and so at the next boot of this kernel; None: it finds none
+    file: Maybe[Optional[ModuleFile]]
+
+    def is_its_file(self) -> Maybe[bool]:
+        """Whether the loaded module is the file that modprobe would load: the build id decides, else srcversion.
+
+        srcversion says less: it does not change with the driver that a module was built against.
+        """
+        if isinstance(self.file, Unknown):
+            return self.file
+        if self.file is None:
+            return False
+        for mine, its in ((self.build_id, self.file.build_id), (self.srcversion, self.file.srcversion)):
+            if isinstance(mine, str) and mine and its:
+                return mine == its
+        return Unknown("neither a build id nor a srcversion of the loaded {} can be compared".format(self.name))
+
+
+def module_facts(document: Document, name: str) -> ModuleFacts:
+    """``name`` as modprobe is asked for it, e.g. ``nvidia-fs``."""
+    kernel_name = name.replace("-", "_")
+    folder = "/sys/module/" + kernel_name
+    return ModuleFacts(
+        name=kernel_name,
+        loaded=_loaded(document, kernel_name),
+        version=_line(document, folder + "/version"),
+        srcversion=_line(document, folder + "/srcversion"),
+        build_id=_binary(document, folder + BUILD_ID),
+        file=_file(document, name),
+    )
+
+
+def _loaded(document: Document, name: str) -> Maybe[bool]:
+    text = document.text("/proc/modules")
+    if isinstance(text, str) and any(line.split()[:1] == [name] for line in text.splitlines()):
+        return True
+    # Built into the kernel it is in no list of modules, but has its folder in /sys/module.
+    shown = document.text("/sys/module/" + name + "/version")
+    if isinstance(shown, str):
+        return True
+    if isinstance(text, Unknown):
+        return text
+    return False if shown is None else shown
+
+
+def _line(document: Document, path: str) -> Maybe[str]:
+    value = document.line(path)
+    return "" if value is None else value
+
+
+def _binary(document: Document, path: str) -> Maybe[str]:
+    value = document.binary(path)
+    return "" if value is None else value
+
+
+def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
+    shown = document.ran(MODPROBE + name)
+    if isinstance(shown, Unknown):
+        return shown
+    behind = modprobe.replacement(shown.stdout)
+    if behind:
+        shown = document.ran(MODPROBE + behind)
+        if isinstance(shown, Unknown):
+            return shown
+    if "not found in directory" in shown.stderr:
+        return None
+    files = modprobe.files_of(shown.stdout)
+    if shown.status != 0 or not files:
+        what = shown.stderr.strip() or shown.stdout.strip() or "nothing"
+        return Unknown("modprobe --show-depends {} says: {}".format(name, what))
+    value = document.module(files[-1])
+    return value if isinstance(value, Unknown) else _module_file(files[-1], value)
+
+
+#: Keys of a module's record and their types; a record without one of them says nothing.
+_SHAPE = {
+    "name": str,
+    "version": str,
+    "srcversion": str,
+    "build_id": str,
+    "license": str,
+    "vermagic": str,
+    "depends": list,
+    "provenance": dict,
+    "imports": dict,
+    "exports": dict,
+}
+
+
+def _module_file(path: str, value: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
+    for key, kind in _SHAPE.items():
+        if not isinstance(value.get(key), kind):
+            return Unknown("the record of {} has no {}".format(path, key))
+    return ModuleFile(
+        path=path,
+        name=value["name"],
+        version=value["version"],
+        srcversion=value["srcversion"],
+        build_id=value["build_id"],
+        license=value["license"],
+        kernel=(value["vermagic"].split() or [""])[0],
+        depends=tuple(str(item) for item in value["depends"]),
+        provenance={key: str(item) for key, item in value["provenance"].items()},
+        imports={key: _crc(item) for key, item in value["imports"].items()},
+        exports={
+            key: _crc(item[0]) if isinstance(item, list) and item else None for key, item in value["exports"].items()
+        },
+    )
+
+
+def _crc(value: Any) -> Optional[int]:
+    return value if isinstance(value, int) else None

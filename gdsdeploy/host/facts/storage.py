@@ -1,0 +1,214 @@
+"""Mounts and the block devices under them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import List, Mapping, Optional, Tuple
+
+from ..places import MOUNTINFO
+from .document import Document
+from .pci import addresses
+from .unknown import Maybe, Unknown, why_not
+
+#: Kinds of block device.
+NVME, NVMEOF, MULTIPATH, MD, DM, VIRTIO, SCSI, LOOP, OTHER = (
+    "nvme", "nvmeof", "nvme-multipath", "md", "dm", "virtio", "scsi", "loop", "other",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Device:
+    """A block device; partitions are described by their disk."""
+
+    #: as in /dev, e.g. ``nvme0n1p1``
+    name: str
+    #: major:minor
+    number: str
+    kind: str
+    #: of NVMe: ``pcie``, ``rdma``, ``tcp``, ``fc``, ``loop``; empty for others
+    transport: Maybe[str]
+    #: of the controller, empty for virtual devices
+    pci_address: str
+    #: of device mapper: e.g. ``LVM-…``, ``CRYPT-LUKS2-…``, ``mpath-…``
+    dm_uuid: Maybe[str]
+    #: of md: e.g. ``raid0``
+    md_level: Maybe[str]
+    #: formatted with protection information, which nvidia-fs does not take
+    integrity: Maybe[bool]
+    #: what udev recorded as ID_FS_USAGE, e.g. ``filesystem``; None: no record of it
+    udev_usage: Maybe[Optional[str]]
+    #: ext4's options in effect, defaults included; None: not ext4
+    ext4_options: Maybe[Optional[Tuple[str, ...]]]
+    below: Tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of mountinfo."""
+
+    mount_point: str
+    source: str
+    filesystem: str
+    #: per-mount and per-superblock options
+    options: Tuple[str, ...]
+    #: None for filesystems without a block device of their own
+    device: Maybe[Optional[Device]]
+
+    def option(self, name: str) -> Optional[str]:
+        """The value of ``name=value``, empty for a bare ``name``, None where it is not given."""
+        for item in self.options:
+            key, _, value = item.partition("=")
+            if key == name:
+                return value
+        return None
+
+
+@dataclass(frozen=True)
+class StorageFacts:
+    """``mounts`` by mount point; where mounts lie over each other, the one on top."""
+
+    mounts: Maybe[Mapping[str, Mount]]
+    #: NVMe controllers: name → transport
+    controllers: Mapping[str, Maybe[str]] = field(default_factory=dict)
+
+
+def storage_facts(document: Document) -> StorageFacts:
+    controllers = document.names("/sys/class/nvme")
+    transports = {name: _line(document, "/sys/class/nvme/{}/transport".format(name)) for name in _names(controllers)}
+    text = document.text(MOUNTINFO)
+    if not isinstance(text, str):
+        return StorageFacts(why_not(text, "there is no " + MOUNTINFO), transports)
+    mounts = {}
+    for line in text.splitlines():
+        mount = _mount(document, line)
+        if mount is not None:
+            mounts[mount.mount_point] = mount
+    return StorageFacts(mounts, transports)
+
+
+def _names(value: Maybe[Optional[Tuple[str, ...]]]) -> Tuple[str, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _line(document: Document, path: str) -> Maybe[str]:
+    value = document.line(path)
+    return "" if value is None else value
+
+
+def _mount(document: Document, line: str) -> Optional[Mount]:
+    """See proc(5): id, parent, major:minor, root, mount point, options, optional fields, "-", type, source, options."""
+    left, separator, right = line.partition(" - ")
+    fields, rest = left.split(), right.split()
+    if not separator or len(fields) < 6 or len(rest) < 2:
+        return None
+    number = fields[2]
+    options = tuple(fields[5].split(",")) + tuple(rest[2].split(",") if len(rest) > 2 else ())
+    device: Maybe[Optional[Device]] = None
+    if not number.startswith("0:"):
+        device = _device(document, number, 0)
+    return Mount(_plain(fields[4]), _plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
+
+
+def _device(document: Document, number: str, depth: int) -> Maybe[Optional[Device]]:
+    link = "/sys/dev/block/" + number
+    path = document.link(link)
+    if isinstance(path, Unknown):
+        return path
+    if path is None or depth > 8:
+        return Unknown("{} is not a block device that sysfs shows".format(number))
+    disk = _disk(document, link, path)
+    if isinstance(disk, Unknown):
+        return disk
+    below: List[Device] = []
+    slaves = document.names(disk.link + "/slaves")
+    if isinstance(slaves, Unknown):
+        return slaves
+    for slave in slaves or ():
+        lower_number = document.line(disk.link + "/slaves/" + slave + "/dev")
+        if not isinstance(lower_number, str):
+            return why_not(lower_number, "{} has no number".format(slave))
+        lower = _device(document, lower_number, depth + 1)
+        if isinstance(lower, Unknown) or lower is None:
+            return lower
+        below.append(lower)
+    return _described(document, number, posixpath.basename(path), disk, tuple(below))
+
+
+@dataclass(frozen=True)
+class _Disk:
+    """``path`` below /sys/devices; ``link`` by its number, which is how its files are recorded."""
+
+    path: str
+    link: str
+
+
+def _disk(document: Document, link: str, path: str) -> Maybe[_Disk]:
+    """The whole disk: a partition lies in the folder of its disk."""
+    partition = document.text(link + "/partition")
+    if isinstance(partition, Unknown):
+        return partition
+    if partition is None:
+        return _Disk(path, link)
+    disk = posixpath.dirname(path)
+    number = document.line(disk + "/dev")
+    if not isinstance(number, str):
+        return why_not(number, "{} has no number".format(disk))
+    return _Disk(disk, "/sys/dev/block/" + number)
+
+
+def _described(document: Document, number: str, name: str, disk: _Disk, below: Tuple[Device, ...]) -> Device:
+    kind, transport = _kind(document, disk.path)
+    integrity = _line(document, disk.link + "/integrity/device_is_integrity_capable")
+    return Device(
+        name=name,
+        number=number,
+        kind=kind,
+        transport=transport,
+        pci_address=(addresses(disk.path) or ("",))[-1],
+        dm_uuid=_line(document, disk.link + "/dm/uuid"),
+        md_level=_line(document, disk.link + "/md/level"),
+        integrity=integrity if isinstance(integrity, Unknown) else integrity == "1",
+        udev_usage=_udev_usage(document, number),
+        ext4_options=_ext4_options(document, name),
+        below=below,
+    )
+
+
+def _kind(document: Document, disk: str) -> Tuple[str, Maybe[str]]:
+    """(kind, transport) from where a disk lies below /sys/devices."""
+    name = posixpath.basename(disk)
+    if re.match(r"nvme\d+(c\d+)?n\d+$", name):
+        if "/nvme-subsystem/" in disk:
+            return MULTIPATH, ""
+        controller = posixpath.basename(posixpath.dirname(disk))
+        transport = _line(document, "/sys/class/nvme/{}/transport".format(controller))
+        return (NVME if transport == "pcie" else NVMEOF if isinstance(transport, str) else NVME), transport
+    for pattern, kind in (
+        (r"dm-\d+$", DM),
+        (r"md", MD),
+        (r"vd[a-z]+$", VIRTIO),
+        (r"sd[a-z]+$", SCSI),
+        (r"loop\d+$", LOOP),
+    ):
+        if re.match(pattern, name):
+            return kind, ""
+    return OTHER, ""
+
+
+def _udev_usage(document: Document, number: str) -> Maybe[Optional[str]]:
+    text = document.text("/run/udev/data/b" + number)
+    if not isinstance(text, str):
+        return text
+    found = re.search(r"^E:ID_FS_USAGE=(.+)$", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _ext4_options(document: Document, name: str) -> Maybe[Optional[Tuple[str, ...]]]:
+    text = document.text("/proc/fs/ext4/" + name + "/options")
+    return tuple(text.split()) if isinstance(text, str) else text

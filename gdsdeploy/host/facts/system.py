@@ -1,0 +1,159 @@
+"""The operating system and the kernel that runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, Mapping, Tuple
+
+from ..places import EFI, SECURE_BOOT
+from .document import Document
+from .unknown import Maybe, Unknown, why_not
+
+
+@dataclass(frozen=True)
+class OsFacts:
+    """``name``: id and version as a fleet file writes them, e.g. ``debian-13``; ``machine`` as ``uname -m``."""
+
+    name: Maybe[str]
+    pretty_name: Maybe[str]
+    machine: Maybe[str]
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """The running kernel."""
+
+    #: as ``uname -r``
+    release: Maybe[str]
+    boot_id: Maybe[str]
+    #: words of the command line
+    command_line: Maybe[Tuple[str, ...]]
+    #: option without CONFIG_ → ``y``, ``m``, ``n`` or its text; those of interest only
+    config: Maybe[Mapping[str, str]]
+    #: in-kernel names of loaded modules
+    modules: Maybe[FrozenSet[str]]
+    #: exported names of interest → module that has them, empty for the kernel itself
+    symbols: Maybe[Mapping[str, str]]
+    #: messages about the modules of this stack, oldest first
+    messages: Maybe[Tuple[str, ...]]
+    secure_boot: Maybe[bool]
+    #: ``none``, ``integrity`` or ``confidentiality``
+    lockdown: Maybe[str]
+
+    def option(self, name: str) -> Maybe[str]:
+        """A configuration option; one that the configuration does not mention is off."""
+        return self.config if isinstance(self.config, Unknown) else self.config.get(name, "n")
+
+
+def os_facts(document: Document) -> OsFacts:
+    text = document.text("/etc/os-release")
+    machine = document.host("uname", "machine")
+    if not isinstance(text, str):
+        reason = why_not(text, "there is no /etc/os-release")
+        return OsFacts(reason, reason, machine)
+    values = _os_release(text)
+    name: Maybe[str] = Unknown("/etc/os-release has no ID and VERSION_ID")
+    if values.get("ID") and values.get("VERSION_ID"):
+        name = values["ID"] + "-" + values["VERSION_ID"]
+    return OsFacts(name, values.get("PRETTY_NAME") or Unknown("/etc/os-release has no PRETTY_NAME"), machine)
+
+
+def _os_release(text: str) -> Dict[str, str]:
+    values: Dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator and re.match(r"[A-Z0-9_]+$", key):
+            try:
+                values[key] = "".join(shlex.split(value)[:1])
+            except ValueError:
+                continue
+    return values
+
+
+def kernel_facts(document: Document) -> KernelFacts:
+    release = document.host("uname", "release")
+    boot_id = document.line("/proc/sys/kernel/random/boot_id")
+    command_line = document.text("/proc/cmdline")
+    messages = document.ran("dmesg")
+    if not isinstance(messages, Unknown) and messages.status != 0:
+        messages = Unknown("dmesg: " + messages.stderr.strip())
+    return KernelFacts(
+        release=release,
+        boot_id=boot_id if isinstance(boot_id, str) and boot_id else why_not(boot_id, "there is no boot id"),
+        command_line=tuple(command_line.split())
+        if isinstance(command_line, str)
+        else why_not(command_line, "there is no /proc/cmdline"),
+        config=_config(document, release),
+        modules=_modules(document),
+        symbols=_symbols(document),
+        messages=messages if isinstance(messages, Unknown) else tuple(messages.stdout.splitlines()),
+        secure_boot=_secure_boot(document),
+        lockdown=_lockdown(document),
+    )
+
+
+def _config(document: Document, release: Maybe[str]) -> Maybe[Mapping[str, str]]:
+    if isinstance(release, Unknown):
+        return release
+    reasons = []
+    for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config", "/proc/config.gz"):
+        lines = document.lines(path)
+        if isinstance(lines, tuple):
+            return _options(lines)
+        reasons.append(why_not(lines, "there is no " + path).reason)
+    return Unknown("the kernel's configuration is not to be had: " + "; ".join(reasons))
+
+
+def _options(lines: Tuple[str, ...]) -> Dict[str, str]:
+    options: Dict[str, str] = {}
+    for line in lines:
+        on = re.match(r"CONFIG_(\w+)=(.*)$", line)
+        off = re.match(r"# CONFIG_(\w+) is not set$", line)
+        if on:
+            options[on.group(1)] = on.group(2).strip('"')
+        elif off:
+            options[off.group(1)] = "n"
+    return options
+
+
+def _modules(document: Document) -> Maybe[FrozenSet[str]]:
+    text = document.text("/proc/modules")
+    if isinstance(text, Unknown):
+        return text
+    # A kernel without loadable modules has no such file, and so none loaded.
+    return frozenset(line.split()[0] for line in (text or "").splitlines() if line.split())
+
+
+def _symbols(document: Document) -> Maybe[Mapping[str, str]]:
+    lines = document.lines("/proc/kallsyms")
+    if not isinstance(lines, tuple):
+        return why_not(lines, "there is no /proc/kallsyms")
+    found: Dict[str, str] = {}
+    for line in lines:
+        words = line.split()
+        if len(words) in (3, 4):
+            found[words[2]] = words[3].strip("[]") if len(words) == 4 else ""
+    return found
+
+
+def _secure_boot(document: Document) -> Maybe[bool]:
+    firmware = document.names(EFI)
+    if firmware is None:
+        return False
+    if isinstance(firmware, Unknown):
+        return firmware
+    value = document.binary(SECURE_BOOT)
+    if isinstance(value, Unknown):
+        return value
+    # Four bytes of attributes, then the value; without the variable the firmware knows no secure boot.
+    return value is not None and value[8:] == "01"
+
+
+def _lockdown(document: Document) -> Maybe[str]:
+    text = document.text("/sys/kernel/security/lockdown")
+    if isinstance(text, Unknown):
+        return text
+    found = re.search(r"\[(\w+)\]", text or "[none]")
+    return found.group(1) if found else Unknown("/sys/kernel/security/lockdown says {!r}".format(text))

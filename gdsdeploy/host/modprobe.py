@@ -1,0 +1,26 @@
+"""Read what ``modprobe --show-depends`` prints: the one place that knows how Debian renames the driver's modules."""
+
+from __future__ import annotations
+
+import re
+from typing import List
+
+
+def files_of(shown: str) -> List[str]:
+    """The files that would be loaded, in that order; the last one is the module itself."""
+    return [line.split()[1] for line in shown.splitlines() if line.startswith("insmod ") and len(line.split()) > 1]
+
+
+def replacement(shown: str) -> str:
+    """The module that a rule ``install NAME modprobe -i OTHER …`` loads instead (Debian's alternatives); else empty."""
+    lines = [line for line in shown.splitlines() if line.strip()]
+    if not lines or not lines[-1].startswith("install "):
+        return ""
+    found = re.search(r"\bmodprobe\s+(?:-i|--ignore-install)\s+([A-Za-z0-9_-]+)", lines[-1])
+    return found.group(1) if found else ""
+
+
+def prevented(shown: str) -> bool:
+    """Whether an install rule loads nothing at all, as in ``install nouveau /bin/false``."""
+    lines = [line for line in shown.splitlines() if line.strip()]
+    return bool(lines) and re.match(r"install\s+(/usr)?/bin/(false|true)\b", lines[-1]) is not None
