@@ -34,7 +34,7 @@ def _known(conditions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
     for subject, expressions in conditions.items():
         if subject not in SUBJECTS:
             raise ValueError(f"there is no subject {subject!r}; there are {', '.join(SUBJECTS)}")
-        for text in expressions:
+        for text in expressions if subject in _VERSIONS else ():
             versions.parse(text)
     return conditions
 
