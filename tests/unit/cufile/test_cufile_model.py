@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gdsdeploy.cufile.model import NEWEST, OLDEST, Problem, check, keys, known_keys, release_of
 
@@ -142,3 +144,17 @@ def test_every_problem_is_reported_at_once() -> None:
         "loging",
     ]
     assert found[0] == Problem("properties.io_batchsize", "must be 1 to 256 (found 0)")
+
+
+_NAMES = st.sampled_from(sorted({part for name in known_keys() for part in name.split(".")})) | st.text(max_size=5)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(_NAMES, _VALUES, max_size=5), st.integers(min_value=0, max_value=30))
+def test_any_document_is_judged_and_never_breaks_the_check(document: dict[str, Any], minor: int) -> None:
+    for problem in check(document, (1, minor)):
+        assert problem.message
