@@ -49,27 +49,15 @@ def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequenc
 
 
 def environment(*, control_dir: Path) -> dict[str, str]:
-    """Ansible's settings for our runs; an ansible.cfg that happens to lie about must not change them.
+    """Our ansible.cfg and what depends on this run; one that happens to lie about must not change it.
 
     control_dir: where OpenSSH keeps its multiplexing sockets (their paths are limited to about 100 bytes).
     """
     return {
-        "ANSIBLE_CONFIG": "/dev/null",
-        "ANSIBLE_ROLES_PATH": str(resources.roles()),
+        "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg"),
         "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
-        "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
-        "ANSIBLE_TIMEOUT": "30",
-        "ANSIBLE_FORKS": "20",
-        "ANSIBLE_PYTHON_INTERPRETER": "auto_silent",
-        "ANSIBLE_RETRY_FILES_ENABLED": "False",
-        "ANSIBLE_NOCOWS": "True",
-        "ANSIBLE_NOCOLOR": "True",
-        "ANSIBLE_DISPLAY_FAILED_STDERR": "False",
-        "ANSIBLE_LOCALHOST_WARNING": "False",
-        "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "PYTHONUNBUFFERED": "1",
         "LC_ALL": "C.UTF-8",
     }
@@ -88,7 +76,6 @@ def play(
     progress: one line of talk at a time.
     """
     outcome = Outcome(status=0)
-    stages: dict[str, str] = {}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as sink:
 
@@ -97,7 +84,7 @@ def play(
                 sink.write(text + "\n")
                 sink.flush()
                 return
-            _take(json.loads(text[1:]), outcome, stages, progress, log)
+            _take(json.loads(text[1:]), outcome, progress, log)
 
         outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env)
     failed = any(result.failure for result in outcome.hosts.values())
@@ -107,26 +94,21 @@ def play(
     return outcome
 
 
-def _take(
-    event: dict[str, Any], outcome: Outcome, stages: dict[str, str], progress: Callable[[str], None], log: Path
-) -> None:
+def _take(event: dict[str, Any], outcome: Outcome, progress: Callable[[str], None], log: Path) -> None:
     if event["event"] == "play":
         progress(f"▸ {event['name']}")
         return
     host, role, task = event["host"], event["role"], event["task"]
-    if event["event"] == "start":
-        stage = f"{role} · {task.split(' | ')[0].lower()}" if " | " in task else role
-        if stages.get(host) != stage:
-            stages[host] = stage
-            progress(f"  {host}: {stage}")
+    if event["event"] == "long":
+        progress(f"  {host}: {role}: {task.split(' | ')[-1]} …")
         return
     result = outcome.hosts.setdefault(host, HostResult())
     if event["changed"]:
         result.changed.append(f"{role}: {task}")
-        progress(f"  {host}: changed: {task.split(' | ')[-1]} ({event['seconds']:.0f} s)")
+        progress(f"  {host}: {role}: {task.split(' | ')[-1]}: changed ({event['seconds']:.0f} s)")
     if event["status"] in {"failed", "unreachable"} and result.failure is None:
         result.failure = failure(host, role, task, event["status"], event.get("detail", {}), log)
-        progress(f"  {host}: failed: {task.split(' | ')[-1]}")
+        progress(f"  {host}: {role}: {task.split(' | ')[-1]}: failed")
 
 
 def failure(host: str, role: str, task: str, status: str, detail: dict[str, Any], log: Path) -> GdsError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from typing import Any
 
@@ -22,10 +23,12 @@ requirements: []
 """
 
 MARK = "\x1e"
+#: Seconds after which a running task is worth a line; shorter ones are told by their result.
+LONG = 5.0
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible ships no types
-    """Turns Ansible's callbacks into events: play, start, result."""
+    """Turns Ansible's callbacks into events: play, long (a task that takes its time), result."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -33,18 +36,23 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible ships no ty
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun: dict[tuple[str, str], float] = {}
+        self._begun: dict[tuple[str, str], tuple[float, threading.Timer]] = {}
+        self._writing = threading.Lock()
 
     def _emit(self, **event: Any) -> None:
-        sys.stdout.write(f"{MARK}{json.dumps(event, default=str)}\n")
-        sys.stdout.flush()
+        with self._writing:
+            sys.stdout.write(f"{MARK}{json.dumps(event, default=str)}\n")
+            sys.stdout.flush()
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         self._emit(event="play", name=play.get_name())
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        self._begun[host.get_name(), task._uuid] = time.monotonic()
-        self._emit(event="start", host=host.get_name(), **self._task(task))
+        event = {"event": "long", "host": host.get_name(), **self._task(task)}
+        timer = threading.Timer(LONG, self._emit, kwargs=event)
+        timer.daemon = True
+        timer.start()
+        self._begun[host.get_name(), task._uuid] = (time.monotonic(), timer)
 
     def _task(self, task: Any) -> dict[str, str]:
         role = task._role.get_name() if task._role else ""
@@ -52,9 +60,11 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible ships no ty
 
     def _result(self, status: str, result: Any) -> None:
         host, task, values = result.host.get_name(), result.task, result.result
-        begun = self._begun.pop((host, task._uuid), None)
+        begun, timer = self._begun.pop((host, task._uuid), (time.monotonic(), None))
+        if timer is not None:
+            timer.cancel()
         event: dict[str, Any] = {"event": "result", "host": host, "status": status, **self._task(task)}
-        event["seconds"] = round(time.monotonic() - begun, 2) if begun else 0.0
+        event["seconds"] = round(time.monotonic() - begun, 2)
         event["changed"] = bool(values.get("changed"))
         if status in {"failed", "unreachable"}:
             hidden = bool(values.get("_ansible_no_log"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,11 +22,16 @@ def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
     ]  # fmt: skip
 
 
-def test_the_environment_checks_host_keys_and_ignores_stray_configuration() -> None:
-    env = converge.environment(control_dir=Path("/s/cm"))
-    assert env["ANSIBLE_HOST_KEY_CHECKING"] == "True"
-    assert env["ANSIBLE_CONFIG"] == "/dev/null"
-    assert env["ANSIBLE_ROLES_PATH"] == str(resources.roles())
+def test_host_keys_are_checked_and_stray_configuration_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "ansible.cfg").write_text("[defaults]\nhost_key_checking = false\n")
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-config", "dump", "--only-changed"],
+        env={**converge.environment(control_dir=Path("/s/cm")), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    settings = dict(re.findall(r"^(\w+)\(.*\) = (.*)$", done.stdout, re.M))
+    assert settings["HOST_KEY_CHECKING"] == "True"
+    assert settings["DEFAULT_ROLES_PATH"] == str([str(resources.roles())])
 
 
 def fake_playbook(tmp_path: Path, events: list[dict[str, object]], status: int) -> list[str]:
@@ -43,7 +50,7 @@ def result(status: str, role: str, task: str, **more: object) -> dict[str, objec
 def test_changes_and_log_are_kept(tmp_path: Path) -> None:
     events = [
         {"event": "play", "name": "Prepare"},
-        {"event": "start", "host": "gpu1", "role": "gds_repo", "task": "Configure | Pin the stack"},
+        {"event": "long", "host": "gpu1", "role": "gds_repo", "task": "Configure | Pin the stack"},
         result("ok", "gds_repo", "Configure | Pin the stack", changed=True),
         result("ok", "gds_repo", "Verify | Ask apt"),
     ]
@@ -54,22 +61,34 @@ def test_changes_and_log_are_kept(tmp_path: Path) -> None:
     assert outcome.changes() == 1
     assert log.read_text() == "human text\n"
     assert said[0] == "▸ Prepare"
-    assert "  gpu1: gds_repo · configure" in said
+    assert "  gpu1: gds_repo: Pin the stack …" in said
 
 
 @pytest.mark.parametrize(
     ("event", "error", "words"),
     [
-        (result("failed", "gds_preflight", "Preflight | There is room", detail={"msg": "/ has 3 MiB free"}), HostUnfit, "gpu1: / has 3 MiB free"),
         (
-            result("failed", "gds_modules", "Install | Build", detail={"msg": "non-zero return code", "stderr": "a\nb"}),
+            result("failed", "gds_preflight", "Preflight | There is room", detail={"msg": "/ has 3 MiB free"}),
+            HostUnfit,
+            "gpu1: / has 3 MiB free",
+        ),
+        (
+            result(
+                "failed", "gds_modules", "Install | Build", detail={"msg": "non-zero return code", "stderr": "a\nb"}
+            ),
             ConvergeFailed,
             "gpu1: gds_modules: Build: non-zero return code\n  | a\n  | b",
         ),
-        (result("unreachable", "gds_repo", "Configure | x", detail={"msg": "timed out"}), HostUnreachable, "gpu1: lost during gds_repo: timed out"),
+        (
+            result("unreachable", "gds_repo", "Configure | x", detail={"msg": "timed out"}),
+            HostUnreachable,
+            "gpu1: lost during gds_repo: timed out",
+        ),
     ],
 )
-def test_failures_name_host_role_and_cause(tmp_path: Path, event: dict[str, object], error: type[Exception], words: str) -> None:
+def test_failures_name_host_role_and_cause(
+    tmp_path: Path, event: dict[str, object], error: type[Exception], words: str
+) -> None:
     outcome = converge.play(fake_playbook(tmp_path, [event], 2), {}, log=tmp_path / "l", progress=lambda _: None)
     failure = outcome.hosts["gpu1"].failure
     assert type(failure) is error
