@@ -28,7 +28,7 @@ class Search:
 
     def choices(self) -> Iterator[Choice]:
         """Every admitted combination, most preferred first."""
-        return self._descend((), dict(self.base), frozenset(self.base))
+        return self._descend((), dict(self.base), frozenset())
 
     def _descend(self, chosen: Choice, facts: dict[str, str | None], known: frozenset[str]) -> Iterator[Choice]:
         if len(chosen) == len(self.levels):

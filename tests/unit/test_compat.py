@@ -1,0 +1,191 @@
+"""Every rule of compat.yml refuses, warns and admits what it is there for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from gdsdeploy.compat import SUBJECTS, Rule, judge, load, shipped
+
+#: Debian 13 as it is measured to work; each case below changes some of it.
+GOOD: dict[str, str | None] = {
+    "driver": "550.163.01", "driver_package": "550.163.01-2", "driver_origin": "debian", "flavour": "open",
+    "kernel": "6.12.94", "kernel_package": "6.12.94-1",
+    "nvidia_fs": "2.19.7", "nvidia_fs_package": "2.19.7~12.4.1-2", "nvidia_fs_origin": "debian",
+    "libcufile": "1.9.1.3", "cuda": "12.4.1", "mode": "nvidia-fs", "rdma": "none",
+    "arch": "x86_64", "os": "debian-13", "family": "debian",
+}  # fmt: skip
+
+#: rule → (what it speaks against, what it admits though it looks alike); both laid over GOOD.
+CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
+    "driver-535-pci-resize": (
+        [{"driver": "535.261.03", "kernel": k} for k in ("6.1.187", "6.1.192", "6.12.107", "6.12.117", "7.2.13")],
+        [{"driver": "535.261.03", "kernel": k} for k in ("6.1.176", "6.12.95", "6.6.3")]
+        + [{"driver": "535.309.01", "kernel": "6.1.192"}],
+    ),
+    "driver-550-pci-resize": (
+        [{"kernel": k} for k in ("6.12.107", "6.12.117", "6.1.192", "6.19")],
+        [{}, {"kernel": "6.1.176"}, {"kernel": "6.12.107", "driver_package": "550.163.01-3"},
+         {"kernel": "6.12.107", "driver": "570.133.07", "driver_package": "570.133.07-1"}],
+    ),
+    "driver-620-open-only": (
+        [{"driver": "620.10.01", "flavour": "proprietary"}],
+        [{"driver": "620.10.01"}, {"driver": "610.5", "flavour": "proprietary"}],
+    ),
+    "nvidia-fs-open-only": (
+        [{"flavour": "proprietary"}, {"flavour": "proprietary", "nvidia_fs": "2.17.5"}],
+        [{}, {"flavour": "proprietary", "nvidia_fs": "2.17.4"}, {"flavour": "proprietary", "arch": "aarch64"}],
+    ),
+    "nvidia-fs-persistent-p2p": (
+        [{"nvidia_fs": "2.22.3", "driver": d} for d in ("525.89.02", "530.41.03", "535.43")],
+        [{"nvidia_fs": "2.22.3", "driver": d} for d in ("525.105.17", "525.147.05", "535.43.02", "550.163.01")]
+        + [{"nvidia_fs": "2.20.5", "driver": "530.41.03"}],
+    ),
+    "nvidia-fs-p2p-abi-580": ([{"driver": "580.65.06"}], [{"driver": "575.64.05"}]),
+    "nvidia-fs-kernel-6.1": (
+        [{"nvidia_fs": "2.16.1", "nvidia_fs_origin": "nvidia", "kernel": "6.1.176"}],
+        [{"nvidia_fs": "2.13.5", "kernel": "6.1.176"},
+         {"nvidia_fs": "2.17.0", "nvidia_fs_origin": "nvidia", "kernel": "6.1.176"},
+         {"nvidia_fs": "2.16.1", "nvidia_fs_origin": "nvidia", "kernel": "5.15.0"}],
+    ),
+    "nvidia-fs-vm-flags": (
+        [{"nvidia_fs": v, "nvidia_fs_origin": "nvidia", "kernel": "6.12.95"} for v in ("2.17.5", "2.18.3")],
+        [{"nvidia_fs": "2.18.3", "nvidia_fs_origin": "nvidia", "kernel": "6.1.176"}],
+    ),
+    "nvidia-fs-unsigned-offset": (
+        [{"nvidia_fs": v, "nvidia_fs_origin": "nvidia", "kernel": "6.12.95"} for v in ("2.19.7", "2.22.3", "2.24.2")],
+        [{}, {"nvidia_fs": "2.24.2", "nvidia_fs_origin": "nvidia", "kernel": "6.1.176"},
+         {"nvidia_fs": "2.25.7", "nvidia_fs_origin": "nvidia", "kernel": "6.12.95"}],
+    ),
+    "nvidia-fs-2.25.6": ([{"nvidia_fs": "2.25.6"}], [{"nvidia_fs": "2.25.7"}]),
+    "nvidia-fs-kernel-6.17": (
+        [{"kernel": "6.17.1", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "nvidia"}],
+        [{"kernel": "6.17.1", "nvidia_fs": "2.28.2", "nvidia_fs_origin": "nvidia"},
+         {"kernel": "6.16.9", "nvidia_fs": "2.27.3", "nvidia_fs_origin": "nvidia"}],
+    ),
+    "nvidia-fs-kernel-6.18": (
+        [{"kernel": "6.18", "nvidia_fs": "2.28.2", "nvidia_fs_origin": "nvidia"}],
+        [{"kernel": "6.18", "nvidia_fs": "2.28.4", "nvidia_fs_origin": "nvidia"}],
+    ),
+    "debian-nvidia-fs-2.13": (
+        [{"nvidia_fs": "2.13.5", "kernel": "6.12.117"}],
+        [{"nvidia_fs": "2.13.5", "kernel": "6.1.192"}],
+    ),
+    "debian-nvidia-fs-2.19": (
+        [{"kernel": "6.15"}],
+        [{}, {"kernel": "6.14.2"}, {"kernel": "7.2.13", "nvidia_fs_package": "2.19.7~12.4.1-8.2+b1"}],
+    ),
+    "nvidia-fs-vm-io": ([{}, {"kernel": "6.6.63"}], [{"kernel": "6.1.176"}, {"nvidia_fs": "2.26.6"}]),
+    "nvidia-fs-sgl-hang": ([{"kernel": "6.17"}], [{}]),
+    "libcufile-nvidia-fs-minimum": ([{"nvidia_fs": "2.7.49"}], [{"nvidia_fs": "2.12.4"}]),
+    "cuda-11-driver": ([{"cuda": "11.8.0", "driver": "450.51"}], [{"cuda": "11.8.0", "driver": "450.80.02"}]),
+    "cuda-12-driver": ([{"driver": "525.53"}], [{"driver": "525.60.13"}, {"cuda": "11.8.0", "driver": "525.53"}]),
+    "cuda-13-driver": ([{"cuda": "13.0.1"}], [{"cuda": "13.0.1", "driver": "580.65.06"}]),
+    "p2pdma-driver": (
+        [{"mode": "p2pdma"}, {"mode": "p2pdma", "driver": "570.1", "flavour": "proprietary"}],
+        [{"mode": "p2pdma", "driver": "565.57.01"}, {}],
+    ),
+    "p2pdma-libcufile": ([{"mode": "p2pdma"}], [{"mode": "p2pdma", "libcufile": "1.13.0.11"}]),
+    "p2pdma-x86": ([{"mode": "p2pdma", "arch": "aarch64"}], [{"mode": "p2pdma"}]),
+    "p2pdma-kernel": (
+        [{"mode": "p2pdma", "kernel": "6.1.176"}],
+        [{"mode": "p2pdma", "kernel": "6.2"}, {"mode": "p2pdma", "kernel": "5.14.0", "family": "rhel"}],
+    ),
+    "p2pdma-debian-kernel": (
+        [{"mode": "p2pdma"}, {"mode": "p2pdma", "kernel": "6.1.192"}],
+        [{"mode": "p2pdma", "kernel": "7.2.13"}, {"mode": "p2pdma", "family": "ubuntu"}],
+    ),
+    "dmabuf-open-driver": ([{"rdma": "dmabuf", "flavour": "proprietary"}], [{"rdma": "dmabuf"}]),
+    "dmabuf-kernel": ([{"rdma": "dmabuf", "kernel": "5.10.1"}], [{"rdma": "dmabuf"}]),
+}  # fmt: skip
+
+
+def against(rule: str, change: dict[str, str]) -> bool:
+    """Whether the rule refuses the changed combination, or warns of it."""
+    verdicts = {v.rule: v for v in judge({**GOOD, **change})}
+    return rule in verdicts and (not verdicts[rule].allowed or verdicts[rule].warning)
+
+
+def test_every_rule_has_its_cases() -> None:
+    assert {rule.id for rule in shipped()} == set(CASES)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_speaks_against_what_it_is_for_and_nothing_else(rule: str) -> None:
+    bad, good = CASES[rule]
+    assert [change for change in bad if not against(rule, change)] == []
+    assert [change for change in good if against(rule, change)] == []
+
+
+def test_the_measured_combinations_are_admitted() -> None:
+    bookworm = {
+        "driver": "535.261.03", "driver_package": "535.261.03-1", "kernel": "6.1.176", "kernel_package": "6.1.176-1",
+        "nvidia_fs": "2.13.5", "nvidia_fs_package": "2.13.5~11.8.0-5~deb12u1", "libcufile": "1.4.0.31",
+        "cuda": "11.8.0", "os": "debian-12",
+    }  # fmt: skip
+    assert [v.rule for v in judge(GOOD) if not v.allowed] == []
+    assert [v.rule for v in judge({**GOOD, **bookworm}) if not v.allowed] == []
+
+
+def test_only_warnings_are_warnings() -> None:
+    kinds = {v.rule: v for change in ({}, {"driver": "580.65.06", "kernel": "6.17"}) for v in judge({**GOOD, **change})}
+    assert {name for name, v in kinds.items() if v.warning} == {
+        "nvidia-fs-p2p-abi-580",
+        "nvidia-fs-vm-io",
+        "nvidia-fs-sgl-hang",
+    }
+    assert all(v.allowed for v in kinds.values() if v.warning)
+
+
+def test_what_is_not_decided_yet_is_not_judged() -> None:
+    assert judge({"driver": "550.163.01", "driver_package": "550.163.01-2"}) == []
+    (verdict,) = judge({"driver": "550.163.01", "driver_package": "550.163.01-2", "kernel": "6.12.107"}, [
+        rule for rule in shipped() if rule.id == "driver-550-pci-resize"
+    ])  # fmt: skip
+    assert not verdict.allowed
+
+
+def test_an_absent_part_breaks_no_rule() -> None:
+    compat = dict.fromkeys(("nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin"))
+    verdicts = judge({**GOOD, **compat, "mode": "compat", "flavour": "proprietary"})
+    assert all(v.allowed for v in verdicts)
+    assert not {v.rule for v in verdicts if "nvidia-fs" in v.rule}
+
+
+def test_words_say_what_the_rule_says_and_what_was_found() -> None:
+    (verdict,) = [v for v in judge({**GOOD, "kernel": "6.12.107"}) if not v.allowed]
+    assert verdict.words.startswith("Driver 550.163.01 as packaged does not compile on kernels")
+    assert verdict.words.endswith("kernel 6.12.107.")
+
+
+@pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.id)
+def test_every_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
+    assert re.fullmatch(r"[A-Za-z][^\n]*\.", rule.says)
+    assert "\n" not in rule.source.strip()
+    assert len(rule.source) > 15
+    assert rule.subjects() <= set(SUBJECTS)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"needs": {"drivr": ">=1"}}, "there is no subject 'drivr'"),
+        ({"needs": {"driver": ">=x"}}, "not a version expression"),
+        ({"needs": {}}, "exactly one of needs, refuses and warns"),
+        ({"refuses": {"driver": "1"}}, "exactly one of needs, refuses and warns"),
+        ({"because": "x"}, "Extra inputs"),
+        ({"known": "heard"}, "measured"),
+    ],
+)
+def test_a_malformed_rule_is_refused(change: dict[str, object], words: str) -> None:
+    rule = {"id": "x-1", "says": "X.", "known": "measured", "source": "here", "needs": {"driver": ">=1"}, **change}
+    with pytest.raises(ValueError, match=words):
+        load(yaml.safe_dump({"rules": [rule]}))
+
+
+def test_an_id_is_given_once() -> None:
+    rule = {"id": "x-1", "says": "X.", "known": "measured", "source": "here", "needs": {"driver": ">=1"}}
+    with pytest.raises(ValueError, match="x-1 is given twice"):
+        load(yaml.safe_dump({"rules": [rule, rule]}))

@@ -1,0 +1,114 @@
+"""What is stated about operating systems, held against this machine where it can be."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.errors import FleetInvalid, NoSolution
+from gdsdeploy.platform import known, platform_for, stack_platform_for
+from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS
+
+TRIXIE, BOOKWORM = stack_platform_for("debian-13"), stack_platform_for("debian-12")
+
+
+def test_known_systems_are_found_and_unknown_ones_listed() -> None:
+    assert all(platform_for(os).os == os for os in known())
+    with pytest.raises(FleetInvalid) as error:
+        platform_for("debian-7")
+    assert "debian-13" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize("os", ["ubuntu-24.04", "rhel-9"])
+def test_a_system_without_a_resolver_says_so(os: str) -> None:
+    with pytest.raises(NoSolution, match=f"{os} cannot be locked yet"):
+        stack_platform_for(os)
+
+
+def test_the_pinned_fingerprints_are_those_of_debians_keyring(tmp_path: Path) -> None:
+    """The preset's keys are in the keyring that Debian ships, under the names that the preset gives them."""
+    argv = ["gpg", "--homedir", str(tmp_path), "--batch", "--with-colons", "--show-keys", str(KEYRING)]
+    listing = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    owners: dict[str, str] = {}
+    primary = fingerprint = ""
+    for line in listing.splitlines():
+        kind, fields = line.split(":", 1)[0], line.split(":")
+        if kind in ("pub", "sub"):
+            primary = kind
+        elif kind == "fpr" and primary == "pub":
+            fingerprint = fields[9]
+        elif kind == "uid":
+            owners.setdefault(fingerprint, fields[9])
+    assert set(ARCHIVE_KEYS) | set(SECURITY_KEYS) <= set(owners)
+    assert all("Security" not in owners[key] for key in ARCHIVE_KEYS)
+    assert all(owners[key].startswith("Debian Security Archive Automatic Signing Key") for key in SECURITY_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("package", "release"),
+    [
+        ("linux-image-6.12.94+deb13-amd64", "6.12.94+deb13-amd64"),
+        ("linux-image-6.1.0-50-amd64", "6.1.0-50-amd64"),
+        ("linux-image-6.12.90+deb13.1-amd64", "6.12.90+deb13.1-amd64"),
+        ("linux-image-6.12-amd64", None),
+        ("linux-image-amd64", None),
+        ("linux-image-6.12.94+deb13-arm64", None),
+        ("linux-image-6.12.94+deb13-cloud-amd64", None),
+        ("linux-image-6.12.94+deb13-rt-amd64", None),
+        ("linux-image-6.12.94+deb13-amd64-dbg", None),
+        ("linux-image-6.12.94+deb13-amd64-unsigned", None),
+        ("linux-headers-6.12.94+deb13-amd64", None),
+    ],
+)
+def test_stock_kernels_are_told_from_others(package: str, release: str | None) -> None:
+    assert TRIXIE.kernel_release(package, "x86_64") == release
+
+
+def test_kernels_of_the_other_architecture() -> None:
+    assert TRIXIE.kernel_release("linux-image-6.12.94+deb13-arm64", "aarch64") == "6.12.94+deb13-arm64"
+
+
+@pytest.mark.parametrize(
+    ("package_version", "upstream"),
+    [
+        ("550.163.01-2", "550.163.01"),
+        ("535.309.01-0+deb12u1", "535.309.01"),
+        ("2.19.7~12.4.1-2", "2.19.7"),
+        ("1.4.0.31~11.8.0-5~deb12u1", "1.4.0.31"),
+    ],
+)
+def test_upstream_versions(package_version: str, upstream: str) -> None:
+    assert TRIXIE.upstream_version(package_version) == upstream
+
+
+def test_source_trees_lie_where_the_packages_put_them() -> None:
+    """As seen in the archive's packages; nvidia-fs's is held against the real one in tests/repos."""
+    assert TRIXIE.driver_tree("open", "550.163.01") == (
+        "/usr/src/nvidia-current-open-550.163.01",
+        "nvidia-current-open",
+    )
+    assert TRIXIE.driver_tree("proprietary", "550.163.01") == ("/usr/src/nvidia-current-550.163.01", "nvidia-current")
+    assert TRIXIE.nvidia_fs_tree("2.19.7") == ("/usr/src/nvidia-fs-2.19.7", "nvidia-fs")
+    assert BOOKWORM.nvidia_fs_tree("2.13.5") == ("/usr/src/nvidia-fs-2.13", "nvidia-fs")
+
+
+@pytest.mark.parametrize(
+    ("flavour", "name", "out"),
+    [
+        ("open", "nvidia-kernel-dkms", True),
+        ("open", "nvidia-open-kernel-dkms", False),
+        ("open", "nvidia-kernel-common", False),
+        ("open", "nvidia-legacy-check", False),
+        ("open", "nvidia-legacy-390xx-kernel-dkms", True),
+        ("open", "nvidia-tesla-535-kernel-dkms", True),
+        ("open", "libnvidia-tesla-cuda1", True),
+        ("proprietary", "nvidia-kernel-dkms", False),
+        ("proprietary", "nvidia-open-kernel-dkms", True),
+        ("proprietary", "nvidia-open-kernel-support", True),
+    ],
+)
+def test_the_other_flavour_and_other_series_stay_out(flavour: str, name: str, out: bool) -> None:
+    patterns = TRIXIE.excluded("open" if flavour == "open" else "proprietary")
+    assert any(pattern.fullmatch(name) for pattern in patterns) is out
