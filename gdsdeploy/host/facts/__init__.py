@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Tuple
 
 from .boot import BootFacts, boot_facts
 from .cufile import CufileFacts, cufile_facts
@@ -30,6 +30,10 @@ class HostFacts:
     name: Maybe[str]
     #: UTC, RFC 3339
     collected_at: str
+    #: how long the collection took
+    seconds: float
+    #: collectors that did not come to their end
+    gaps: Tuple[str, ...]
     os: OsFacts
     kernel: KernelFacts
     boot: BootFacts
@@ -49,6 +53,8 @@ def facts_from(evidence: Any) -> HostFacts:
     return HostFacts(
         name=document.host("name"),
         collected_at=document.collected_at(),
+        seconds=document.seconds(),
+        gaps=document.gaps(),
         os=os_facts(document),
         kernel=kernel_facts(document),
         boot=boot_facts(document),

@@ -16,6 +16,8 @@ from .unknown import Maybe, Unknown
 ACCEPTED, REJECTED = "accepted", "rejected"
 #: How libcufile says that it does not take a configuration (the same words in 1.4.0 to 1.20.0).
 REFUSAL = re.compile(r"failed to load (user )?config|cuFile configuration load error|error reading config")
+#: What cuFileDriverOpen returns for it: -EINVAL up to 1.15, CU_FILE_DRIVER_INVALID_PROPS in 1.20.
+INVALID = (-22, 5002)
 #: Lines before a refusal that say what is wrong.
 _REASON = re.compile(
     r"json|config|invalid|specified:|aligned|multiple of|slab|parsing error|LargestUInt|initialization failed"
@@ -119,7 +121,7 @@ def _acceptance(document: Document, opened: Maybe[Opened]) -> Maybe[str]:
     """See ``cufile_probe.py``: acceptance is shown by a control that is refused."""
     if isinstance(opened, Unknown):
         return opened
-    if any(REFUSAL.search(line) for line in opened.lines):
+    if opened.error in INVALID or any(REFUSAL.search(line) for line in opened.lines):
         return REJECTED
     if opened.error is None and not opened.hung:
         # Numbers beyond 32 bits end in an exception that nothing catches (seen in 1.4.0 to 1.20.0).

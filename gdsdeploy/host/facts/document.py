@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 from .unknown import Unknown
 
@@ -122,9 +122,15 @@ class Document:
         value = self._value.get("collected_at")
         return value if isinstance(value, str) else ""
 
-    def gaps(self) -> List[str]:
+    def seconds(self) -> float:
+        value = self._value.get("seconds")
+        return float(value) if isinstance(value, (int, float)) else 0.0
+
+    def gaps(self) -> Tuple[str, ...]:
+        """Collectors that did not come to their end, each as one sentence."""
         value = self._value.get("gaps")
-        return [str(item) for item in value] if isinstance(value, list) else []
+        items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+        return tuple("{}: {}".format(item.get("collector"), item.get("reason")) for item in items)
 
     def _section(self, section: str) -> Dict[str, Any]:
         value = self._value.get(section)

@@ -1,0 +1,66 @@
+"""libcufile and its configuration."""
+
+from __future__ import annotations
+
+from ..expectation import Expectation
+from ..facts import HostFacts, Unknown, known
+from ..facts.cufile import ACCEPTED, refusal
+from .registry import Answer, check, failed, passed
+
+
+@check(
+    "cufile.library",
+    "the libcufile that programs load is the locked release",
+    expects="libcufile {libcufile_version}",
+    prevents="a second libcufile, of a CUDA toolkit or a Python package, that reads the configuration by other rules",
+)
+def library(facts: HostFacts, expectation: Expectation) -> Answer:
+    found = known(facts.cufile.library)
+    if found is None:
+        return failed("no libcufile is installed", "Provision the host again")
+    if found == expectation.libcufile_version or expectation.libcufile_version.startswith(found + "."):
+        return passed("libcufile " + found)
+    return failed(
+        "libcufile " + found, "Provision again; 'ldconfig -p | grep libcufile' shows which one the loader takes"
+    )
+
+
+@check(
+    "cufile.rendered",
+    "the configuration of libcufile is the rendered one",
+    expects="{cufile_path} with sha256 {cufile_sha256}",
+    prevents="edits by hand that nobody remembers, and a file that was left behind for another release",
+)
+def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
+    path = expectation.cufile_path
+    digest = known(facts.cufile.digests.get(path, Unknown("{} was not looked at".format(path))))
+    if digest is None:
+        return failed("{} does not exist".format(path), "Provision the host again")
+    if digest == expectation.cufile_sha256:
+        return passed("{} as rendered".format(path))
+    hint = "See what differs and put it into the fleet file: gdsdeploy provision --check --diff; then provision"
+    return failed("{} with sha256 {}".format(path, digest), hint)
+
+
+@check(
+    "cufile.accepted",
+    "the installed libcufile accepts its configuration",
+    expects="{cufile_path} accepted by libcufile {libcufile_version}",
+    prevents="a configuration that was valid for the release before and now makes every program that opens cuFile fail",
+    unknown_hint="libcufile needs libcuda.so.1 to be asked; the reason above is its own",
+)
+def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
+    acceptance, opened = known(facts.cufile.acceptance), known(facts.cufile.opened)
+    if acceptance == ACCEPTED:
+        if opened.error is None:
+            return passed("accepted (cuFileDriverOpen did not return afterwards)", opened.lines[-3:])
+        if opened.error != 0:
+            words = "accepted (cuFileDriverOpen then returned {}: see the path of each mount)".format(opened.error)
+            return passed(words, opened.lines[:3])
+        return passed("accepted")
+    lines = refusal(opened)
+    return failed(
+        "refused: {}".format(lines[0] if lines else "no reason given"),
+        "Repair the value in the fleet file (profile, cufile) and provision again",
+        lines,
+    )

@@ -1,0 +1,84 @@
+"""NVIDIA's gdscheck beside our own findings: a second witness, never the only one."""
+
+from __future__ import annotations
+
+from typing import List
+
+from .. import gdscheck
+from ..expectation import Expectation
+from ..facts import HostFacts, UndecidedError, known
+from ..facts.gpu import OPEN
+from ..facts.path import HOOKS
+from .registry import Answer, check, failed, passed
+
+TOOL = "gds-tools"
+#: gdscheck's words for the running driver (cufio-plat), since 1.9.
+DRIVER_ROW = "Nvidia Driver Info Status"
+
+
+@check(
+    "gdscheck.agrees",
+    "gdscheck says nothing that contradicts the other checks",
+    expects="the same driver, nvidia-fs and storage as found here",
+    prevents="trusting either side alone: gdscheck ends well with everything in compat mode, and we may be wrong",
+    unknown_hint="Run it by hand and compare: gdscheck -p",
+)
+def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
+    if not known(facts.gdscheck.installed):
+        if TOOL in expectation.packages:
+            return failed("gdscheck is not there", "Install {}: provision the host again".format(TOOL))
+        return passed("not installed, and the lock has no " + TOOL)
+    report = known(facts.gdscheck.report)
+    if report.verdict == gdscheck.REFUSED:
+        return _refused(facts, report)
+    if report.verdict == gdscheck.UNKNOWN:
+        stray = "; ".join(report.strays[:2])
+        raise UndecidedError("gdscheck's output is cut, mixed or not understood" + (": " + stray if stray else ""))
+    wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report)]
+    if wrong:
+        return failed("; ".join(wrong), "Compare by hand: gdscheck -p, and the findings above", wrong)
+    return passed("{}: the same driver, nvidia-fs and storage".format(report.verdict))
+
+
+def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
+    text = "; ".join(report.errors)
+    if any("NO_DEVICE" in line or "No cuda devices" in line for line in report.errors):
+        if not known(facts.pci.gpus):
+            return passed("it stops because this host has no GPU, as found here; it proves nothing more", report.errors)
+        return failed(
+            "it finds no CUDA device, but the host has a GPU", "Look at the driver: nvidia-smi; dmesg", report.errors
+        )
+    return failed("it gave up: " + text, "Its own words say why; see also the check cufile.accepted", report.errors)
+
+
+def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:
+    said = report.platform.get(DRIVER_ROW, "")
+    flavour = known(facts.driver.flavour)
+    if said.startswith("Supported(") and flavour != OPEN:
+        return ["it sees the open driver; found here: {}".format(flavour or "none loaded")]
+    if said.startswith("Supported only on") and flavour == OPEN:
+        return ["it sees the proprietary driver; found here: open"]
+    return []
+
+
+def _nvidia_fs(facts: HostFacts, report: gdscheck.Report) -> List[str]:
+    loaded = known(facts.nvidia_fs.module.loaded)
+    version = known(facts.nvidia_fs.module.version) if loaded else ""
+    if report.nvidia_fs and not loaded:
+        return ["it sees nvidia-fs {}, which is not loaded here".format(report.nvidia_fs)]
+    if not report.nvidia_fs and loaded:
+        return ["it does not see nvidia-fs, which is loaded here"]
+    if report.nvidia_fs and not (version + ".").startswith(report.nvidia_fs + "."):
+        return ["it sees nvidia-fs {}; loaded here is {}".format(report.nvidia_fs, version)]
+    return []
+
+
+def _storage(facts: HostFacts, report: gdscheck.Report) -> List[str]:
+    """Only what can contradict: NVMe through nvidia-fs needs both nvidia-fs and hooks in the nvme driver."""
+    row = report.storage.get("NVMe")
+    if row is None or not row.supported or "p2pdma" in row.paths:
+        return []
+    symbols = known(facts.kernel.symbols)
+    if any(name in symbols for name in HOOKS["nvme"]):
+        return []
+    return ["it says NVMe is {}, but the nvme driver has no hooks for nvidia-fs".format(row.value)]

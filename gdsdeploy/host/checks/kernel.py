@@ -1,0 +1,39 @@
+"""The kernel that runs and the one that the next boot starts."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from ..expectation import Expectation
+from ..facts import HostFacts, known
+from .registry import Answer, check, failed, passed
+
+
+@check(
+    "kernel.running",
+    "the running kernel is the locked one",
+    expects="{kernel_release}",
+    prevents="modules that are missing or of another version because the host booted some other installed kernel",
+)
+def running(facts: HostFacts, expectation: Expectation) -> Answer:
+    release = known(facts.kernel.release)
+    if release == expectation.kernel_release:
+        return passed(release)
+    return failed(release, "Provision the host again: it sets the default kernel and reboots; then validate")
+
+
+@check(
+    "kernel.boot-default",
+    "the boot loader's default is the locked kernel",
+    expects="{kernel_release}",
+    prevents="a host that passes today and comes back from its next reboot with another kernel",
+)
+def boot_default(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
+    default = known(facts.boot.default_kernel)
+    if default is None:
+        # Without a boot loader that we know, e.g. a guest whose kernel comes from outside, there is nothing to check.
+        return
+    if default == expectation.kernel_release:
+        yield passed(default)
+    else:
+        yield failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")

@@ -1,0 +1,171 @@
+"""nvidia-fs: loaded, of the locked version, and built against the driver that runs."""
+
+from __future__ import annotations
+
+import re
+from typing import List, Optional, Tuple
+
+from ..expectation import Expectation
+from ..facts import HostFacts, UndecidedError, known
+from ..facts.modules import ModuleFile
+from .driver import its_file, judge_file, judge_kernel, messages
+from .registry import Answer, check, failed, passed
+
+#: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
+LAST_WITH_SYMBOL_GET = (2, 17, 4)
+P2P = "nvidia_p2p_"
+
+
+def not_wanted(expectation: Expectation) -> Optional[Answer]:
+    """The answer for hosts whose mode does without nvidia-fs."""
+    if expectation.nvidia_fs_version:
+        return None
+    return passed("not needed: the mode is {}".format(expectation.mode), expected="no nvidia-fs")
+
+
+def not_loaded(facts: HostFacts) -> Optional[Answer]:
+    if known(facts.nvidia_fs.module.loaded):
+        return None
+    return failed(
+        "nvidia-fs is not loaded",
+        "Load it and read what the kernel says: modprobe nvidia-fs; dmesg | grep -i nvidia",
+        messages(facts, "nvidia_fs", "nvidia-fs"),
+    )
+
+
+@check(
+    "nvidia-fs.loaded-version",
+    "the loaded nvidia-fs is the locked version",
+    expects="nvidia-fs {nvidia_fs_version}",
+    prevents="silent fall-back to compat mode because nvidia-fs is missing, or was moved by an unpinned upgrade",
+)
+def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
+    early = not_wanted(expectation) or not_loaded(facts)
+    if early:
+        return early
+    version = known(facts.nvidia_fs.module.version)
+    if version == expectation.nvidia_fs_version:
+        return passed("nvidia-fs " + version)
+    return failed("nvidia-fs " + (version or "of no known version"), "Provision the host again and let it reboot")
+
+
+@check(
+    "nvidia-fs.loaded-file",
+    "the loaded nvidia-fs is the file that modprobe would load",
+    expects="the same build in memory and on disk",
+    prevents="a module that was rebuilt on disk by a package upgrade, and differs after the next reboot",
+)
+def loaded_file(facts: HostFacts, expectation: Expectation) -> Answer:
+    return not_wanted(expectation) or judge_file(facts, facts.nvidia_fs.module)
+
+
+@check(
+    "nvidia-fs.built-for-kernel",
+    "nvidia-fs was built for the running kernel",
+    expects="vermagic {kernel_release}",
+    prevents="nvidia-fs that was not rebuilt for a new kernel",
+)
+def built_for_kernel(facts: HostFacts, expectation: Expectation) -> Answer:
+    return not_wanted(expectation) or judge_kernel(facts, facts.nvidia_fs.module)
+
+
+@check(
+    "nvidia-fs.symbol-versions",
+    "every nvidia_p2p symbol that nvidia-fs imports has the version that the loaded driver exports",
+    expects="equal versions of all " + P2P + "* symbols",
+    prevents="a module that the kernel refuses ('disagrees about version of symbol'), or takes without a check",
+)
+def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
+    early = not_wanted(expectation)
+    if early:
+        return early
+    module, driver = its_file(facts.nvidia_fs.module), its_file(facts.driver.module)
+    imports = {name: crc for name, crc in sorted(module.imports.items()) if name.startswith(P2P)}
+    if not imports:
+        return _no_imports(module)
+    if all(crc is None for crc in module.imports.values()) and all(crc is None for crc in driver.exports.values()):
+        raise UndecidedError(
+            "neither {} nor {} has symbol versions: this kernel checks none".format(module.path, driver.path)
+        )
+    wrong = [
+        (name, crc)
+        for name, crc in imports.items()
+        if name not in driver.exports or driver.exports[name] != crc or crc is None
+    ]
+    if not wrong:
+        return passed("{} of {} equal".format(len(imports), len(imports)))
+    return failed(
+        "{} of {} differ: {}".format(len(wrong), len(imports), ", ".join(name for name, _ in wrong)),
+        "Rebuild nvidia-fs against the running driver's tree and its Module.symvers: provision the host again",
+        _differences(wrong, driver),
+    )
+
+
+def _no_imports(module: ModuleFile) -> Answer:
+    version = tuple(int(item) for item in re.findall(r"\d+", module.version)[:3])
+    if version and version <= LAST_WITH_SYMBOL_GET:
+        words = "imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed"
+        return passed(words)
+    return failed("it imports no {}* symbol at all".format(P2P), "Rebuild nvidia-fs: provision the host again")
+
+
+def _differences(wrong: List[Tuple[str, Optional[int]]], driver: ModuleFile) -> List[str]:
+    lines = []
+    for name, crc in wrong:
+        theirs = "exports {}".format(_crc(driver.exports[name])) if name in driver.exports else "does not export it"
+        lines.append("{}: nvidia-fs wants {}, the driver {}".format(name, _crc(crc), theirs))
+    return lines
+
+
+def _crc(value: Optional[int]) -> str:
+    return "no version" if value is None else "0x{:08x}".format(value)
+
+
+@check(
+    "nvidia-fs.driver-tree",
+    "the loaded nvidia-fs was built against the running driver's source tree",
+    expects="built against nvidia {driver_version} ({driver_flavour}) in {driver_tree}",
+    prevents="an nvidia-fs of another driver, which loads without complaint and fails when it pins GPU memory",
+)
+def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
+    early = not_wanted(expectation) or not_loaded(facts)
+    if early:
+        return early
+    file = its_file(facts.nvidia_fs.module)
+    hint = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
+    record = file.provenance
+    if not record.get("driver") or not record.get("tree"):
+        return failed(
+            "{} has no record of the driver it was built against: gdsdeploy did not build it".format(file.path), hint
+        )
+    running, flavour = known(facts.driver.version), known(facts.driver.flavour)
+    built = "built against nvidia {} ({}) in {}".format(record["driver"], record.get("flavour", "?"), record["tree"])
+    runs = "nvidia {} ({}) runs".format(running, flavour) if running else "no driver runs"
+    evidence = ["gdsdeploy_{}={}".format(key, value) for key, value in sorted(record.items())]
+    if (record["driver"], record.get("flavour")) != (running, flavour):
+        return failed("{}; {}".format(built, runs), hint, evidence)
+    if record["tree"] != expectation.driver_tree:
+        return failed("{}; the lock's tree is {}".format(built, expectation.driver_tree), hint, evidence)
+    return passed(built)
+
+
+@check(
+    "nvidia-fs.devices",
+    "nvidia-fs offers its device nodes",
+    expects="/dev/nvidia-fs0 and as many more as it announces",
+    prevents="compat mode because libcufile cannot open the devices, as in containers that lack them",
+)
+def devices(facts: HostFacts, expectation: Expectation) -> Answer:
+    early = not_wanted(expectation) or not_loaded(facts)
+    if early:
+        return early
+    present, count = known(facts.nvidia_fs.devices), known(facts.nvidia_fs.device_count)
+    hint = "Let udev make them: udevadm trigger; or load nvidia-fs again: modprobe -r nvidia-fs; modprobe nvidia-fs"
+    if not count:
+        return failed("nvidia-fs announces no devices", hint)
+    missing = [number for number in range(count) if number not in present]
+    if not missing:
+        return passed("/dev/nvidia-fs0 to {}".format(count - 1))
+    return failed(
+        "{} of {} are there; {} lacks".format(count - len(missing), count, "/dev/nvidia-fs{}".format(missing[0])), hint
+    )

@@ -1,0 +1,78 @@
+"""The path that I/O on each mount of the fleet takes."""
+
+from __future__ import annotations
+
+from typing import Iterator, Mapping
+
+from ..expectation import Expectation
+from ..facts import HostFacts, UndecidedError, Unknown, known
+from ..facts.path import BROKEN, COMPAT, DIRECT, Path, path_of
+from ..facts.storage import Mount
+from .registry import Answer, check, failed, passed, unknown
+
+#: What the fleet asks for → the paths that satisfy it.
+SATISFIES = {
+    "direct": DIRECT,
+    "nvidia-fs": ("nvidia-fs",),
+    "p2pdma": ("p2pdma",),
+    "compat": (COMPAT, *DIRECT),
+}
+WORDS = {
+    "direct": "a direct path (nvidia-fs or p2pdma)",
+    "nvidia-fs": "the path through nvidia-fs",
+    "p2pdma": "the path through PCI P2PDMA",
+    "compat": "any path, through CPU memory too",
+}
+
+
+@check(
+    "storage.path",
+    "I/O on this mount takes the path that the fleet asks for",
+    expects="the path of the fleet file",
+    prevents="everything else green and the data still going through CPU memory",
+    unknown_hint="The reason above says what could not be read; run it as root",
+)
+def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
+    for item in expectation.storage:
+        mount_point, wanted = item.get("mount", ""), item.get("path", "direct")
+        expected = WORDS.get(wanted, wanted)
+        try:
+            yield _judge(facts, mount_point, wanted, expected)
+        except UndecidedError as reason:
+            yield unknown(
+                str(reason), "Run it as root; the reason above says what could not be read", mount_point, expected
+            )
+
+
+def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> Answer:
+    mounts: Mapping[str, Mount] = known(facts.storage.mounts)
+    mount = mounts.get(mount_point)
+    if mount is None:
+        hint = "Mount it, and have it mounted at boot (/etc/fstab); then validate again"
+        return failed("nothing is mounted there", hint, subject=mount_point, expected=expected)
+    result = path_of(facts, mount)
+    taken = known(result.path)
+    words = "{}{}".format(taken, _reasons(result, taken))
+    evidence = [
+        "{} on {} type {} ({})".format(mount.source, mount.mount_point, mount.filesystem, ",".join(mount.options)),
+        *("{}: {}".format(cause.what, cause.fix) for cause in result.causes),
+    ]
+    if taken in SATISFIES.get(wanted, ()):
+        return passed(words + _proof(result), evidence, mount_point, expected)
+    first = result.causes[0] if result.causes else None
+    hint = first.fix[0].upper() + first.fix[1:] if first and first.fix else "Ask for another path in the fleet file"
+    if taken == COMPAT and wanted != COMPAT:
+        hint += "; or, if CPU memory is good enough for this mount, set its path to compat in the fleet file"
+    return failed(words, hint, evidence, mount_point, expected)
+
+
+def _reasons(result: Path, taken: str) -> str:
+    if taken in (COMPAT, BROKEN) and result.causes:
+        return ": " + "; ".join(cause.what for cause in result.causes)
+    return ""
+
+
+def _proof(result: Path) -> str:
+    if isinstance(result.gpu, Unknown):
+        return " (not proven: {})".format(result.gpu.reason)
+    return " (not proven: no I/O was tried)" if result.gpu else " (not proven: this host has no GPU)"

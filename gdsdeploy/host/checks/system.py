@@ -1,0 +1,21 @@
+"""The operating system."""
+
+from __future__ import annotations
+
+from ..expectation import Expectation
+from ..facts import HostFacts, known
+from .registry import Answer, check, failed, passed
+
+
+@check(
+    "os.release",
+    "the host runs the operating system that the lock was resolved for",
+    expects="{os} on {arch}",
+    prevents="packages and modules of one release on a host of another, after an upgrade or a mix-up",
+)
+def release(facts: HostFacts, expectation: Expectation) -> Answer:
+    name, machine = known(facts.os.name), known(facts.os.machine)
+    found = "{} on {}".format(name, machine)
+    if name == expectation.os and machine == expectation.arch:
+        return passed(found)
+    return failed(found, "Give this host a profile for {}, or reinstall it with {}".format(name, expectation.os))
