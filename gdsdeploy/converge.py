@@ -90,7 +90,9 @@ def play(
     failed = any(result.failure for result in outcome.hosts.values())
     if outcome.status != 0 and not failed:
         tail = "\n".join(f"  | {text}" for text in log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
-        raise ConvergeFailed(f"ansible-playbook ended with status {outcome.status}\n{tail}", hint=f"Whole output: {log}")
+        raise ConvergeFailed(
+            f"ansible-playbook ended with status {outcome.status}\n{tail}", hint=f"Whole output: {log}"
+        )
     return outcome
 
 

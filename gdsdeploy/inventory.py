@@ -49,7 +49,12 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
     ssh = fleet.connection(name)
     options = ["-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
     if ssh.known_hosts:
-        options += ["-o", f'UserKnownHostsFile="{in_fleet(fleet_dir, ssh.known_hosts)}"', "-o", "GlobalKnownHostsFile=/dev/null"]
+        options += [
+            "-o",
+            f'UserKnownHostsFile="{in_fleet(fleet_dir, ssh.known_hosts)}"',
+            "-o",
+            "GlobalKnownHostsFile=/dev/null",
+        ]
     found: dict[str, Any] = {
         "ansible_host": ssh.address,
         "ansible_port": ssh.port,
@@ -167,5 +172,3 @@ def _package(package: Package) -> dict[str, str]:
         "architecture": package.architecture,
         "sha256": package.sha256,
     }
-
-

@@ -64,7 +64,9 @@ def load(
     except ValidationError as cause:
         for item in cause.errors():
             location = [part for part in item["loc"] if _is_key(root, part)]
-            problems.append((_mark(root, location, key=item["type"] == "extra_forbidden"), _words(item, location, model)))
+            problems.append(
+                (_mark(root, location, key=item["type"] == "extra_forbidden"), _words(item, location, model))
+            )
         raise _report(path, problems, error) from None
     for keys, message in also(parsed) if also else []:
         problems.append((_mark(root, keys), f"{'.'.join(keys)}: {message}"))

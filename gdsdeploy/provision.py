@@ -92,7 +92,9 @@ def _sources(fleet: Fleet, lock: Lock, fleet_dir: Path) -> Sources:
         modules=modules,
         expectations={name: expectation(fleet, lock, name).to_json() for name in fleet.hosts},
         cufile={
-            name: render_cufile(name, profile, lock.targets[name].libcufile.version) for name, profile in fleet.profiles.items() if name in lock.targets
+            name: render_cufile(name, profile, lock.targets[name].libcufile.version)
+            for name, profile in fleet.profiles.items()
+            if name in lock.targets
         },
     )
 

@@ -14,7 +14,9 @@ from gdsdeploy.provision import provision, summary
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("fleet", type=click.Path(path_type=Path))
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
-@click.option("--limit", required=True, metavar="HOST[,HOST…]", help="These hosts or builders; shell patterns work. Required.")
+@click.option(
+    "--limit", required=True, metavar="HOST[,HOST…]", help="These hosts or builders; shell patterns work. Required."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every host's changes.")
 def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) -> None:
     """Take back what provision changed on the hosts of FLEET.

@@ -56,7 +56,9 @@ def from_json(text: str) -> Expectation:
         raise ValueError("an expectation is a JSON object")
     known = {item.name for item in fields(Expectation)}
     if value.get("version") != VERSION:
-        raise ValueError("this expectation has version {!r}; this program reads {}".format(value.get("version"), VERSION))
+        raise ValueError(
+            "this expectation has version {!r}; this program reads {}".format(value.get("version"), VERSION)
+        )
     surplus = sorted(set(value) - known)
     if surplus:
         raise ValueError("unknown keys: {}".format(", ".join(surplus)))

@@ -65,7 +65,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("needed", help="say whether a reboot is needed to reach the installed state")
     parser.add_argument("--kernel", required=True, metavar="RELEASE", help="kernel that should run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="modules that should be loaded from their installed files")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="modules that should be loaded from their installed files"
+    )
     parser.set_defaults(function=_main)
 
 

@@ -85,15 +85,15 @@ class _Sink(_Target):
 def run(
     argv: Sequence[str],
     timeout: float,
-    env: Optional[Mapping[str, str]] = None,
+    env: Optional[Mapping[str, Optional[str]]] = None,
     cwd: Optional[str] = None,
     input: Union[str, bytes, None] = None,  # noqa: A002 - the word subprocess uses
 ) -> Output:
     """Run ``argv`` to its end, at most ``timeout`` seconds, and return what it left; its faults are no exceptions.
 
-    ``env`` is added to this process's own environment; a value of the empty string is passed on as such.  ``LC_ALL`` is
-    always C and PATH always contains the sbin folders.  At the time limit the program is killed with everything that it
-    started (it gets a session of its own).
+    ``env`` is added to this process's own environment; a value of None removes that variable.  ``LC_ALL`` is always C
+    and PATH always contains the sbin folders.  At the time limit the program is killed with everything that it started
+    (it gets a session of its own).
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
     kept = _Memory(OUTPUT_LIMIT)
@@ -118,7 +118,7 @@ def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float
 def _run(
     argv: Sequence[str],
     timeout: float,
-    env: Optional[Mapping[str, str]],
+    env: Optional[Mapping[str, Optional[str]]],
     cwd: Optional[str],
     stdin: Union[int, IO[bytes]],
     data: Optional[bytes],
@@ -160,9 +160,13 @@ def _run(
     return Output(status, "", stderr, target.cut or said.cut)
 
 
-def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
+def _environment(extra: Optional[Mapping[str, Optional[str]]]) -> Dict[str, str]:
     env = dict(os.environ)
-    env.update(extra or {})
+    for name, value in (extra or {}).items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
     env["LC_ALL"] = "C"
     env.pop("LANGUAGE", None)
     present = env.get("PATH", os.defpath).split(os.pathsep)

@@ -27,8 +27,7 @@ def _check_pin(value: object) -> object:
         raise ValueError(f'a version is text: write it in quotes, "{value}"')
     if isinstance(value, str) and not _PIN.match(value):
         raise ValueError(
-            'a version pin is "newest", a branch ("550"), an exact version ("550.163.01") '
-            'or bounds (">=550, <560")'
+            'a version pin is "newest", a branch ("550"), an exact version ("550.163.01") or bounds (">=550, <560")'
         )
     return value
 
@@ -197,5 +196,7 @@ def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
         if builder is None:
             found.append((where, f"there is no builder {profile.builder!r}"))
         elif builder.profile != name:
-            found.append((where, f"builder {profile.builder!r} has profile {builder.profile!r}; it can build for that only"))
+            found.append(
+                (where, f"builder {profile.builder!r} has profile {builder.profile!r}; it can build for that only")
+            )
     return found

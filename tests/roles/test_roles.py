@@ -20,7 +20,9 @@ def role_name(path: Path) -> str:
 
 
 def spec(role: Path) -> dict[str, dict[str, object]]:
-    options: dict[str, dict[str, object]] = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
+    options: dict[str, dict[str, object]] = yaml.safe_load((role / "meta/argument_specs.yml").read_text())[
+        "argument_specs"
+    ]["main"]["options"]
     return options
 
 
@@ -71,5 +73,12 @@ def test_playbook_syntax(playbook: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
 def test_nothing_dangerous(role: Path) -> None:
     text = "".join(p.read_text() for p in role.rglob("*.yml"))
-    for word in ("ignore_errors", "ansible.builtin.shell", "trusted", "--force", "allow_unauthenticated", "force: true"):
+    for word in (
+        "ignore_errors",
+        "ansible.builtin.shell",
+        "trusted",
+        "--force",
+        "allow_unauthenticated",
+        "force: true",
+    ):
         assert word not in text

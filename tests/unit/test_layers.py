@@ -12,8 +12,28 @@ PACKAGE = Path(__file__).parents[2] / "gdsdeploy"
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "_share" not in p.parts)
 
 #: Pure layers: they compute, and touch neither files nor network nor processes nor the terminal.
-PURE = ("model/", "resolve", "compat.py", "inventory.py", "expect.py", "host/facts/", "host/checks/", "report/", "cufile/render.py")
-EFFECTS = {"gdsdeploy.run", "gdsdeploy.transport", "gdsdeploy.repo.fetch", "gdsdeploy.console", "subprocess", "socket", "httpx", "paramiko", "sqlite3"}
+PURE = (
+    "model/",
+    "resolve",
+    "compat.py",
+    "inventory.py",
+    "expect.py",
+    "host/facts/",
+    "host/checks/",
+    "report/",
+    "cufile/render.py",
+)
+EFFECTS = {
+    "gdsdeploy.run",
+    "gdsdeploy.transport",
+    "gdsdeploy.repo.fetch",
+    "gdsdeploy.console",
+    "subprocess",
+    "socket",
+    "httpx",
+    "paramiko",
+    "sqlite3",
+}
 MAX_LINES = 450
 
 

@@ -40,5 +40,11 @@ class BuildError(KmodError):
     exit_code = 1
 
 
+class AuditError(KmodError):
+    """Modules did not pass the audit that this step depends on; the findings are listed."""
+
+    exit_code = 1
+
+
 class PackError(KmodError):
     """An archive of modules cannot be made, is damaged, or was made for something else."""

@@ -57,6 +57,8 @@ class Module:
     signature: Optional[Dict[str, object]] = None
     #: as ``uname -m``
     machine: str = ""
+    #: as the compiler signs its work, e.g. ``GCC: (Debian 14.2.0-19) 14.2.0``; empty when that was stripped
+    compiler: str = ""
     #: whether the module was built with symbol versions at all (it has a CRC for some import, or imports nothing)
     versioned: bool = True
 
@@ -103,6 +105,7 @@ def _read(file: IO[bytes], path: str) -> Module:
         exports=exports,
         signature=_signature(elf),
         machine=elf.machine,
+        compiler=_compiler(elf),
         versioned=bool(versions) or not imports,
     )
 
@@ -117,6 +120,15 @@ def _modinfo(elf: Elf) -> Dict[str, List[str]]:
         if separator:
             info.setdefault(key.decode("utf-8", "replace"), []).append(value.decode("utf-8", "replace"))
     return info
+
+
+def _compiler(elf: Elf) -> str:
+    section = elf.section(".comment")
+    if section is None:
+        return ""
+    return next(
+        (text.decode("utf-8", "replace") for text in elf.content(section, _MODINFO_LIMIT).split(b"\0") if text), ""
+    )
 
 
 def _parms(info: Dict[str, List[str]]) -> Dict[str, str]:

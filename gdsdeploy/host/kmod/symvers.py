@@ -43,20 +43,21 @@ def read_symvers(path: str) -> Dict[str, Export]:
                 exports[symbol] = export
 
 
-def write_symvers(module: Module, place: str) -> str:
+def write_symvers(module: Module, place: str, versioned: bool = True) -> str:
     """The Module.symvers text that building ``module`` left or would have left, in the order of symbol names.
 
     place: what to write as the module, e.g. ``/lib/modules/…/updates/dkms/nvidia``; modpost takes the last component as
-    the name that ``depends:`` gets.  Raises SymversError for an export without a version.
+    the name that ``depends:`` gets.  versioned: whether the kernel compares versions; without, every version is 0.
+    Raises SymversError for an export without a version where there has to be one.
     """
     lines = []
     for name, (crc, gpl) in sorted(module.exports.items()):
-        if crc is None:
+        if crc is None and versioned:
             raise SymversError(
                 "{}: exports {} without a symbol version".format(module.path, name),
                 "the module was built for a kernel without CONFIG_MODVERSIONS; rebuild it for this kernel",
             )
-        lines.append(format_line(name, Export(crc, place, gpl)))
+        lines.append(format_line(name, Export(crc or 0, place, gpl)))
     return "".join(lines)
 
 

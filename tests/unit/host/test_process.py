@@ -95,3 +95,8 @@ def test_pipe_reports_a_sink_that_takes_nothing(tmp_path: Path) -> None:
         pytest.raises(OSError, match="No space left"),
     ):
         process.pipe(["cat"], source, sink, timeout=30, limit=1 << 20)
+
+
+def test_a_variable_can_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAKEFLAGS", "-k")
+    assert process.run(["sh", "-c", "echo ${MAKEFLAGS-unset}"], 30, env={"MAKEFLAGS": None}).stdout == "unset\n"

@@ -48,7 +48,7 @@ class Writer:
         offsets.append(names.add(".shstrtab"))
         sections.append((".shstrtab", STRTAB, names.data))
         body, headers, start = b"", b"", 64
-        for (name, kind, data), offset in zip(sections, offsets, strict=True):
+        for (name, kind, data), offset in zip(sections, offsets):  # noqa: B905 - runs on 3.8, too
             link = len(sections) - 2 if name == ".symtab" else 0
             place = start + len(body)
             headers += struct.pack("<IIQQQQIIQQ", offset, kind, 0, 0, place, len(data), link, 0, 1, 0)

@@ -1,0 +1,118 @@
+"""What the controller renders is what the roles' specifications take: nothing more, nothing of another type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from gdsdeploy import lockfile
+from gdsdeploy.inventory import Sources, inventory, modules_archive
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+
+ROOT = Path(__file__).parents[2]
+ROLES = sorted(p.name for p in (ROOT / "roles").iterdir())
+LAB = ROOT / "tests" / "golden" / "lab"
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return load_fleet(LAB / "fleet.yml")
+
+
+@pytest.fixture
+def lock() -> Lock:
+    return lockfile.read(LAB / "gdsdeploy.lock")
+
+
+def rendered(fleet: Fleet, lock: Lock) -> dict[str, dict[str, Any]]:
+    """Host → its variables."""
+    sources = Sources(
+        fleet_dir=Path("/fleet"),
+        program=Path("/cache/gdsdeploy-host.pyz"),
+        modules=Path("/cache/modules"),
+        expectations=dict.fromkeys(fleet.hosts, "{}\n"),
+        cufile=dict.fromkeys(fleet.profiles, "{}\n"),
+    )
+    groups = inventory(fleet, lock, sources)["all"]["children"]
+    return {name: values for group in groups.values() for name, values in group["hosts"].items()}
+
+
+def self_building(fleet: Fleet) -> Fleet:
+    profile = fleet.profiles["gds"].model_copy(update={"builder": None})
+    return fleet.model_copy(update={"profiles": {"gds": profile}, "builders": {}})
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("alone", [False, True], ids=["builder", "self-building"])
+def test_rendered_variables_fit_the_specification(role: str, alone: bool, fleet: Fleet, lock: Lock) -> None:
+    spec = yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())
+    options = spec["argument_specs"]["main"]["options"]
+    for name, values in rendered(self_building(fleet) if alone else fleet, lock).items():
+        given = {key: value for key, value in values.items() if key.startswith(f"{role}_")}
+        assert given.keys() <= options.keys(), f"{name}: {role} does not know {given.keys() - options.keys()}"
+        result = ArgumentSpecValidator(options).validate(given)
+        assert not result.error_messages, f"{name}: {result.error_messages}"
+
+
+def test_host_keys_are_checked_with_the_fleets_own_file(fleet: Fleet, lock: Lock) -> None:
+    host = rendered(fleet, lock)["gpu1"]
+    assert host["ansible_ssh_common_args"] == (
+        "-o StrictHostKeyChecking=yes -o BatchMode=yes "
+        '-o UserKnownHostsFile="/fleet/known_hosts" -o GlobalKnownHostsFile=/dev/null'
+    )
+    assert (host["ansible_host"], host["ansible_user"], host["ansible_become"]) == ("127.0.0.1", "admin", True)
+
+
+def test_a_host_with_a_builder_needs_no_compiler(fleet: Fleet, lock: Lock) -> None:
+    found = rendered(fleet, lock)
+    host = {p["package"] for key, value in found["gpu1"].items() if key.endswith("_packages") for p in value}
+    builder = {p["package"] for key, value in found["build1"].items() if key.endswith("_packages") for p in value}
+    assert {
+        "libcuda1",
+        "libcufile0",
+        "gds-tools",
+        "linux-image-6.12.94+deb13-amd64",
+        "nvidia-open-kernel-support",
+    } <= host
+    assert not host & {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"}
+    assert {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"} <= builder
+    assert not builder & {"libcufile0", "gds-tools"}
+    assert found["gpu1"]["gds_modules_from"] == "receive"
+    assert found["build1"]["gds_modules_from"] == "build"
+    assert found["gpu1"]["gds_modules_archive"] == found["build1"]["gds_modules_archive"] != ""
+
+
+def test_a_host_without_a_builder_builds_its_own(fleet: Fleet, lock: Lock) -> None:
+    host = rendered(self_building(fleet), lock)["gpu1"]
+    names = [p["package"] for key, value in host.items() if key.endswith("_packages") for p in value]
+    assert {"dkms", "nvidia-fs-dkms", "libcufile0", "linux-headers-6.12.94+deb13-amd64"} <= set(names)
+    assert len(names) == len(set(names)), "a package belongs to one role"
+    assert (host["gds_modules_from"], host["gds_modules_archive"]) == ("build", "")
+
+
+def test_every_locked_package_of_a_machine_is_pinned(fleet: Fleet, lock: Lock) -> None:
+    for name, values in rendered(fleet, lock).items():
+        installed = {p["package"] for key, value in values.items() if key.endswith("_packages") for p in value}
+        assert installed <= {p["package"] for p in values["gds_repo_pins"]}, name
+
+
+def test_modules_of_another_lock_have_another_name(lock: Lock) -> None:
+    target = lock.targets["gds"]
+    source = next(p for p in target.packages if p.part == "nvidia-fs-source")
+    changed = tuple(p.model_copy(update={"sha256": "0" * 64}) if p is source else p for p in target.packages)
+    other = target.model_copy(update={"packages": changed})
+    assert modules_archive(target, Path("/m")) != modules_archive(other, Path("/m"))
+    assert modules_archive(target, Path("/m")) == modules_archive(target.model_copy(), Path("/m"))
+
+
+def test_p2pdma_loads_no_nvidia_fs(fleet: Fleet, lock: Lock) -> None:
+    profile = fleet.profiles["gds"].model_copy(update={"mode": "p2pdma"})
+    host = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
+    assert host["gds_driver_modules"] == ["nvidia"]
+    assert host["gds_modules_nvidia_fs_version"] == ""
