@@ -1,7 +1,7 @@
 """``gdsdeploy-host.pyz evidence|facts|validate|…``: the program on the host, usable without any controller.
 
-Exit status of validate: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2 unusable arguments
-or no expectation.  The other commands: 0 done, 2 unusable arguments.
+Exit status of validate: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2 unusable
+arguments or no expectation.  The other commands: 0 done, 2 unusable arguments.
 """
 
 from __future__ import annotations

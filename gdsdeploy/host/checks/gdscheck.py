@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import List
 
 from .. import gdscheck
 from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
+from ..facts.cufile import REFUSAL, REJECTED
 from ..facts.gpu import OPEN
 from ..facts.path import HOOKS
+from ..facts.unknown import test
 from .registry import Answer, check, failed, passed
 
 TOOL = "gds-tools"
 #: gdscheck's words for the running driver (cufio-plat), since 1.9.
 DRIVER_ROW = "Nvidia Driver Info Status"
+#: Why it gives up, in its own words.
+NO_GPU = re.compile(r"NO_DEVICE|No cuda devices")
+NO_NVIDIA_FS = re.compile(r"nvidia-fs driver is not loaded")
+#: Lines that follow every reason.
+GENERAL = re.compile(
+    r"Platform verification|cuFile (initialization|configuration)|Invalid argument$|API error|not supported"
+)
+BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
 
 
 @check(
@@ -36,19 +47,25 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
         raise UndecidedError("gdscheck's output is cut, mixed or not understood" + (": " + stray if stray else ""))
     wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report)]
     if wrong:
-        return failed("; ".join(wrong), "Compare by hand: gdscheck -p, and the findings above", wrong)
+        return failed("; ".join(wrong), BY_HAND, wrong)
     return passed("{}: the same driver, nvidia-fs and storage".format(report.verdict))
 
 
 def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
-    text = "; ".join(report.errors)
-    if any("NO_DEVICE" in line or "No cuda devices" in line for line in report.errors):
-        if not known(facts.pci.gpus):
-            return passed("it stops because this host has no GPU, as found here; it proves nothing more", report.errors)
-        return failed(
-            "it finds no CUDA device, but the host has a GPU", "Look at the driver: nvidia-smi; dmesg", report.errors
-        )
-    return failed("it gave up: " + text, "Its own words say why; see also the check cufile.accepted", report.errors)
+    """It gave up: does it for a reason that is known here?"""
+    shown = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
+    for words, same in (
+        (REFUSAL, test(facts.cufile.acceptance, lambda acceptance: acceptance == REJECTED)),
+        (NO_GPU, test(facts.pci.gpus, lambda gpus: not gpus)),
+        (NO_NVIDIA_FS, test(facts.nvidia_fs.module.loaded, lambda loaded: not loaded)),
+    ):
+        if any(words.search(line) for line in report.errors):
+            if known(same):
+                return passed(
+                    "it gives up for a reason that is known here, and proves nothing: " + shown, report.errors
+                )
+            return failed("it gives up, which nothing found here explains: " + shown, BY_HAND, report.errors)
+    return failed("it gives up: " + shown, BY_HAND, report.errors)
 
 
 def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:

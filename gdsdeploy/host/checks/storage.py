@@ -8,7 +8,7 @@ from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.path import BROKEN, COMPAT, DIRECT, Path, path_of
 from ..facts.storage import Mount
-from .registry import Answer, check, failed, passed, unknown
+from .registry import UNKNOWN_HINT, Answer, check, failed, passed, unknown
 
 #: What the fleet asks for → the paths that satisfy it.
 SATISFIES = {
@@ -39,9 +39,7 @@ def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
         try:
             yield _judge(facts, mount_point, wanted, expected)
         except UndecidedError as reason:
-            yield unknown(
-                str(reason), "Run it as root; the reason above says what could not be read", mount_point, expected
-            )
+            yield unknown(str(reason), UNKNOWN_HINT, mount_point, expected)
 
 
 def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> Answer:

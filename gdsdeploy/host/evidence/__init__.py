@@ -28,7 +28,7 @@ from . import boot, gpu, kernel, modules, packages, pci, programs, storage
 from .recorder import VERSION, Recorder
 from .wanted import NOTHING, Wanted, wanted_by
 
-__all__ = ["COLLECTORS", "VERSION", "Wanted", "collect", "wanted_by"]
+__all__ = ["COLLECTORS", "NOTHING", "VERSION", "Wanted", "collect", "wanted_by"]
 
 #: In this order; each takes the recorder and what is wanted.  Programs that can hang come last.
 COLLECTORS = (

@@ -224,9 +224,9 @@ def _nvidia_fs(facts: HostFacts, mount: storage.Mount) -> Iterator[Condition]:
         "nvidia-fs is not loaded",
         "load it: modprobe nvidia-fs; see the check nvidia-fs.loaded-version",
     )
-    yield Condition(
-        test(facts.nvidia_fs.devices, bool), "there are no /dev/nvidia-fs* devices", "see the check nvidia-fs.devices"
-    )
+    if facts.nvidia_fs.module.loaded is not False:
+        there = test(facts.nvidia_fs.devices, bool)
+        yield Condition(there, "there are no /dev/nvidia-fs* devices", "see the check nvidia-fs.devices")
     if mount.filesystem in NETWORK:
         yield _hook(facts, NETWORK[mount.filesystem])
     for item in _stack(mount):
