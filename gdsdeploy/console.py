@@ -45,7 +45,7 @@ def error(text: str, hint: str | None = None) -> None:
 
 def data(text: str) -> None:
     """Results to stdout, as they are."""
-    print(text)
+    print(text)  # noqa: T201 - this is the place that may
 
 
 def table(rows: Table) -> None:

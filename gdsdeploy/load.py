@@ -63,7 +63,7 @@ def load(
         parsed = model.model_validate(value)
     except ValidationError as cause:
         for item in cause.errors():
-            location = [part for part in item["loc"] if _is_key(root, part)]
+            location = [part for part in item["loc"] if _is_key(part)]
             problems.append(
                 (_mark(root, location, key=item["type"] == "extra_forbidden"), _words(item, location, model))
             )
@@ -75,8 +75,8 @@ def load(
     return parsed
 
 
-def _is_key(root: yaml.Node, part: object) -> bool:
-    """pydantic puts names of union members and validators into a path; those are not in the file."""
+def _is_key(part: object) -> bool:
+    """Names of union members and validators, which pydantic puts into a path, are not in the file."""
     return isinstance(part, int) or (isinstance(part, str) and "[" not in part and "(" not in part)
 
 

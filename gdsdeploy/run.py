@@ -54,7 +54,7 @@ def run(
     *,
     doing: str,
     ok: Sequence[int] = (0,),
-    input: str | bytes | None = None,
+    input: str | bytes | None = None,  # noqa: A002 - as subprocess calls it
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float | None = None,
@@ -74,7 +74,7 @@ def run(
     data = input.encode() if isinstance(input, str) else input
     sink: IO[bytes] | None = log.open("ab") if log else None
     try:
-        proc = subprocess.run(  # noqa: S603 - argv is a list; this module is where that is reviewed
+        proc = subprocess.run(
             args,
             input=data,
             stdin=subprocess.DEVNULL if data is None else None,
@@ -122,7 +122,7 @@ def stream(
     """
     args = [str(a) for a in argv]
     try:
-        proc = subprocess.Popen(  # noqa: S603
+        proc = subprocess.Popen(
             args,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:
     args = [str(a) for a in argv]
     with log.open("ab") as sink:
         try:
-            proc = subprocess.Popen(  # noqa: S603
+            proc = subprocess.Popen(
                 args,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,

@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, List
 
 from . import process
 
@@ -74,8 +74,7 @@ def add_parser(subparsers: Any) -> None:
 def _main(arguments: argparse.Namespace) -> int:
     found = pending(arguments.kernel, arguments.modules)
     if arguments.json:
-        value = asdict(found)  # type: Dict[str, Any]
-        print(json.dumps(value, sort_keys=True))
+        print(json.dumps(asdict(found), sort_keys=True))
     else:
         print("; ".join(found.reasons) or "no reboot is needed")
     return 0

@@ -63,10 +63,10 @@ def test_playbooks_have_no_tasks_of_their_own() -> None:
 def test_playbook_syntax(playbook: Path, tmp_path: Path) -> None:
     inventory = tmp_path / "inventory.yml"
     inventory.write_text("all: {children: {hosts: {hosts: {gpu1: {}}}, builders: {hosts: {build1: {}}}}}\n")
-    done = subprocess.run(
-        [Path(sys.executable).parent / "ansible-playbook", "--syntax-check", "-i", inventory, playbook],
-        capture_output=True, text=True, check=False, env={"ANSIBLE_ROLES_PATH": str(ROOT / "roles"), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
-    )  # fmt: skip
+    config = {"ANSIBLE_CONFIG": str(ROOT / "playbooks" / "ansible.cfg")}
+    argv = [Path(sys.executable).parent / "ansible-playbook", "--syntax-check", "-i", inventory, playbook]
+    env = {**config, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

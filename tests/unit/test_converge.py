@@ -15,7 +15,10 @@ from gdsdeploy.errors import ConvergeFailed, HostUnfit, HostUnreachable
 
 
 def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
-    assert converge.argv("provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]) == [
+    found = converge.argv(
+        "provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]
+    )
+    assert found == [
         str(Path(sys.executable).parent / "ansible-playbook"),
         "--inventory", "/s/inventory.yml", "--limit", "gpu1,gpu2", "--check", "--diff", "-vv",
         str(resources.playbook("provision")),
@@ -29,7 +32,7 @@ def test_host_keys_are_checked_and_stray_configuration_is_ignored(tmp_path: Path
         env={**converge.environment(control_dir=Path("/s/cm")), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    settings = dict(re.findall(r"^(\w+)\(.*\) = (.*)$", done.stdout, re.M))
+    settings = dict(re.findall(r"^(\w+)\(.*\) = (.*)$", done.stdout, re.MULTILINE))
     assert settings["HOST_KEY_CHECKING"] == "True"
     assert settings["DEFAULT_ROLES_PATH"] == str([str(resources.roles())])
 

@@ -20,5 +20,5 @@ def test_every_error_says_what_it_means() -> None:
 
 
 def test_the_documentation_lists_every_code() -> None:
-    rows = dict(re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS.read_text(), re.M))
+    rows = dict(re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCS.read_text(), re.MULTILINE))
     assert rows == {str(error.exit_code): error.__name__ for error in all_errors()}

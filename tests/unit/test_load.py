@@ -55,8 +55,10 @@ hosts:
         'fleet.yml:5:13: profiles.gds.driver: a version is text: write it in quotes, "550" (found 550)',
         "fleet.yml:6:5: profiles.gds.bilder: unknown key (did you mean 'builder'?)",
         "fleet.yml:9:17: profiles.gds.storage.1.mount: string should match pattern '^/[^\\x00\\n]*$' (found 'nvme')",
-        "fleet.yml:9:29: profiles.gds.storage.1.path: input should be 'direct', 'nvidia-fs', 'p2pdma' or 'compat'"
-        " (found 'fast')",
+        (
+            "fleet.yml:9:29: profiles.gds.storage.1.path: input should be 'direct', 'nvidia-fs', 'p2pdma' or 'compat'"
+            " (found 'fast')"
+        ),
         "fleet.yml:10:13: profiles.gds.cufile: properties.d: cufile.json has no value like 1.5",
         "fleet.yml:13:3: the key 'gpu1' is given twice",
     ]

@@ -9,7 +9,7 @@ from gdsdeploy.repo.lacking import lacking, sources_from_grep
 
 
 def gds_repo_lacking(lines: list[str], indices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Stanzas (uri, suite, components, signed_by) to add to what ``grep --with-filename`` found in the host's sources."""
+    """Stanzas (uri, suite, components, signed_by) to add to the sources that ``grep --with-filename`` showed."""
     return [asdict(stanza) for stanza in lacking(sources_from_grep(lines), indices)]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gdsdeploy.repo.lacking import Stanza, lacking, sources_from_grep
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-WANTED = {"uri": "http://mirror.example/debian", "suite": "trixie", "components": ["main", "contrib"], "host_keyring": KEYRING}
+URI = "http://mirror.example/debian"
+WANTED = {"uri": URI, "suite": "trixie", "components": ["main", "contrib"], "host_keyring": KEYRING}
 
 DEB822 = """/etc/apt/sources.list.d/debian.sources:Types: deb
 /etc/apt/sources.list.d/debian.sources:URIs: http://mirror.example/debian/
@@ -48,4 +49,5 @@ def test_another_mirror_source_packages_and_disabled_entries_do_not_count() -> N
 def test_a_flat_repository_is_there_or_not() -> None:
     flat = {"uri": "https://mirror.example/cuda", "suite": "/", "components": [], "host_keyring": KEYRING}
     assert [s.components for s in lacking([], [flat])] == [()]
-    assert lacking(sources_from_grep(["/etc/apt/sources.list.d/cuda.list:deb https://mirror.example/cuda /"]), [flat]) == []
+    have = sources_from_grep(["/etc/apt/sources.list.d/cuda.list:deb https://mirror.example/cuda /"])
+    assert lacking(have, [flat]) == []
