@@ -129,9 +129,9 @@ def _lenient(path: Path, value: dict[str, Any]) -> Lock:
     try:
         return Lock.model_validate(value, extra="ignore")
     except ValidationError as error:
-        raise LockInvalid(
-            f"{path}: cannot be read: {error.error_count()} problems: {error.errors()[0]['msg']}"
-        ) from None
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise LockInvalid(f"{path}: {error.error_count()} problems, the first at {place}: {first['msg']}") from None
 
 
 def _digest(content: dict[str, Any]) -> str:

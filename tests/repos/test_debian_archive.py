@@ -1,0 +1,104 @@
+"""Debian's real archive, at the address that this machine's own apt uses."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import lockfile, locking
+from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.repo.fetch import Fetcher, cache_dir
+
+pytestmark = pytest.mark.archive
+
+
+RELEASES = ("debian-13", "debian-12")
+
+
+@pytest.fixture(scope="session")
+def fetcher() -> Iterator[Fetcher]:
+    """With the user's own cache: the lists are large, and their content is checked at every use."""
+    with Fetcher(cache_dir()) as made:
+        yield made
+
+
+def fleet(folder: Path, *systems: str) -> Fleet:
+    profiles = "".join(f"  {os}: {{os: {os}}}\n" for os in systems)
+    (folder / "fleet.yml").write_text(f"version: 1\nprofiles:\n{profiles}hosts:\n  gpu1: {systems[0]}\n")
+    return load_fleet(folder / "fleet.yml")
+
+
+@pytest.fixture(scope="session")
+def lock(tmp_path_factory: pytest.TempPathFactory, fetcher: Fetcher) -> Lock:
+    """Both releases resolved, written and read again."""
+    folder = tmp_path_factory.mktemp("archive")
+    lockfile.write(folder / "gdsdeploy.lock", locking.resolve_fleet(fleet(folder, *RELEASES), fetcher).lock)
+    return lockfile.read(folder / "gdsdeploy.lock")
+
+
+#: Releases whose archive is frozen but for updates: upstream versions as measured, and the kernel series.
+@pytest.mark.parametrize(
+    ("os", "driver", "series", "nvidia_fs", "libcufile"),
+    [("debian-13", "550.", "6.12.", "2.19.7", "1.9.1.3"), ("debian-12", "535.", "6.1.0-", "2.13.5", "1.4.0.31")],
+)
+def test_the_stack_of_a_release_is_found(
+    os: str, driver: str, series: str, nvidia_fs: str, libcufile: str, lock: Lock
+) -> None:
+    found = lock.targets[os]
+    assert found.driver.version.startswith(driver)
+    assert found.kernel.release.startswith(series)
+    assert found.kernel.release.endswith("-amd64")
+    assert found.nvidia_fs is not None
+    assert (found.nvidia_fs.version, found.libcufile.version) == (nvidia_fs, libcufile)
+    packages = {package.package: package for package in found.packages}
+    image, headers = packages[f"linux-image-{found.kernel.release}"], packages[f"linux-headers-{found.kernel.release}"]
+    assert image.version == headers.version == found.kernel.version
+    for name in ("nvidia-open-kernel-dkms", "libcuda1", "firmware-nvidia-gsp", "nvidia-alternative"):
+        assert packages[name].version.startswith(found.driver.version + "-")
+    assert "nvidia-kernel-dkms" not in packages
+    assert not {"libc6", "linux-base", "gcc-14", "gcc-12"} & packages.keys()
+    assert all(index.date for index in found.indices)
+
+
+@pytest.mark.parametrize("os", RELEASES)
+def test_kernels_that_were_passed_over_have_their_reason(os: str, lock: Lock) -> None:
+    """Whatever kernels the archive holds today, those above the chosen one are accounted for."""
+    found = lock.targets[os]
+    assert all(r.what.startswith("kernel ") and len(r.words) > 20 for r in found.refused)
+    assert found.kernel.release not in {r.what.removeprefix("kernel ") for r in found.refused}
+
+
+def test_the_lock_holds_against_the_archive_that_it_came_from(lock: Lock, fetcher: Fetcher, tmp_path: Path) -> None:
+    assert locking.check(fleet(tmp_path, *RELEASES), lock, fetcher) == []
+
+
+@pytest.mark.parametrize("os", RELEASES)
+def test_nvidia_fss_source_tree_is_where_the_package_has_it(os: str, lock: Lock, fetcher: Fetcher) -> None:
+    found = lock.targets[os]
+    assert found.nvidia_fs is not None
+    (package,) = [p for p in found.packages if p.package == "nvidia-fs-dkms"]
+    uri = next(i.uri for i in found.indices if (i.repository, i.suite) == (package.repository, package.suite))
+    deb = fetcher.file(f"{uri}/{package.file}", sha256=package.sha256, size=package.size)
+    fields = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(fields)) as tree:
+        conf = tree.extractfile(f".{found.nvidia_fs.source_tree}/dkms.conf")
+        assert conf is not None
+        text = conf.read().decode()
+    assert f'PACKAGE_NAME="{found.nvidia_fs.dkms_name}"' in text
+    version = found.nvidia_fs.source_tree.rsplit("-", 1)[-1]
+    assert f'PACKAGE_VERSION="{version}"' in text
+
+
+def test_an_index_past_its_time_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:
+    later = datetime.now(UTC) + timedelta(days=60)
+    with pytest.raises(RepositoryUntrusted, match="was valid until"):
+        locking.resolve_fleet(fleet(tmp_path, "debian-13"), fetcher, now=later)

@@ -1,0 +1,293 @@
+"""Reading, writing and ageing of a lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import lockdiff, lockfile
+from gdsdeploy.errors import LockInvalid, LockStale
+from gdsdeploy.lockfile import Difference
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Component, Index, Kernel, Lock, LockedDriver, Package, Source, Target
+from gdsdeploy.platform import stack_platform_for
+
+SIGNER = {name: preset.fingerprints[0] for name, preset in stack_platform_for("debian-13").presets().items()}
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+COMPONENTS = ("main", "contrib", "non-free", "non-free-firmware")
+
+
+def index(repository: str, suite: str, **changes: Any) -> Index:
+    value = {
+        "repository": repository, "uri": f"https://mirror.example/{repository}", "suite": suite,
+        "components": COMPONENTS, "date": "2026-11-18T22:17:43Z", "valid_until": None,
+        "signed_by": SIGNER[repository], "host_keyring": KEYRING, **changes,
+    }  # fmt: skip
+    return Index(**value)
+
+
+def package(name: str, version: str = "550.163.01-2", **changes: Any) -> Package:
+    value = {
+        "package": name, "version": version, "architecture": "amd64", "part": "support", "needed_by": "host",
+        "file": f"pool/{name}.deb", "size": 1234, "sha256": "1" * 64, "repository": "debian",
+        "suite": "trixie", "component": "main", **changes,
+    }  # fmt: skip
+    return Package(**value)
+
+
+def target(**changes: Any) -> Target:
+    value = {
+        "os": "debian-13", "arch": "x86_64", "kernel": Kernel(release="6.12.94+deb13-amd64", version="6.12.94-1"),
+        "driver": LockedDriver(version="550.163.01", flavour="open", source_tree="/usr/src/d", dkms_name="d"),
+        "nvidia_fs": Source(version="2.19.7", source_tree="/usr/src/f", dkms_name="f"),
+        "libcufile": Component(version="1.9.1.3"), "gds_tools": Component(version="1.9.1.3"), "rules": ("a-rule",),
+        "pins": {"driver": "newest", "flavour": "open", "kernel": "newest", "libcufile": "newest",
+                 "mode": "nvidia-fs", "nvidia_fs": "newest", "rdma": "none"},
+        "indices": (index("debian", "trixie"), index("debian", "trixie-updates"),
+                    index("debian-security", "trixie-security")),
+        "packages": (package("dkms", "3.2.2-1~deb13u1"), package("libcuda1")), **changes,
+    }  # fmt: skip
+    return Target(**value)
+
+
+LOCK = lockfile.build({"gds": target()})
+
+
+def fleet(repositories: dict[str, Any] | None = None, **profile: Any) -> Fleet:
+    value = {"version": 1, "profiles": {"gds": {"os": "debian-13", **profile}}, "hosts": {"gpu1": "gds"}}
+    return Fleet.model_validate({**value, "repositories": repositories or {}})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    written = tmp_path / "gdsdeploy.lock"
+    lockfile.write(written, LOCK)
+    return written
+
+
+# ── reading and writing ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    assert lockfile.read(path) == LOCK
+
+
+def test_the_file_is_text_with_a_block_for_each_package(path: Path) -> None:
+    text = path.read_text()
+    assert text == lockfile.render(LOCK)
+    assert text.count("    - package: ") == 2
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert "      sha256: '11111" in text  # a digest that looks like a number stays text
+
+
+def test_a_lock_lies_beside_its_fleet_file() -> None:
+    assert lockfile.beside(Path("/srv/site/fleet.yml")) == Path("/srv/site/gdsdeploy.lock")
+
+
+def test_profiles_are_sorted() -> None:
+    assert list(lockfile.build({"b": target(), "a": target()}).targets) == ["a", "b"]
+
+
+def test_the_digest_is_over_content_and_not_layout(path: Path) -> None:
+    value = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(dict(reversed(value.items())), default_flow_style=True))
+    assert lockfile.read(path) == LOCK
+
+
+def test_a_missing_lock_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(LockInvalid) as error:
+        lockfile.read(tmp_path / "gdsdeploy.lock")
+    assert "gdsdeploy lock" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("550.163.01-2", "550.163.01-3"), ("size: 1234", "size: 1235"), ("needed_by: host", "needed_by: both"),
+     ("- a-rule", "- another-rule"), ("driver: newest", "driver: '550'")],
+)  # fmt: skip
+def test_an_edit_by_hand_is_noticed(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(LockInvalid, match="was edited by hand"):
+        lockfile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("size: 1234", "size: many", r"gdsdeploy\.lock:\d+:13: .*size"),
+        ("  gds:\n", "  gds: [\n", r"gdsdeploy\.lock:\d+:\d+: not valid YAML"),
+        ("      file:", "      flie:", r"gdsdeploy\.lock:\d+:7: .*flie: unknown key \(did you mean 'file'\?\)"),
+        ("lock_version: '1.0'", "lock_version: one", r"edited by hand"),
+    ],
+)
+def test_a_malformed_lock_is_named_by_place(path: Path, old: str, new: str, place: str) -> None:
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(LockInvalid, match=place):
+        lockfile.read(path)
+
+
+def resign(path: Path, **changes: Any) -> None:
+    """Write the lock as another version of the program would: changed, and with a digest that fits."""
+    value = yaml.safe_load(path.read_text()) | changes
+    path.write_text(yaml.safe_dump(value | {"digest": lockfile._digest(value)}))
+
+
+def test_a_newer_minor_is_read_with_a_warning(path: Path) -> None:
+    value = yaml.safe_load(path.read_text())
+    value["targets"]["gds"]["doca"] = {"version": "3.1"}
+    resign(path, lock_version="1.7", targets=value["targets"])
+    said: list[str] = []
+    assert lockfile.read(path, warn=said.append).targets == LOCK.targets
+    assert len(said) == 1
+    assert "lock version 1.7" in said[0]
+
+
+def test_an_edit_of_a_newer_minor_is_noticed_too(path: Path) -> None:
+    resign(path, lock_version="1.7")
+    path.write_text(path.read_text().replace("550.163.01-2", "550.163.01-3"))
+    with pytest.raises(LockInvalid, match="was edited by hand"):
+        lockfile.read(path, warn=lambda text: None)
+
+
+def test_a_newer_minor_that_cannot_be_understood_is_refused(path: Path) -> None:
+    resign(path, lock_version="1.7", targets={"gds": {}})
+    with pytest.raises(LockInvalid, match=r"problems, the first at targets\.gds"):
+        lockfile.read(path, warn=lambda text: None)
+
+
+@pytest.mark.parametrize(("version", "hint"), [("2.0", "gdsdeploy that wrote it"), ("0.9", "gdsdeploy lock")])
+def test_another_major_is_refused(path: Path, version: str, hint: str) -> None:
+    resign(path, lock_version=version)
+    with pytest.raises(LockInvalid, match=f"lock version {version}") as error:
+        lockfile.read(path)
+    assert hint in (error.value.hint or "")
+
+
+def test_a_lock_that_is_to_be_replaced_may_be_broken_but_not_newer(path: Path) -> None:
+    said: list[str] = []
+    assert lockfile.previous(path.parent / "none") is None
+    assert lockfile.previous(path) == LOCK
+    resign(path, lock_version="0.9")
+    assert lockfile.previous(path, warn=said.append) is None
+    path.write_text("{")
+    assert lockfile.previous(path, warn=said.append) is None
+    assert len(said) == 2
+    lockfile.write(path, LOCK)
+    resign(path, lock_version="2.0")
+    with pytest.raises(LockInvalid):
+        lockfile.previous(path)
+
+
+# ── does it fit? ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lock_fits_the_fleet_that_it_was_made_from() -> None:
+    assert lockfile.status(fleet(), LOCK) == []
+    lockfile.require_fresh(fleet(), LOCK)
+
+
+def test_what_the_lock_does_not_depend_on_may_change() -> None:
+    changed = fleet(storage=[{"mount": "/data"}], cufile={"logging": {"level": "INFO"}}, reboot=False)
+    assert lockfile.status(changed, LOCK) == []
+
+
+REASONS: list[tuple[dict[str, Any], Difference, str, str, str]] = [
+    ({"os": "debian-12"}, Difference.OS_CHANGED, "", "debian-12", "debian-13"),
+    ({"arch": "aarch64"}, Difference.ARCH_CHANGED, "", "aarch64", "x86_64"),
+    ({"kernel": "6.12"}, Difference.PIN_CHANGED, "kernel", "6.12", "newest"),
+    ({"driver": "550"}, Difference.PIN_CHANGED, "driver", "550", "newest"),
+    ({"nvidia_fs": "2.19"}, Difference.PIN_CHANGED, "nvidia_fs", "2.19", "newest"),
+    ({"libcufile": "1.9"}, Difference.PIN_CHANGED, "libcufile", "1.9", "newest"),
+    ({"rdma": "peermem"}, Difference.PIN_CHANGED, "rdma", "peermem", "none"),
+    ({"mode": "compat"}, Difference.MODE_CHANGED, "", "compat", "nvidia-fs"),
+    ({"driver": {"flavour": "proprietary"}}, Difference.FLAVOUR_CHANGED, "", "proprietary", "open"),
+    ({"repositories": ["debian"]}, Difference.REPOSITORIES_CHANGED, "", "debian", "debian, debian-security"),
+]
+
+
+@pytest.mark.parametrize(("profile", "difference", "subject", "expected", "found"), REASONS)
+def test_a_changed_profile_is_named(
+    profile: dict[str, Any], difference: Difference, subject: str, expected: str, found: str
+) -> None:
+    wish = {"version": 1, "profiles": {"gds": {"os": "debian-13", **profile}}, "hosts": {"gpu1": "gds"}}
+    reasons = lockfile.status(Fleet.model_validate(wish), LOCK)
+    assert (difference, subject, expected, found) in [
+        (reason.difference, reason.subject, reason.expected, reason.found) for reason in reasons
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wish", "subject"),
+    [
+        ({"uri": "https://other.example/debian"}, "debian.uri"),
+        ({"suites": ["trixie"]}, "debian.suites"),
+        ({"components": ["main"]}, "debian.components"),
+        ({"signed_by": "/etc/apt/keyrings/site.gpg"}, "debian.signed_by"),
+    ],
+)
+def test_a_changed_repository_is_named(wish: dict[str, Any], subject: str) -> None:
+    (reason,) = lockfile.status(fleet({"debian": wish}), LOCK)
+    assert (reason.difference, reason.subject) == (Difference.REPOSITORIES_CHANGED, subject)
+
+
+def test_an_address_that_the_fleet_leaves_open_may_differ() -> None:
+    elsewhere = target(indices=tuple(i.model_copy(update={"uri": "https://x.example"}) for i in target().indices))
+    assert lockfile.status(fleet(), lockfile.build({"gds": elsewhere})) == []
+
+
+def test_a_signer_that_is_no_longer_pinned_is_named() -> None:
+    reasons = lockfile.status(fleet({"debian": {"fingerprints": ["A" * 40]}}), LOCK)
+    assert [(r.difference, r.subject, r.expected, r.found) for r in reasons] == [
+        (Difference.KEYS_CHANGED, "debian", "A" * 40, SIGNER["debian"])
+    ]
+
+
+def test_profiles_that_came_and_went_are_named() -> None:
+    lock = lockfile.build({"old": target()})
+    assert [(r.difference, r.profile) for r in lockfile.status(fleet(), lock)] == [
+        (Difference.PROFILE_MISSING, "gds"),
+        (Difference.PROFILE_GONE, "old"),
+    ]
+
+
+def test_a_stale_lock_lists_every_reason_and_the_next_step() -> None:
+    with pytest.raises(LockStale) as error:
+        lockfile.require_fresh(fleet(kernel="6.12", driver="550"), LOCK, fleet_file="site.yml")
+    assert error.value.message.splitlines()[1:] == [
+        "  - profile gds: pin driver: the fleet file says 550, the lock has newest",
+        "  - profile gds: pin kernel: the fleet file says 6.12, the lock has newest",
+    ]
+    assert error.value.hint == "Run `gdsdeploy lock site.yml` and review the change list"
+
+
+# ── change lists ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def changed(**changes: Any) -> Lock:
+    return lockfile.build({"gds": target(**changes)})
+
+
+def test_changes_read_as_a_list() -> None:
+    new = changed(
+        kernel=Kernel(release="6.12.99+deb13-amd64", version="6.12.99-1"),
+        packages=(package("added"), package("dkms", "3.2.1-1"), package("libcuda1", sha256="0" * 64)),
+    )
+    assert [str(change) for change in lockdiff.changes(LOCK, new)] == [
+        "kernel 6.12.94+deb13-amd64 → 6.12.99+deb13-amd64",
+        "added 550.163.01-2 (added)",
+        "dkms 3.2.2-1~deb13u1 → 3.2.1-1 (downgraded)",
+        "libcuda1 550.163.01-2 → 550.163.01-2 (rebuilt)",
+    ]
+    assert lockdiff.changes(LOCK, LOCK) == []
+    assert {change.kind for change in lockdiff.changes(None, LOCK)} == {"added"}
+
+
+def test_newer_indices_alone_are_no_change() -> None:
+    newer = tuple(i.model_copy(update={"date": "2026-11-20T00:00:00Z"}) for i in target().indices)
+    assert lockdiff.same_choice(LOCK, changed(indices=newer))
+    assert not lockdiff.same_choice(LOCK, changed(indices=newer[:-1]))
+    assert not lockdiff.same_choice(LOCK, changed(rules=()))
+    assert not lockdiff.same_choice(None, LOCK)
