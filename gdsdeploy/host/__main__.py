@@ -2,6 +2,8 @@
 
 Exit status of validate: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2 unusable
 arguments or no expectation.  The other commands: 0 done, 2 unusable arguments.
+
+A zipapp is compiled anew at every start, so each command imports only what it needs.
 """
 
 from __future__ import annotations
@@ -9,15 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
-from typing import Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
-from . import checks, facts, pending, report
-from .evidence import NOTHING, collect, wanted_by
-from .expectation import PATH, Expectation, from_json
-from .finding import FAIL, PASS, worst
-from .kmod.cli import add_parsers as add_kmod
+if TYPE_CHECKING:
+    from .expectation import Expectation
 
 OK, UNUSABLE, FAILED, UNDECIDED = 0, 2, 30, 31
 
@@ -28,9 +26,10 @@ class UsageError(Exception):
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command and return its exit status."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    run = getattr(arguments, "run", None) or getattr(arguments, "function", None)
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser(words[0] if words else "")
+    arguments = parser.parse_args(words)
+    run = getattr(arguments, "run", None)
     if run is None:
         parser.print_help(sys.stderr)
         return UNUSABLE
@@ -49,75 +48,87 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz", description=(__doc__ or "").splitlines()[0])
-    commands = parser.add_subparsers(dest="verb", metavar="COMMAND")
-    _add(commands, "hello", _hello, "say who and what answers here, as JSON")
-    _common(_add(commands, "evidence", _evidence, "collect what this host's files and programs say, as JSON"))
-    facts_parser = _common(_add(commands, "facts", _facts, "print what that evidence means, as JSON"))
-    _replay(facts_parser)
-    validate = _common(_add(commands, "validate", _validate, "compare this host with its expectation"))
-    _replay(validate)
-    validate.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON document")
-    add_kmod(commands)
-    _add_boot(commands)
+def _parser(verb: str) -> argparse.ArgumentParser:
+    """The parser, complete for ``verb`` and with the names of the other commands."""
+    from . import expectation
+
+    parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz", description="gdsdeploy's program on a GPU host.")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    default = "what the host should be; - reads it from standard input (default: {})".format(expectation.PATH)
+    for name, run, text in (
+        ("hello", _hello, "say who and what answers here"),
+        ("evidence", _evidence, "collect what this host's files and programs say"),
+        ("facts", _facts, "say what that evidence means"),
+        ("validate", _validate, "compare this host with its expectation"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        command.add_argument(
+            "--json", action="store_true", help="print one JSON object (only validate prints anything else)"
+        )
+        if name != "hello":
+            command.add_argument("--expectation", metavar="FILE", help=default)
+        if name in ("facts", "validate"):
+            command.add_argument(
+                "--evidence", metavar="FILE", help="judge evidence that was collected before, of any host"
+            )
+        if name == "validate":
+            command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
+    for name, add, text in (
+        ("kmod", _add_kmod, "kernel modules: audit, build, pack, install"),
+        ("boot", _add_boot, "what the next boot starts, and whether one is needed"),
+    ):
+        if verb == name:
+            add(commands)
+        else:
+            commands.add_parser(name, help=text)
     return parser
 
 
-def _add(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=run)
-    return parser
+def _add_kmod(commands: Any) -> None:
+    from .kmod.cli import add_parsers
 
-
-def _common(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument(
-        "--expectation",
-        metavar="FILE",
-        help="what the host should be; - reads it from standard input (default: {})".format(PATH),
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    return parser
-
-
-def _replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--evidence", metavar="FILE", help="judge evidence that was collected before, of any host")
+    add_parsers(commands)
 
 
 def _add_boot(commands: Any) -> None:
-    boot = commands.add_parser("boot", help="what the next boot does")
-    verbs = boot.add_subparsers(dest="command", metavar="COMMAND")
+    from . import pending
+
+    parser = commands.add_parser("boot", help="what the next boot starts, and whether one is needed")
+    verbs = parser.add_subparsers(metavar="COMMAND")
     verbs.required = True
     pending.add_parser(verbs)
 
 
 def _hello(_arguments: argparse.Namespace) -> int:
     uname = os.uname()
-    _print(
-        {"python": platform.python_version(), "uid": os.geteuid(), "kernel": uname.release, "machine": uname.machine}
-    )
+    version = "{}.{}.{}".format(*sys.version_info[:3])
+    _print({"python": version, "uid": os.geteuid(), "kernel": uname.release, "machine": uname.machine})
     return OK
 
 
 def _evidence(arguments: argparse.Namespace) -> int:
-    expectation = _expectation(arguments.expectation, needed=False)
-    _print(collect(wanted_by(expectation) if expectation else NOTHING))
+    _print(_collect(_expectation(arguments.expectation, needed=False)))
     return OK
 
 
 def _facts(arguments: argparse.Namespace) -> int:
+    from . import facts
+
     expectation = _expectation(arguments.expectation, needed=False)
     _print(facts.as_dict(facts.facts_from(_document(arguments.evidence, expectation))))
     return OK
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    from . import checks, facts, report
+    from .finding import FAIL, PASS, worst
+
     expectation = _expectation(arguments.expectation, needed=True)
     assert expectation is not None
     evidence = _document(arguments.evidence, expectation)
     found = facts.facts_from(evidence)
     findings = checks.run(found, expectation)
-    verdict = worst(findings)
     if arguments.json:
         document = report.document(expectation, found, findings)
         if arguments.with_evidence:
@@ -125,19 +136,26 @@ def _validate(arguments: argparse.Namespace) -> int:
         _print(document)
     else:
         print(report.text(expectation, found, findings))
+    verdict = worst(findings)
     return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
 
 
 def _document(path: Optional[str], expectation: Optional[Expectation]) -> Any:
     if path is None:
-        return collect(wanted_by(expectation) if expectation else NOTHING)
-    try:
-        return json.loads(_read(path, "evidence"))
-    except ValueError as error:
-        raise UsageError("{} is not evidence: {}".format(path, error)) from None
+        return _collect(expectation)
+    return _parsed(path, "evidence", json.loads)
+
+
+def _collect(expectation: Optional[Expectation]) -> Any:
+    from .evidence import NOTHING, collect, wanted_by
+
+    return collect(wanted_by(expectation) if expectation else NOTHING)
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
+    """The expectation at ``path``, or the host's own, which need not be there or be good unless it is ``needed``."""
+    from .expectation import PATH, from_json
+
     if path is None and not os.path.exists(PATH):
         if not needed:
             return None
@@ -145,21 +163,28 @@ def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
             "there is no {}, so nothing is expected of this host; name one with --expectation, or have the host"
             " provisioned, which puts it there".format(PATH)
         )
-    chosen = path or PATH
     try:
-        return from_json(_read(chosen, "the expectation"))
-    except ValueError as error:
-        raise UsageError("{} is no expectation: {}".format(chosen, error)) from None
+        found: Expectation = _parsed(path or PATH, "an expectation", from_json)
+        return found
+    except UsageError:
+        if path is None and not needed:
+            return None
+        raise
 
 
-def _read(path: str, what: str) -> str:
+def _parsed(path: str, what: str, parse: Callable[[str], Any]) -> Any:
     try:
         if path == "-":
-            return sys.stdin.read()
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+            text = sys.stdin.read()
+        else:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
     except OSError as error:
-        raise UsageError("cannot read {} from {}: {}".format(what, path, error.strerror)) from None
+        raise UsageError("{} cannot be read: {}".format(path, error.strerror)) from None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError("{} is not {}: {}".format(path, what, error)) from None
 
 
 def _print(value: Any) -> None:

@@ -68,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "modules", nargs="*", metavar="MODULE", help="modules that should be loaded from their installed files"
     )
-    parser.set_defaults(function=_main)
+    parser.set_defaults(run=_main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
