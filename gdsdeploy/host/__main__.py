@@ -9,6 +9,7 @@ A zipapp is compiled anew at every start, so each command imports only what it n
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -154,7 +155,7 @@ def _collect(expectation: Optional[Expectation]) -> Any:
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
     """The expectation at ``path``, or the host's own, which need not be there or be good unless it is ``needed``."""
-    from .expectation import PATH, from_json
+    from .expectation import PATH
 
     if path is None and not os.path.exists(PATH):
         if not needed:
@@ -163,13 +164,18 @@ def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
             "there is no {}, so nothing is expected of this host; name one with --expectation, or have the host"
             " provisioned, which puts it there".format(PATH)
         )
-    try:
-        found: Expectation = _parsed(path or PATH, "an expectation", from_json)
-        return found
-    except UsageError:
-        if path is None and not needed:
-            return None
-        raise
+    if path is None and not needed:
+        with contextlib.suppress(UsageError):
+            return _read_expectation(PATH)
+        return None
+    return _read_expectation(path or PATH)
+
+
+def _read_expectation(path: str) -> Expectation:
+    from .expectation import from_json
+
+    found: Expectation = _parsed(path, "an expectation", from_json)
+    return found
 
 
 def _parsed(path: str, what: str, parse: Callable[[str], Any]) -> Any:
