@@ -17,6 +17,8 @@ DIRECT, COMPAT, REFUSED, UNKNOWN = "direct", "compat", "refused", "unknown"
 #: Headings in their order; what comes before the first is the header.
 HEADINGS = ("ENVIRONMENT:", "DRIVER CONFIGURATION:", "CUFILE CONFIGURATION:", "GPU INFO:", "PLATFORM INFO:")
 END = "Platform verification succeeded"
+#: Storage rows that every release from 1.4 to 1.20 prints; where one is missing, another may hold its value.
+ALWAYS = ("NVMe", "NVMeOF", "SCSI", "ScaleFlux CSD", "NVMesh", "IBM Spectrum Scale", "NFS", "BeeGFS", "WekaFS")
 #: The library gave up; the line before or after says why.
 ERRORS = re.compile(
     r"Platform verification (error|failed)|cuFile initialization failed|cuFile configuration load error|failed to load"
@@ -221,9 +223,11 @@ def parse_log(text: str) -> Report:
 
 
 def _report(reader: _Reader, exit_status: Optional[int]) -> Report:
-    complete = tuple(reader.headings) == HEADINGS and not reader.damaged and reader.ends == 1 and not reader.errors
+    rows = all(label in reader.tables["driver"] for label in ALWAYS)
+    sound = rows and not reader.damaged
+    complete = sound and tuple(reader.headings) == HEADINGS and reader.ends == 1 and not reader.errors
     # Rows that claim nothing can be believed once their section has ended.
-    ended = tuple(reader.headings[:3]) == HEADINGS[:3] and not reader.damaged
+    ended = sound and tuple(reader.headings[:3]) == HEADINGS[:3]
     storage = {label: _storage_row(value, complete, ended) for label, value in reader.tables["driver"].items()}
     gpus = tuple(reader.gpus[index] for index in sorted(reader.gpus))
     return Report(
