@@ -102,10 +102,13 @@ def test_a_tampered_release_is_refused(archive: Archive, server: Server, key: Ke
         fetch(server, key)
 
 
-def test_text_before_the_signed_text_is_not_read(archive: Archive, server: Server, key: Key) -> None:
-    archive.publish(suite(), key)
+@pytest.mark.parametrize("suffix", [False, True])
+def test_text_around_the_signed_text_is_not_read(suffix: bool, archive: Archive, server: Server, key: Key) -> None:
+    """If it were, the index would be an expired one."""
+    archive.publish(suite(valid_for=None), key)
     path = archive.folder("stable") / "InRelease"
-    path.write_bytes(b"Valid-Until: Thu, 01 Jan 1970 00:00:00 GMT\n\n" + path.read_bytes())
+    expired, signed = b"Valid-Until: Thu, 01 Jan 1970 00:00:00 GMT\n\n", path.read_bytes()
+    path.write_bytes(signed + expired if suffix else expired + signed)
     assert fetch(server, key).named("hello")
 
 

@@ -113,6 +113,27 @@ def test_the_proprietary_flavour_with_an_nvidia_fs_that_does_not_link() -> None:
     assert "nvidia-kernel-support" in versions(found)
 
 
+def test_the_other_flavour_does_not_come_in_as_a_dependency() -> None:
+    strict = [p | {"Depends": "nvidia-kernel-dkms"} if p["Package"] == "nvidia-fs-dkms" else p for p in TRIXIE]
+    (first, *_) = reasons(strict)
+    assert "nvidia-fs-dkms 2.19.7~12.4.1-2 needs nvidia-kernel-dkms, of which the repositories have nothing" in first
+
+
+def test_an_alternative_that_the_stack_has_anyway_wins() -> None:
+    either = [
+        *[p | {"Depends": "glx-x | nvidia-smi"} if p["Package"] == "dkms" else p for p in TRIXIE],
+        package("glx-x", "1", source="glx-alternatives"),
+    ]
+    assert "glx-x" not in versions(target(either))
+
+
+def test_headers_of_another_build_do_not_do() -> None:
+    older = [p for p in kernel("6.12.99+deb13", "6.12.99-1") if p["Package"].startswith("linux-headers")]
+    found = target([*TRIXIE, *kernel("6.12.99+deb13", "6.12.99-2", headers=False), *older])
+    assert found.kernel.release == "6.12.94+deb13-amd64"
+    assert ("kernel 6.12.99+deb13-amd64", "kernel-headers") in {(r.what, r.rule) for r in found.refused}
+
+
 def test_recommends_are_not_followed() -> None:
     assert "nvidia-persistenced" not in versions(target())
 
