@@ -1,0 +1,39 @@
+"""The register of checks and the page that is made from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.checks import listed
+from gdsdeploy.host.checks.page import page
+from gdsdeploy.host.checks.registry import SUBJECTS, check, passed
+from gdsdeploy.host.expectation import Expectation
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_the_page_is_the_one_in_the_documentation() -> None:
+    assert (ROOT / "docs" / "checks.md").read_text() == page()
+
+
+def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
+    ids = [item.id for item in listed()]
+    assert all(re.fullmatch(r"[a-z-]+\.[a-z-]+", ident) for ident in ids)
+    assert [*dict.fromkeys(ident.split(".")[0] for ident in ids)] == list(SUBJECTS)
+
+
+def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
+    names = {item.name for item in fields(Expectation)}
+    for item in listed():
+        assert all((item.title, item.expects, item.prevents, item.unknown_hint))
+        assert set(re.findall(r"\{(\w+)\}", item.expects)) <= names
+        assert not item.title.endswith(".")
+
+
+def test_an_id_is_taken_once() -> None:
+    with pytest.raises(ValueError, match=re.escape("two checks have the id os.release")):
+        check("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
