@@ -1,0 +1,25 @@
+"""Every check of the registry on every host; what is asserted is in gdsdeploy/host/checks, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdsdeploy.host.finding import FAIL, PASS, Finding
+
+
+def test_check(finding: Finding | Exception) -> None:
+    """Fails with the finding's own words; "could not tell" is not a pass."""
+    if isinstance(finding, Exception):
+        pytest.fail(f"this host could not be asked: {finding}", pytrace=False)
+    if finding.verdict != PASS:
+        pytest.fail(_words(finding), pytrace=False)
+
+
+def _words(finding: Finding) -> str:
+    lines = [
+        f"{finding.check} {'failed' if finding.verdict == FAIL else 'could not be decided'}: {finding.title}",
+        f"  expected:   {finding.expected}",
+        f"  found:      {finding.found}",
+        f"  what to do: {finding.hint}",
+    ]
+    return "\n".join([*lines, *(f"  | {line}" for line in finding.evidence)])
