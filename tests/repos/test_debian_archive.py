@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -102,3 +103,50 @@ def test_an_index_past_its_time_is_refused(fetcher: Fetcher, tmp_path: Path) -> 
     later = datetime.now(UTC) + timedelta(days=60)
     with pytest.raises(RepositoryUntrusted, match="was valid until"):
         locking.resolve_fleet(fleet(tmp_path, "debian-13"), fetcher, now=later)
+
+
+def apt(root: Path, *arguments: str) -> str:
+    """Run apt-get on a root folder that has nothing installed, and return what it says."""
+    options = {
+        "Dir": root, "Dir::Etc": root / "etc", "Dir::State": root / "state", "Dir::Cache": root / "cache",
+        "Dir::State::status": root / "status", "APT::Architecture": "amd64", "APT::Architectures": "amd64",
+        "APT::Sandbox::User": "", "Acquire::Languages": "none", "APT::Install-Recommends": "false",
+    }  # fmt: skip
+    argv = ["apt-get", "-q", *(word for key, value in options.items() for word in ("-o", f"{key}={value}")), *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("os", RELEASES)
+@pytest.mark.parametrize("where", ["host", "build"])
+def test_apt_itself_would_install_exactly_the_lock(os: str, where: str, lock: Lock, apt_root: dict[str, Path]) -> None:
+    """Held against the real apt, its own reading of the same indices and its own solver."""
+    target = lock.targets[os]
+    wanted = {p.package: p.version for p in target.packages if p.needed_by in (where, "both")}
+    plan = apt(apt_root[os], "--simulate", "install", *(f"{name}={version}" for name, version in wanted.items()))
+    installed = dict(re.findall(r"^Inst (\S+) \((\S+) ", plan, re.MULTILINE))
+    assert {name: installed.get(name) for name in wanted} == wanted
+    # What else comes in is not of the stack; but on a builder apt may take the kernel that headers only suggest.
+    others = {
+        name for name in installed.keys() - wanted.keys() if re.search(r"nvidia|cufile|cuda|gds|^linux-(?!base)", name)
+    }
+    assert others <= {"linux-libc-dev"}
+
+
+@pytest.fixture(scope="session")
+def apt_root(lock: Lock, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each release an empty machine whose apt knows the lock's repositories."""
+    roots: dict[str, Path] = {}
+    for os, target in lock.targets.items():
+        root = roots[os] = tmp_path_factory.mktemp(os)
+        for folder in ("etc/apt.conf.d", "etc/preferences.d", "etc/sources.list.d", "state/lists/partial",
+                       "cache/archives/partial"):  # fmt: skip
+            (root / folder).mkdir(parents=True)
+        (root / "status").touch()
+        sources = [
+            f"deb [signed-by={i.host_keyring}] {i.uri} {i.suite} {' '.join(i.components)}" for i in target.indices
+        ]
+        (root / "etc" / "sources.list").write_text("\n".join(sources) + "\n")
+        apt(root, "update")
+    return roots
