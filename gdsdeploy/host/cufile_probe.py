@@ -2,9 +2,11 @@
 
 Two short-lived children call ``cuFileDriverOpen``: one with the configuration as it is, one ("control") with a file
 laid over it that is known to be broken.  Only if the library refuses the control for its configuration is it known to
-have read one before it stopped, so only then does silence about the first mean acceptance.  That needs no GPU: 1.4.0
-to 1.20.0 read their configuration before they call cuInit (seen with Debian's libcuda 550.163.01 and no device).
-Without libcuda, 1.4.0 to 1.15.1 stop before that; 1.20.0 may never return: hence the time limit.
+have read one before it stopped, so only then does silence about the first mean acceptance.
+
+That needs neither a GPU nor libcuda: 1.4.0 to 1.20.0 read their configuration before they look for CUDA (seen with
+Debian's libcuda 550.163.01 and no device, and without libcuda; recorded in tests/evidence/cufile-open).  On such hosts
+1.4.0 to 1.15.1 then return an error, and 1.20.0 never returns: hence the time limit.
 
 The children record what happened under ``cufile-open`` and ``cufile-open-control``; ``facts/cufile.py`` judges it.
 """

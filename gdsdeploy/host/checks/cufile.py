@@ -47,7 +47,6 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     "the installed libcufile accepts its configuration",
     expects="{cufile_path} accepted by libcufile {libcufile_version}",
     prevents="a configuration that was valid for the release before and now makes every program that opens cuFile fail",
-    unknown_hint="libcufile needs libcuda.so.1 to be asked; the reason above is its own",
 )
 def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
     acceptance, opened = known(facts.cufile.acceptance), known(facts.cufile.opened)
