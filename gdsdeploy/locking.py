@@ -15,7 +15,6 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt, settings
-from gdsdeploy.repo.aptsources import controller_sources
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.resolve import resolve
@@ -44,12 +43,11 @@ class _Reader:
         self._fetcher = fetcher
         self._now = now
         self._step = step
-        self._sources = controller_sources()
         self._last: tuple[object, tuple[Universe, tuple[Index, ...]]] | None = None
 
     def read(self, profile: str, platform: StackPlatform) -> tuple[Universe, tuple[Index, ...]]:
         """What the repositories of ``profile`` offer."""
-        repositories = settings.repositories(self._fleet, profile, platform, self._sources)
+        repositories = settings.repositories(self._fleet, profile, platform)
         architecture = platform.architecture(self._fleet.profiles[profile].arch)
         wanted = (tuple(repositories), architecture)
         # Only the last one is kept: a distribution's lists take some hundred megabytes.

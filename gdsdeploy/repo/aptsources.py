@@ -42,7 +42,7 @@ class Source:
 def controller_sources(etc: Path = Path("/etc/apt")) -> list[Source]:
     """Every enabled source of this machine, in apt's order; an empty list where there is no apt.
 
-    Raises RepositoryUnusable naming the file and the line that apt would not accept either.
+    Raises RepositoryUnusable naming a file that cannot be read, or the line that apt would not accept either.
     """
     files = [etc / "sources.list"]
     parts = etc / "sources.list.d"
@@ -50,8 +50,16 @@ def controller_sources(etc: Path = Path("/etc/apt")) -> list[Source]:
         files += sorted(p for p in parts.iterdir() if p.suffix in SUFFIXES)
     found: list[Source] = []
     for path in files:
-        if path.is_file():
-            found += parse_sources(path.read_text(encoding="utf-8", errors="replace"), str(path))
+        if not path.is_file():
+            continue
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RepositoryUnusable(
+                f"{path}: cannot be read: {error.strerror}",
+                hint="Make it readable, or set `uri` of each repository in the fleet file",
+            ) from error
+        found += parse_sources(text, str(path))
     return found
 
 

@@ -38,7 +38,7 @@ KEEP_DAYS: Final = 30
 _CHUNK: Final = 1 << 20
 
 
-class NotThere(Exception):  # noqa: N818 - an answer; whoever asked decides whether it is an error
+class NotThere(Exception):
     """The repository answered that it has no such file."""
 
 
@@ -66,14 +66,21 @@ class Fetcher:
         self.cache = cache or cache_dir()
         self._sleep = sleep
         settings = apt_settings() if apt is None else apt
-        self._client = httpx.Client(
-            verify=_authorities(settings.get("Acquire::https::CAInfo")),
-            mounts=_proxies(settings),
-            transport=transport,
-            timeout=TIMEOUT,
-            follow_redirects=True,
-            headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
-        )
+        authorities = _authorities(settings.get("Acquire::https::CAInfo"))
+        try:
+            self._client = httpx.Client(
+                verify=authorities,
+                mounts=_proxies(settings, authorities),
+                transport=transport,
+                timeout=TIMEOUT,
+                follow_redirects=True,
+                headers={"User-Agent": "gdsdeploy", "Accept-Encoding": "identity"},
+            )
+        except (ValueError, ImportError, httpx.InvalidURL) as error:
+            raise RepositoryUnusable(
+                f"this machine's proxy settings cannot be used: {error}",
+                hint="See `apt-config dump Acquire` and the variables http_proxy, https_proxy and all_proxy",
+            ) from error
 
     def __enter__(self) -> Fetcher:
         return self
@@ -100,6 +107,15 @@ class Fetcher:
         if path.is_file() and path.stat().st_size == size and _sha256(path) == sha256:
             os.utime(path)
             return path
+        try:
+            return self._store(uri, path, sha256, size)
+        except OSError as error:
+            raise RepositoryUnusable(
+                f"{path}: cannot be written: {error.strerror}",
+                hint="Make room, or set GDSDEPLOY_CACHE_DIR to a folder that has some",
+            ) from error
+
+    def _store(self, uri: str, path: Path, sha256: str, size: int) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._prune()
         # Written beside its final name and renamed: an interrupted run leaves nothing that looks complete.
@@ -220,7 +236,7 @@ def apt_settings() -> dict[str, str]:
     return {m[1]: m[2] for m in matches if m and m[2]}
 
 
-def _proxies(settings: dict[str, str]) -> dict[str, httpx.BaseTransport | None]:
+def _proxies(settings: dict[str, str], authorities: ssl.SSLContext) -> dict[str, httpx.BaseTransport | None]:
     """Give apt's proxies as httpx mounts; a host set to DIRECT has none.  What is left out, the environment decides."""
     mounts: dict[str, httpx.BaseTransport | None] = {}
     for key, value in settings.items():
@@ -228,7 +244,6 @@ def _proxies(settings: dict[str, str]) -> dict[str, httpx.BaseTransport | None]:
         if name != "Proxy":
             continue
         pattern = f"{scheme}://{host[0]}" if host else f"{scheme}://"
-        authorities = _authorities(settings.get("Acquire::https::CAInfo"))
         mounts[pattern] = httpx.HTTPTransport(proxy=None if value == "DIRECT" else value, verify=authorities)
     return mounts
 

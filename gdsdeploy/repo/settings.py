@@ -15,7 +15,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.fleet import Repository as Wish
 from gdsdeploy.platform.base import Preset, StackPlatform
 from gdsdeploy.repo.apt import Repository
-from gdsdeploy.repo.aptsources import Source
+from gdsdeploy.repo.aptsources import Source, controller_sources
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,12 @@ def names(fleet: Fleet, profile: str, platform: StackPlatform) -> tuple[str, ...
     return tuple(platform.presets()) if listed is None else listed
 
 
-def repositories(fleet: Fleet, profile: str, platform: StackPlatform, sources: Sequence[Source]) -> list[Repository]:
+def repositories(
+    fleet: Fleet, profile: str, platform: StackPlatform, sources: Sequence[Source] | None = None
+) -> list[Repository]:
     """The apt repositories of a profile.
 
-    sources: the controller's own (see aptsources.controller_sources).
+    sources: the controller's own apt sources; by default read from this machine, if an address is left open.
     Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address can be found.
     """
     presets = platform.presets()
@@ -111,9 +113,11 @@ def declared(name: str, wish: Wish | None, preset: Preset | None) -> Declared:
     )
 
 
-def _repository(name: str, wish: Wish | None, preset: Preset | None, sources: Sequence[Source]) -> Repository:
+def _repository(name: str, wish: Wish | None, preset: Preset | None, sources: Sequence[Source] | None) -> Repository:
     fixed = declared(name, wish, preset)
-    uri = fixed.uri or (controller_uri(preset, sources) if preset else None)
+    uri = fixed.uri
+    if uri is None and preset is not None:
+        uri = controller_uri(preset, controller_sources() if sources is None else sources)
     if uri is None:
         raise RepositoryUnusable(
             f"repository {name}: the fleet file gives no uri, and this machine's apt sources name no such archive",

@@ -77,7 +77,7 @@ Requirement = Need | Never | Either
 Answer = Candidate | Absent | Picked
 
 
-class Unsolvable(Exception):  # noqa: N818 - an answer of the search, not a fault
+class Unsolvable(Exception):
     """The packages cannot be installed together; ``reasons`` says why, one line each."""
 
     def __init__(self, reasons: list[str]) -> None:

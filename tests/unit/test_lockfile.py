@@ -97,6 +97,11 @@ def test_the_digest_is_over_content_and_not_layout(path: Path) -> None:
     assert lockfile.read(path) == LOCK
 
 
+def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LockInvalid, match=r"gone/gdsdeploy\.lock: cannot be written"):
+        lockfile.write(tmp_path / "gone" / "gdsdeploy.lock", LOCK)
+
+
 def test_a_missing_lock_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(LockInvalid) as error:
         lockfile.read(tmp_path / "gdsdeploy.lock")

@@ -106,3 +106,14 @@ def test_files_are_read_in_the_order_of_apt_and_others_ignored(tmp_path: Path) -
 
 def test_a_machine_without_apt_has_no_sources(tmp_path: Path) -> None:
     assert controller_sources(tmp_path / "none") == []
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sources.list").write_text("deb https://mirror.example/1 s main\n")
+
+    def refuse(self: Path, **how: str) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(RepositoryUnusable, match=r"sources\.list: cannot be read: Permission denied"):
+        controller_sources(tmp_path)

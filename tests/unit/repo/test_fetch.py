@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ssl
 from pathlib import Path
 
 import httpx
@@ -126,7 +127,7 @@ def test_apts_proxy_is_used_and_direct_hosts_are_not() -> None:
         "Acquire::http::Proxy::mirror.example": "DIRECT",
         "Acquire::http::Timeout": "5",
     }
-    mounts = fetch._proxies(settings)
+    mounts = fetch._proxies(settings, ssl.create_default_context())
     assert set(mounts) == {"http://", "http://mirror.example"}
 
 
@@ -135,3 +136,16 @@ def test_a_broken_authority_file_is_named(tmp_path: Path) -> None:
     path.write_text("no certificate")
     with pytest.raises(RepositoryUnusable, match=r"ca\.pem: not a file of certificate authorities"):
         Fetcher(tmp_path, apt={"Acquire::https::CAInfo": str(path)})
+
+
+def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUnusable, match=r"proxy settings cannot be used: .*gopher"):
+        Fetcher(tmp_path, apt={"Acquire::http::Proxy": "gopher://proxy.example"})
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    server = Server(answer())
+    with pytest.raises(RepositoryUnusable, match=r"file/.*: cannot be written") as error:
+        server.fetcher(tmp_path / "file").file("https://mirror.example/a", sha256=SHA, size=len(DATA))
+    assert "GDSDEPLOY_CACHE_DIR" in (error.value.hint or "")
