@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Package, Target
 from gdsdeploy.platform import stack_platform_for
@@ -131,6 +132,7 @@ def variables(
         "gds_kernel_boot": is_host,
         "gds_cufile_packages": [_package(p) for p in cufile] if is_host else [],
         "gds_cufile_content": sources.cufile[profile_name] if is_host else "",
+        "gds_cufile_log_dir": log_dir(profile),
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_options": dict(profile.driver.options),
         "gds_driver_option_module": platform.driver_module(target.driver.flavour),

@@ -58,6 +58,11 @@ def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
     return result
 
 
+def log_dir(profile: Profile) -> str:
+    """The folder of log files that the profile's file names: without it, every release refuses to work at all."""
+    return str(get(profile.cufile, "logging.dir") or LOG_DIR)
+
+
 def _defaults(profile: Profile, release: Release) -> dict[str, Any]:
     """What is written where the fleet says nothing."""
     known = keys(release)
@@ -69,7 +74,7 @@ def _defaults(profile: Profile, release: Release) -> dict[str, Any]:
         # From 1.13 on a buffer larger than a request is fatal, and the library's own default is one.
         buffer = min(buffer, largest)
     values: dict[str, Any] = {
-        "logging.dir": LOG_DIR,
+        "logging.dir": log_dir(profile),
         "logging.level": "ERROR",
         _ALLOW_COMPAT: profile.mode == "compat" or not everything_direct,
         "properties.force_compat_mode": profile.mode == "compat",

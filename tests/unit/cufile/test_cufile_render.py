@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gdsdeploy.cufile.model import check, get, release_of
-from gdsdeploy.cufile.render import document, render
+from gdsdeploy.cufile.render import document, log_dir, render
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.fleet import Profile
 
@@ -156,3 +156,10 @@ def test_every_problem_names_the_profile_and_the_key() -> None:
 )
 def test_contradictions_are_refused(version: str, given: dict[str, Any], expected: str) -> None:
     assert expected in errors(version, **given)
+
+
+@pytest.mark.parametrize(("logging", "folder"), [({}, "/var/log/cufile"), ({"dir": "/scratch/logs"}, "/scratch/logs")])
+def test_the_folder_of_log_files_is_known_to_whoever_has_to_make_it(logging: dict[str, str], folder: str) -> None:
+    wanted = profile(cufile={"logging": logging})
+    assert log_dir(wanted) == folder
+    assert get(document("gds", wanted, "1.9.1.3"), "logging.dir") == folder
