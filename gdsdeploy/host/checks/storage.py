@@ -17,6 +17,8 @@ SATISFIES = {
     "p2pdma": ("p2pdma",),
     "compat": (COMPAT, *DIRECT),
 }
+#: Steps named in one hint; the evidence has them all.
+FIXES = 4
 WORDS = {
     "direct": "a direct path (nvidia-fs or p2pdma)",
     "nvidia-fs": "the path through nvidia-fs",
@@ -57,10 +59,11 @@ def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> An
     ]
     if taken in SATISFIES.get(wanted, ()):
         return passed(words + _proof(result), evidence, mount_point, expected)
-    first = result.causes[0] if result.causes else None
-    hint = first.fix[0].upper() + first.fix[1:] if first and first.fix else "Ask for another path in the fleet file"
+    fixes = list(dict.fromkeys(cause.fix for cause in result.causes if cause.fix))
+    hint = "; ".join(fixes[:FIXES]) or "ask for another path in the fleet file"
     if taken == COMPAT and wanted != COMPAT:
         hint += "; or, if CPU memory is good enough for this mount, set its path to compat in the fleet file"
+    hint = hint[0].upper() + hint[1:]
     return failed(words, hint, evidence, mount_point, expected)
 
 

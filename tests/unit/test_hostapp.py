@@ -1,0 +1,120 @@
+"""The program that is sent to hosts: always the same bytes, and it runs where there is nothing but Python."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import hostapp
+
+ROOT = Path(__file__).parents[2]
+
+
+def interpreters() -> list[str]:
+    """Every Python from 3.8 on that is installed here."""
+    found = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))}
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv:
+        for minor in range(8, 15):
+            argv = [uv, "python", "find", "--offline", "--no-python-downloads", f"3.{minor}"]
+            found.add(subprocess.run(argv, capture_output=True, text=True).stdout.strip() or sys.executable)
+    working: dict[Path, str] = {}
+    for path in sorted(found):
+        test = "import sys; print(sys.version_info >= (3, 8))"
+        done = subprocess.run([path, "-c", test], capture_output=True, text=True)
+        if done.stdout.strip() == "True":
+            working[Path(path).resolve()] = path
+    return list(working.values())
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostapp") / "gdsdeploy-host.pyz"
+    hostapp.build(path)
+    return path
+
+
+def test_the_same_sources_give_the_same_bytes(program: Path) -> None:
+    assert program.read_bytes() == hostapp.build()
+
+
+def test_it_holds_our_sources_and_nothing_else(program: Path) -> None:
+    with zipfile.ZipFile(program) as archive:
+        names = archive.namelist()
+        assert names == sorted(names)
+        assert all(name.endswith(".py") for name in names)
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        for name in names:
+            if name.startswith("gdsdeploy/host/"):
+                assert archive.read(name) == (ROOT / name).read_bytes()
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy" / "host").rglob("*.py")}
+    assert set(names) == sources | {"__main__.py", "gdsdeploy/__init__.py"}
+
+
+def test_an_unchanged_program_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "host.pyz"
+    hostapp.build(path)
+    before = path.stat().st_mtime_ns
+    hostapp.build(path)
+    assert path.stat().st_mtime_ns == before
+    path.write_bytes(b"old")
+    hostapp.build(path)
+    assert path.read_bytes() == hostapp.build()
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert [item.name for item in tmp_path.iterdir()] == ["host.pyz"]
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_it_runs_on_a_bare_python(program: Path, python: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [python, "-I", "-S", program, "hello"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert json.loads(done.stdout)["kernel"]
+    done = subprocess.run(
+        [python, "-I", "-S", program, "evidence"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert json.loads(done.stdout)["version"] == 1
+    facts = subprocess.run(
+        [python, "-I", "-S", program, "facts", "--evidence", "-"],
+        input=done.stdout,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(facts.stdout)["kernel"]["release"] == json.loads(done.stdout)["host"]["uname"]["release"]
+    for words in (["kmod", "audit", "--help"], ["boot", "--help"]):
+        done = subprocess.run([python, "-I", "-S", program, *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_module_in_it_is_python_3_8_and_imports_on_its_own(program: Path) -> None:
+    with zipfile.ZipFile(program) as archive:
+        for name in archive.namelist():
+            ast.parse(archive.read(name), feature_version=(3, 8))
+    names = [name[:-3].replace("/", ".") for name in archive.namelist() if name.startswith("gdsdeploy/host/")]
+    imports = (
+        "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) for n in sys.argv[2:]]"
+    )
+    names = [name.removesuffix(".__init__") for name in names]
+    subprocess.run([sys.executable, "-I", "-S", "-c", imports, program, *names], check=True)
+
+
+def test_a_python_that_is_too_old_is_told_so() -> None:
+    with zipfile.ZipFile(io.BytesIO(hostapp.build())) as archive:
+        main = archive.read("__main__.py").decode()
+    old = main.replace("sys.version_info", "(3, 7, 3)")
+    done = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "python3 is 3.7; 3.8 or newer is needed\n")
+
+
+def test_it_can_be_started_by_name(program: Path) -> None:
+    assert program.read_bytes().startswith(b"#!/usr/bin/env python3\n")
+    assert subprocess.run([program, "hello"], capture_output=True, check=True).stdout
