@@ -193,11 +193,6 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float) -> None
             f"{host.where()}: the key {host.identity_file or ''} needs a passphrase",
             hint="Load it into an agent first: ssh-add",
         ) from None
-    except paramiko.AuthenticationException as caught:
-        raise HostUnreachable(
-            f"{host.where()}: the login as {host.user} was refused ({caught})",
-            hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file",
-        ) from None
     except socket.gaierror as caught:
         raise HostUnreachable(
             f"{host.where()}: the name {host.address} cannot be resolved: {caught.strerror}",
@@ -210,10 +205,22 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float) -> None
             hint="Check that the host is up, that sshd listens on that port and that no firewall is in between",
         ) from None
     except (paramiko.SSHException, EOFError, OSError) as caught:
-        raise HostUnreachable(
-            f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}",
-            hint="Check that an SSH server answers on that port",
-        ) from None
+        raise _no_session(client, host, caught) from None
+
+
+def _no_session(client: paramiko.SSHClient, host: Endpoint, caught: Exception) -> HostUnreachable:
+    """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
+    transport = client.get_transport()
+    if isinstance(caught, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
+        key = f"the key {host.identity_file}" if host.identity_file else "the keys of ~/.ssh and of the agent"
+        return HostUnreachable(
+            f"{host.where()}: the login as {host.user} was refused with {key}: {caught}",
+            hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file",
+        )
+    return HostUnreachable(
+        f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}",
+        hint="Check that an SSH server answers on that port",
+    )
 
 
 class _OnRecord(paramiko.MissingHostKeyPolicy):

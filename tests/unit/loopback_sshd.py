@@ -74,8 +74,9 @@ def _accounts(folder: Path) -> list[tuple[Path, Path]]:
 def start(folder: Path, *lines: str) -> Sshd:
     """Start a server whose files lie in ``folder``; each of ``lines`` is a line of its configuration."""
     # Accounts that are not root have to read what lies here.
-    for place in (folder, folder.parent, folder.parent.parent):
-        place.chmod(0o755)
+    for place in (folder, *folder.parents):
+        if place.stat().st_mode & 0o005 != 0o005:
+            place.chmod(0o755)
     host_key, identity, port = keygen(folder / "host_key"), keygen(folder / "id"), free_port()
     shutil.copy(identity.with_suffix(".pub"), folder / "authorized_keys")
     (folder / "authorized_keys").chmod(0o644)

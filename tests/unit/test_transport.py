@@ -148,6 +148,23 @@ def test_a_key_with_a_passphrase(sshd: Start, tmp_path: Path) -> None:
     assert "ssh-add" in (error.hint or "")
 
 
+def test_a_key_in_an_agent(sshd: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, listening = sshd(), tmp_path / "agent"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    host = replace(server.endpoint(), identity_file=None)
+    assert "the login as root was refused" in refusal(host, HostUnreachable).message
+    with subprocess.Popen(["ssh-agent", "-D", "-a", listening], stdout=subprocess.DEVNULL) as agent:
+        try:
+            while not listening.exists():
+                time.sleep(0.05)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(listening))
+            subprocess.run(["ssh-add", "-q", server.identity], check=True, stderr=subprocess.DEVNULL)
+            assert ask(host)[0].error is None
+        finally:
+            agent.terminate()
+
+
 def test_an_identity_file_that_does_not_exist(sshd: Start, tmp_path: Path) -> None:
     error = refusal(replace(sshd().endpoint(), identity_file=tmp_path / "none"), HostUnreachable)
     assert f"{tmp_path / 'none'} does not exist" in error.message
