@@ -21,18 +21,18 @@ ROOT = Path(__file__).parents[2]
 def interpreters() -> list[str]:
     """Every Python from 3.8 on that is installed here."""
     found = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))}
-    uv = shutil.which("uv", path=str(Path(sys.executable).parent))
-    if uv:
-        for minor in range(8, 15):
-            argv = [uv, "python", "find", "--offline", "--no-python-downloads", f"3.{minor}"]
-            found.add(subprocess.run(argv, capture_output=True, text=True).stdout.strip() or sys.executable)
-    working: dict[Path, str] = {}
+    # Where developers keep several: pyenv and uv.
+    for folder in (".pyenv/versions", ".local/share/uv/python"):
+        found |= {str(path) for path in Path.home().glob(f"{folder}/*3.*/bin/python3")}
+    chosen: dict[tuple[int, ...], str] = {}
     for path in sorted(found):
-        test = "import sys; print(sys.version_info >= (3, 8))"
-        done = subprocess.run([path, "-c", test], capture_output=True, text=True)
-        if done.stdout.strip() == "True":
-            working[Path(path).resolve()] = path
-    return list(working.values())
+        done = subprocess.run([path, "--version"], capture_output=True, text=True)
+        version = tuple(
+            int(number) for number in done.stdout.removeprefix("Python ").split(".")[:2] if number.isdigit()
+        )
+        if done.returncode == 0 and version >= (3, 8):
+            chosen.setdefault(version, path)
+    return [path for _, path in sorted(chosen.items())]
 
 
 @pytest.fixture(scope="module")
