@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from ansible.plugins.callback import CallbackBase
+from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped]  # ansible ships no types
 
 DOCUMENTATION = """
 name: gds_events
@@ -27,7 +27,7 @@ MARK = "\x1e"
 LONG = 5.0
 
 
-class CallbackModule(CallbackBase):  # type: ignore[misc]  # ansible ships no types
+class CallbackModule(CallbackBase):  # type: ignore[misc]
     """Turns Ansible's callbacks into events: play, long (a task that takes its time), result."""
 
     CALLBACK_VERSION = 2.0
