@@ -27,7 +27,7 @@ class SymversError(KmodError):
 
 
 class TreeError(KmodError):
-    """No driver source tree, or several, fit what was asked for; all candidates are listed."""
+    """A folder is not the source it should be, or no driver tree, or several, fit; all candidates are listed."""
 
 
 class KernelError(KmodError):

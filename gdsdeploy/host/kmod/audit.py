@@ -1,0 +1,242 @@
+"""Would these modules load on that kernel, and are they the ones that were meant?  Answered from files alone.
+
+Works on any root folder and any kernel release inside it, running or not.  Nothing is loaded and no program is started.
+
+A result is ``{"module": in-kernel name, "file": path in the root, "ok": true|false|null, "findings": [finding, …]}``, a
+finding ``{"id", "severity": "error"|"warning"|"note", "message", "hint"}``.  ``ok`` is null where nothing is wrong but
+something could not be told; the ids of such findings end in ``-unknown``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from . import driver as drivers
+from .errors import ElfError
+from .kernel import Kernel
+from .module import Module
+from .rootdir import read_text
+from .symbols import GPL_COMPATIBLE, Symbols
+from .symvers import Export, digest_name
+from .vouch import vouched
+
+#: What a GPUDirect Storage host loads, in the order of their dependencies.
+STACK = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs")
+#: Symbols named in one message; the rest is counted.
+_NAMED = 6
+
+Finding = Dict[str, str]
+Result = Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the lock says; empty where it says nothing."""
+
+    driver_version: str = ""
+    #: ``open`` or ``proprietary``
+    driver_flavour: str = ""
+    #: ``sha256:…`` as ``tree.digest`` gives it
+    tree_digest: str = ""
+    #: whether nvidia-peermem has to work; without it a stub is no fault
+    peermem: bool = False
+
+
+def audit(
+    kernel: Kernel,
+    modules: Sequence[str] = (),
+    expected: Optional[Expected] = None,
+    extra: Optional[Mapping[str, Export]] = None,
+    vouched_files: Sequence[str] = (),
+) -> List[Result]:
+    """Audit ``modules`` (in-kernel names or paths of files) or, without any, those of STACK that are there.
+
+    extra: exports of modules that will take the place of what is installed, such as a driver of which only the
+    exporting unit was compiled.  vouched_files: files whose imports from the kernel itself were audited elsewhere on
+    the same build of the kernel (see ``vouch``); those of an installed archive are known without.
+    """
+    expected = expected or Expected()
+    found = {name: drivers.find(kernel, name) for name in STACK}
+    results: List[Result] = []
+    chosen: Dict[str, Module] = {}
+    jobs: List[_Job] = []
+    for wanted in modules or [name for name in STACK if found[name] is not None]:
+        job = _job(kernel, wanted)
+        results.append(job.result)
+        if job.module is not None:
+            jobs.append(job)
+    for name in STACK:
+        place = found[name]
+        if place is not None:
+            try:
+                chosen[name] = kernel.read(place.file)
+            except ElfError:
+                continue
+    for export in (extra or {}).values():
+        chosen.pop(digest_name(export.module), None)
+    # A file that was named explicitly is meant to take the place of what is installed.
+    chosen.update((job.module.name, job.module) for job in jobs if job.module is not None)
+    symbols = Symbols(kernel, chosen.values(), extra or {})
+    known = {*vouched_files, *(() if symbols.complete else vouched(kernel))}
+    for job in jobs:
+        assert job.module is not None
+        job.run(kernel, symbols, chosen, expected, job.module.path in known)
+    for result in results:
+        result["ok"] = _verdict(result["findings"])
+    return results
+
+
+def failed(results: Sequence[Result]) -> bool:
+    """Whether any module has a finding of severity error."""
+    return any(result["ok"] is False for result in results)
+
+
+def undecided(results: Sequence[Result]) -> bool:
+    return not failed(results) and any(result["ok"] is None for result in results)
+
+
+def _verdict(findings: Sequence[Finding]) -> Optional[bool]:
+    if any(item["severity"] == "error" for item in findings):
+        return False
+    return None if any(item["id"].endswith("-unknown") for item in findings) else True
+
+
+def _job(kernel: Kernel, wanted: str) -> _Job:
+    if "/" in wanted or ".ko" in wanted:
+        job = _Job("", wanted)
+        job.read(kernel, os.path.abspath(wanted))
+        return job
+    name = wanted.replace("-", "_")
+    place = drivers.find(kernel, name)
+    job = _Job(name, "" if place is None else "/lib/modules/{}/{}".format(kernel.release, place.file))
+    if place is None:
+        message = "kernel {} has no module {}".format(kernel.release, name)
+        job.add("missing", "error", message, "build or install it for this kernel")
+        return job
+    job.read(kernel, place.file)
+    job.findings += drivers.place_findings(kernel, name, place)
+    return job
+
+
+class _Job:
+    """The audit of one module."""
+
+    def __init__(self, name: str, file: str) -> None:
+        self.module: Optional[Module] = None
+        self.findings: List[Finding] = []
+        self.result: Result = {"module": name, "file": file, "ok": None, "findings": self.findings}
+
+    def add(self, ident: str, severity: str, message: str, hint: str = "") -> None:
+        self.findings.append({"id": ident, "severity": severity, "message": message, "hint": hint})
+
+    def read(self, kernel: Kernel, file: str) -> None:
+        try:
+            self.module = kernel.read(file)
+            self.result["module"] = self.module.name
+        except ElfError as error:
+            self.add("unreadable", "error", error.message, error.hint or "build or install it again")
+
+    def run(self, kernel: Kernel, symbols: Symbols, chosen: Dict[str, Module], expected: Expected, known: bool) -> None:
+        assert self.module is not None
+        symbols.prepare(self.module, observe=not known)
+        self._vermagic(kernel, self.module)
+        self._imports(kernel, symbols, self.module, known)
+        self._license(symbols, self.module)
+        self._dependencies(kernel, self.module, {*chosen, *symbols.modules()})
+        self._signature(kernel, self.module)
+        self.findings += drivers.findings(self.module, chosen, expected)
+
+    def _vermagic(self, kernel: Kernel, module: Module) -> None:
+        want, have = kernel.vermagic().split(), module.vermagic.split()
+        hint = "build it against the headers of kernel {}".format(kernel.release)
+        own = kernel.own_module()
+        if own is not None and own.machine != module.machine:
+            self.add("machine", "error", "is for {}, the kernel for {}".format(module.machine, own.machine), hint)
+        if not want:
+            self.add("vermagic-unknown", "warning", "neither modules nor headers tell what the kernel expects")
+        elif have[1:] != want[1:] or (have != want and "modversions" not in want):
+            self.add(
+                "vermagic",
+                "error",
+                "has vermagic {!r}, the kernel {!r}".format(module.vermagic, kernel.vermagic()),
+                hint,
+            )
+        elif have != want:
+            # The kernel skips the release where it can compare symbol versions (kernel/module/version.c, same_magic).
+            message = "was built for kernel {}; {} takes it only while all symbol versions agree"
+            self.add("vermagic", "warning", message.format(have[0] if have else "?", kernel.release), hint)
+
+    def _imports(self, kernel: Kernel, symbols: Symbols, module: Module, known: bool) -> None:
+        versioned = kernel.versioned
+        wrong: Dict[str, List[str]] = {}
+        missing: List[str] = []
+        unversioned: List[str] = []
+        unknown: List[str] = []
+        for symbol, crc in sorted(module.imports.items()):
+            provider = symbols.find(symbol)
+            if provider is None:
+                if symbol not in module.weak:
+                    # No kernel exports what only the driver can.
+                    certain = symbols.complete or symbol.startswith("nvidia_p2p_")
+                    (missing if certain else unknown).append(symbol)
+            elif versioned and provider.crc is not None and crc is None:
+                unversioned.append("{} of {}".format(symbol, provider.module))
+            elif versioned and crc != provider.crc:
+                text = "{} (0x{:08x}, exported 0x{:08x})".format(symbol, crc or 0, provider.crc or 0)
+                wrong.setdefault(provider.file or provider.module, []).append(text)
+        for exporter, texts in sorted(wrong.items()):
+            message = "was built against other versions of {}'s symbols: {}".format(exporter, _some(texts))
+            self.add("symbol-crc", "error", message, "rebuild it against this kernel and this driver")
+        if missing:
+            hint = "build it with the symbols of the modules it needs (KBUILD_EXTRA_SYMBOLS), or install those"
+            self.add("symbol-missing", "error", "nothing on this host exports {}".format(_some(missing)), hint)
+        if unversioned:
+            hint = "rebuild it with KBUILD_EXTRA_SYMBOLS naming the exporter's Module.symvers"
+            self.add("symbol-unversioned", "error", "carries no symbol version for {}".format(_some(unversioned)), hint)
+        if unknown and not known:
+            hint = "install the headers of kernel {} to decide it".format(kernel.release)
+            self.add("symbol-unknown", "warning", "cannot tell the versions of {}".format(_some(unknown)), hint)
+
+    def _license(self, symbols: Symbols, module: Module) -> None:
+        providers = {symbol: symbols.find(symbol) for symbol in module.imports if symbol not in ("module_layout",)}
+        only = sorted(symbol for symbol, item in providers.items() if item is not None and item.gpl)
+        if not only:
+            return
+        if module.license not in GPL_COMPATIBLE:
+            message = "has the license {!r} and imports GPL-only symbols: {}".format(module.license, _some(only))
+            self.add("gpl-proprietary", "error", message, "use the open kernel modules of the driver")
+            return
+        for symbol, item in sorted(providers.items()):
+            if item is not None and item.license and item.license not in GPL_COMPATIBLE:
+                message = (
+                    "uses GPL-only symbols ({}) and {} of the proprietary module {}: the kernel allows one of them"
+                )
+                hint = "use the open kernel modules of the driver; nvidia-fs needs them from 2.17.5 on"
+                self.add("gpl-proprietary", "error", message.format(_some(only), symbol, item.module), hint)
+                return
+
+    def _dependencies(self, kernel: Kernel, module: Module, chosen: Iterable[str]) -> None:
+        builtin = read_text(kernel.root, "/lib/modules/{}/modules.builtin".format(kernel.release))
+        names = {os.path.basename(line)[:-3].replace("-", "_") for line in builtin.splitlines()}
+        for name in module.depends:
+            if name not in chosen and name not in kernel.by_name and name not in names:
+                message = "depends on module {}, which kernel {} does not have".format(name, kernel.release)
+                hint = "install the package that has it (linux-modules-extra-{} on Ubuntu)".format(kernel.release)
+                self.add("dependency-missing", "error", message, hint)
+
+    def _signature(self, kernel: Kernel, module: Module) -> None:
+        if module.signature is not None:
+            return
+        if "CONFIG_MODULE_SIG_FORCE" in kernel.config:
+            hint = "sign it with a key that the kernel has, by the kernel's own scripts/sign-file"
+            self.add("unsigned", "error", "is unsigned, and this kernel loads signed modules only", hint)
+        elif "CONFIG_MODULE_SIG" in kernel.config:
+            hint = "sign it before Secure Boot or module.sig_enforce is turned on"
+            self.add("unsigned", "note", "is unsigned: the kernel loads it and marks itself tainted", hint)
+
+
+def _some(items: Sequence[str]) -> str:
+    rest = len(items) - _NAMED
+    return ", ".join(items[:_NAMED]) + (" and {} more".format(rest) if rest > 0 else "")

@@ -1,0 +1,185 @@
+"""What is particular to NVIDIA's modules: their file names, which file is which, what each must be built against."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from .depmod import Choice
+from .errors import ElfError
+from .kernel import Kernel
+from .module import Module, name_of
+
+if TYPE_CHECKING:
+    from .audit import Expected
+
+#: Debian installs nvidia.ko as nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-535.ko, and so on; what the
+#: file is called inside says which module it is.
+_FILE = re.compile(r"nvidia(_current|_tesla|_legacy)?(_\d+[a-z]*)?(_open)?(_uvm|_modeset|_drm|_peermem)?")
+#: Modules made from the driver's own source, all of one version.
+PARTS = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
+_PEERMEM = ("nvidia_peermem", "nv_peer_mem")
+_OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
+
+
+class Place(NamedTuple):
+    """The file that is loaded for a module, and every other one that claims to be it."""
+
+    file: str
+    others: Tuple[str, ...]
+    #: whether nothing but the order of a directory listing decides
+    sure: bool
+    #: file name, as depmod knows it
+    name: str
+
+
+def find(kernel: Kernel, name: str) -> Optional[Place]:
+    """Where the module ``name`` is, for modules of the driver under any file name; None when there is none."""
+    groups = [group for group in _groups(kernel, name) if kernel.by_name.get(group)]
+    if not groups:
+        return None
+    mapped = kernel.renames.get(name)
+    # modprobe's own configuration decides between file names; then the module's own name; then what there is.
+    group = next((item for item in (mapped, name) if item in groups), groups[0])
+    choice = kernel.choose(group)
+    assert choice is not None
+    rest = [file for item in groups if item != group for file in _all(kernel.choose(item))]
+    sure = choice.sure and (len(groups) == 1 or group in (mapped, name))
+    return Place(choice.file, choice.others + tuple(rest), sure, group)
+
+
+def flavour(module: Module) -> str:
+    """``open`` or ``proprietary``, by the license that nvidia.ko declares."""
+    return "open" if module.license in _OPEN else "proprietary"
+
+
+def place_findings(kernel: Kernel, name: str, place: Place) -> List[Dict[str, str]]:
+    """What is to be said about where a module is: several files, a stale index, a name that modprobe does not know."""
+    found = []
+    if place.others:
+        message = "there are several files of {}: {} is loaded, not {}".format(
+            name, place.file, ", ".join(place.others)
+        )
+        if place.sure:
+            found.append(_finding("duplicate", "warning", message, "remove those that are not meant"))
+        else:
+            message = "there are several files of {} and nothing that chooses between them: {}".format(
+                name, ", ".join((place.file, *place.others))
+            )
+            found.append(_finding("duplicate", "error", message, "remove those that are not meant, then run depmod -a"))
+    if kernel.dependencies and place.file not in kernel.dependencies:
+        message = "modules.dep does not know {}: modprobe loads another file, or none".format(place.file)
+        found.append(_finding("depmod-stale", "error", message, "run depmod -a {}".format(kernel.release)))
+    mapped = kernel.renames.get(name, name)
+    if mapped not in (name, place.name):
+        message = "modprobe.d turns {} into {}, and this kernel has no such file".format(name, mapped)
+        found.append(
+            _finding("name", "error", message, "build that one for this kernel, or remove the modprobe.d line")
+        )
+    elif place.name not in (name, mapped):
+        message = "modprobe {} finds nothing: the file is {} and modprobe.d does not map the name".format(
+            name, os.path.basename(place.file)
+        )
+        found.append(_finding("name", "warning", message, "load it as {}".format(place.name)))
+    for file in kernel.dependencies.get(place.file, []):
+        other = _belongs(kernel, file)
+        right = find(kernel, other) if other else None
+        if right is not None and right.file != file:
+            message = "modprobe {} would load {} for {}, not {}".format(name, file, other, right.file)
+            found.append(
+                _finding("dependency-file", "error", message, "remove the one that is not meant, run depmod -a")
+            )
+    return found
+
+
+def findings(module: Module, chosen: Mapping[str, Module], expected: Expected) -> List[Dict[str, str]]:
+    """What NVIDIA's modules have to agree on beyond symbol versions, which are equal across many driver branches."""
+    driver = chosen.get("nvidia")
+    if module.name == "nvidia":
+        return _driver(module, expected)
+    if module.name in PARTS:
+        return _part(module, driver, expected)
+    if module.name == "nvidia_fs":
+        return _nvidia_fs(module, driver, expected)
+    return []
+
+
+def _driver(module: Module, expected: Expected) -> List[Dict[str, str]]:
+    found = []
+    if expected.driver_version and module.version != expected.driver_version:
+        message = "is driver {}, expected {}".format(module.version, expected.driver_version)
+        found.append(_finding("driver-version", "error", message, "install the expected driver for this kernel"))
+    if expected.driver_flavour and flavour(module) != expected.driver_flavour:
+        message = "is the {} flavour ({}), expected {}".format(flavour(module), module.license, expected.driver_flavour)
+        found.append(_finding("driver-flavour", "error", message, "install the other flavour's kernel modules"))
+    return found
+
+
+def _part(module: Module, driver: Optional[Module], expected: Expected) -> List[Dict[str, str]]:
+    found = []
+    if driver is not None and module.version and module.version != driver.version:
+        message = "is of driver {}, nvidia.ko of {}".format(module.version, driver.version)
+        found.append(_finding("driver-version", "error", message, "rebuild the driver's modules together"))
+    if module.name in _PEERMEM and "ib_register_peer_memory_client" not in module.imports:
+        message = "is a stub, built without OFED's peer memory symbols: loading it ends with 'Invalid argument'"
+        hint = "install OFED or DOCA, then rebuild the driver; or use DMA-BUF and do not load it"
+        found.append(_finding("peermem-stub", "error" if expected.peermem else "warning", message, hint))
+    return found
+
+
+def _nvidia_fs(module: Module, driver: Optional[Module], expected: Expected) -> List[Dict[str, str]]:
+    found: List[Dict[str, str]] = []
+    if not any(symbol.startswith("nvidia_p2p_") for symbol in module.imports):
+        message = "looks up the driver's symbols while running: no symbol version protects it"
+        found.append(_finding("late-binding", "note", message, "nvidia-fs links them from 2.17.5 on"))
+    built = module.provenance
+    version = expected.driver_version or (driver.version if driver is not None else "")
+    kind = expected.driver_flavour or (flavour(driver) if driver is not None else "")
+    if not built.get("driver"):
+        message = "does not record the driver source it was built against, and symbol versions do not tell"
+        hint = "build it with gdsdeploy kmod build nvidia-fs"
+        return [*found, _finding("driver-tree-unknown", "warning", message, hint)]
+    wrong = []
+    if version and built["driver"] != version:
+        wrong.append("driver {}, not {}".format(built["driver"], version))
+    if kind and built.get("flavour", kind) != kind:
+        wrong.append("the {} flavour, not {}".format(built["flavour"], kind))
+    if expected.tree_digest and built.get("tree") != expected.tree_digest:
+        wrong.append("the tree {}, not {}".format(built.get("tree", "?"), expected.tree_digest))
+    if wrong:
+        message = "was built against {}".format("; ".join(wrong))
+        found.append(_finding("driver-tree", "error", message, "rebuild nvidia-fs against the driver in use"))
+    return found
+
+
+def _finding(ident: str, severity: str, message: str, hint: str) -> Dict[str, str]:
+    return {"id": ident, "severity": severity, "message": message, "hint": hint}
+
+
+def _all(choice: Optional[Choice]) -> Tuple[str, ...]:
+    return () if choice is None else (choice.file, *choice.others)
+
+
+def _groups(kernel: Kernel, name: str) -> List[str]:
+    """The file names under which ``name`` may be found, sorted."""
+    if name != "nvidia" and name not in PARTS:
+        return [name]
+    return sorted(item for item in kernel.by_name if _FILE.fullmatch(item) and _inner(kernel, item) == name)
+
+
+def _inner(kernel: Kernel, group: str) -> str:
+    choice = kernel.choose(group)
+    assert choice is not None
+    try:
+        return kernel.read(choice.file).name
+    except ElfError:
+        # A damaged file still is what its name says, as far as that goes.
+        match = _FILE.fullmatch(group)
+        return "nvidia" + ((match.group(4) or "") if match else "")
+
+
+def _belongs(kernel: Kernel, file: str) -> str:
+    """The in-kernel name of a driver's file, or nothing for any other."""
+    group = name_of(file)
+    return _inner(kernel, group) if _FILE.fullmatch(group) and group in kernel.by_name else ""

@@ -1,0 +1,208 @@
+"""One kernel release inside a root folder: its modules, its headers, what it expects of a module."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from functools import lru_cache
+from typing import Dict, Iterator, List, Optional, Tuple
+
+from .depmod import Choice, read_dependencies, read_order, read_renames
+from .errors import ElfError, KernelError, KmodError
+from .files import SUFFIXES
+from .module import Module, name_of, read_module
+from .rootdir import inside, list_folder, read_text
+from .symvers import Export, read_symvers
+
+#: In-tree modules read to learn the symbol versions of a kernel whose headers are not installed; 300 cost about 1 s.
+OBSERVED_LIMIT = 300
+#: They import what drivers and file systems need, so few of them tell most versions.
+#: The large ones first, but not the giants among the graphics drivers.
+_OBSERVED_SIZE = 256 << 10
+_OBSERVED_FIRST = (
+    "kernel/drivers/gpu/drm/",
+    "kernel/fs/",
+    "kernel/drivers/nvme/",
+    "kernel/drivers/infiniband/",
+    "kernel/net/",
+)
+_ENDINGS = tuple(".ko" + suffix for suffix in SUFFIXES)
+
+
+class Kernel:
+    """A kernel release; every path it takes and gives is relative to /lib/modules/<release> unless said otherwise.
+
+    Raises KernelError when the root has no such release.
+    """
+
+    def __init__(self, release: str, root: str = "/") -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+~-]*", release):
+            raise KernelError("{!r} is not a kernel release".format(release), "give it as uname -r shows it")
+        self.release = release
+        self.root = root
+        self.folder = inside(root, "/lib/modules/" + release)
+        if not os.path.isdir(self.folder):
+            there = list_folder(root, "/lib/modules")
+            raise KernelError(
+                "kernel {} has no modules in {}".format(release, os.path.join(root, "lib/modules")),
+                "install it, or choose from: {}".format(", ".join(there) or "none is installed"),
+            )
+        self.by_name: Dict[str, List[str]] = {}
+        for file in self._walk():
+            self.by_name.setdefault(name_of(file), []).append(file)
+        self.order = read_order(root, release)
+        self.renames = read_renames(root)
+        self.dependencies = read_dependencies(read_text(root, "/lib/modules/{}/modules.dep".format(release)))
+        self._modules: Dict[str, Module] = {}
+        self._own: List[Optional[Module]] = []
+        self._vermagic: Optional[str] = None
+        self._config: Optional[Dict[str, str]] = None
+
+    def path(self, file: str) -> str:
+        """Where ``file`` is on this machine; links, as in weak-updates, are followed inside the root."""
+        path = os.path.join(self.folder, file)
+        return inside(self.root, "/lib/modules/{}/{}".format(self.release, file)) if os.path.islink(path) else path
+
+    def read(self, file: str) -> Module:
+        """The module in ``file``; raises ElfError."""
+        if file not in self._modules:
+            self._modules[file] = read_module(self.path(file))
+        return self._modules[file]
+
+    def choose(self, name: str) -> Optional[Choice]:
+        """The file that depmod takes for the file name ``name``, or None when there is none."""
+        files = self.by_name.get(name)
+        if not files:
+            return None
+        present = next((item for item in self.dependencies if name_of(item) == name), "")
+        return self.order.choose(files, present)
+
+    @property
+    def config(self) -> Dict[str, str]:
+        """The kernel's configuration (``CONFIG_…`` → value) from its headers or /boot; empty when neither is there."""
+        if self._config is None:
+            places = ("/lib/modules/{}/build/.config", "/boot/config-{}", "/lib/modules/{}/config")
+            texts = (read_text(self.root, place.format(self.release)) for place in places)
+            text = next((item for item in texts if item), "")
+            self._config = dict(re.findall(r"^(CONFIG_\w+)=(.*)$", text, re.MULTILINE))
+        return self._config
+
+    def vermagic(self) -> str:
+        """What the kernel expects in every module; empty when it cannot be told.
+
+        Taken from the kernel's own modules, which is what its maker put there; else composed from the headers as
+        include/linux/vermagic.h does.
+        """
+        if self._vermagic is None:
+            module = self.own_module()
+            self._vermagic = module.vermagic if module is not None else self._composed_vermagic()
+        return self._vermagic
+
+    def _composed_vermagic(self) -> str:
+        release = re.search(r'UTS_RELEASE "([^"]+)"', self._header("include/generated/utsrelease.h"))
+        if release is None or not self.config:
+            return ""
+        parts = [release.group(1)]
+        parts += ["SMP"] if "CONFIG_SMP" in self.config else []
+        if "CONFIG_PREEMPT_RT" in self.config:
+            parts.append("preempt_rt")
+        elif "CONFIG_PREEMPT_BUILD" in self.config or "CONFIG_PREEMPT" in self.config:
+            parts.append("preempt")
+        parts += ["mod_unload"] if "CONFIG_MODULE_UNLOAD" in self.config else []
+        parts += ["modversions"] if "CONFIG_MODVERSIONS" in self.config else []
+        parts += ["aarch64"] if "CONFIG_ARM64" in self.config else []
+        return " ".join(parts) + " "
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the kernel compares symbol versions; Debian's does up to 6.12 and no longer in 7.2."""
+        return "modversions" in self.vermagic().split()
+
+    def own_module(self) -> Optional[Module]:
+        """The first in-tree module that can be read."""
+        if not self._own:
+            self._own = [next(iter(self._own_modules()), None)]
+        return self._own[0]
+
+    def symvers(self) -> Dict[str, Export]:
+        """What the kernel and its own modules export, by Module.symvers; empty when that is not installed."""
+        path = self._symvers_path()
+        return _symvers_of(path, os.path.getmtime(path)) if path else {}
+
+    def symvers_digest(self) -> str:
+        """``sha256:…`` of Module.symvers as it is stored, or nothing."""
+        path = self._symvers_path()
+        if not path:
+            return ""
+        with open(path, "rb") as file:
+            return "sha256:" + hashlib.sha256(file.read()).hexdigest()
+
+    def observed(self) -> Dict[str, int]:
+        """Versions that the kernel's own modules import; a second witness where there are no headers."""
+        found: Dict[str, int] = {}
+        for number, module in enumerate(self._own_modules()):
+            if number >= OBSERVED_LIMIT:
+                break
+            found.update((symbol, crc) for symbol, crc in module.imports.items() if crc is not None)
+        return found
+
+    def headers(self) -> str:
+        """The build folder on this machine; raises KernelError when the headers are not installed."""
+        path = inside(self.root, "/lib/modules/{}/build".format(self.release))
+        if not os.path.isfile(os.path.join(path, "Makefile")):
+            raise KernelError(
+                "the headers of kernel {} are not installed: {} has no Makefile".format(self.release, path),
+                "install linux-headers-{} (kernel-devel-{} on RHEL)".format(self.release, self.release),
+            )
+        return path
+
+    def _own_modules(self) -> Iterator[Module]:
+        own = [file for files in self.by_name.values() for file in files if file.startswith("kernel/")]
+        sizes = {file: os.path.getsize(self.path(file)) for file in own}
+        small = [file for file in own if sizes[file] < _OBSERVED_SIZE]
+        for file in sorted(small, key=lambda item: (not item.startswith(_OBSERVED_FIRST), -sizes[item], item)):
+            try:
+                module = read_module(self.path(file))
+            except ElfError:
+                continue
+            # Out-of-tree packages install below kernel/, too.
+            if module.intree:
+                yield module
+
+    def _symvers_path(self) -> str:
+        paths = (inside(self.root, place) for place in self._symvers_places())
+        return next((path for path in paths if os.path.isfile(path)), "")
+
+    def _symvers_places(self) -> Tuple[str, ...]:
+        release = self.release
+        places = ["/lib/modules/{}/build/Module.symvers".format(release)]
+        for suffix in SUFFIXES:
+            places.append("/lib/modules/{}/symvers{}".format(release, suffix))
+            places.append("/boot/symvers-{}{}".format(release, suffix))
+        return tuple(places)
+
+    def _header(self, name: str) -> str:
+        return read_text(self.root, "/lib/modules/{}/build/{}".format(self.release, name))
+
+    def _walk(self) -> Iterator[str]:
+        for folder, folders, names in os.walk(self.folder):
+            folders[:] = sorted(item for item in folders if item not in ("build", "source"))
+            for name in sorted(names):
+                if name.endswith(_ENDINGS):
+                    yield os.path.relpath(os.path.join(folder, name), self.folder)
+
+
+def releases(root: str = "/") -> List[str]:
+    """The kernel releases that have modules inside ``root``."""
+    return [
+        item for item in list_folder(root, "/lib/modules") if list_folder(root, "/lib/modules/{}/kernel".format(item))
+    ]
+
+
+@lru_cache(maxsize=2)
+def _symvers_of(path: str, _changed: float) -> Dict[str, Export]:
+    try:
+        return read_symvers(path)
+    except KmodError as error:
+        raise KernelError(error.message, "reinstall the kernel's headers") from None

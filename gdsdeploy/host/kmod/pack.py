@@ -1,0 +1,341 @@
+"""Build once: pack audited modules with a manifest, and install such an archive on hosts that need no compiler.
+
+An archive is a tar file with ``manifest.json`` and ``modules/<file>``; the same modules give the same bytes.  Installed
+modules are the folder updates/gdsdeploy of the kernel, replaced as a whole, and lines in depmod.d that prefer it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from typing import Any, Dict, List, Optional, Sequence
+
+from .. import process
+from . import driver as drivers
+from .audit import STACK, Result, audit
+from .depmod import override_line
+from .errors import AuditError, PackError
+from .files import SIZE_LIMIT
+from .kernel import Kernel
+from .module import Module, name_of, read_module
+from .rootdir import inside
+from .vouch import FOLDER, MANIFEST, MANIFEST_LIMIT, identity, installed_manifest, is_same_build, sha256
+
+FORMAT = 1
+_MODULES_LIMIT = 64
+_DEPMOD_TIMEOUT = 600.0
+_TEXTS = ("kernel_release", "vermagic", "symvers", "compiler")
+
+
+def pack(kernel: Kernel, modules: Sequence[str], output: str) -> Dict[str, Any]:
+    """Write ``modules`` (names or files; by default NVIDIA's that are there) to ``output``; return the manifest.
+
+    Raises AuditError unless the audit of all of them passes, PackError when the archive cannot be written.
+    """
+    chosen = list(modules) or [name for name in STACK if drivers.find(kernel, name) is not None]
+    if not chosen:
+        raise PackError("kernel {} has none of NVIDIA's modules to pack".format(kernel.release), "build them first")
+    results = audit(kernel, chosen)
+    _refuse("pack", [item for item in results if item["ok"] is not True])
+    paths = [_path(kernel, item) for item in chosen]
+    names = [os.path.basename(path) for path in paths]
+    if len(set(names)) != len(names):
+        raise PackError("two of the modules have the same file name: {}".format(", ".join(sorted(names))))
+    manifest = _manifest(kernel, paths)
+    temporary = output + ".new"
+    try:
+        with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
+            text = (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode("utf-8")
+            archive.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
+            for path in sorted(paths, key=os.path.basename):
+                with open(path, "rb") as file:
+                    archive.addfile(_member("modules/" + os.path.basename(path), os.fstat(file.fileno()).st_size), file)
+        os.replace(temporary, output)
+    except OSError as error:
+        _unlink(temporary)
+        raise PackError("cannot write {}: {}".format(output, error.strerror or error)) from None
+    return manifest
+
+
+def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]:
+    """Verify and audit ``archive`` against this host's ``kernel``, then place its modules; idempotent.
+
+    check: say what would change and change nothing.  Returns ``{"changed", "changes": [text], "notes": [text],
+    "modules": [name], "audit": [result]}``.  Raises PackError or AuditError, and then nothing has changed.
+    """
+    base = os.path.dirname(kernel.folder)
+    try:
+        # Not below the kernel's own folder, where a crash would leave files that depmod finds.
+        staging = tempfile.mkdtemp(prefix=".gdsdeploy-", dir=None if check else base)
+    except OSError as error:
+        raise PackError("cannot write below {}: {}".format(base, error.strerror)) from None
+    try:
+        manifest = _unpack(archive, kernel, staging)
+        names = [item["file"] for item in manifest["modules"]]
+        paths = [os.path.join(staging, name) for name in names]
+        same_build = is_same_build(kernel, manifest.get("kernel_build"))
+        results = audit(kernel, paths, vouched_files=paths if same_build else ())
+        for result, name in zip(results, names):
+            result["file"] = "/lib/modules/{}/{}/{}".format(kernel.release, FOLDER, name)
+        _refuse("install", [item for item in results if item["ok"] is False])
+        overrides = "".join(override_line(name_of(name), kernel.release, FOLDER) for name in names)
+        changes = _differences(kernel, manifest, overrides)
+        if changes and not check:
+            _swap(kernel, staging, overrides)
+        return {
+            "changed": bool(changes),
+            "changes": changes,
+            "notes": _leftovers(kernel, names),
+            "modules": [item["name"] for item in manifest["modules"]],
+            "audit": results,
+        }
+    except OSError as error:
+        message = "cannot install {}: {}: {}".format(archive, error.filename or base, error.strerror or error)
+        raise PackError(message, "the modules that were there are still in place") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def remove(kernel: Kernel, check: bool = False) -> Dict[str, Any]:
+    """Remove what :func:`install` placed for ``kernel``; returns the same shape."""
+    places = [os.path.join(kernel.folder, FOLDER), _overrides_path(kernel)]
+    changes = [place for place in places if os.path.lexists(place)]
+    if changes and not check:
+        try:
+            _swap(kernel, None, "")
+        except OSError as error:
+            raise PackError("cannot remove {}: {}".format(error.filename, error.strerror)) from None
+    return {"changed": bool(changes), "changes": changes, "notes": [], "modules": [], "audit": []}
+
+
+def _path(kernel: Kernel, wanted: str) -> str:
+    if "/" in wanted or ".ko" in wanted:
+        return wanted
+    place = drivers.find(kernel, wanted.replace("-", "_"))
+    assert place is not None
+    return kernel.path(place.file)
+
+
+def _manifest(kernel: Kernel, paths: Sequence[str]) -> Dict[str, Any]:
+    modules = {path: read_module(path) for path in paths}
+    by_name = {module.name: module for module in modules.values()}
+    nvidia, nvidia_fs = by_name.get("nvidia"), by_name.get("nvidia_fs")
+    built = nvidia_fs.provenance if nvidia_fs is not None else {}
+    driver: Dict[str, str] = {"version": "", "flavour": "", "tree": built.get("tree", "")}
+    if nvidia is not None:
+        driver.update(version=nvidia.version, flavour=drivers.flavour(nvidia))
+    elif built:
+        driver.update(version=built.get("driver", ""), flavour=built.get("flavour", ""))
+    return {
+        "format": FORMAT,
+        "kernel_release": kernel.release,
+        "vermagic": kernel.vermagic(),
+        "kernel_build": identity(kernel),
+        "symvers": kernel.symvers_digest(),
+        "driver": driver,
+        "nvidia_fs": {
+            "version": nvidia_fs.version if nvidia_fs is not None else "",
+            "source": built.get("source", ""),
+        },
+        "compiler": (nvidia_fs or nvidia or next(iter(modules.values()))).compiler,
+        "modules": [_entry(path, module) for path, module in sorted(modules.items(), key=lambda item: item[1].name)],
+    }
+
+
+def _entry(path: str, module: Module) -> Dict[str, Any]:
+    return {
+        "name": module.name,
+        "file": os.path.basename(path),
+        "sha256": sha256(path),
+        "size": os.path.getsize(path),
+        "srcversion": module.srcversion,
+    }
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode, member.mtime = size, 0o644, 0
+    return member
+
+
+def _unpack(path: str, kernel: Kernel, staging: str) -> Dict[str, Any]:
+    """Extract the archive's modules to ``staging`` and return its manifest, with every digest verified."""
+    try:
+        with tarfile.open(path, "r:") as archive:
+            manifest = _read_manifest(archive, path)
+            if manifest["kernel_release"] != kernel.release:
+                message = "{} was packed for kernel {}, not {}".format(path, manifest["kernel_release"], kernel.release)
+                raise PackError(message, "build the modules for this kernel")
+            wanted = {"modules/" + item["file"]: item for item in manifest["modules"]}
+            for member in iter(archive.next, None):
+                if member.name not in wanted:
+                    raise PackError("{}: has {!r}, which its manifest does not list".format(path, member.name[:100]))
+                _extract(archive, member, wanted.pop(member.name), staging, path)
+            if wanted:
+                raise PackError("{}: lacks {}".format(path, ", ".join(sorted(wanted))), "copy it again")
+        with open(os.path.join(staging, MANIFEST), "w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=2, sort_keys=True)
+    except OSError as error:
+        if error.filename is not None and os.fspath(error.filename) != path:
+            raise
+        raise PackError("{}: cannot be read: {}".format(path, error.strerror or error)) from None
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise PackError("{}: is not an archive of modules: {}".format(path, error), "copy it again") from None
+    return manifest
+
+
+def _read_manifest(archive: tarfile.TarFile, path: str) -> Dict[str, Any]:
+    member = archive.next()
+    if member is None or member.name != MANIFEST or not member.isreg() or member.size > MANIFEST_LIMIT:
+        raise PackError("{}: does not begin with its manifest".format(path))
+    file = archive.extractfile(member)
+    assert file is not None
+    value = json.loads(file.read().decode("utf-8"))
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise PackError("{}: its manifest has another format than {}".format(path, FORMAT))
+    modules = value.get("modules")
+    if not all(isinstance(value.get(key), str) for key in _TEXTS) or not isinstance(modules, list):
+        raise PackError("{}: its manifest lacks {} or modules".format(path, ", ".join(_TEXTS)))
+    if not 0 < len(modules) <= _MODULES_LIMIT or not all(_is_entry(item) for item in modules):
+        raise PackError("{}: its manifest has no proper list of modules".format(path))
+    return value
+
+
+def _is_entry(item: Any) -> bool:
+    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in ("name", "file", "sha256")):
+        return False
+    file: str = item["file"]
+    size = item.get("size")
+    plain = os.path.basename(file) == file and not file.startswith(".") and name_of(file) != file.replace("-", "_")
+    return plain and isinstance(size, int) and 0 < size <= SIZE_LIMIT
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Dict[str, Any], staging: str, path: str) -> None:
+    file = archive.extractfile(member) if member.isreg() else None
+    if file is None or member.size != entry["size"]:
+        raise PackError("{}: {} is not a file of {} bytes".format(path, member.name, entry["size"]), "copy it again")
+    target = os.path.join(staging, entry["file"])
+    try:
+        with open(target, "xb") as copy:
+            shutil.copyfileobj(file, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+    except OSError as error:
+        # A full disk does not name the file that it has no room for.
+        raise OSError(error.errno, error.strerror, target) from None
+    os.chmod(target, 0o644)
+    if sha256(target) != entry["sha256"]:
+        raise PackError("{}: {} does not have its manifest's sha256".format(path, member.name), "copy it again")
+
+
+def _differences(kernel: Kernel, manifest: Dict[str, Any], overrides: str) -> List[str]:
+    """What installing would change, as lines; empty when everything is in place already."""
+    folder = os.path.join(kernel.folder, FOLDER)
+    there = sorted(set(os.listdir(folder)) - {MANIFEST}) if os.path.isdir(folder) else []
+    changes = []
+    for item in manifest["modules"]:
+        path = os.path.join(folder, item["file"])
+        if item["file"] not in there:
+            changes.append("{} (new)".format(path))
+        elif sha256(path) != item["sha256"]:
+            changes.append("{} (other content)".format(path))
+        elif "{}/{}".format(FOLDER, item["file"]) not in kernel.dependencies:
+            changes.append("{} (not in modules.dep)".format(path))
+    wanted = {item["file"] for item in manifest["modules"]}
+    changes += ["{} (removed)".format(os.path.join(folder, name)) for name in there if name not in wanted]
+    if installed_manifest(kernel) != manifest:
+        changes.append("{} (manifest)".format(os.path.join(folder, MANIFEST)))
+    if _overrides(kernel) != overrides:
+        changes.append("{} (preference)".format(_overrides_path(kernel)))
+    return changes
+
+
+def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
+    """Put ``staging`` (or nothing) in the place of the installed folder, then depmod; all of it or none."""
+    folder = os.path.join(kernel.folder, FOLDER)
+    before = _overrides(kernel)
+    old = tempfile.mkdtemp(prefix=".gdsdeploy-old-", dir=os.path.dirname(kernel.folder))
+    kept = os.path.join(old, "kept")
+    try:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        if os.path.isdir(folder):
+            os.rename(folder, kept)
+        try:
+            if staging is not None:
+                os.chmod(staging, 0o755)  # noqa: S103 - mkdtemp made it 0700; everyone may read modules
+                os.rename(staging, folder)
+            _write_overrides(kernel, overrides)
+            _depmod(kernel)
+        except (OSError, PackError):
+            _write_overrides(kernel, before)
+            shutil.rmtree(folder, ignore_errors=True)
+            if os.path.isdir(kept):
+                os.rename(kept, folder)
+            raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _depmod(kernel: Kernel) -> None:
+    base = [] if kernel.root == "/" else ["-b", kernel.root]
+    done = process.run(["depmod", *base, "-a", kernel.release], _DEPMOD_TIMEOUT)
+    if done.status != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["exit status {}".format(done.status)]
+        raise PackError("depmod failed for kernel {}: {}".format(kernel.release, lines[0]), "nothing was changed")
+
+
+def _overrides_path(kernel: Kernel) -> str:
+    return inside(kernel.root, "/etc/depmod.d/gdsdeploy-{}.conf".format(kernel.release))
+
+
+def _overrides(kernel: Kernel) -> str:
+    try:
+        with open(_overrides_path(kernel), encoding="utf-8", errors="replace") as file:
+            return "".join(line for line in file if not line.startswith("#"))
+    except FileNotFoundError:
+        return ""
+
+
+def _write_overrides(kernel: Kernel, text: str) -> None:
+    path = _overrides_path(kernel)
+    if not text:
+        _unlink(path)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write("# Written by gdsdeploy: its audited modules are the ones to load.\n" + text)
+    os.replace(path + ".new", path)
+
+
+def _leftovers(kernel: Kernel, names: Sequence[str]) -> List[str]:
+    """Other files that claim to be one of the modules, each as a sentence."""
+    notes = []
+    for name in names:
+        for file in kernel.by_name.get(name_of(name), []):
+            if not file.startswith(FOLDER + "/"):
+                text = "{} is another {}; {} is preferred by depmod.d"
+                notes.append(text.format(kernel.path(file), name_of(name), FOLDER))
+    return notes
+
+
+def _refuse(verb: str, results: Sequence[Result]) -> None:
+    said = [
+        "{}: [{}] {}".format(result["module"] or result["file"], item["id"], item["message"])
+        for result in results
+        for item in result["findings"]
+        if item["severity"] == "error" or (result["ok"] is None and item["id"].endswith("-unknown"))
+    ]
+    if said:
+        hint = "gdsdeploy kmod audit shows all findings; nothing was changed"
+        raise AuditError("refusing to {}: {}".format(verb, "; ".join(said)), hint)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,90 @@
+"""Who exports a symbol on one kernel, with which version, and whether to GPL-compatible modules only."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
+
+from .errors import ElfError
+from .kernel import Kernel
+from .module import Module
+from .symvers import Export, digest_name
+
+#: license texts that the kernel accepts for EXPORT_SYMBOL_GPL (include/linux/license.h)
+GPL_COMPATIBLE = frozenset(
+    ("GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL")
+)
+
+
+class Provider(NamedTuple):
+    """``module`` is an in-kernel name or ``vmlinux``; ``file`` is empty for those known by Module.symvers only.
+
+    ``crc`` is None where the exporter has no versions, ``gpl`` where it is not known.
+    """
+
+    module: str
+    file: str
+    crc: Optional[int]
+    gpl: Optional[bool]
+    license: str = ""
+
+
+class Symbols:
+    """Look-up over Module.symvers, the modules on disk and, without the former, what the kernel's modules import."""
+
+    def __init__(self, kernel: Kernel, chosen: Iterable[Module], extra: Mapping[str, Export]) -> None:
+        """chosen: modules that would be loaded whatever else lies around, e.g. the driver's; extra: see ``audit``."""
+        self._kernel = kernel
+        self._symvers = kernel.symvers()
+        self._from_modules: Dict[str, Provider] = {}
+        self._observed: Dict[str, int] = {}
+        self._read: Dict[str, bool] = {}
+        #: whether a symbol that is not found is certainly missing
+        self.complete = bool(self._symvers)
+        for symbol, item in extra.items():
+            self._from_modules[symbol] = Provider(digest_name(item.module), "", item.crc, item.gpl)
+        for module in chosen:
+            self._add(module)
+        for files in kernel.by_name.values():
+            if any(not file.startswith("kernel/") for file in files):
+                self._add_name(files)
+
+    def modules(self) -> Set[str]:
+        """In-kernel names of the modules whose exports are known."""
+        return {item.module for item in self._from_modules.values()}
+
+    def prepare(self, module: Module, observe: bool = True) -> None:
+        """Learn what is needed to resolve the imports of ``module``.
+
+        observe: without Module.symvers, look through the kernel's own modules for what they import.
+        """
+        for name in module.depends:
+            self._add_name(self._kernel.by_name.get(name, []))
+        if observe and not self.complete and not self._observed:
+            self._observed = self._kernel.observed()
+
+    def find(self, symbol: str) -> Optional[Provider]:
+        """The exporter of ``symbol``; None when nothing known exports it."""
+        # A module on disk that took the place of one of the kernel's own counts, not what the kernel was built with.
+        if symbol in self._from_modules:
+            return self._from_modules[symbol]
+        export = self._symvers.get(symbol)
+        if export is not None:
+            return Provider(digest_name(export.module), "", export.crc, export.gpl)
+        if symbol in self._observed:
+            return Provider("vmlinux", "", self._observed[symbol], None)
+        return None
+
+    def _add_name(self, files: List[str]) -> None:
+        choice = self._kernel.order.choose(files) if files else None
+        if choice is None or choice.file in self._read:
+            return
+        self._read[choice.file] = True
+        try:
+            self._add(self._kernel.read(choice.file))
+        except ElfError:
+            # Found again, and reported, when that module itself is audited.
+            return
+
+    def _add(self, module: Module) -> None:
+        for symbol, (crc, gpl) in module.exports.items():
+            self._from_modules.setdefault(symbol, Provider(module.name, module.path, crc, gpl, module.license))
