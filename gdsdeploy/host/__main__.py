@@ -93,12 +93,13 @@ def _add_kmod(commands: Any) -> None:
 
 
 def _add_boot(commands: Any) -> None:
-    from . import pending
+    from . import boot, pending
 
     parser = commands.add_parser("boot", help="what the next boot starts, and whether one is needed")
     verbs = parser.add_subparsers(metavar="COMMAND")
     verbs.required = True
     pending.add_parser(verbs)
+    boot.add_parsers(verbs)
 
 
 def _hello(_arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Callable, List, Optional
 from . import pack, tree
 from .audit import Expected, Result, audit, failed, undecided
 from .build import Job, build_nvidia_fs
-from .errors import KmodError
+from .errors import KmodError, guarded
 from .kbuild import cores
 from .kernel import Kernel
 
@@ -89,20 +89,6 @@ def _add_archive(commands: Any) -> None:
     parser.add_argument("--kernel", default="", metavar="REL")
     parser.add_argument("--root", default="/", metavar="DIR")
     parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
-
-
-def guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """Turn a KmodError into its one line on stderr, with the hint, and its exit status."""
-
-    def inner(arguments: argparse.Namespace) -> int:
-        try:
-            return run(arguments)
-        except KmodError as error:
-            hint = " ({})".format(error.hint) if error.hint else ""
-            print("error: {}{}".format(error.message, hint), file=sys.stderr)
-            return error.exit_code
-
-    return inner
 
 
 def _audit(arguments: argparse.Namespace) -> int:

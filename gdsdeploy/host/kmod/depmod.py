@@ -70,9 +70,10 @@ def read_order(root: str, release: str) -> Order:
 def override_line(name: str, release: str, folder: str) -> str:
     """A line for depmod.d that makes ``folder`` win for one module on one kernel.
 
-    depmod takes the release for an extended regular expression, in which the + of ``6.12.94+deb13`` has a meaning.
+    depmod takes the release for an extended regular expression, in which the + of ``6.12.94+deb13`` has a meaning, and
+    its reader of configuration files drops backslashes; so brackets quote.
     """
-    return "override {} ^{}$ {}\n".format(name, re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\1", release), folder)
+    return "override {} ^{}$ {}\n".format(name, re.sub(r"[.+]", r"[\g<0>]", release), folder)
 
 
 def read_renames(root: str) -> Dict[str, str]:
@@ -132,8 +133,9 @@ def _lines(root: str, program: str) -> Iterator[List[str]]:
         for name in fnmatch.filter(list_folder(root, folder), "*.conf"):
             files.setdefault(name, folder)
     for name, folder in sorted(files.items()):
-        text = read_text(root, "{}/{}".format(folder, name)).replace("\\\n", " ")
-        for line in text.splitlines():
+        text = read_text(root, "{}/{}".format(folder, name))
+        # As libkmod does: a backslash joins lines, and otherwise vanishes.
+        for line in re.sub(r"\\(.)", r"\1", text.replace("\\\n", "")).splitlines():
             words = line.split("#", 1)[0].split()
             if words:
                 yield words

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any, Callable
+
 
 class KmodError(Exception):
     """A file, tree or kernel that cannot be used: one message and one next step."""
@@ -48,3 +51,17 @@ class AuditError(KmodError):
 
 class PackError(KmodError):
     """An archive of modules cannot be made, is damaged, or was made for something else."""
+
+
+def guarded(run: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Turn a KmodError into its one line on stderr, with the hint, and its exit status."""
+
+    def inner(arguments: Any) -> int:
+        try:
+            return run(arguments)
+        except KmodError as error:
+            hint = " ({})".format(error.hint) if error.hint else ""
+            print("error: {}{}".format(error.message, hint), file=sys.stderr)
+            return error.exit_code
+
+    return inner

@@ -1,0 +1,290 @@
+"""Which kernel GRUB boots, on Debian and Ubuntu: read it, and make one the default until told otherwise.
+
+Entries are named by their ids, joined with ``>`` below submenus, as grub-set-default(8) takes them; positions and
+titles change whenever a kernel is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import process
+from .kmod.errors import KmodError, guarded
+from .kmod.rootdir import inside, read_text
+
+GRUB_CFG = "/boot/grub/grub.cfg"
+GRUB_ENV = "/boot/grub/grubenv"
+DEFAULTS = "/etc/default/grub.d/gdsdeploy.cfg"
+_DEFAULTS_TEXT = "# Written by gdsdeploy: the kernel to boot is kept in /boot/grub/grubenv.\nGRUB_DEFAULT=saved\n"
+_TIMEOUT = 600.0
+_KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel)-(\S+)")
+
+
+class BootError(KmodError):
+    """GRUB is not there, does not know the kernel, or refuses a change."""
+
+
+class Entry(NamedTuple):
+    """A menu entry that can be booted."""
+
+    #: ids (titles where there is no id) from the outermost submenu on, joined with ``>``
+    path: str
+    title: str
+    #: of the Linux kernel it starts; empty for anything else
+    release: str
+    recovery: bool
+    #: position at each level, as GRUB counts
+    numbers: Tuple[int, ...]
+    titles: Tuple[str, ...]
+
+
+class _Menu:
+    """A submenu, or the whole menu, while it is read."""
+
+    def __init__(self, ids: Tuple[str, ...] = (), titles: Tuple[str, ...] = (), numbers: Tuple[int, ...] = ()) -> None:
+        self.ids, self.titles, self.numbers = ids, titles, numbers
+        self.count = 0
+
+
+class _Block:
+    """An open brace: a menu entry with its kernel, a submenu, or something else such as a function."""
+
+    def __init__(self, menu: Optional[_Menu] = None, place: Optional[_Menu] = None) -> None:
+        self.menu, self.place = menu, place
+        self.kernel: List[str] = []
+
+
+def entries(text: str) -> List[Entry]:
+    """Every menu entry of a grub.cfg, in its order."""
+    found: List[Entry] = []
+    menus = [_Menu()]
+    blocks: List[_Block] = []
+    for line in text.splitlines():
+        words = _words(line)
+        if not words:
+            continue
+        if words[0] in ("menuentry", "submenu") and len(words) > 1:
+            menu = menus[-1]
+            ids, titles = (*menu.ids, _id(words)), (*menu.titles, words[1])
+            place = _Menu(ids, titles, (*menu.numbers, menu.count))
+            menu.count += 1
+            if words[0] == "submenu":
+                menus.append(place)
+                blocks.append(_Block(menu=place))
+            else:
+                blocks.append(_Block(place=place))
+        elif words[-1] == "{":
+            blocks.append(_Block())
+        elif words[0].startswith("linux") and blocks and blocks[-1].place is not None and not blocks[-1].kernel:
+            blocks[-1].kernel = words[1:]
+        if words[-1] == "}" and blocks:
+            block = blocks.pop()
+            if block.menu is not None:
+                menus.pop()
+            elif block.place is not None:
+                found.append(_entry(block.place, block.kernel))
+    return found
+
+
+def resolve(found: List[Entry], wanted: str) -> Optional[Entry]:
+    """The entry that GRUB takes for ``wanted``: numbers, ids or titles joined with ``>``; None when there is none."""
+    parts = wanted.split(">")
+    for entry in found:
+        # A submenu alone means its first entry.
+        if len(entry.numbers) >= len(parts) and not any(entry.numbers[len(parts) :]):
+            ids = entry.path.split(">")
+            levels = zip(parts, entry.numbers, ids, entry.titles)
+            if all(part in (str(number), name, title) for part, number, name, title in levels):
+                return entry
+    return None
+
+
+def default_kernel(root: str = "/") -> Dict[str, str]:
+    """What boots by default and what boots next, as ``{"default", "default_entry", "next", "next_entry"}``.
+
+    Releases are empty where an entry is unknown or starts no Linux kernel.  Raises BootError without a grub.cfg.
+    """
+    text = _config(root)
+    found = entries(text)
+    env = environment(read_text(root, GRUB_ENV))
+    choices = re.findall(r'^\s*set default="([^"]*)"', text, re.MULTILINE)
+    fixed = next((item for item in reversed(choices) if item != "${next_entry}"), "0")
+    wanted = env.get("saved_entry", "0") if fixed == "${saved_entry}" else fixed
+    # With nothing that fits, GRUB takes the first entry.
+    default = resolve(found, wanted) or (found[0] if found else None)
+    once = resolve(found, env["next_entry"]) if env.get("next_entry") else None
+    following = once or default
+    return {
+        "default": default.release if default else "",
+        "default_entry": default.path if default else "",
+        "next": following.release if following else "",
+        "next_entry": following.path if following else "",
+    }
+
+
+def environment(text: str) -> Dict[str, str]:
+    """The variables of a grubenv file."""
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
+    """Make the kernel ``release`` the one that boots until told otherwise; idempotent.
+
+    Returns ``{"changed", "changes": [text], "kernel", "entry"}``.  Raises BootError when GRUB has no entry for it, and
+    then nothing has changed.
+    """
+    entry = _entry_of(release, root)
+    changes = []
+    if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
+        changes.append("{} (GRUB_DEFAULT=saved)".format(DEFAULTS))
+    if 'set default="${saved_entry}"' not in _config(root):
+        changes.append("{} (update-grub)".format(GRUB_CFG))
+    if environment(read_text(root, GRUB_ENV)).get("saved_entry") != entry.path:
+        changes.append("{} (saved_entry={})".format(GRUB_ENV, entry.path))
+    if changes and not check:
+        _only_here(root)
+        # The entry first: with it stored, a failure below leaves a machine that boots as before.
+        _run(["grub-set-default", entry.path])
+        _write_defaults(root)
+        _run(["update-grub"])
+        if default_kernel(root)["default"] != release:
+            message = "GRUB still boots {} by default after it was told to boot {}"
+            hint = "look for another GRUB_DEFAULT in /etc/default/grub.d"
+            raise BootError(message.format(default_kernel(root)["default"] or "something unknown", release), hint)
+    return {"changed": bool(changes), "changes": changes, "kernel": release, "entry": entry.path}
+
+
+def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
+    """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then."""
+    changes = []
+    if os.path.lexists(inside(root, DEFAULTS)):
+        changes.append("{} (removed)".format(DEFAULTS))
+    if changes and not check:
+        _only_here(root)
+        os.unlink(inside(root, DEFAULTS))
+        _run(["grub-editenv", GRUB_ENV, "unset", "saved_entry"])
+        _run(["update-grub"])
+    now = default_kernel(root)
+    return {
+        "changed": bool(changes),
+        "changes": changes,
+        "kernel": now["default"],
+        "entry": now["default_entry"],
+    }
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Add ``default``, ``clear`` and ``show`` to the subparsers of ``boot``."""
+    parser = _add(subparsers, "default", _default, "make a kernel the one that boots until told otherwise")
+    parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
+    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    parser = _add(subparsers, "clear", _clear, "leave the choice of the kernel to GRUB's own configuration again")
+    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    parser = _add(subparsers, "show", _show, "say which kernel boots by default and which boots next")
+    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+
+
+def _add(subparsers: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.set_defaults(run=guarded(run))
+    return parser
+
+
+def _default(arguments: argparse.Namespace) -> int:
+    return _print_changes(arguments, set_default(arguments.kernel, check=arguments.check))
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    return _print_changes(arguments, clear_default(check=arguments.check))
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    value = default_kernel(arguments.root)
+    if arguments.json:
+        print(json.dumps(value, indent=2, sort_keys=True))
+    else:
+        for key in ("default", "next"):
+            print("{}: {} ({})".format(key, value[key] or "no Linux kernel", value[key + "_entry"] or "no entry"))
+    return 0
+
+
+def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
+    if arguments.json:
+        print(json.dumps(result, indent=2, sort_keys=True))
+    else:
+        word = "would change" if arguments.check else "changed"
+        lines = ["{} {}".format(word, item) for item in result["changes"]]
+        print("\n".join([*lines, "default: {} ({})".format(result["kernel"], result["entry"])]))
+    return 0
+
+
+def _config(root: str) -> str:
+    text = read_text(root, GRUB_CFG)
+    if not text:
+        hint = "this host does not boot through GRUB, or it needs update-grub, or root"
+        raise BootError("{} is missing or cannot be read".format(os.path.join(root, GRUB_CFG.lstrip("/"))), hint)
+    return text
+
+
+def _entry_of(release: str, root: str) -> Entry:
+    found = entries(_config(root))
+    fit = [item for item in found if item.release == release and not item.recovery]
+    if not fit:
+        known = sorted({item.release for item in found if item.release})
+        message = "GRUB has no entry for kernel {}; it has: {}".format(release, ", ".join(known) or "none")
+        raise BootError(message, "install linux-image-{}, then run update-grub".format(release))
+    # The topmost entry starts whatever kernel is newest, whose release its id does not name.
+    return next((item for item in fit if release in item.path.split(">")[-1]), fit[0])
+
+
+def _entry(place: _Menu, kernel: List[str]) -> Entry:
+    match = _KERNEL_FILE.fullmatch(os.path.basename(kernel[0])) if kernel else None
+    recovery = "single" in kernel or "-recovery-" in place.ids[-1]
+    release = match.group(1) if match else ""
+    return Entry(">".join(place.ids), place.titles[-1], release, recovery, place.numbers, place.titles)
+
+
+def _id(words: List[str]) -> str:
+    for option in ("$menuentry_id_option", "--id"):
+        if option in words[:-1]:
+            return words[words.index(option) + 1]
+    return words[1]
+
+
+def _words(line: str) -> List[str]:
+    """A line as GRUB's shell splits it, roughly; commands that end with ``;`` on one line do not matter here."""
+    text = line.strip()
+    if not text or text.startswith("#"):
+        return []
+    try:
+        return shlex.split(text)
+    except ValueError:
+        # An open quote: text that goes over several lines, in a custom entry.
+        return text.split()
+
+
+def _write_defaults(root: str) -> None:
+    path = inside(root, DEFAULTS)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(_DEFAULTS_TEXT)
+    os.replace(path + ".new", path)
+
+
+def _only_here(root: str) -> None:
+    if root != "/":
+        raise BootError("GRUB can be changed on the running system only, not below {}".format(root))
+
+
+def _run(argv: List[str]) -> None:
+    done = process.run(argv, _TIMEOUT)
+    if done.status != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["exit status {}".format(done.status)]
+        raise BootError("{} failed: {}".format(argv[0], lines[-1]), "the kernel that boots by default is as before")
