@@ -38,13 +38,20 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
     if not known(facts.gdscheck.installed):
         if TOOL in expectation.packages:
             return failed("gdscheck is not there", "Install {}: provision the host again".format(TOOL))
-        return passed("not installed, and the lock has no " + TOOL)
+        logged = known(facts.gdscheck.logged)
+        if logged is None:
+            return passed("not installed, and the lock has no " + TOOL)
+        return _compared(facts, logged)
     report = known(facts.gdscheck.report)
     if report.verdict == gdscheck.REFUSED:
         return _refused(facts, report)
     if report.verdict == gdscheck.UNKNOWN:
         stray = "; ".join(report.strays[:2])
         raise UndecidedError("gdscheck's output is cut, mixed or not understood" + (": " + stray if stray else ""))
+    return _compared(facts, report)
+
+
+def _compared(facts: HostFacts, report: gdscheck.Report) -> Answer:
     wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report)]
     if wrong:
         return failed("; ".join(wrong), BY_HAND, wrong)

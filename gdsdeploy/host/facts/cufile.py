@@ -113,7 +113,9 @@ def _opened(document: Document, name: str = CUFILE_OPEN) -> Maybe[Opened]:
 
 
 def _said(run: Ran) -> Tuple[str, ...]:
-    lines = (run.stdout + "\n" + run.stderr).splitlines() + run.log.splitlines()
+    # At level INFO the log holds every effective value; what went wrong stands at the other levels.
+    logged = [line for line in run.log.splitlines() if re.search(r"\] (ERROR|WARN|NOTICE) ", line)]
+    lines = (run.stdout + "\n" + run.stderr).splitlines() + logged
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("gdsdeploy:"))
 
 

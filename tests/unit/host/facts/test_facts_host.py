@@ -14,6 +14,7 @@ from gdsdeploy.host.facts.boot import boot_facts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.gpu import driver_facts, nvidia_fs_facts
 from gdsdeploy.host.facts.packages import package_facts
+from gdsdeploy.host.facts.path import path_of
 from gdsdeploy.host.facts.pci import addresses, pci_facts
 from gdsdeploy.host.facts.system import kernel_facts, os_facts
 
@@ -279,3 +280,35 @@ def test_secure_boot_as_the_firmware_has_it() -> None:
     for value, secure in (("0600000001", True), ("0600000000", False), ({"error": "ENOENT"}, False)):
         assert kernel_facts(Document({"listings": efi, "binaries": {place: value}})).secure_boot is secure
     assert isinstance(kernel_facts(Document({"listings": efi})).secure_boot, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("h100-libcufile-1.15.1", "1.15.1.6"), ("h100-libcufile-1.20.0", "1.20.0.107")]
+)
+def test_a_real_gpu(name: str, library: str) -> None:
+    facts = facts_from(json.loads((EVIDENCE / "hosts" / f"{name}.json").read_text()))
+    assert (facts.driver.version, facts.driver.flavour, facts.driver.gpus) == ("580.159.04", "open", ("0000:00:06.0",))
+    assert facts.driver.module.loaded is True
+    assert isinstance(facts.driver.module.file, Unknown), "modprobe is not installed there"
+    gpus = facts.pci.gpus
+    assert not isinstance(gpus, Unknown)
+    assert [(gpu.address, gpu.driver, gpu.iommu) for gpu in gpus] == [("0000:00:06.0", "nvidia", False)]
+    assert max(gpus[0].bars.values()) == 128 << 30, "BAR1 holds the whole memory"
+    assert facts.nvidia_fs.module.loaded is False
+    assert facts.cufile.acceptance == "accepted"
+    opened, logged = facts.cufile.opened, facts.gdscheck.logged
+    assert not isinstance(opened, Unknown)
+    assert (opened.error, opened.hung) == (0, False)
+    assert not isinstance(logged, Unknown)
+    assert logged is not None
+    assert (logged.release, logged.verdict, len(logged.gpus)) == (library, "compat", 1)
+    assert facts.kernel.option("PCI_P2PDMA") == "n"
+    assert facts.gdscheck.installed is False
+
+
+def test_a_real_gpu_without_a_udev_database() -> None:
+    facts = facts_from(json.loads((EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json").read_text()))
+    assert not isinstance(facts.storage.mounts, Unknown)
+    found = path_of(facts, facts.storage.mounts["/"])
+    assert (found.path, found.gpu) == ("broken", True)
+    assert "5027" in found.causes[0].what
