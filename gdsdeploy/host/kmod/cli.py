@@ -59,7 +59,7 @@ def _add_audit(commands: Any) -> None:
 
 def _add_build(commands: Any) -> None:
     parser = _add(commands, "build", _build, "build a module for a kernel, running or not, and audit it")
-    parser.add_argument("module", choices=("nvidia-fs",))
+    parser.add_argument("module", choices=("nvidia-fs",), metavar="MODULE", help="nvidia-fs")
     parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
     parser.add_argument("--source", required=True, metavar="DIR", help="the source of nvidia-fs")
     parser.add_argument("--driver-tree", default="", metavar="DIR", help="the driver's source (default: the only one)")
@@ -69,7 +69,8 @@ def _add_build(commands: Any) -> None:
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="parallel jobs (default: the number of cores)")
     parser.add_argument("--ahead", action="store_true", help="for a driver that is not installed for this kernel yet")
     parser.add_argument("--verbose", action="store_true", help="print the build log, whatever the outcome")
-    parser.add_argument("variables", nargs="*", metavar="NAME=VALUE", help="further variables for make")
+    # DKMS appends LLVM=1 to its command for kernels that clang compiled, so MODULE is the last word of that command.
+    parser.add_argument("variables", nargs="*", metavar="NAME=VALUE", help="further variables for make, after MODULE")
 
 
 def _add_archive(commands: Any) -> None:

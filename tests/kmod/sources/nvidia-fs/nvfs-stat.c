@@ -1,0 +1,6 @@
+int nvfs_stat(void);
+
+int nvfs_stat(void)
+{
+	return 0;
+}
