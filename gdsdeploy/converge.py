@@ -105,7 +105,7 @@ def _take(event: dict[str, Any], outcome: Outcome, progress: Callable[[str], Non
         progress(f"  {host}: {role}: {task.split(' | ')[-1]} …")
         return
     result = outcome.hosts.setdefault(host, HostResult())
-    if event["changed"]:
+    if event["changed"] and event["status"] == "ok":
         result.changed.append(f"{role}: {task}")
         progress(f"  {host}: {role}: {task.split(' | ')[-1]}: changed ({event['seconds']:.0f} s)")
     if event["status"] in {"failed", "unreachable"} and result.failure is None:

@@ -65,7 +65,7 @@ def provision(
     rendered = inventory(fleet, lock, _sources(fleet, lock, fleet_dir))
     path = work / "inventory.yml"
     path.write_text(yaml.safe_dump(rendered, sort_keys=True, allow_unicode=True))
-    control = Path(platformdirs.user_runtime_dir("gdsdeploy", ensure_exists=True)) / "cm"
+    control = work / "cm"
     control.mkdir(mode=0o700, exist_ok=True)
     command = converge.argv(playbook, path, limit=reachable, extra=extra)
     outcome = converge.play(command, converge.environment(control_dir=control), log=log, progress=progress)
