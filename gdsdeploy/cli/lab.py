@@ -113,10 +113,14 @@ def list_labs(as_json: bool) -> None:
 @click.argument("host")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 def ssh_to(name: str, host: str, argv: tuple[str, ...]) -> None:
-    """Log in to HOST, or run a command there: gdsdeploy lab ssh gpu1 -- uname -r."""
+    """Log in to HOST, or run a command there: gdsdeploy lab ssh gpu1 -- uname -r.
+
+    Several words arrive as they are; a single one is a line for the shell there: 'dmesg | tail'.
+    """
     lab = Lab(name)
     lab.host(host)
-    run.become(ssh.command(lab.ssh_config, host, argv), doing=f"log in to {host}")
+    words = ["sh", "-c", argv[0]] if len(argv) == 1 else argv
+    run.become(ssh.command(lab.ssh_config, host, words), doing=f"log in to {host}")
 
 
 @command.command()

@@ -16,7 +16,7 @@ from pathlib import Path
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab.archive import DEBIAN_KEYRING, Archive, loopback_port
 
-#: The guest's view of QEMU's user-mode network, the same for every guest.
+#: The guest's view of QEMU's user-mode network, the same for every guest (guest/lab-network.service has it too).
 GUEST_ADDRESS, GATEWAY, NAMESERVER = "10.0.2.15", "10.0.2.2", "10.0.2.3"
 USER = "admin"
 #: File system UUIDs are per base image: a guest sees only its own disks.
@@ -133,12 +133,9 @@ def _vm_files() -> dict[str, str | Path]:
             f"UUID={ROOT_UUID} / ext4 noatime,errors=remount-ro 0 0\n"
             f"LABEL={NVME_LABEL} {NVME_MOUNT} ext4 noatime,data=ordered,nofail 0 0\n"
         ),
-        "etc/systemd/network/lab.network": (
-            f"[Match]\nDriver=virtio_net\n\n[Network]\nAddress={GUEST_ADDRESS}/24\nGateway={GATEWAY}\n"
-            "LinkLocalAddressing=no\nIPv6AcceptRA=no\n"
-        ),
         "etc/resolv.conf": f"nameserver {NAMESERVER}\n",
         "etc/dpkg/dpkg.cfg.d/lab": "force-unsafe-io\n",
+        "etc/systemd/system/lab-network.service": _data("lab-network.service"),
         "etc/systemd/system/lab-seed.service": _data("lab-seed.service"),
         "etc/systemd/system/lab-rxe.service": _data("lab-rxe.service"),
         "usr/local/lib/lab/seed": _data("seed"),

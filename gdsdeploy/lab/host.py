@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -55,6 +56,11 @@ class Host(ABC):
         return self.record.port
 
     @property
+    def stop_signal(self) -> int:
+        """What the host's process understands as losing its power."""
+        return signal.SIGTERM
+
+    @property
     @abstractmethod
     def runtime(self) -> str:
         """What runs the host, as `lab list` shows it: "kvm", "tcg", "systemd-nspawn" or "namespace"."""
@@ -89,7 +95,7 @@ class Host(ABC):
         """Take the power away: the process ends, whatever the host is doing."""
         recorded = self.process()
         if recorded:
-            process.stop(recorded, as_root=self.runs_as_root, grace=self.grace)
+            process.stop(recorded, as_root=self.runs_as_root, grace=self.grace, first=self.stop_signal)
             if process.alive(recorded):
                 raise LabUnavailable(f"{self.name} (process {recorded.pid}) did not end, not even by SIGKILL")
         (self.directory / "process.json").unlink(missing_ok=True)
@@ -119,13 +125,15 @@ class Host(ABC):
         while time.monotonic() < deadline:
             if not self.running():
                 raise LabUnavailable(f"{self.name} ended while starting{self._console()}", hint=f"See {self.log}.")
+            if not ssh.greets(self.port):
+                time.sleep(0.3)
+                continue
             try:
                 self.ssh(["true"], timeout=60)
             except (HostUnreachable, ProgramFailed) as error:
                 reason = error.message
             else:
                 return
-            time.sleep(0.5)
         raise LabUnavailable(
             f"{self.name} did not answer within {timeout:.0f} s ({reason}){self._console()}", hint=f"See {self.log}."
         )

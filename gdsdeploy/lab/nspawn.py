@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -62,6 +63,11 @@ class LightHost(Host):
             raise LabUnavailable(f"GDSDEPLOY_LAB_LIGHT is {forced!r}; it can be systemd-nspawn or namespace")
         chosen = files.read_json(self.directory / "runtime.json")
         return str(chosen["runtime"]) if chosen else forced or "systemd-nspawn"
+
+    @property
+    def stop_signal(self) -> int:
+        # unshare passes nothing on; what it started dies with it.
+        return signal.SIGKILL if self.runtime == "namespace" else signal.SIGTERM
 
     @property
     def log(self) -> Path:
@@ -132,10 +138,11 @@ class LightHost(Host):
         self._keep(self.runtime)
 
     def stop(self) -> None:
+        ran = (self.directory / "process.json").exists()
         super().stop()
-        left = PROPAGATE / self.machine
-        if left.is_dir():
-            run.run(run.as_root(["rmdir", str(left)]), doing=f"stop {self.name}", ok=(0, 1))
+        if ran:
+            # Only root can see whether it is there at all.
+            run.run(run.as_root(["rmdir", str(PROPAGATE / self.machine)]), doing=f"stop {self.name}", ok=(0, 1))
 
     def _keep(self, runtime: str) -> None:
         if not (self.directory / "runtime.json").exists():

@@ -7,6 +7,7 @@ no connection is ever made to a host whose key is not on record.
 from __future__ import annotations
 
 import shlex
+import socket
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -82,6 +83,18 @@ def execute(
     if done.status == SSH_FAILED and SSH_FAILED not in ok:
         raise connection_error(host, done.stderr)
     return done
+
+
+def greets(port: int, patience: float = 3.0) -> bool:
+    """Whether an SSH server on loopback ``port`` says so within ``patience`` seconds.
+
+    QEMU accepts connections long before its guest does, so that a connection came about means nothing.
+    """
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
 
 
 def connection_error(host: str, stderr: str) -> HostUnreachable | HostKeyMismatch:

@@ -14,6 +14,9 @@ install -d -m 0755 "$root/home/$user/.ssh"
 : >"$root/etc/machine-id"
 rm -f "$root/var/lib/dbus/machine-id"
 
+# Nothing in /etc or /var is older than /usr, so systemd need not rebuild its caches on first boot.
+touch "$root/etc/.updated" "$root/var/.updated"
+
 # A rehearsal is repeatable only while nothing updates or cleans the host behind its back.
 chroot "$root" systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
     fstrim.timer e2scrub_all.timer e2scrub_reap.service
@@ -27,6 +30,8 @@ if [ "$kind" = light ]; then
 fi
 
 install -d "$root$nvme" "$root/boot/grub/i386-pc"
-chroot "$root" systemctl enable --quiet systemd-networkd.service lab-seed.service lab-rxe.service
-chroot "$root" systemctl mask --quiet systemd-networkd-wait-online.service getty@tty1.service
+chroot "$root" systemctl enable --quiet lab-network.service lab-seed.service lab-rxe.service
+# Nobody sits at the console, and each of these costs an emulated machine seconds of every boot.
+chroot "$root" systemctl mask --quiet getty@tty1.service serial-getty@ttyS0.service grub-common.service \
+    systemd-binfmt.service systemd-pstore.service
 cp "$root"/usr/lib/grub/i386-pc/*.mod "$root"/usr/lib/grub/i386-pc/*.lst "$root/boot/grub/i386-pc/"
