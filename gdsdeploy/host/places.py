@@ -30,6 +30,7 @@ MOUNTINFO = "/proc/self/mountinfo"
 CUFILE = "/etc/cufile.json"
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 LIBRARY_PATTERN = "libcufile.so*"
+SOURCES = "/usr/src"
 #: Names of program runs.
 GDSCHECK = "gdscheck"
 CUFILE_OPEN = "cufile-open"

@@ -18,7 +18,7 @@ TOOL = "gds-tools"
 #: gdscheck's words for the running driver (cufio-plat), since 1.9.
 DRIVER_ROW = "Nvidia Driver Info Status"
 #: Why it gives up, in its own words.
-NO_GPU = re.compile(r"NO_DEVICE|No cuda devices")
+NO_GPU = re.compile(r"cuInit Failed|No cuda devices")
 NO_NVIDIA_FS = re.compile(r"nvidia-fs driver is not loaded")
 #: Lines that follow every reason.
 GENERAL = re.compile(

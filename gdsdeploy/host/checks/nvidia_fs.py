@@ -14,6 +14,7 @@ from .registry import Answer, check, failed, passed
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
 LAST_WITH_SYMBOL_GET = (2, 17, 4)
 P2P = "nvidia_p2p_"
+REBUILD = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
 
 
 def not_wanted(expectation: Expectation) -> Optional[Answer]:
@@ -132,21 +133,24 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     if early:
         return early
     file = its_file(facts.nvidia_fs.module)
-    hint = "Rebuild nvidia-fs against the running driver: provision the host again and let it reboot"
     record = file.provenance
     if not record.get("driver") or not record.get("tree"):
-        return failed(
-            "{} has no record of the driver it was built against: gdsdeploy did not build it".format(file.path), hint
-        )
+        what = "{} has no record of the driver it was built against: gdsdeploy did not build it"
+        return failed(what.format(file.path), REBUILD)
     running, flavour = known(facts.driver.version), known(facts.driver.flavour)
-    built = "built against nvidia {} ({}) in {}".format(record["driver"], record.get("flavour", "?"), record["tree"])
-    runs = "nvidia {} ({}) runs".format(running, flavour) if running else "no driver runs"
+    built = "built against nvidia {} ({})".format(record["driver"], record.get("flavour", "?"))
     evidence = ["gdsdeploy_{}={}".format(key, value) for key, value in sorted(record.items())]
     if (record["driver"], record.get("flavour")) != (running, flavour):
-        return failed("{}; {}".format(built, runs), hint, evidence)
-    if record["tree"] != expectation.driver_tree:
-        return failed("{}; the lock's tree is {}".format(built, expectation.driver_tree), hint, evidence)
-    return passed(built)
+        runs = "nvidia {} ({}) runs".format(running, flavour) if running else "no driver runs"
+        return failed("{}; {}".format(built, runs), REBUILD, evidence)
+    tree = expectation.driver_tree
+    digest = known(facts.driver.tree_digest(tree))
+    if digest is None:
+        return passed("{}, elsewhere: {} is not on this host".format(built, tree), evidence)
+    if digest != record["tree"]:
+        what = "{} in another tree than {}, or that one has changed since".format(built, tree)
+        return failed(what, REBUILD, [*evidence, "{} now: {}".format(tree, digest)])
+    return passed("{} in {}".format(built, tree), evidence)
 
 
 @check(

@@ -14,6 +14,7 @@ The document (version 1)::
     excerpts  path → {"pattern", "lines"} | {"error"}: the matching lines of a file too large to keep
     commands  name → {argv, status, stdout, stderr, seconds, [pattern], [log]}; status as in process.py
     modules   path of a module file → what read_module found in it | {"error"}
+    trees     folder of a driver's source → {version, flavour, dkms_name, digest} | {"error"}
     space     path → {total, free: bytes for unprivileged users, inodes_free} | {"error"}
     gaps      [{"collector", "reason"}]: collectors that did not come to their end
 """

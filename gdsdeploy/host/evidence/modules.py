@@ -11,8 +11,9 @@ from ..kmod.elf import Elf
 from ..kmod.errors import KmodError
 from ..kmod.files import open_plain
 from ..kmod.module import read_module
-from ..places import MODPROBE
-from .recorder import Recorder
+from ..kmod.tree import find_trees
+from ..places import MODPROBE, SOURCES
+from .recorder import Recorder, failure
 from .wanted import Wanted
 
 WANTED = ("nvidia", "nvidia-fs", "nvidia-peermem", "nvidia-uvm", "nouveau")
@@ -34,6 +35,17 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
                 recorder.document["modules"][path] = digest(path)
         if name != "nouveau":
             recorder.command("modinfo:" + name, ["modinfo", "-n", name])
+    _trees(recorder)
+
+
+def _trees(recorder: Recorder) -> None:
+    """The driver sources on this host, by what is in them; hosts that get their modules from a builder have none."""
+    recorder.names(SOURCES, "nvidia*")
+    for tree in find_trees(SOURCES):
+        try:
+            recorder.document["trees"][tree.path] = tree.as_dict()
+        except OSError as error:
+            recorder.document["trees"][tree.path] = failure(error)
 
 
 def digest(path: str) -> Dict[str, Any]:

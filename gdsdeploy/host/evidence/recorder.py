@@ -62,6 +62,7 @@ class Recorder:
             "excerpts": {},
             "commands": {},
             "modules": {},
+            "trees": {},
             "space": {},
             "gaps": [],
         }

@@ -102,6 +102,12 @@ class Document:
             return Unknown(str(value["error"]))
         return value
 
+    def tree(self, path: str) -> Union[str, Unknown]:
+        """The digest of a driver's source tree."""
+        value = self._section("trees").get(path)
+        found = value.get("digest") if isinstance(value, dict) else None
+        return found if isinstance(found, str) else Unknown("the source tree {} could not be read".format(path))
+
     def host(self, *keys: str) -> Union[str, Unknown]:
         value: Any = self._section("host")
         for key in keys:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
-from ..places import NVFS, NVIDIA, PEERS
+from ..places import NVFS, NVIDIA, PEERS, SOURCES
 from .document import Document
 from .modules import ModuleFacts, module_facts
 from .unknown import Maybe, Unknown
@@ -25,6 +25,21 @@ class DriverFacts:
     params: Maybe[Optional[Mapping[str, str]]]
     #: PCI addresses of the GPUs that the driver runs
     gpus: Maybe[Tuple[str, ...]]
+    #: folders of driver sources on this host → ``sha256:…`` of what modules are compiled against
+    trees: Mapping[str, Maybe[str]]
+    #: names in /usr/src that begin with nvidia
+    sources: Maybe[Tuple[str, ...]]
+
+    def tree_digest(self, path: str) -> Maybe[Optional[str]]:
+        """The digest of the source tree at ``path``, None if it is not on this host."""
+        if path in self.trees:
+            return self.trees[path]
+        folder, _, name = path.rpartition("/")
+        if folder != SOURCES:
+            return Unknown("{} was not looked at".format(path))
+        if isinstance(self.sources, Unknown):
+            return self.sources
+        return Unknown("{} was not recognized as a driver's source".format(path)) if name in self.sources else None
 
 
 @dataclass(frozen=True)
@@ -67,8 +82,15 @@ def driver_facts(document: Document) -> DriverFacts:
         # libcufile decides by the same words.
         flavour = (OPEN if "Open Kernel Module" in text else PROPRIETARY) if found else unread
     gpus = document.names(NVIDIA + "/gpus")
+    sources = document.names(SOURCES + "/nvidia*")
     return DriverFacts(
-        version, flavour, module_facts(document, "nvidia"), _params(document), () if gpus is None else gpus
+        version=version,
+        flavour=flavour,
+        module=module_facts(document, "nvidia"),
+        params=_params(document),
+        gpus=() if gpus is None else gpus,
+        trees={path: document.tree(path) for path in document.paths("trees")},
+        sources=() if sources is None else sources,
     )
 
 
