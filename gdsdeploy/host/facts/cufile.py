@@ -148,10 +148,13 @@ def refusal(opened: Opened) -> List[str]:
 def _library(document: Document) -> Maybe[Optional[str]]:
     """The version in the name of the file behind the SONAME, which is how NVIDIA and Debian name it."""
     loaded = document.attempted(CUFILE_OPEN)
-    if not isinstance(loaded, Unknown):
-        found = re.search(r"\S*/libcufile\.so\.(\d+\.\d+\S*)", loaded.stdout)
-        if found:
-            return found.group(1)
+    if isinstance(loaded, Unknown):
+        return loaded
+    found = re.search(r"gdsdeploy: loaded .*?/libcufile\.so\.(\d+\.\d+\S*)", loaded.stdout)
+    if found:
+        return found.group(1)
+    if "gdsdeploy: not loaded" not in loaded.stdout:
+        return Unknown("the name of the loaded libcufile has no version")
     unknown: Optional[Unknown] = None
     for folder in LIBRARY_FOLDERS:
         names = document.names(folder + "/" + LIBRARY_PATTERN)

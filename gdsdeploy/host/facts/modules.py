@@ -56,7 +56,9 @@ class ModuleFacts:
         if self.file is None:
             return False
         for mine, its in ((self.build_id, self.file.build_id), (self.srcversion, self.file.srcversion)):
-            if isinstance(mine, str) and mine and its:
+            if isinstance(mine, Unknown):
+                return mine
+            if mine and its:
                 return mine == its
         return Unknown("neither a build id nor a srcversion of the loaded {} can be compared".format(self.name))
 

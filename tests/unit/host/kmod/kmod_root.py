@@ -7,7 +7,15 @@ from pathlib import Path
 from kmod_elf import VERMAGIC, write_module
 
 RELEASE = "6.12.94+deb13-amd64"
-KERNEL_EXPORTS = {"module_layout": 0x11111111, "kfree": 0xAAAA0001, "_printk": 0xAAAA0002, "gpl_thing": 0xAAAA0003}
+KERNEL_EXPORTS = {
+    "module_layout": 0x11111111,
+    "kfree": 0xAAAA0001,
+    "_printk": 0xAAAA0002,
+    "gpl_thing": 0xAAAA0003,
+    "rare_thing": 0xAAAA0004,
+}
+#: Exported, but not used by any of the kernel's own modules: only Module.symvers knows its version.
+UNSEEN = ("module_layout", "rare_thing")
 GPL = ("gpl_thing",)
 P2P = {"nvidia_p2p_get_pages": (0x5B3F3E79, True), "nvidia_p2p_put_pages": (0x642487AC, True)}
 VERSION = "550.163.01"
@@ -26,7 +34,7 @@ class Root:
     def __init__(self, path: Path, release: str = RELEASE, vermagic: str = VERMAGIC) -> None:
         self.path, self.release, self.vermagic = path, release, vermagic
         self.modules = path / "lib" / "modules" / release
-        imports: dict[str, int | None] = {name: crc for name, crc in KERNEL_EXPORTS.items() if name != "module_layout"}
+        imports: dict[str, int | None] = {name: crc for name, crc in KERNEL_EXPORTS.items() if name not in UNSEEN}
         self.module("kernel/fs/own.ko", "own", info=[("intree", "Y")], imports=imports)
         self.module("kernel/drivers/drm.ko", "drm", info=[("intree", "Y")], exports={"drm_open": (0xD0, False)})
         self.headers()

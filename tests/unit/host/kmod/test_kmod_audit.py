@@ -11,6 +11,7 @@ from kmod_root import KERNEL_EXPORTS, P2P, PROVENANCE, RELEASE, TREE, VERSION, R
 from gdsdeploy.host.kmod.audit import Expected, audit, failed, undecided
 from gdsdeploy.host.kmod.errors import KernelError
 from gdsdeploy.host.kmod.kernel import Kernel, releases
+from gdsdeploy.host.kmod.symvers import Export
 
 IMPORTS = {name: crc for name, (crc, _) in P2P.items()}
 
@@ -250,6 +251,27 @@ def test_a_module_that_took_the_place_of_the_kernels_own_counts(root: Root) -> N
     root.module("updates/drm.ko", "drm", exports={"drm_open": (0xEE, False)})
     message = one(look(root)["nvidia"], "symbol-crc")["message"]
     assert "updates/drm.ko" in message
+
+
+def test_a_module_on_disk_that_is_not_declared_a_dependency(root: Root) -> None:
+    root.module("extra/ofed.ko", "ofed", exports={"ofed_thing": (5, False)})
+    root.module("updates/a.ko", "a", imports={"ofed_thing": None})
+    assert "ofed_thing of ofed" in one(look(root, "a")["a"], "symbol-unversioned")["message"]
+
+
+def test_an_out_of_tree_module_below_kernel_does_not_speak_for_the_kernel(root: Root) -> None:
+    imports: dict[str, int | None] = {f"symbol_{number}": 1 for number in range(50)}
+    root.module("kernel/fs/nvidia-fs/other.ko", "other", vermagic="6.1.0 SMP mod_unload modversions ", imports=imports)
+    assert Kernel(RELEASE, str(root.path)).vermagic() == root.vermagic
+
+
+def test_a_driver_that_is_to_come_counts_instead_of_the_installed_one(root: Root) -> None:
+    root.nvidia(info=[("version", "535.1")], exports={"nvidia_p2p_get_pages": (1, True)})
+    root.nvidia_fs()
+    extra = {name: Export(crc, "nvidia", gpl) for name, (crc, gpl) in P2P.items()}
+    kernel = Kernel(RELEASE, str(root.path))
+    assert audit(kernel, ["nvidia-fs"])[0]["ok"] is False
+    assert audit(kernel, ["nvidia-fs"], None, extra)[0]["ok"] is True
 
 
 def test_a_missing_part_of_the_kernel(root: Root) -> None:

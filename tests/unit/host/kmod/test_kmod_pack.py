@@ -34,7 +34,9 @@ def tree_of(root: Root) -> dict[str, bytes]:
 @pytest.fixture
 def builder(tmp_path: Path) -> Root:
     root = Root(tmp_path / "builder")
-    root.nvidia()
+    # What no module of the kernel uses cannot be looked up on a host without headers.
+    imports = {name: KERNEL_EXPORTS[name] for name in ("kfree", "rare_thing")}
+    root.nvidia(imports={**imports, "drm_open": 0xD0})
     root.nvidia_fs()
     return root
 
@@ -191,6 +193,9 @@ def test_leftovers_of_dkms_are_named_and_lose(archive: Path, host: Root) -> None
 def test_installed_modules_stay_vouched_for_on_the_kernel_they_were_packed_for(archive: Path, host: Root) -> None:
     packing.install(str(archive), kernel(host))
     assert [item["ok"] for item in audit(kernel(host))] == [True, True]
+    (host.modules / FOLDER / "manifest.json").rename(host.path / "manifest.json")
+    assert [item["ok"] for item in audit(kernel(host))] == [None, True]
+    (host.path / "manifest.json").rename(host.modules / FOLDER / "manifest.json")
     host.module("kernel/fs/own.ko", "own", info=[("intree", "Y"), ("version", "another build")], imports={"kfree": 5})
     assert [item["ok"] for item in audit(kernel(host))] == [False, None]
 
@@ -314,6 +319,13 @@ def test_a_failing_depmod_puts_the_old_set_back(
         patch.setattr(process, "run", lambda *_: process.Output(1, "", "depmod: ERROR: no space\n"))
         message = refused(archive, host)
     assert "depmod failed" in message
+
+
+def test_a_failing_depmod_leaves_nothing_of_a_first_install(
+    archive: Path, host: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "run", lambda *_: process.Output(1, "", "depmod: ERROR: no space\n"))
+    assert "depmod failed" in refused(archive, host)
 
 
 def test_remove_takes_away_all_of_it_and_then_nothing(archive: Path, host: Root) -> None:

@@ -116,6 +116,7 @@ def test_the_digest_changes_with_what_is_compiled_and_with_nothing_else(sources:
     assert before.startswith("sha256:")
     (folder / "nvidia" / "nv-kernel.o_binary").write_bytes(b"x" * 1000)
     (folder / "nvidia" / "nv-p2p.o").write_bytes(b"x")
+    (folder / "nvidia" / "nvidia.mod.c").write_bytes(b"x")
     (folder / "Module.symvers").write_text("")
     (folder / "dkms.conf").write_text("# changed by someone\n")
     assert tree.digest(chosen) == before

@@ -1,0 +1,153 @@
+"""The command line of the program on the host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import __main__ as program
+from gdsdeploy.host import expectation as expected
+from gdsdeploy.host.expectation import Expectation
+
+EVIDENCE = Path(__file__).parents[2] / "evidence" / "hosts"
+PASSING, FAILING = "lab-vm-provisioned.json", "lab-vm-bare.json"
+
+
+def wanted() -> Expectation:
+    return expected.from_json((EVIDENCE / "lab-vm.expectation.json").read_text())
+
+
+@pytest.fixture
+def expectation(tmp_path: Path) -> Path:
+    path = tmp_path / "expectation.json"
+    path.write_text(wanted().to_json())
+    return path
+
+
+def run(*words: str | Path) -> int:
+    return program.main([str(word) for word in words])
+
+
+def test_a_host_as_expected_passes(expectation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", "--expectation", expectation, "--evidence", EVIDENCE / PASSING) == program.OK
+    out = capsys.readouterr().out
+    assert out.startswith("gpu1 (profile gds): os debian-13, kernel 6.12.")
+    assert out.rstrip().endswith(" pass, 0 FAIL, 0 could not tell")
+
+
+def test_what_failed_comes_first_with_its_next_step(expectation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", "--expectation", expectation, "--evidence", EVIDENCE / FAILING) == program.FAILED
+    lines = capsys.readouterr().out.splitlines()
+    first_pass = next(number for number, line in enumerate(lines) if line.startswith("pass"))
+    assert not [line for line in lines[first_pass:] if line.startswith(("FAIL  ", "could not tell  "))]
+    failures = [number for number, line in enumerate(lines) if line.startswith("FAIL  ")]
+    assert len(failures) > 5
+    for number in failures:
+        block = lines[number : lines.index("", number)]
+        assert [line[:10].strip() for line in block[1:] if not line.startswith("            |")] == [
+            "expected",
+            "found",
+            "to do",
+        ]
+
+
+def test_json_is_one_object_with_everything(expectation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["validate", "--json", "--with-evidence", "--expectation", expectation, "--evidence", EVIDENCE / PASSING]
+    assert run(*words) == program.OK
+    found = json.loads(capsys.readouterr().out)
+    source = json.loads((EVIDENCE / PASSING).read_text())
+    assert found["evidence"] == source
+    assert found["boot_id"] == source["files"]["/proc/sys/kernel/random/boot_id"].strip()
+    assert (found["host"], found["profile"], found["verdict"], found["gaps"]) == ("gpu1", "gds", "pass", [])
+    assert [name for name, _ in found["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
+    assert {item["verdict"] for item in found["findings"]} == {"pass"}
+
+
+def test_what_cannot_be_told_has_its_own_status(expectation: Path, tmp_path: Path) -> None:
+    document = json.loads((EVIDENCE / PASSING).read_text())
+    del document["commands"]["dpkg-query"]
+    path = tmp_path / "evidence.json"
+    path.write_text(json.dumps(document))
+    assert run("validate", "--expectation", expectation, "--evidence", path) == program.UNDECIDED
+
+
+def test_facts_are_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("facts", "--evidence", EVIDENCE / PASSING) == program.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["driver"]["flavour"] == "open"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    assert run(*words) == program.UNUSABLE
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_no_expectation_is_said_clearly(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(expected, "PATH", str(tmp_path / "none.json"))
+    message = refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)
+    assert message.startswith(f"gdsdeploy-host: there is no {tmp_path}/none.json")
+    assert "--expectation" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "an expectation is a JSON object"),
+        ("{}", "has version None; this program reads 1"),
+        ('{"version": 1, "kernell": "x"}', "unknown keys: kernell"),
+        ('{"version": 1}', "missing"),
+    ],
+)
+def test_a_bad_expectation_is_said_clearly(
+    text: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    message = refused(capsys, "validate", "--expectation", path, "--evidence", EVIDENCE / PASSING)
+    assert message.startswith(f"gdsdeploy-host: {path} is not an expectation: ")
+    assert reason in message
+
+
+def test_unreadable_files_are_named(expectation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    none = tmp_path / "none.json"
+    assert (
+        refused(capsys, "validate", "--expectation", none)
+        == f"gdsdeploy-host: {none} cannot be read: No such file or directory\n"
+    )
+    assert "cannot be read: Is a directory" in refused(capsys, "validate", "--expectation", tmp_path)
+    assert "is not evidence" in refused(capsys, "facts", "--evidence", write(tmp_path / "x.json", "{"))
+    # Evidence of any shape is judged: nothing in it can be told.
+    odd = write(tmp_path / "odd.json", "[1]")
+    assert run("validate", "--expectation", expectation, "--evidence", odd) == program.UNDECIDED
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "evidence" in refused(capsys)
+
+
+def test_the_default_expectation_is_used_and_may_be_damaged_where_it_is_not_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "expectation.json", replace(wanted(), host="elsewhere").to_json())
+    monkeypatch.setattr(expected, "PATH", str(path))
+    assert run("validate", "--json", "--evidence", EVIDENCE / PASSING) == program.OK
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert document["host"] == "elsewhere"
+    write(path, "{}")
+    assert run("facts", "--evidence", EVIDENCE / PASSING) == program.OK
+    capsys.readouterr()
+    assert "is not an expectation" in refused(capsys, "validate", "--evidence", EVIDENCE / PASSING)
