@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, List
 
-from . import process
+from . import modprobe, process
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,23 @@ def _module(name: str) -> str:
     if not loaded.parent.is_dir():
         return "the module {} is not loaded".format(name)
     have = loaded.read_text().strip() if loaded.exists() else ""
-    # "modprobe --show-depends" resolves aliases and install commands, as the load at boot would; its last line
-    # is the module itself, or an install command that names it.
-    shown = process.run(["modprobe", "--show-depends", name], timeout=30)
-    target = name
-    for line in shown.stdout.splitlines():
-        words = line.split()
-        if words[:1] == ["install"] and words[1:]:
-            target = [word for word in words if not word.startswith("-") and "=" not in word][-1]
-    if target != name:
-        shown = process.run(["modprobe", "--show-depends", "--ignore-install", target], timeout=30)
-    files = [line.split()[1] for line in shown.stdout.splitlines() if line.startswith("insmod ")]
-    if not files:
+    file = _file(name)
+    if not file:
         return "modprobe finds no file for the module {}".format(name)
-    want = process.run(["modinfo", "-F", "srcversion", files[-1]], timeout=30).stdout.strip()
+    want = process.run(["modinfo", "-F", "srcversion", file], timeout=30).stdout.strip()
     if have and want and have != want:
-        return "the loaded module {} is not the one in {}".format(name, files[-1])
+        return "the loaded module {} is not the one in {}".format(name, file)
     return ""
+
+
+def _file(name: str) -> str:
+    """The file that modprobe would load for ``name``, as the load at boot would; empty when there is none."""
+    shown = process.run(["modprobe", "--show-depends", name], timeout=30).stdout
+    other = modprobe.replacement(shown)
+    if other:
+        shown = process.run(["modprobe", "--show-depends", "--ignore-install", other], timeout=30).stdout
+    files = modprobe.files_of(shown)
+    return files[-1] if files else ""
 
 
 def add_parser(subparsers: Any) -> None:
