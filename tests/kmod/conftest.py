@@ -54,8 +54,9 @@ class Builder:
         return self.folder / "upper" / name.lstrip("/")
 
     def write(self, name: str, text: str) -> None:
-        self.path(name).parent.mkdir(parents=True, exist_ok=True)
-        self.path(name).write_text(text)
+        path = str(self.path(name))
+        run.run(run.as_root(["mkdir", "-p", str(self.path(name).parent)]), doing="make a folder")
+        run.run(run.as_root(["tee", path]), doing="write a file", input=text)
 
     def run(self, *argv: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Run a program inside; it has to end with ``status``."""
@@ -115,24 +116,48 @@ def kbuild_base() -> Path:
 @pytest.fixture
 def builder(kbuild_base: Path, tmp_path: Path) -> Iterator[Builder]:
     """A host with headers and compiler, the sources of a driver and of nvidia-fs, and no module built yet."""
-    folder = tmp_path / "host"
+    host = _host(kbuild_base, tmp_path / "host")
+    yield host
+    _remove(host)
+
+
+@pytest.fixture(scope="session")
+def with_driver(kbuild_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    """A host on which the driver was built and installed for the kernel; tests get copies of it."""
+    host = _host(kbuild_base, tmp_path_factory.mktemp("driver") / "host")
+    host.run("cp", "-a", "/usr/src/driver", "/build/driver")
+    host.run("make", "-C", f"{host.modules}/build", "M=/build/driver", "modules")
+    host.run("mkdir", "-p", f"{host.modules}/updates/dkms")
+    host.run("cp", "/build/driver/nvidia.ko", f"{host.modules}/updates/dkms/nvidia.ko")
+    host.run("depmod", "-a", host.kernel)
+    yield host
+    _remove(host)
+
+
+@pytest.fixture
+def driver(with_driver: Builder, tmp_path: Path) -> Iterator[Builder]:
+    """A host of its own with the driver installed."""
+    host = Builder(with_driver.base, tmp_path / "host")
+    host.folder.mkdir()
+    for name in ("work", "root"):
+        (host.folder / name).mkdir()
+    # Not shutil: what was removed inside is a device in the upper folder, and opaque folders are attributes.
+    copy = ["cp", "-a", str(with_driver.folder / "upper"), str(host.folder / "upper")]
+    run.run(run.as_root(copy), doing="copy the host with the driver")
+    yield host
+    _remove(host)
+
+
+def _host(base: Path, folder: Path) -> Builder:
     for name in ("upper", "work", "root"):
         (folder / name).mkdir(parents=True)
-    host = Builder(kbuild_base, folder)
+    host = Builder(base, folder)
     shutil.copytree(SOURCES, host.path("/usr/src"))
     host.path(PROGRAM).parent.mkdir(parents=True)
     hostapp.build(host.path(PROGRAM))
     host.path("/build").mkdir()
-    yield host
-    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(folder)]), doing="remove what a test built")
+    return host
 
 
-@pytest.fixture
-def driver(builder: Builder) -> Builder:
-    """The same with the driver built and installed for the kernel."""
-    builder.run("cp", "-a", "/usr/src/driver", "/build/driver")
-    builder.run("make", "-C", f"{builder.modules}/build", "M=/build/driver", "modules")
-    builder.run("mkdir", "-p", f"{builder.modules}/updates/dkms")
-    builder.run("cp", "/build/driver/nvidia.ko", f"{builder.modules}/updates/dkms/nvidia.ko")
-    builder.run("depmod", "-a", builder.kernel)
-    return builder
+def _remove(host: Builder) -> None:
+    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")

@@ -77,7 +77,7 @@ def test_the_stock_way_succeeds_with_a_module_that_cannot_load(driver: Builder) 
 def test_another_drivers_tree_is_refused_where_a_driver_is_installed(driver: Builder) -> None:
     driver.run("cp", "-a", "/usr/src/driver", "/usr/src/other")
     driver.run("sed", "-i", "s/1\\.2\\.3/1.2.4/", "/usr/src/other/Kbuild", "/usr/src/other/dkms.conf")
-    driver.path("/build/nvidia-fs.ko").write_text("the old one")
+    driver.write("/build/nvidia-fs.ko", "the old one")
     message = driver.build(driver="/usr/src/other", version="1.2.4", status=1)
     assert "has nvidia.ko of driver 1.2.3 (open), but /usr/src/other is the source of 1.2.4 (open)" in message
     assert driver.path("/build/nvidia-fs.ko").read_text() == "the old one"
@@ -110,7 +110,7 @@ def test_an_unresolved_symbol_ends_the_build_and_the_old_module_stays(driver: Bu
         "/usr/src/nvidia-fs/nvfs-stat.c",
         "int nobody_has_this(void);\nint nvfs_stat(void);\nint nvfs_stat(void) { return nobody_has_this(); }\n",
     )
-    driver.path("/build/nvidia-fs.ko").write_text("the old one")
+    driver.write("/build/nvidia-fs.ko", "the old one")
     message = driver.build(status=1)
     assert 'ERROR: modpost: "nobody_has_this" [nvidia-fs.ko] undefined!' in message
     assert "/usr/src/driver" in message
