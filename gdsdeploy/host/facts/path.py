@@ -126,9 +126,11 @@ def _all(conditions: Sequence[Condition]) -> Tuple[Maybe[bool], Tuple[Cause, ...
 
 def _usable(facts: HostFacts, mount: storage.Mount) -> Iterator[Condition]:
     """Without these libcufile takes no file of this mount at all."""
-    # An acceptance that is not known is reported by its own check; it does not decide the path.
-    refused = facts.cufile.acceptance == REJECTED
-    yield Condition(not refused, "libcufile refuses its configuration", "see the check cufile.accepted")
+    yield Condition(
+        test(facts.cufile.acceptance, lambda acceptance: acceptance != REJECTED),
+        "libcufile refuses its configuration",
+        "see the check cufile.accepted",
+    )
     if isinstance(mount.device, storage.Device):
         yield Condition(
             test(mount.device.udev_usage, lambda usage: usage is not None),

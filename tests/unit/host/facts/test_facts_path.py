@@ -18,6 +18,7 @@ EVIDENCE = Path(__file__).parents[3] / "evidence"
 BARE = json.loads((EVIDENCE / "hosts" / "lab-vm-bare.json").read_text())
 #: The running driver of a real machine, as its kernel shows it.
 H200 = (EVIDENCE / "h200" / "nvidia-proc-and-smi.txt").read_text()
+OPENED = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())["1.9.1 shipped"]
 MOUNT = "/mnt/nvme"
 Change = Callable[[dict[str, Any]], None]
 
@@ -32,7 +33,11 @@ def capable() -> dict[str, Any]:
     document["listings"]["/dev/nvidia*"] = ["nvidia-fs0", "nvidia-fs1"]
     document["excerpts"]["/proc/kallsyms"]["lines"].append("0000000000000000 T nvme_v1_register_nvfs_dma_ops\t[nvme]")
     document["files"]["/etc/cufile.json"] = "{}"
-    return document
+    return with_libcufile(document)
+
+
+def with_libcufile(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "commands": {**document["commands"], **OPENED}}
 
 
 def taken(document: dict[str, Any]) -> Taken:
@@ -107,7 +112,7 @@ def test_with_everything_in_place_it_is_nvidia_fs_but_not_proven() -> None:
 
 
 def test_the_bare_host_falls_back_for_all_reasons_in_order() -> None:
-    found = taken(BARE)
+    found = taken(with_libcufile(BARE))
     assert found.path == COMPAT
     assert [cause.what for cause in found.causes] == [
         "the nvidia module is not loaded",
@@ -266,6 +271,12 @@ def test_what_p2pdma_needs(change: Change, cause: str) -> None:
     both(p2pdma, hooks_gone, absent("files", "/sys/module/nvidia_fs/version"), change)(document)
     assert cause in [item.what for item in taken(document).causes]
     assert taken(document).path != P2PDMA
+
+
+def test_without_libcufile_no_path_is_known() -> None:
+    found = taken(BARE)
+    assert isinstance(found.path, Unknown)
+    assert "libcufile was not loaded" in found.path.reason
 
 
 def test_what_is_not_known_is_not_guessed() -> None:
