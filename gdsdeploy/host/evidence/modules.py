@@ -52,7 +52,7 @@ def digest(path: str) -> Dict[str, Any]:
     """What matters of a module file, as JSON; ``{"error"}`` if it cannot be read."""
     try:
         module = read_module(path)
-        build_id = _build_id(path)
+        identity = build_id(path)
     except KmodError as error:
         return {"error": str(error)}
     value = asdict(module)
@@ -62,7 +62,7 @@ def digest(path: str) -> Dict[str, Any]:
     value["exports_total"] = len(module.exports)
     value["weak"] = [name for name in module.weak if IMPORTS.search(name)]
     value["parms"] = {}
-    value["build_id"] = build_id
+    value["build_id"] = identity
     return value
 
 
@@ -70,7 +70,7 @@ def _some(symbols: Dict[str, Any], pattern: re.Pattern[str]) -> Dict[str, Any]:
     return {name: symbols[name] for name in sorted(symbols) if pattern.search(name)}
 
 
-def _build_id(path: str) -> str:
+def build_id(path: str) -> str:
     """The note as the kernel shows it in /sys/module/NAME/notes, in hex; empty where the linker made none."""
     with open_plain(path) as file:
         elf = Elf(file, path)
