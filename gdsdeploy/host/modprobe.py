@@ -18,9 +18,3 @@ def replacement(shown: str) -> str:
         return ""
     found = re.search(r"\bmodprobe\s+(?:-i|--ignore-install)\s+([A-Za-z0-9_-]+)", lines[-1])
     return found.group(1) if found else ""
-
-
-def prevented(shown: str) -> bool:
-    """Whether an install rule loads nothing at all, as in ``install nouveau /bin/false``."""
-    lines = [line for line in shown.splitlines() if line.strip()]
-    return bool(lines) and re.match(r"install\s+(/usr)?/bin/(false|true)\b", lines[-1]) is not None

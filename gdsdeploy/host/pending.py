@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, List
 
 from . import modprobe, process
-from .evidence.modules import BUILD_ID, build_id
+from .kmod.module import BUILD_ID, read_module
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _module(name: str) -> str:
         return "modprobe finds no file for the module {}".format(name)
     # srcversion would not do: it does not change with the driver that a module was built against.
     note = loaded / "notes" / BUILD_ID
-    if note.exists() and note.read_bytes().hex() != build_id(file):
+    if note.exists() and note.read_bytes().hex() != read_module(file).build_id:
         return "the loaded module {} is not the one in {}".format(name, file)
     return ""
 

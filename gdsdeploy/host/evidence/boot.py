@@ -7,7 +7,7 @@ from .recorder import Recorder
 from .wanted import Wanted
 
 #: Only what says which entry is the default, and what kernel an entry starts.
-GRUB = r"^\s*(set default=|menuentry |submenu |linux\S*\s|\}|load_env|if |fi\b|else\b|set saved_entry)"
+GRUB = r"^[ \t]*(set default=|menuentry |submenu |linux\S*[ \t]|\}|load_env|if |fi\b|else\b|set saved_entry)"
 UNITS = (
     "systemd-modules-load.service",
     "nvidia-persistenced.service",

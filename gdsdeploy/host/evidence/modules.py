@@ -7,20 +7,17 @@ from dataclasses import asdict
 from typing import Any, Dict
 
 from .. import modprobe
-from ..kmod.elf import Elf
 from ..kmod.errors import KmodError
-from ..kmod.files import open_plain
 from ..kmod.module import read_module
 from ..kmod.tree import find_trees
 from ..places import MODPROBE, SOURCES
 from .recorder import Recorder, failure
 from .wanted import Wanted
 
-WANTED = ("nvidia", "nvidia-fs", "nvidia-peermem", "nvidia-uvm", "nouveau")
+WANTED = ("nvidia", "nvidia-fs", "nvidia-peermem")
 #: Imports kept: those of the driver, of peer memory, of storage hooks, and the two that tie a module to its kernel.
 IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_printk$|^printk$")
 EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
-BUILD_ID = ".note.gnu.build-id"
 
 
 def collect(recorder: Recorder, _wanted: Wanted) -> None:
@@ -31,10 +28,9 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
             argv = ["modprobe", "--show-depends", "--ignore-install", behind]
             shown = recorder.command(MODPROBE + behind, argv).stdout
         for path in modprobe.files_of(shown):
-            if re.match(r"nv(idia|_)|nouveau", path.rpartition("/")[2]) and path not in recorder.document["modules"]:
+            if path.rpartition("/")[2].startswith("nv") and path not in recorder.document["modules"]:
                 recorder.document["modules"][path] = digest(path)
-        if name != "nouveau":
-            recorder.command("modinfo:" + name, ["modinfo", "-n", name])
+        recorder.command("modinfo:" + name, ["modinfo", "-n", name])
     _trees(recorder)
 
 
@@ -52,7 +48,6 @@ def digest(path: str) -> Dict[str, Any]:
     """What matters of a module file, as JSON; ``{"error"}`` if it cannot be read."""
     try:
         module = read_module(path)
-        identity = build_id(path)
     except KmodError as error:
         return {"error": str(error)}
     value = asdict(module)
@@ -62,17 +57,8 @@ def digest(path: str) -> Dict[str, Any]:
     value["exports_total"] = len(module.exports)
     value["weak"] = [name for name in module.weak if IMPORTS.search(name)]
     value["parms"] = {}
-    value["build_id"] = identity
     return value
 
 
 def _some(symbols: Dict[str, Any], pattern: re.Pattern[str]) -> Dict[str, Any]:
     return {name: symbols[name] for name in sorted(symbols) if pattern.search(name)}
-
-
-def build_id(path: str) -> str:
-    """The note as the kernel shows it in /sys/module/NAME/notes, in hex; empty where the linker made none."""
-    with open_plain(path) as file:
-        elf = Elf(file, path)
-        section = elf.section(BUILD_ID)
-        return elf.content(section, 4096).hex() if section is not None else ""

@@ -10,6 +10,8 @@ from typing import IO, Dict, List, Optional, Tuple
 from .elf import SHN_ABS, SHN_UNDEF, Elf
 from .files import SUFFIXES, open_plain
 
+#: Section, and file of a loaded module, with the build id.
+BUILD_ID = ".note.gnu.build-id"
 #: modinfo keys that a build by ``build.py`` adds begin with this.
 PROVENANCE = "gdsdeploy_"
 
@@ -22,6 +24,7 @@ _GPL_ONLY = 1
 #: Bounds on what a file can make this program keep; real modules stay below a tenth of each.
 _MODINFO_LIMIT = 1 << 20
 _SYMBOLS_LIMIT = 1 << 16
+_NOTE_LIMIT = 1 << 12
 _SIGNATURE_MAGIC = b"~Module signature appended~\n"
 _PKCS7 = 2
 
@@ -61,6 +64,8 @@ class Module:
     compiler: str = ""
     #: whether the module was built with symbol versions at all (it has a CRC for some import, or imports nothing)
     versioned: bool = True
+    #: the note that the linker made of the whole build, in hex, as /sys/module/NAME/notes shows it; empty without one
+    build_id: str = ""
 
 
 def read_module(path: str) -> Module:
@@ -107,7 +112,13 @@ def _read(file: IO[bytes], path: str) -> Module:
         machine=elf.machine,
         compiler=_compiler(elf),
         versioned=bool(versions) or not imports,
+        build_id=_build_id(elf),
     )
+
+
+def _build_id(elf: Elf) -> str:
+    section = elf.section(BUILD_ID)
+    return elf.content(section, _NOTE_LIMIT).hex() if section is not None else ""
 
 
 def _modinfo(elf: Elf) -> Dict[str, List[str]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gdsdeploy.host.evidence.recorder import Recorder, TimeLimitError, time_limit
+from gdsdeploy.host.evidence.recorder import Recorder, TimeLimitError, matching_lines, time_limit
 
 
 @pytest.fixture
@@ -164,3 +167,12 @@ def test_outside_the_main_thread_there_is_no_limit_and_no_error() -> None:
     thread.start()
     thread.join()
     assert done == [True]
+
+
+LINES = st.lists(st.text(alphabet="ab x=", max_size=6), max_size=8)
+
+
+@given(LINES, st.sampled_from(["a", "^a", "b$", "ab|x", "^(# )?x=", "^[ ]*b"]), st.booleans())
+def test_matching_all_lines_at_once_equals_one_by_one(lines: list[str], pattern: str, ended: bool) -> None:
+    text = "\n".join(lines) + ("\n" if ended else "")
+    assert matching_lines(text.encode(), pattern) == [line for line in text.split("\n") if re.search(pattern, line)]
