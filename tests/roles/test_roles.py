@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -26,6 +28,14 @@ def spec(role: Path) -> dict[str, dict[str, object]]:
     return options
 
 
+def flat(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every task, those of blocks included."""
+    for task in tasks:
+        yield task
+        for part in ("block", "rescue", "always"):
+            yield from flat(task.get(part, []))
+
+
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
 def test_specification_equals_defaults(role: Path) -> None:
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text()) or {}
@@ -40,7 +50,7 @@ def test_variables_carry_the_role_as_prefix(role: Path) -> None:
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
 def test_every_task_stands_under_one_of_the_five_headings(role: Path) -> None:
     for path in sorted(role.glob("tasks/*.yml")):
-        for task in yaml.safe_load(path.read_text()):
+        for task in flat(yaml.safe_load(path.read_text())):
             assert task["name"].split(" | ")[0] in HEADINGS, f"{path}: {task['name']}"
 
 

@@ -1,0 +1,191 @@
+"""Hosts that cannot take the lock: each ends in one clear error that names the host, and is left as it was.
+
+A light host is the victim: it is a real machine with systemd, sshd, sudo and apt, and each fault is really made on it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import lab as labs
+from gdsdeploy import lockfile
+from gdsdeploy.lab import ssh
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab, free_port
+
+pytestmark = pytest.mark.lab
+
+GDSDEPLOY = Path(sys.executable).parent / "gdsdeploy"
+#: What provision writes first and last on a host.
+TRACES = ["/usr/lib/gdsdeploy", "/etc/gdsdeploy", "/etc/apt/preferences.d/gdsdeploy.pref", "/etc/cufile.json"]
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Lab]:
+    """A lab of one light host."""
+    name = f"refusals-{os.getpid()}"
+    try:
+        yield labs.up(name, vms=0, lights=1)
+    finally:
+        labs.down(Lab(name))
+
+
+@pytest.fixture(scope="module")
+def victim(small: Lab) -> Host:
+    """A light host that nothing was installed on."""
+    return small.host("build1")
+
+
+@pytest.fixture
+def fleet(small: Lab, victim: Host, tmp_path: Path) -> Callable[..., Path]:
+    """Writes a fleet of the victim alone, with changes, and a real lock for it; returns the fleet file."""
+
+    def write(change: Callable[[dict[str, Any]], None] = lambda _: None) -> Path:
+        value = yaml.safe_load(small.fleet_path.read_text())
+        value["ssh"] = {
+            "user": "admin",
+            "identity_file": str(small.directory / "id_ed25519"),
+            "known_hosts": str(small.directory / "known_hosts"),
+        }
+        value["profiles"]["gds"].pop("builder", None)
+        value.pop("builders", None)
+        value["hosts"] = {"victim": {"profile": "gds", "address": "127.0.0.1", "port": victim.port}}
+        change(value)
+        path = tmp_path / "fleet.yml"
+        path.write_text(yaml.safe_dump(value))
+        done = subprocess.run([GDSDEPLOY, "lock", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def untouched(victim: Host) -> Iterator[None]:
+    """After each refusal, nothing of ours is on the host."""
+    yield
+    assert victim.ssh(["sudo", "sh", "-c", f"ls -d {' '.join(TRACES)} 2>/dev/null"], ok=(2,)).stdout == ""
+
+
+def refused(fleet: Path, *, status: int) -> str:
+    """Provision, expect the exit code, and return what was said."""
+    argv = [GDSDEPLOY, "provision", fleet]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "hint:" in done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def fault(victim: Host) -> Iterator[Callable[[str, str], None]]:
+    """Makes a fault by one root shell command on the victim and mends it by another.
+
+    The second one waits as root beforehand, so that it does not need what the fault takes away.
+    """
+    mends: list[str] = []
+
+    def make(command: str, mend: str) -> None:
+        mends.append(mend)
+        waiting = f"(until [ -e /tmp/mend ]; do sleep 0.2; done; {mend}; rm /tmp/mend) >/dev/null 2>&1 &"
+        victim.ssh(["sudo", "sh", "-c", f"{waiting} {command}"])
+
+    yield make
+    if mends:
+        victim.ssh(["sh", "-c", "touch /tmp/mend; while [ -e /tmp/mend ]; do sleep 0.2; done"], timeout=60)
+
+
+def test_nobody_answers(fleet: Callable[..., Path]) -> None:
+    port = free_port(23000, set())
+    said = refused(fleet(lambda value: value["hosts"]["victim"].update(port=port)), status=20)
+    assert f"victim (127.0.0.1:{port})" in said
+
+
+def test_another_host_key(fleet: Callable[..., Path], victim: Host, tmp_path: Path) -> None:
+    ssh.make_key(tmp_path / "other", "another host's key")
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{victim.port} {(tmp_path / 'other.pub').read_text()}")
+    said = refused(fleet(lambda value: value["ssh"].update(known_hosts=str(known))), status=21)
+    assert "victim" in said
+    assert str(known) in said
+
+
+def test_no_python(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
+    fault("mv /usr/bin/python3 /usr/bin/python3.away", "mv /usr/bin/python3.away /usr/bin/python3")
+    said = refused(fleet(), status=22)
+    assert "victim" in said
+    assert "python3" in said
+
+
+def test_no_sudo(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
+    fault("chmod 0 /usr/bin/sudo", "chmod 4755 /usr/bin/sudo")
+    said = refused(fleet(), status=22)
+    assert "victim" in said
+    assert "sudo" in said
+
+
+def test_a_full_disk(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
+    fault("mount -t tmpfs -o size=8m tmpfs /boot", "umount /boot")
+    said = refused(fleet(), status=22)
+    assert "victim: there is no room for the installation: /boot has 8 MiB free, 200 are needed" in said
+
+
+def test_another_operating_system(fleet: Callable[..., Path]) -> None:
+    def older(value: dict[str, Any]) -> None:
+        profile = value["profiles"]["gds"]
+        profile.update(os="debian-12", driver={"version": "535", "flavour": "open"})
+        for name, repository in value["repositories"].items():
+            repository["suites"] = (
+                ["bookworm-security"] if name == "debian-security" else ["bookworm", "bookworm-updates"]
+            )
+
+    said = refused(fleet(older), status=22)
+    assert "victim: this host runs debian-13 on x86_64, but its profile was locked for debian-12" in said
+
+
+def test_a_half_installed_package(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
+    fault(
+        "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install ok half-configured/' /var/lib/dpkg/status",
+        "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install ok installed/' /var/lib/dpkg/status",
+    )
+    said = refused(fleet(), status=22)
+    assert "victim: packages on this host are half-installed" in said
+    assert "sudo" in said
+
+
+def test_a_package_that_the_archive_no_longer_has(fleet: Callable[..., Path]) -> None:
+    path = fleet()
+    lock = lockfile.read(lockfile.beside(path))
+    target = lock.targets["gds"]
+    packages = tuple(
+        p.model_copy(update={"version": "1.9.1.2~12.4.1-1"}) if p.package == "libcufile0" else p
+        for p in target.packages
+    )
+    lockfile.write(lockfile.beside(path), lockfile.build({"gds": target.model_copy(update={"packages": packages})}))
+    argv = [GDSDEPLOY, "provision", path]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
+    assert done.returncode == 23, done.stderr
+    assert "victim: gds_repo" in done.stderr
+    assert "libcufile0=1.9.1.2~12.4.1-1" in done.stderr
+
+
+def test_an_edited_lock(fleet: Callable[..., Path]) -> None:
+    path = fleet()
+    lock = lockfile.beside(path)
+    lock.write_text(lock.read_text().replace("550.163.01-2", "550.163.01-3", 1))
+    assert "edited by hand" in refused(path, status=11)
+
+
+def test_a_lock_of_another_fleet(fleet: Callable[..., Path]) -> None:
+    path = fleet()
+    path.write_text(path.read_text().replace("'550'", "'545'").replace('"550"', "'545'"))
+    said = refused(path, status=12)
+    assert "pin driver: the fleet file says 545, the lock has 550" in said

@@ -1,0 +1,200 @@
+"""The whole job on real machines, as a user does it: lock, provision, reboot, validate; then the ways it goes wrong.
+
+One VM host is provisioned, rebooted into the locked kernel, validated, provisioned again without a change, given an
+nvidia-fs that was built against another driver, caught by name, and repaired.  The tests build on each other, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import lockfile
+from gdsdeploy.lab import standin
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.model.lock import Target
+
+pytestmark = pytest.mark.lab
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+#: Seconds for one command; a machine with two busy cores needs a good part of it.
+PATIENCE = 1800
+
+
+def gdsdeploy(*argv: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does and hold its exit code against ``status``."""
+    done = subprocess.run(
+        [BIN / "gdsdeploy", *argv],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        stdin=subprocess.DEVNULL,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == status, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def validated(lab: Lab, *, status: int) -> dict[str, dict[str, Any]]:
+    """Validate the VM host; its findings by check."""
+    report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", status=status).stdout)
+    (host,) = report["hosts"]
+    return {finding["check"]: finding for finding in host["findings"]}
+
+
+def boot_id(lab: Lab) -> str:
+    return lab.host("gpu1").ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def locked(lab: Lab) -> Target:
+    """The lab's lock, resolved from the real archive, and the stand-in GPU under its kernel."""
+    gdsdeploy("lock", lab.fleet_path)
+    (target,) = lockfile.read(lockfile.beside(lab.fleet_path)).targets.values()
+    for kernel in standin.locked_kernels(lab):
+        standin.plug_all(lab, [lab.host("gpu1")], kernel)
+    return target
+
+
+@pytest.fixture(scope="module")
+def provisioned(lab: Lab, locked: Target) -> dict[str, Any]:
+    """What the first provision did, by host; the boot it began in is under "boot"."""
+    begun = boot_id(lab)
+    hosts: dict[str, Any] = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)["hosts"]
+    return {**hosts, "boot": begun}
+
+
+def test_check_mode_changes_nothing_on_a_bare_host(lab: Lab, locked: Target) -> None:
+    gdsdeploy("provision", lab.fleet_path, "--limit", "gpu1", "--check", "--diff")
+    after = lab.host("gpu1").ssh(["sudo", "find", "/etc/gdsdeploy", "/usr/lib/gdsdeploy", "/etc/cufile.json"], ok=(1,))
+    assert after.stdout == ""
+
+
+def test_the_host_was_rebooted_into_the_locked_kernel(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+    assert boot_id(lab) != provisioned["boot"]
+    assert lab.host("gpu1").ssh(["uname", "-r"]).stdout.strip() == locked.kernel.release
+
+
+def test_the_real_modules_are_loaded(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+    host = lab.host("gpu1")
+    assert locked.driver.version in host.ssh(["cat", "/proc/driver/nvidia/version"]).stdout
+    assert locked.nvidia_fs is not None
+    assert host.ssh(["cat", "/sys/module/nvidia_fs/version"]).stdout.strip() == locked.nvidia_fs.version
+    assert host.ssh(["test", "-c", "/dev/nvidia-fs0"]).status == 0
+
+
+def test_the_host_needed_no_compiler(lab: Lab, provisioned: dict[str, Any]) -> None:
+    assert lab.host("gpu1").ssh(["sh", "-c", "command -v gcc make dkms"], ok=(1, 127)).stdout == ""
+
+
+def test_every_check_passes(lab: Lab, provisioned: dict[str, Any], tmp_path: Path) -> None:
+    files = ["--junit", tmp_path / "r.xml", "--html", tmp_path / "r.html"]
+    report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", *files).stdout)
+    (host,) = report["hosts"]
+    assert {finding["verdict"] for finding in host["findings"]} == {"pass"}
+    path = next(f for f in host["findings"] if f["check"] == "storage.path:/mnt/nvme")
+    assert "compat" in path["found"]
+    suite = ET.parse(tmp_path / "r.xml").getroot()
+    assert len(list(suite.iter("testcase"))) == len(host["findings"])
+    assert "<script src" not in (tmp_path / "r.html").read_text()
+
+
+def test_the_same_checks_as_a_testinfra_suite(lab: Lab, provisioned: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/host", "--hosts=ssh://gpu1", f"--ssh-config={lab.ssh_config}"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+
+
+def test_the_host_can_be_asked_without_a_controller(lab: Lab, provisioned: dict[str, Any]) -> None:
+    argv = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", "validate", "--json"]
+    assert json.loads(lab.host("gpu1").ssh(argv).stdout)["verdict"] == "pass"
+
+
+def test_nothing_else_can_move_the_driver(lab: Lab, provisioned: dict[str, Any]) -> None:
+    host = lab.host("gpu1")
+    upgrade = host.ssh(["sudo", "apt-get", "--simulate", "dist-upgrade"]).stdout
+    assert not [line for line in upgrade.splitlines() if line.startswith("Inst") and "nvidia" in line]
+    refused = host.ssh(["sudo", "apt-get", "--simulate", "install", "nvidia-driver"], ok=(100,))
+    assert "no installation candidate" in refused.stdout + refused.stderr
+
+
+def test_a_second_provision_changes_nothing(lab: Lab, provisioned: dict[str, Any]) -> None:
+    booted = boot_id(lab)
+    hosts = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)["hosts"]
+    assert {name: value["changed"] for name, value in hosts.items()} == {"build1": [], "gpu1": []}
+    assert boot_id(lab) == booted
+
+
+def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
+    lab: Lab, locked: Target, provisioned: dict[str, Any], tmp_path: Path
+) -> None:
+    wrong = build_against_another_driver(lab, locked, tmp_path)
+    host = lab.host("gpu1")
+    installed = host.ssh(["modinfo", "-n", "nvidia-fs"]).stdout.strip()
+    assert installed.endswith("/nvidia-fs.ko.xz")
+    script = f"cat > {installed} && depmod -a && rmmod nvidia_fs && modprobe nvidia-fs"
+    host.ssh(["sudo", "sh", "-c", script], input=wrong.read_bytes())
+    # The kernel takes it: the symbol versions are equal, so only the record inside the module tells.
+    assert locked.nvidia_fs is not None
+    assert host.ssh(["cat", "/sys/module/nvidia_fs/version"]).stdout.strip() == locked.nvidia_fs.version
+    findings = validated(lab, status=30)
+    failed = {name for name, finding in findings.items() if finding["verdict"] == "fail"}
+    assert failed == {"nvidia-fs.driver-tree"}
+    assert "535" in findings["nvidia-fs.driver-tree"]["found"]
+    assert findings["nvidia-fs.driver-tree"]["hint"]
+
+    hosts = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)["hosts"]
+    assert any("gds_modules" in change for change in hosts["gpu1"]["changed"])
+    validated(lab, status=0)
+
+
+#: Fetches the open driver of the release before from the same archive, unpacks it, and builds nvidia-fs against it.
+OTHER_DRIVER = r"""
+set -eu
+rm -rf /tmp/other; mkdir -p /tmp/other/lists/partial; cd /tmp/other
+uri=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources | head -n 1)
+echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri bookworm contrib" > sources.list
+apt="-o Dir::Etc::sourcelist=$PWD/sources.list -o Dir::Etc::sourceparts=/dev/null
+     -o Dir::Etc::preferencesparts=/dev/null -o Dir::State::lists=$PWD/lists -o APT::Sandbox::User=root"
+apt-get -qq $apt update
+version=$(apt-cache $apt madison nvidia-open-kernel-dkms | head -n 1 | cut -d'|' -f2 | tr -d ' ')
+apt-get -qq $apt download "nvidia-open-kernel-dkms=$version"
+dpkg-deb --extract nvidia-open-kernel-dkms_*.deb tree
+python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod build nvidia-fs --ahead --kernel "$1" --source "$2" \
+    --driver-tree "$(echo tree/usr/src/nvidia-current-open-*)" --driver-version "${version%-*}" \\
+    --output nvidia-fs.ko >&2
+xz --check=crc32 --stdout nvidia-fs.ko
+"""
+
+
+def build_against_another_driver(lab: Lab, locked: Target, tmp_path: Path) -> Path:
+    """nvidia-fs for the locked kernel, built on the builder against the driver of the release before."""
+    assert locked.nvidia_fs is not None
+    builder = lab.host("build1")
+    module = tmp_path / "nvidia-fs.ko.xz"
+    argv = [
+        "ssh",
+        "-F",
+        lab.ssh_config,
+        builder.name,
+        "sudo",
+        "sh",
+        "-s",
+        locked.kernel.release,
+        locked.nvidia_fs.source_tree,
+    ]
+    done = subprocess.run(argv, input=OTHER_DRIVER.encode(), capture_output=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr.decode()
+    module.write_bytes(done.stdout)
+    return module
