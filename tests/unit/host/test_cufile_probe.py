@@ -1,0 +1,141 @@
+"""The children that ask libcufile: what they hand on, and that no library can hold them up.
+
+What the real library answers is recorded in tests/evidence/cufile-open; here stand-ins do what one can do to a program.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import cufile_probe
+from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.facts import Unknown
+from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, cufile_facts
+from gdsdeploy.host.facts.document import Document
+
+HEAD = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+typedef struct { int err; int cu_err; } Error;
+static const char *get(const char *name) { const char *value = getenv(name); return value ? value : "-"; }
+"""
+#: Reads what the control lays over it, as the real one does, before it does ``then``.
+READS = """
+Error cuFileDriverOpen(void) {
+    FILE *file = fopen(get("CUFILE_ENV_PATH_JSON"), "r");
+    if (file) {
+        printf(" failed to load user config: %%s Invalid argument\\n", get("CUFILE_ENV_PATH_JSON"));
+        return (Error){-22, 0};
+    }
+    %s
+}
+"""
+
+
+def library(folder: Path, source: str) -> str:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "a C compiler is needed"
+    (folder / "lib.c").write_text(HEAD + source)
+    path = folder / "libcufile.so.1.2.3"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, folder / "lib.c"], check=True)
+    return str(path)
+
+
+def probed(monkeypatch: pytest.MonkeyPatch, name: str, config: str = "/etc/cufile.json") -> dict[str, Any]:
+    monkeypatch.setattr(cufile_probe, "LIBRARIES", (name,))
+    recorder = Recorder()
+    cufile_probe.probe(recorder.command, recorder.document["commands"], config)
+    return {"commands": recorder.document["commands"]}
+
+
+def test_an_accepted_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = probed(monkeypatch, library(tmp_path, READS % "return (Error){0, 0};"))
+    facts = cufile_facts(Document(document))
+    assert (facts.acceptance, facts.library) == (ACCEPTED, "1.2.3")
+    assert not isinstance(facts.opened, Unknown)
+    assert (facts.opened.error, facts.opened.hung) == (0, False)
+
+
+def test_a_library_that_spins_is_ended_and_what_it_said_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cufile_probe, "TIMEOUT", 1.0)
+    begin = time.monotonic()
+    source = READS % 'printf("said without a line end"); fprintf(stderr, "and here"); for (;;) {}'
+    document = probed(monkeypatch, library(tmp_path, source))
+    assert time.monotonic() - begin < 10
+    run = document["commands"]["cufile-open"]
+    assert run["status"] == 124
+    assert "said without a line end" in run["stdout"]
+    assert "and here" in run["stderr"]
+    assert cufile_facts(Document(document)).acceptance == ACCEPTED
+
+
+def test_a_library_that_aborts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = probed(monkeypatch, library(tmp_path, READS % 'fprintf(stderr, "terminate: LargestUInt\\n"); abort();'))
+    assert cufile_facts(Document(document)).acceptance == REJECTED
+    document = probed(monkeypatch, library(tmp_path, READS % "abort();"))
+    acceptance = cufile_facts(Document(document)).acceptance
+    assert isinstance(acceptance, Unknown)
+    assert acceptance.reason.startswith("libcufile died")
+
+
+def test_a_library_that_never_reads_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = probed(monkeypatch, library(tmp_path, "Error cuFileDriverOpen(void) { return (Error){5033, 0}; }"))
+    acceptance = cufile_facts(Document(document)).acceptance
+    assert isinstance(acceptance, Unknown)
+    assert "stops before it reads its configuration" in acceptance.reason
+
+
+def test_variables_of_the_caller_do_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUFILE_FORCE_COMPAT_MODE", "true")
+    monkeypatch.setenv("CUFILE_ENV_PATH_JSON", "/etc/hostname")
+    source = """
+    Error cuFileDriverOpen(void) {
+        char here[4096];
+        FILE *log = fopen(get("CUFILE_LOGFILE_PATH"), "w");
+        fputs("a line of the log\\n", log);
+        fclose(log);
+        printf("%s %s %s\\n", get("CUFILE_FORCE_COMPAT_MODE"), get("CUFILE_ENV_PATH_JSON"), getcwd(here, sizeof here));
+        return (Error){0, 0};
+    }
+    """
+    commands = probed(monkeypatch, library(tmp_path, source))["commands"]
+    said = {name: run["stdout"].splitlines()[1].split() for name, run in commands.items()}
+    assert said["cufile-open"][:2] == ["-", "-"]
+    assert said["cufile-open-control"][1].endswith("/broken.json")
+    for name, run in commands.items():
+        assert run["log"] == "a line of the log\n"
+        folder = Path(said[name][2])
+        assert folder.name == name
+        assert not folder.exists(), "its folder is gone with it"
+    assert not list(tmp_path.glob("cufile.log"))
+
+
+def test_a_configuration_elsewhere_is_laid_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = 'Error cuFileDriverOpen(void) { printf("%s\\n", get("CUFILE_ENV_PATH_JSON")); return (Error){0, 0}; }'
+    commands = probed(monkeypatch, library(tmp_path, source), "/opt/cufile.json")["commands"]
+    assert "/opt/cufile.json" in commands["cufile-open"]["stdout"]
+
+
+def test_no_library_and_one_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (str(tmp_path / "none.so"), library(tmp_path, "int x;")):
+        facts = cufile_facts(Document(probed(monkeypatch, name)))
+        assert isinstance(facts.acceptance, Unknown)
+        assert isinstance(facts.opened, Unknown)
+
+
+def test_the_end_of_a_long_log_begins_with_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("first line\nsecond line\nthird line\n")
+    assert cufile_probe.tail(str(log), 16) == "third line\n"
+    assert cufile_probe.tail(str(log), 1000).startswith("first")
+    assert cufile_probe.tail(str(tmp_path / "none"), 10) == ""
