@@ -12,7 +12,7 @@ demo: setup
 	$(BIN)/gdsdeploy lab demo --yes
 
 test: setup
-	$(BIN)/gdsdeploy lab setup --yes
+	$(BIN)/python -m tests.packages
 	$(BIN)/python -m pytest $(TESTS)
 
 setup: $(VENV)/.complete

@@ -40,9 +40,9 @@ class Outcome:
 def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequence[str]) -> list[str]:
     """The command line: our inventory and limit, then the user's own flags as they are.
 
-    ansible-playbook is the one installed beside the Python that runs us, whatever PATH says.
+    ansible-playbook is the one that the Python that runs us has, whatever PATH says.
     """
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), "--inventory", str(inventory)]
+    command = [sys.executable, "-m", "ansible", "playbook", "--inventory", str(inventory)]
     if limit:
         command += ["--limit", ",".join(limit)]
     return [*command, *extra, str(resources.playbook(playbook))]

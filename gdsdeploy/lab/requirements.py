@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,13 +39,13 @@ _VM = (
 _LIGHT = (Requirement("systemd-nspawn", "systemd-container", "runs the light hosts"),)
 
 
-def missing(*, vms: bool, lights: bool) -> list[Requirement]:
-    """What this machine lacks for a lab with these kinds of hosts."""
-    wanted = _ALWAYS + (_VM if vms else ()) + (_LIGHT if lights else ())
+def missing(*, vms: bool, lights: bool, also: Sequence[Requirement] = ()) -> list[Requirement]:
+    """What this machine lacks for a lab with these kinds of hosts, and of what is wanted beside it."""
+    wanted = (*_ALWAYS, *(_VM if vms else ()), *(_LIGHT if lights else ()), *also)
     return [needed for needed in wanted if not _present(needed.program)]
 
 
-def ensure(*, vms: bool, lights: bool, confirm: Callable[[str], bool]) -> None:
+def ensure(*, vms: bool, lights: bool, confirm: Callable[[str], bool], also: Sequence[Requirement] = ()) -> None:
     """Install what is missing, after saying so and asking through ``confirm`` (called with the question).
 
     Raises LabUnavailable when this machine has no apt-get, has no way to become root, or the answer is no.
@@ -58,7 +58,7 @@ def ensure(*, vms: bool, lights: bool, confirm: Callable[[str], bool]) -> None:
                 "the lab needs root for some steps (base systems, light hosts), and sudo is not installed",
                 hint="Run as root, or install sudo and allow this user to use it.",
             ) from error
-    lacking = missing(vms=vms, lights=lights)
+    lacking = missing(vms=vms, lights=lights, also=also)
     if lacking:
         _install(lacking, confirm)
     if os.geteuid() != 0:
@@ -74,7 +74,7 @@ def _install(lacking: list[Requirement], confirm: Callable[[str], bool]) -> None
             f"this machine lacks programs that the lab needs, and has no apt-get to install them:\n{listing}",
             hint="Install them with this system's package manager, or run the lab on a Debian machine.",
         )
-    console.say(f"The lab needs packages that are not installed on this machine:\n{listing}")
+    console.say(f"These packages are needed and not installed on this machine:\n{listing}")
     if not confirm(f"Install {', '.join(packages)} with apt-get?"):
         raise LabUnavailable("the lab's packages were not installed", hint=f"apt-get install {' '.join(packages)}")
     apt = run.as_root(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])

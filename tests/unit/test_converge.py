@@ -19,7 +19,7 @@ def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
         "provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]
     )
     assert found == [
-        str(Path(sys.executable).parent / "ansible-playbook"),
+        sys.executable, "-m", "ansible", "playbook",
         "--inventory", "/s/inventory.yml", "--limit", "gpu1,gpu2", "--check", "--diff", "-vv",
         str(resources.playbook("provision")),
     ]  # fmt: skip

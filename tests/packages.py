@@ -1,0 +1,38 @@
+"""Programs that the tests start, and Debian's packages that have them.
+
+``python -m tests.packages`` installs what is missing, and says so before it does, as the lab does for its own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gdsdeploy import console
+from gdsdeploy.errors import GdsError
+from gdsdeploy.lab import requirements
+from gdsdeploy.lab.requirements import Requirement
+
+WANTED = (
+    Requirement("gpg", "gnupg", "signs the repositories that tests serve"),
+    Requirement("gpgv", "gpgv", "verifies repository indices"),
+    Requirement("/usr/sbin/sshd", "openssh-server", "answers the tests of the transport"),
+    Requirement("sudo", "sudo", "is what those tests become root with"),
+    Requirement("depmod", "kmod", "is what the order of modules is compared with"),
+    Requirement("ps", "procps", "lists processes"),
+    Requirement("xz", "xz-utils", "compresses modules"),
+    Requirement("zstd", "zstd", "compresses modules"),
+)
+
+
+def main() -> int:
+    """Install what tests and lab lack; return the exit status."""
+    try:
+        requirements.ensure(vms=True, lights=True, also=WANTED, confirm=lambda _: True)
+    except GdsError as error:
+        console.error(error.message, error.hint)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
