@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
 import yaml
 
-from gdsdeploy import converge, hostapp, transport
+from gdsdeploy import converge, folders, hostapp, transport
 from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError
 from gdsdeploy.expect import expectation
@@ -57,7 +56,7 @@ def provision(
     for name, error in refused.items():
         progress(f"  {name}: refused: {error.message.splitlines()[0]}")
     reachable = [name for name in names if name not in refused]
-    work = Path(platformdirs.user_state_dir("gdsdeploy")) / "runs"
+    work = folders.state() / "runs"
     log = work / f"{playbook}-{time.strftime('%Y%m%dT%H%M%S')}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
@@ -81,7 +80,7 @@ def first_contact(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> dict[s
 
 def _sources(fleet: Fleet, lock: Lock, fleet_dir: Path) -> Sources:
     """Write what the run hands over to the controller's cache and render what it says."""
-    cache = Path(platformdirs.user_cache_dir("gdsdeploy"))
+    cache = folders.cache()
     modules = cache / "modules"
     modules.mkdir(parents=True, exist_ok=True)
     program = cache / "gdsdeploy-host.pyz"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -12,9 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
-from gdsdeploy import errors
+from gdsdeploy import errors, folders
 from gdsdeploy.lab import files, guest, ssh
 from gdsdeploy.lab.host import Host, Record
 from gdsdeploy.lab.nspawn import LightHost
@@ -28,14 +25,12 @@ STATE_VERSION = 1
 
 def labs_directory() -> Path:
     """Where labs live: GDSDEPLOY_STATE_DIR/lab, or the user's state folder."""
-    override = os.environ.get("GDSDEPLOY_STATE_DIR")
-    return Path(override or platformdirs.user_state_dir("gdsdeploy")).absolute() / "lab"
+    return folders.state() / "lab"
 
 
 def cache_directory() -> Path:
     """Where base systems and built stand-ins are kept: GDSDEPLOY_CACHE_DIR/lab, or the user's cache folder."""
-    override = os.environ.get("GDSDEPLOY_CACHE_DIR")
-    return Path(override or platformdirs.user_cache_dir("gdsdeploy")).absolute() / "lab"
+    return folders.cache() / "lab"
 
 
 class Lab:

@@ -23,8 +23,8 @@ from urllib.parse import unquote, urlsplit
 
 import certifi
 import httpx
-import platformdirs
 
+from gdsdeploy import folders
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.run import run
 
@@ -44,8 +44,7 @@ class NotThere(Exception):
 
 def cache_dir() -> Path:
     """Where fetched files are kept: ``$GDSDEPLOY_CACHE_DIR/repo`` or the user's cache folder."""
-    parent = os.environ.get("GDSDEPLOY_CACHE_DIR") or platformdirs.user_cache_dir("gdsdeploy")
-    return Path(parent) / "repo"
+    return folders.cache() / "repo"
 
 
 class Fetcher:
