@@ -25,8 +25,8 @@ $(VENV)/.complete: pyproject.toml requirements-dev.lock
 	    { echo "error: this Python cannot make virtual environments. On Debian: sudo apt-get install python3-venv" >&2; exit 4; }
 	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 500 MB, a minute or two)"
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --requirement requirements-dev.lock
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 # Resolves the development set anew.
