@@ -10,10 +10,10 @@ something could not be told; the ids of such findings end in ``-unknown``.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from . import driver as drivers
+from .driver import Expected
 from .errors import ElfError
 from .kernel import Kernel
 from .module import Module
@@ -29,19 +29,6 @@ _NAMED = 6
 
 Finding = Dict[str, str]
 Result = Dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the lock says; empty where it says nothing."""
-
-    driver_version: str = ""
-    #: ``open`` or ``proprietary``
-    driver_flavour: str = ""
-    #: ``sha256:…`` as ``tree.digest`` gives it
-    tree_digest: str = ""
-    #: whether nvidia-peermem has to work; without it a stub is no fault
-    peermem: bool = False
 
 
 def audit(

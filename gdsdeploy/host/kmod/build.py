@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
 from . import driver as drivers
-from .audit import Expected, Result, audit
+from .audit import Result, audit
+from .driver import Expected
 from .elf import Elf
 from .errors import BuildError, KernelError, TreeError
 from .kbuild import Log, check_headers, first_error, make_modules

@@ -14,8 +14,9 @@ import sys
 from typing import Any, Callable, List, Optional
 
 from . import pack, tree
-from .audit import Expected, Result, audit, failed, undecided
+from .audit import Result, audit, failed, undecided
 from .build import Job, build_nvidia_fs
+from .driver import Expected
 from .errors import KmodError, guarded
 from .kbuild import cores
 from .kernel import Kernel

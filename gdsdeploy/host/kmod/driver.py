@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from .depmod import Choice
 from .errors import ElfError
 from .kernel import Kernel
 from .module import Module, name_of
-
-if TYPE_CHECKING:
-    from .audit import Expected
 
 #: Debian installs nvidia.ko as nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-535.ko, and so on; what the
 #: file is called inside says which module it is.
@@ -21,6 +19,19 @@ _FILE = re.compile(r"nvidia(_current|_tesla|_legacy)?(_\d+[a-z]*)?(_open)?(_uvm|
 PARTS = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
 _PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 _OPEN = ("Dual MIT/GPL", "Dual BSD/GPL", "GPL", "GPL v2")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the lock says; empty where it says nothing."""
+
+    driver_version: str = ""
+    #: ``open`` or ``proprietary``
+    driver_flavour: str = ""
+    #: ``sha256:…`` as ``tree.digest`` gives it
+    tree_digest: str = ""
+    #: whether nvidia-peermem has to work; without it a stub is no fault
+    peermem: bool = False
 
 
 class Place(NamedTuple):

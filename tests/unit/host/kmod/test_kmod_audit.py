@@ -8,7 +8,8 @@ import pytest
 from kmod_elf import SIGNATURE
 from kmod_root import KERNEL_EXPORTS, P2P, PROVENANCE, RELEASE, TREE, VERSION, Root
 
-from gdsdeploy.host.kmod.audit import Expected, audit, failed, undecided
+from gdsdeploy.host.kmod.audit import audit, failed, undecided
+from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.errors import KernelError
 from gdsdeploy.host.kmod.kernel import Kernel, releases
 from gdsdeploy.host.kmod.symvers import Export
