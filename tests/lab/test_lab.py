@@ -1,0 +1,230 @@
+"""The lab's hosts are what they say they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import lab as labs
+from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, LabUnavailable, ProgramFailed
+from gdsdeploy.lab import Host, Lab, archive, files, guest, images, lifecycle, ssh, standin, state
+
+pytestmark = pytest.mark.lab
+
+
+def out(host: Host, script: str, ok: tuple[int, ...] = (0,)) -> str:
+    return host.ssh(["sh", "-c", script], ok=ok).stdout.strip()
+
+
+def boot_id(host: Host) -> str:
+    return out(host, "cat /proc/sys/kernel/random/boot_id")
+
+
+def wait_for_another_boot(host: Host, before: str) -> None:
+    """Return once the host answers in another boot; the old one may still answer, or die under the login."""
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        host.wait_ssh(400)
+        try:
+            if boot_id(host) != before:
+                return
+        except (HostUnreachable, ProgramFailed):
+            continue
+        time.sleep(1)
+    pytest.fail("the host did not boot again")
+
+
+def test_vm_runs_debians_newest_kernel_under_systemd(vm: Host) -> None:
+    release = out(vm, "uname -r")
+    assert release.endswith("+deb13-amd64")
+    assert out(vm, f"dpkg-query -W -f '${{Status}}' linux-image-{release}") == "install ok installed"
+    assert out(vm, "dpkg-query -W -f '${Depends}' linux-image-amd64").startswith(f"linux-image-{release} ")
+    assert out(vm, "systemctl is-system-running --wait", ok=(0, 1)) == "running"
+    assert out(vm, "cat /proc/1/comm") == "systemd"
+
+
+def test_vm_is_a_host_of_its_own(vm: Host, light: Host) -> None:
+    for host in (vm, light):
+        assert out(host, "hostname") == host.name
+        assert out(host, "id -un; sudo id -un").split() == ["admin", "root"]
+    assert out(vm, "cat /etc/machine-id") != out(light, "cat /etc/machine-id")
+    assert len(out(vm, "cat /etc/machine-id")) == 32
+    keys = [out(host, "cut -d' ' -f2 /etc/ssh/ssh_host_ed25519_key.pub") for host in (vm, light)]
+    assert keys[0] != keys[1]
+    assert out(vm, "ls /etc/ssh/ssh_host_*_key").splitlines() == ["/etc/ssh/ssh_host_ed25519_key"]
+
+
+def test_wrong_host_key_is_refused(lab: Lab, vm: Host, light: Host, tmp_path: Path) -> None:
+    keys = {vm.port: lab.host_key(light.name)[1]}
+    ssh.make_key(tmp_path / "id_ed25519", "unused")
+    files.write(tmp_path / "known_hosts", ssh.known_hosts(keys))
+    text = ssh.config(tmp_path, guest.USER, {vm.name: vm.port}).replace(f"{tmp_path}/id_ed25519", str(lab.key))
+    files.write(tmp_path / "ssh_config", text)
+    with pytest.raises(HostKeyMismatch, match=vm.name):
+        ssh.execute(tmp_path / "ssh_config", vm.name, ["true"])
+    files.write(tmp_path / "known_hosts", ssh.known_hosts({vm.port: lab.host_key(vm.name)[1]}))
+    ssh.execute(tmp_path / "ssh_config", vm.name, ["true"])
+
+
+def test_nvme_disk_is_mounted_with_the_option_that_gds_asks_for(vm: Host) -> None:
+    source, kind, options = out(vm, "findmnt -n -o SOURCE,FSTYPE,OPTIONS /mnt/nvme").split()
+    assert (source, kind) == ("/dev/nvme0n1", "ext4")
+    assert "data=ordered" in out(vm, "grep /mnt/nvme /etc/fstab")
+    assert "data=" not in options.replace("data=ordered", "")
+    assert out(vm, "cat /sys/block/nvme0n1/device/serial") == "lab-gpu1"
+
+
+def test_soft_roce_is_there(vm: Host) -> None:
+    out(vm, "systemctl is-system-running --wait", ok=(0, 1))
+    assert "rxe0/1 state ACTIVE" in out(vm, "rdma link")
+
+
+def test_apt_is_as_on_any_debian_host_and_works(vm: Host, light: Host) -> None:
+    for host in (vm, light):
+        assert (
+            out(host, "ls /etc/apt/sources.list.d; ls /etc/apt/sources.list 2>/dev/null", ok=(2,)) == "debian.sources"
+        )
+        assert "Components: main\n" in out(host, "cat /etc/apt/sources.list.d/debian.sources")
+    assert "Packages" in out(light, "sudo apt-get update && apt-cache policy linux-headers-amd64")
+
+
+def test_reboot_is_real_and_grub_boots_the_entry_asked_for_once(vm: Host) -> None:
+    before, process = boot_id(vm), vm.process()
+    release = out(vm, "uname -r")
+    entry = out(vm, f'sudo grep -o "gnulinux-{release}-advanced-[^\']*" /boot/grub/grub.cfg').splitlines()[0]
+    submenu = out(vm, 'sudo grep -o "gnulinux-advanced-[^\']*" /boot/grub/grub.cfg').splitlines()[0]
+    # It starts the default's kernel, so a mark on its command line is what tells the two apart.
+    vm.ssh(["sudo", "sed", "-i", f"/{entry}/,/initrd/ s/ ro / ro lab.entry=advanced /", "/boot/grub/grub.cfg"])
+    vm.ssh(["sudo", "grub-reboot", f"{submenu}>{entry}"])
+    vm.ssh(["sudo", "systemctl", "reboot"], ok=(0, 255))
+    wait_for_another_boot(vm, before)
+    assert vm.process() == process, "the machine stayed, its kernel started anew"
+    assert "lab.entry=advanced" in out(vm, "cat /proc/cmdline")
+    assert "next_entry=gnu" not in out(vm, "sudo grub-editenv list"), "once means once"
+    assert out(vm, "hostname") == "gpu1"
+
+
+def test_stand_in_for_a_gpu_comes_goes_and_is_there_after_a_power_cycle(lab: Lab, vm: Host) -> None:
+    release = out(vm, "uname -r")
+    labs.plug(lab, vm, release)
+    assert "0680: 10de:22a3" in out(vm, "lspci -n")
+    out(vm, "sudo rmmod gds_lab_gpu")
+    assert "10de:" not in out(vm, "lspci -n")
+    before, process = boot_id(vm), vm.process()
+    out(vm, "echo kept > kept; sync")
+    vm.power_cycle()
+    wait_for_another_boot(vm, before)
+    assert vm.process() != process
+    assert out(vm, "cat kept") == "kept", "what was written to disk survives a crash"
+    assert "0680: 10de:22a3" in out(vm, "lspci -n")
+    assert out(vm, "systemctl is-active lab-gpu.service") == "active"
+    assert not out(vm, "sudo dmesg | grep -E 'BUG|WARNING:|Call Trace|EXT4-fs error'", ok=(0, 1))
+
+
+def test_kernel_that_the_archive_lacks_is_one_error(lab: Lab) -> None:
+    with pytest.raises(LabUnavailable) as caught:
+        standin.build(lab.release, standin.Kernel("6.12.0+deb13-amd64", "6.12.0-0"))
+    assert "linux-headers-6.12.0+deb13-amd64" in caught.value.message
+    assert not list(state.cache_directory().glob("standin-6.12.0+deb13-amd64*"))
+
+
+def test_light_host_is_a_debian_system_of_the_same_release(lab: Lab, vm: Host, light: Host) -> None:
+    assert out(light, "cat /etc/debian_version") == out(vm, "cat /etc/debian_version")
+    assert light.runtime == "systemd-nspawn"
+    assert out(light, "cat /proc/1/comm") == "systemd"
+    assert out(light, "systemctl is-system-running --wait", ok=(0, 1)) == "running"
+    assert out(light, "uname -r") == os.uname().release
+
+
+def test_second_up_changes_nothing(lab: Lab, vm: Host, light: Host) -> None:
+    before = [(host.name, host.process(), boot_id(host)) for host in lab.hosts()]
+    files_before = {path: path.read_bytes() for path in lab.directory.glob("*") if path.is_file()}
+    begin = time.monotonic()
+    again = labs.up(lab.name, vms=1, lights=1)
+    assert time.monotonic() - begin < 5
+    assert [(host.name, host.process(), boot_id(host)) for host in again.hosts()] == before
+    assert {path: path.read_bytes() for path in lab.directory.glob("*") if path.is_file()} == files_before
+
+
+def traces(lab: Lab) -> dict[str, list[str]]:
+    """All that a lab has on this machine, outside its cache."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    where = str(lab.directory)
+    return {
+        "processes": [line for line in listed.splitlines() if where in line],
+        "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if where in line],
+        "files": [str(path) for path in (lab.directory, lab.directory.with_name(f".{lab.name}.lock")) if path.exists()],
+    }
+
+
+@pytest.mark.parametrize("runtime", ["systemd-nspawn", "namespace"])
+def test_down_leaves_nothing(lab: Lab, runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_LAB_LIGHT", runtime)
+    second = labs.up(f"test-{os.getpid()}-{runtime[:4]}", vms=0, lights=1)
+    (host,) = second.hosts()
+    assert host.runtime == runtime
+    assert out(host, "cat /proc/1/comm") == ("systemd" if runtime == "systemd-nspawn" else "sshd")
+    assert out(host, "sudo apt-get update >/dev/null && hostname") == "build1"
+    assert out(host, "command -v cc gcc make dkms", ok=(0, 1, 127)) == "", "a bare host has no compiler"
+    assert host.port not in [other.port for other in lab.hosts()]
+    assert len(traces(second)["processes"]) >= 1
+    assert traces(second)["mounts"] == [], "mounts are the host's own, never the controller's"
+    labs.down(second)
+    assert traces(second) == {"processes": [], "mounts": [], "files": []}
+    assert all(other.running() for other in lab.hosts())
+
+
+def test_host_that_was_started_but_not_recorded_is_found(lab: Lab) -> None:
+    second = labs.up(f"test-{os.getpid()}-lost", vms=0, lights=1)
+    (host,) = second.hosts()
+    (host.directory / "process.json").unlink()
+    assert host.running()
+    labs.down(second)
+    assert traces(second) == {"processes": [], "mounts": [], "files": []}
+
+
+def test_stopped_host_is_started_again_with_all_it_had(lab: Lab, light: Host) -> None:
+    out(light, "echo kept > kept; sudo touch /etc/kept")
+    light.stop()
+    assert not light.running()
+    lifecycle.up(lab.name, vms=1, lights=1)
+    assert out(light, "cat kept; ls /etc/kept").split() == ["kept", "/etc/kept"]
+
+
+def test_interrupted_base_is_discarded_with_all_that_made_it(lab: Lab, tmp_path: Path) -> None:
+    """Kill the making of a base system in the middle, by Ctrl-C to its process group, as a terminal does."""
+    program = (
+        "import sys; from pathlib import Path; from gdsdeploy.lab import archive, guest, images\n"
+        "images.light_base(Path(sys.argv[1]), guest.release('trixie'), archive.controller_archive())\n"
+    )
+    cache = tmp_path / "cache"
+    making = subprocess.Popen(
+        [sys.executable, "-c", program, str(cache)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("*.tmp-*/root/etc")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert list(cache.glob("*.tmp-*/root/etc")), "the base was never begun"
+    os.killpg(making.pid, 2)
+    assert making.wait(60) != 0
+    assert list(cache.iterdir()) == []
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(cache) not in listed
+    assert str(cache) not in Path("/proc/self/mounts").read_text()
+
+
+def test_killed_making_of_a_base_is_cleared_away_by_the_next(lab: Lab, tmp_path: Path) -> None:
+    mine = archive.controller_archive()
+    name = images.entry_name(guest.release("trixie"), mine, "light")
+    (tmp_path / f"{name}.tmp-dead" / "root" / "etc").mkdir(parents=True)
+    images.light_base(tmp_path, guest.release("trixie"), mine)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "root/usr/sbin/sshd").exists()

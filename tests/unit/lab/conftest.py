@@ -1,0 +1,29 @@
+"""Labs below a temporary folder, and an archive that is nobody's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.lab.archive import DEBIAN_KEYRING, Archive
+
+
+@pytest.fixture
+def mirror() -> Archive:
+    return Archive(
+        uri="http://mirror.example/debian",
+        security_uri="http://mirror.example/debian-security",
+        keyring=DEBIAN_KEYRING,
+        proxy={},
+        options={"Acquire::Check-Valid-Until": "false"},
+        ca_bundle=None,
+    )
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """State and cache folders of their own."""
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path

@@ -1,0 +1,77 @@
+"""The lab's command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gdsdeploy.cli import lab as cli
+from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.lab.state import Lab
+
+
+@pytest.fixture
+def lab(home: Path) -> Lab:
+    made = Lab("dev")
+    made.write({"release": "trixie", "hosts": [], "accelerator": "kvm"})
+    made.add_hosts("light", 1, Path("/c/light/root"))
+    made.add_hosts("vm", 1, Path("/c/vm/disk.qcow2"))
+    return made
+
+
+def test_list(lab: Lab) -> None:
+    build1, gpu1 = lab.hosts()
+    done = CliRunner().invoke(cli.command, ["list"])
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["dev", "(trixie)", str(lab.fleet_path)],
+        ["build1", "light", "systemd-nspawn", str(build1.port), "stopped"],
+        ["gpu1", "vm", "kvm", str(gpu1.port), "stopped"],
+    ]
+
+
+def test_list_as_json(lab: Lab) -> None:
+    (only,) = json.loads(CliRunner().invoke(cli.command, ["list", "--json"]).stdout)
+    assert (only["name"], only["release"], only["fleet"]) == ("dev", "trixie", str(lab.fleet_path))
+    assert [(host["name"], host["kind"], host["running"]) for host in only["hosts"]] == [
+        ("build1", "light", False),
+        ("gpu1", "vm", False),
+    ]
+
+
+def test_list_of_nothing_is_valid_json(home: Path) -> None:
+    assert json.loads(CliRunner().invoke(cli.command, ["list", "--json"]).stdout) == []
+
+
+def test_ssh_becomes_the_client(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr(cli.run, "become", lambda argv, doing: became.append(argv))
+    for words in ([], ["--", "uname", "-r"], ["--", "dmesg | tail"]):
+        assert CliRunner().invoke(cli.command, ["ssh", "--lab", "dev", "gpu1", *words]).exit_code == 0
+    begin = ["ssh", "-F", str(lab.ssh_config), "gpu1"]
+    assert became == [begin, [*begin, "--", "uname -r"], [*begin, "--", "sh -c 'dmesg | tail'"]]
+
+
+def test_ssh_to_an_unknown_host_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.run, "become", lambda argv, doing: pytest.fail("connected"))
+    done = CliRunner().invoke(cli.command, ["ssh", "--lab", "dev", "gpu9"])
+    assert isinstance(done.exception, LabUnavailable)
+
+
+def test_question_without_a_terminal_names_the_option(home: Path) -> None:
+    with pytest.raises(LabUnavailable) as caught:
+        cli.confirm("Install qemu?")
+    assert "--yes" in str(caught.value.hint)
+
+
+def test_version_without_kernel_is_a_usage_error(lab: Lab) -> None:
+    done = CliRunner().invoke(cli.command, ["plug", "--lab", "dev", "--version", "6.12.94-1"])
+    assert done.exit_code == 2
+
+
+def test_down_of_nothing_says_so(home: Path) -> None:
+    done = CliRunner().invoke(cli.command, ["down", "--lab", "dev"])
+    assert done.exit_code == 0
+    assert not (home / "state").exists()

@@ -1,0 +1,103 @@
+"""Interrupted work is discarded, finished work is shared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.lab import files
+
+
+def test_interrupted_entry_is_discarded_and_made_anew(tmp_path: Path) -> None:
+    leftover = tmp_path / "base.tmp-dead"
+    (leftover / "root").mkdir(parents=True)
+
+    def interrupted(work: Path) -> None:
+        (work / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.cached(tmp_path, "base", interrupted, what="a base")
+    assert list(tmp_path.iterdir()) == [], "half an entry, an earlier one or a lock stayed"
+    entry = files.cached(tmp_path, "base", lambda work: files.write(work / "whole", "whole"), what="a base")
+    assert [path.name for path in entry.iterdir()] == ["whole"]
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+def test_entry_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def make(work: Path) -> None:
+        made.append(work)
+        time.sleep(0.3)
+
+    threads = [
+        threading.Thread(target=files.cached, args=(tmp_path, "base", make), kwargs={"what": "a base"})
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+def test_lock_excludes_and_leaves_no_file(tmp_path: Path) -> None:
+    inside = 0
+    most = 0
+
+    def work() -> None:
+        nonlocal inside, most
+        with files.locked(tmp_path / "sub" / ".lock", what="x"):
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.05)
+            inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert list((tmp_path / "sub").iterdir()) == []
+
+
+def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "lab.json"
+    files.write(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        files.write(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lab.json"]
+
+
+def test_file_is_written_with_its_permissions(tmp_path: Path) -> None:
+    files.write(tmp_path / "key", "secret", mode=0o600)
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("path", ["/", "/etc", "lab/../../etc", "other/x"])
+def test_nothing_outside_is_removed(tmp_path: Path, path: str) -> None:
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/x").touch()
+    with pytest.raises(ValueError, match="does not lie below"):
+        files.remove_tree(tmp_path / path, within=lab)
+    assert (tmp_path / "other/x").exists()
+
+
+def test_removal_does_not_follow_links(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/file").touch()
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab/link").symlink_to(tmp_path / "precious")
+    files.remove_tree(tmp_path / "lab/link", within=tmp_path / "lab")
+    files.remove_tree(tmp_path / "lab", within=tmp_path)
+    assert (tmp_path / "precious/file").exists()
+    assert not (tmp_path / "lab").exists()

@@ -1,0 +1,100 @@
+"""Light hosts: the command that becomes one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.lab import guest, nspawn
+from gdsdeploy.lab.host import Host, Record
+
+COMMON = [
+    "systemd-nspawn",
+    "--quiet",
+    "--boot",
+    "--directory=/l/dev/hosts/build1/root",
+    "--machine=gdsdeploy-dev-build1",
+    "--hostname=build1",
+    "--register=no",
+]
+REST = ["--settings=no", "--link-journal=no", "--resolv-conf=off", "--timezone=off", "--console=read-only"]
+
+
+def light(folder: Path) -> nspawn.LightHost:
+    return nspawn.LightHost(Record("build1", "light", 22001, "/c/root"), folder, folder / "ssh_config")
+
+
+def test_nspawn_where_systemd_is_not_process_1() -> None:
+    root = Path("/l/dev/hosts/build1/root")
+    assert nspawn.nspawn_argv("gdsdeploy-dev-build1", "build1", root, booted=False) == [*COMMON, "--keep-unit", *REST]
+
+
+def test_nspawn_where_systemd_is_process_1() -> None:
+    root = Path("/l/dev/hosts/build1/root")
+    assert nspawn.nspawn_argv("gdsdeploy-dev-build1", "build1", root, booted=True) == [*COMMON, *REST]
+
+
+def test_plain_namespace() -> None:
+    assert nspawn.namespace_argv("build1", Path("/l/root")) == [
+        *("unshare", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--mount", "--propagation", "private"),
+        *("sh", str(guest.data("light/namespace.sh")), "/l/root", "build1"),
+    ]
+
+
+def test_machine_is_named_after_its_lab() -> None:
+    assert light(Path("/l/dev/hosts/build1")).machine == "gdsdeploy-dev-build1"
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b", "a\\b"])
+def test_path_that_overlayfs_cannot_take_is_one_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LabUnavailable, match="overlayfs cannot take"):
+        light(tmp_path / name).create(b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[nspawn.LightHost, list[str]]:
+    """A light host that nspawn cannot run, and what was done with it."""
+    done: list[str] = []
+    host = light(tmp_path / "build1")
+    host.directory.mkdir()
+
+    def wait(self: Host, timeout: float = 0) -> None:
+        done.append(f"wait {self.runtime}")
+        if self.runtime == "systemd-nspawn":
+            raise LabUnavailable("build1 ended while starting")
+
+    def start(self: Any, argv: list[str]) -> None:
+        done.append(f"start {argv[0]}")
+
+    monkeypatch.delenv("GDSDEPLOY_LAB_LIGHT", raising=False)
+    monkeypatch.setattr(Host, "wait_ssh", wait)
+    monkeypatch.setattr(nspawn.LightHost, "_start", start)
+    monkeypatch.setattr(nspawn.LightHost, "stop", lambda self: done.append("stop"))
+    return host, done
+
+
+def test_plain_namespace_takes_over_and_stays(
+    silent: tuple[nspawn.LightHost, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    host, done = silent
+    host.start()
+    host.wait_ssh()
+    assert done == ["start systemd-nspawn", "wait systemd-nspawn", "stop", "start unshare", "wait namespace"]
+    assert host.runtime == "namespace"
+    assert "without systemd" in capsys.readouterr().err
+    done.clear()
+    host.start()
+    host.wait_ssh()
+    assert done == ["start unshare", "wait namespace"], "the trial is not made again"
+
+
+def test_nspawn_that_once_worked_is_not_given_up(silent: tuple[nspawn.LightHost, list[str]]) -> None:
+    host, done = silent
+    (host.directory / "runtime.json").write_text('{"runtime": "systemd-nspawn"}')
+    with pytest.raises(LabUnavailable):
+        host.wait_ssh()
+    assert done == ["wait systemd-nspawn"]

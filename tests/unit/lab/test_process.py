@@ -1,0 +1,95 @@
+"""Processes are known by number and start time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.lab import process
+
+
+@pytest.fixture
+def sleeper() -> process.Process:
+    started = subprocess.Popen(["sleep", "60"])
+    found = process.identify(started.pid)
+    assert found is not None
+    return found
+
+
+def test_identified_process_is_alive_until_it_is_stopped(sleeper: process.Process) -> None:
+    assert process.alive(sleeper)
+    process.stop(sleeper)
+    assert not process.alive(sleeper)
+    assert not Path(f"/proc/{sleeper.pid}").exists(), "it was reaped, not left as a zombie"
+
+
+def test_reused_number_is_not_our_process_and_is_never_signalled(sleeper: process.Process) -> None:
+    earlier = replace(sleeper, start=sleeper.start - 1)
+    assert not process.alive(earlier)
+    process.stop(earlier)
+    assert process.alive(sleeper), "stop() signalled somebody else's process"
+    process.stop(sleeper)
+
+
+def test_process_of_an_earlier_boot_is_gone(sleeper: process.Process) -> None:
+    earlier = replace(sleeper, boot="00000000-0000-0000-0000-000000000000")
+    assert not process.alive(earlier)
+    process.stop(earlier)
+    assert process.alive(sleeper)
+    process.stop(sleeper)
+
+
+def test_process_that_ignores_sigterm_is_killed() -> None:
+    program = (
+        "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    )
+    started = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert started.stdout is not None
+    started.stdout.readline()
+    found = process.identify(started.pid)
+    assert found is not None
+    begin = time.monotonic()
+    process.stop(found, grace=0.5)
+    assert not process.alive(found)
+    assert 0.4 < time.monotonic() - begin < 5
+
+
+def test_zombie_has_ended(sleeper: process.Process) -> None:
+    os.kill(sleeper.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while process.alive(sleeper) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert Path(f"/proc/{sleeper.pid}").exists(), "nobody reaped it yet"
+    assert not process.alive(sleeper)
+    assert process.identify(sleeper.pid) is None
+    os.waitpid(sleeper.pid, 0)
+
+
+def test_name_with_spaces_and_parentheses_does_not_confuse(tmp_path: Path) -> None:
+    program = tmp_path / "a) b (c"
+    program.symlink_to("/bin/sleep")
+    started = subprocess.Popen([program, "60"])
+    found = process.identify(started.pid)
+    assert found is not None
+    assert process.alive(found)
+    process.stop(found)
+
+
+def test_unrecorded_process_is_found_by_its_folder(tmp_path: Path) -> None:
+    inside, beside = tmp_path / "host", tmp_path / "host2"
+    started = [subprocess.Popen(["tail", "-f", "/dev/null", folder / "x"], stderr=-3) for folder in (inside, beside)]
+    found = process.find(("tail",), inside)
+    assert found is not None
+    assert found.pid == started[0].pid
+    assert process.find(("qemu-system-x86_64",), inside) is None
+    for one in started:
+        one.kill()
+        one.wait()
+    assert process.find(("tail",), inside) is None
