@@ -125,7 +125,7 @@ def variables(
             }
             for index in target.indices
         ],
-        "gds_repo_pins": [{"package": p.package, "version": p.version} for p in packages],
+        "gds_repo_pins": [{**_package(p), "sha256": p.sha256} for p in packages],
         "gds_repo_deny": list(platform.kept_out()),
         "gds_kernel_release": target.kernel.release,
         "gds_kernel_packages": [_package(p) for p in kernel],
@@ -171,6 +171,4 @@ def _package(package: Package) -> dict[str, str]:
     return {
         "package": package.package,
         "version": package.version,
-        "architecture": package.architecture,
-        "sha256": package.sha256,
     }

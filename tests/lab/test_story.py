@@ -159,6 +159,23 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     validated(lab, status=0)
 
 
+def test_remove_takes_back_what_provision_did(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+    host = lab.host("gpu1")
+    hosts = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
+    assert hosts["gpu1"]["changed"]
+    traces = "ls -d /etc/gdsdeploy /usr/lib/gdsdeploy /var/lib/gdsdeploy /etc/cufile.json /etc/apt/*/gdsdeploy*"
+    modules = (
+        f"/etc/mod*/gdsdeploy.conf /lib/modules/{locked.kernel.release}/updates/gdsdeploy /etc/depmod.d/gdsdeploy*"
+    )
+    assert host.ssh(["sudo", "sh", "-c", f"{traces} {modules} 2>/dev/null"], ok=(2,)).stdout == ""
+    installed = host.ssh(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n"]).stdout
+    stayed = {line.split()[1] for line in installed.splitlines() if line.startswith("installed ")}
+    # The running kernel's package has to stay until another one runs.
+    assert stayed & {package.package for package in locked.packages} == {f"linux-image-{locked.kernel.release}"}
+    again = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
+    assert again["gpu1"]["changed"] == []
+
+
 #: Fetches the open driver of the release before from the same archive, unpacks it, and builds nvidia-fs against it.
 OTHER_DRIVER = r"""
 set -eu
