@@ -84,6 +84,7 @@ def test_list_of_mirrors(etc: Path) -> None:
     [
         "",
         "deb http://ubuntu.example/ubuntu noble main\n",
+        "deb http://packages.example/apt trixie main\n",
         "deb cdrom:[Debian]/ bookworm main\n",
         "deb http://mirror.example/debian bookworm contrib\n",
     ],

@@ -89,7 +89,8 @@ def test_unrecorded_process_is_found_by_its_folder(tmp_path: Path) -> None:
     assert found is not None
     assert found.pid == started[0].pid
     assert process.find(("qemu-system-x86_64",), inside) is None
-    for one in started:
-        one.kill()
-        one.wait()
-    assert process.find(("tail",), inside) is None
+    started[0].kill()
+    started[0].wait()
+    assert process.find(("tail",), inside) is None, "host2 was taken for host"
+    started[1].kill()
+    started[1].wait()

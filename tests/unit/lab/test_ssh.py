@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +72,24 @@ def test_half_a_key_pair_is_made_anew(tmp_path: Path) -> None:
 )
 def test_failed_connection_has_a_name(stderr: str, error: type[Exception]) -> None:
     assert type(ssh.connection_error("gpu1", stderr)) is error
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.0 400 Bad Request\r\n", b"", None])
+def test_what_is_no_ssh_server_does_not_greet(says: bytes | None) -> None:
+    """Something else; something that hangs up, as QEMU for a guest without sshd; something that stays silent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(says or b"")
+                if says is None:
+                    connection.recv(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert not ssh.greets(server.getsockname()[1], patience=0.5)
+        thread.join()
 
 
 def test_only_an_ssh_server_greets(sshd: Callable[..., object]) -> None:
