@@ -34,18 +34,21 @@ class Key:
     home: Path
     fingerprint: str
     keyring: Path
+    #: options that set gpg's clock, so that a key can have expired without anybody waiting for it
+    clock: tuple[str, ...] = ()
 
     @classmethod
-    def generate(cls, home: Path, name: str, *, expires: str = "never") -> Key:
-        """Make a signing key; its public half is exported to ``keyring``, as gpgv reads it."""
+    def generate(cls, home: Path, name: str, *, expires: str = "never", at: datetime | None = None) -> Key:
+        """Make a signing key, as of ``at`` if given; its public half is exported to ``keyring``, as gpgv reads it."""
+        clock = (f"--faked-system-time={at:%Y%m%dT%H%M%S}",) if at else ()
         home.mkdir(mode=0o700, parents=True)
         user = f"{name} <{name}@archive.example>"
-        _gpg(home, "--passphrase", "", "--quick-generate-key", user, "ed25519", "sign", expires)
-        listing = _gpg(home, "--with-colons", "--list-keys")
+        _gpg(home, *clock, "--passphrase", "", "--quick-generate-key", user, "ed25519", "sign", expires)
+        listing = _gpg(home, *clock, "--with-colons", "--list-keys")
         fingerprint = next(line.split(":")[9] for line in listing.splitlines() if line.startswith("fpr:"))
         keyring = home / "keyring.gpg"
         _gpg(home, "--output", str(keyring), "--export", fingerprint)
-        return cls(home, fingerprint, keyring)
+        return cls(home, fingerprint, keyring, clock)
 
     def clearsign(self, text: bytes) -> bytes:
         return self._sign(text, "--clearsign")
@@ -62,7 +65,17 @@ class Key:
         subprocess.run(["gpgconf", "--homedir", self.home, "--kill", "all"], check=True)
 
     def _sign(self, text: bytes, *how: str) -> bytes:
-        argv = ["gpg", "--homedir", self.home, "--batch", "--quiet", "--local-user", self.fingerprint, *how]
+        argv = [
+            "gpg",
+            "--homedir",
+            self.home,
+            "--batch",
+            "--quiet",
+            *self.clock,
+            "--local-user",
+            self.fingerprint,
+            *how,
+        ]
         return subprocess.run(argv, input=text, check=True, capture_output=True).stdout
 
 
