@@ -53,6 +53,8 @@ def config(directory: Path, user: str, ports: Mapping[str, int]) -> str:
         "  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n"
         "  BatchMode yes\n"
+        # QEMU accepts connections for a guest that is still booting, and then says nothing.
+        "  ConnectTimeout 15\n"
         "  ServerAliveInterval 15\n"
     )
     return common + "".join(f"\nHost {name}\n  Port {port}\n" for name, port in ports.items())
@@ -77,7 +79,7 @@ def execute(
     Raises HostKeyMismatch or HostUnreachable when no connection came about, and ProgramFailed when the program
     ended with a status that is not in ``ok``.
     """
-    line = command(config_file, host, argv, ("-T", "-o", "ConnectTimeout=15"))
+    line = command(config_file, host, argv, ("-T",))
     doing = f"run {argv[0]} on {host}" if argv else f"log in to {host}"
     done = run.run(line, doing=doing, input=input, ok=(*ok, SSH_FAILED), timeout=timeout)
     if done.status == SSH_FAILED and SSH_FAILED not in ok:

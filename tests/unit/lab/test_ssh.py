@@ -29,6 +29,7 @@ def test_config_is_what_openssh_understands(tmp_path: Path) -> None:
     assert settings["stricthostkeychecking"] == "true"
     assert settings["identityfile"] == f"{lab}/id_ed25519"
     assert settings["userknownhostsfile"] == f"{lab}/known_hosts"
+    assert settings["connecttimeout"] == "15"
     assert settings["globalknownhostsfile"] == "/dev/null"
 
 
