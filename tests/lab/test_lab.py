@@ -12,7 +12,7 @@ import pytest
 
 from gdsdeploy import lab as labs
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, LabUnavailable, ProgramFailed
-from gdsdeploy.lab import Host, Lab, archive, files, guest, images, lifecycle, ssh, standin, state
+from gdsdeploy.lab import Host, Lab, archive, files, guest, images, lifecycle, qemu, ssh, standin, state
 
 pytestmark = pytest.mark.lab
 
@@ -149,6 +149,17 @@ def test_second_up_changes_nothing(lab: Lab, vm: Host, light: Host) -> None:
     assert time.monotonic() - begin < 5
     assert [(host.name, host.process(), boot_id(host)) for host in again.hosts()] == before
     assert {path: path.read_bytes() for path in lab.directory.glob("*") if path.is_file()} == files_before
+
+
+def test_trials_of_kvm_recognise_a_machine_that_works(lab: Lab, vm: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With emulation in KVM's place: it surely works, though slowly."""
+    monkeypatch.setitem(qemu.ACCELERATORS, "kvm", qemu.ACCELERATORS["tcg"])
+    monkeypatch.setattr(qemu, "KERNEL_TRIAL", 120.0)
+    kernel = Path(vm.record.base).with_name("vmlinuz")
+    assert qemu._firmware_trial()
+    assert qemu._kernel_trial(kernel)
+    monkeypatch.setattr(qemu, "KERNEL_TRIAL", 0.5)
+    assert not qemu._kernel_trial(kernel), "a kernel that gets nowhere in time is no success"
 
 
 def traces(lab: Lab) -> dict[str, list[str]]:
