@@ -9,6 +9,7 @@ import shlex
 import shutil
 import struct
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,11 +44,15 @@ def light_base(cache: Path, rel: Release, archive: Archive) -> Path:
     return _cached(cache, rel, archive, "light", make) / "root"
 
 
-def vm_base(cache: Path, rel: Release, archive: Archive) -> VmBase:
-    """Disk image of the base of VM hosts; made when missing."""
+def vm_base(cache: Path, rel: Release, archive: Archive, early: Callable[[Path], None]) -> VmBase:
+    """Disk image of the base of VM hosts; made when missing.
+
+    early: called with the kernel as soon as there is one, seconds before the disk is ready; not when it is cached.
+    """
 
     def make(work: Path) -> None:
         root = _bootstrap(rel, archive, "vm", work)
+        early(next((root / "boot").glob("vmlinuz-*")))
         size = (DISK_BYTES - PARTITION_OFFSET) // 1024
         script = guest.data("guest/boot.sh").as_posix()
         arguments = [root, work, size, PARTITION_OFFSET, guest.ROOT_UUID]

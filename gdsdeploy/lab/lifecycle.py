@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,7 +56,7 @@ def up(
         lab.directory.chmod(0o700)
         ssh.make_key(lab.key, f"lab {lab_name}")
         # Waiting is for QEMU and mmdebstrap, so the two kinds go side by side on two cores.
-        with ThreadPoolExecutor(max_workers=2) as pool:
+        with ThreadPoolExecutor(max_workers=3) as pool:
             light = pool.submit(_raise_lights, lab, lights, archive)
             _raise_vms(lab, vms, archive, pool)
             light.result()
@@ -72,10 +74,17 @@ def _raise_vms(lab: Lab, count: int, archive: Archive, pool: ThreadPoolExecutor)
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     if lab.lacks("vm", count):
-        # Trying the firmware needs no kernel, so it need not wait for one.
-        trial = pool.submit(qemu.accelerator, cache, None)
-        base = images.vm_base(cache, lab.release, archive)
-        trial.result()
+        # Trying the firmware needs no kernel, and trying a kernel no disk, so neither has to wait for one.
+        trials = [pool.submit(qemu.accelerator, cache, None)]
+        with tempfile.TemporaryDirectory(prefix="gdsdeploy-kernel-") as folder:
+
+            def early(kernel: Path) -> None:
+                copy = Path(shutil.copyfile(kernel, Path(folder) / "vmlinuz"))
+                trials.append(pool.submit(qemu.accelerator, cache, copy))
+
+            base = images.vm_base(cache, lab.release, archive, early)
+            for trial in trials:
+                trial.result()
         lab.add_hosts("vm", count, base.disk)
     stopped = [host for host in lab.hosts() if host.kind == "vm" and not host.running()]
     if stopped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from gdsdeploy import console, run
@@ -14,8 +15,9 @@ from gdsdeploy.lab.host import Host, Record
 
 QEMU = "qemu-system-x86_64"
 CPUS, MEMORY_MIB, NVME_BYTES = 2, 2048, 2 << 30
-#: Bound of the trials, in seconds: working virtualisation needs one or two.
-FIRMWARE_TRIAL, KERNEL_TRIAL = 10.0, 25.0
+#: Bounds of the trials, in seconds: working virtualisation needs one or two.  A kernel says its first word at
+#: once, or never.
+FIRMWARE_TRIAL, FIRST_WORD, KERNEL_TRIAL = 10.0, 8.0, 25.0
 #: What the trial's boot sector prints: mov dx,0x3f8; mov al,'K'; out dx,al; hlt; jmp back to hlt.
 _PRINT_K = bytes.fromhex("baf803b04beef4ebfd")
 ACCELERATORS = {
@@ -134,19 +136,22 @@ def accelerator(cache: Path, kernel: Path | None) -> str | None:
 def _firmware_trial() -> bool:
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-kvm-") as folder:
         disk = Path(folder) / "disk"
-        disk.write_bytes(_PRINT_K.ljust(510, b"\0") + b"\x55\xaa")
-        return _boots(Path(folder), ["-drive", f"file={_escape(disk)},format=raw"], b"K", FIRMWARE_TRIAL)
+        # The firmware boots from no disk as small as one sector.
+        disk.write_bytes((_PRINT_K.ljust(510, b"\0") + b"\x55\xaa").ljust(1 << 20, b"\0"))
+        options = ["-drive", f"file={_escape(disk)},format=raw"]
+        return _boots(Path(folder), options, [(b"K", FIRMWARE_TRIAL)])
 
 
 def _kernel_trial(kernel: Path) -> bool:
     # Without a root file system a kernel that got through its own start ends by saying so.
-    options = ["-kernel", str(kernel), "-append", "console=ttyS0 panic=-1"]
+    options = ["-kernel", str(kernel), "-append", "console=ttyS0 earlyprintk=ttyS0 panic=-1"]
+    signs = [(b"Linux version", FIRST_WORD), (b"Kernel panic - not syncing: VFS", KERNEL_TRIAL)]
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-kvm-") as folder:
-        return _boots(Path(folder), options, b"Kernel panic - not syncing: VFS", KERNEL_TRIAL)
+        return _boots(Path(folder), options, signs)
 
 
-def _boots(folder: Path, options: list[str], sign: bytes, patience: float) -> bool:
-    """Whether a machine with ``options`` prints ``sign`` within ``patience`` seconds."""
+def _boots(folder: Path, options: list[str], signs: Sequence[tuple[bytes, float]]) -> bool:
+    """Whether a machine with ``options`` prints each of ``signs`` within the seconds beside it."""
     output, log = folder / "console", folder / "log"
     output.touch()
     argv = [QEMU, "-machine", "q35", *ACCELERATORS["kvm"], "-m", "512", "-nodefaults", "-no-user-config"]
@@ -156,16 +161,19 @@ def _boots(folder: Path, options: list[str], sign: bytes, patience: float) -> bo
     except ProgramFailed:
         return False
     machine = process.identify(pid)
-    deadline = time.monotonic() + patience
+    begin = time.monotonic()
+    waiting = list(signs)
     try:
-        while machine and time.monotonic() < deadline:
+        while waiting and machine:
             ended = not process.alive(machine)
+            sign, patience = waiting[0]
             if sign in output.read_bytes():
-                return True
-            if ended:
+                waiting.pop(0)
+            elif ended or time.monotonic() > begin + patience:
                 return False
-            time.sleep(0.1)
-        return False
+            else:
+                time.sleep(0.1)
+        return not waiting
     finally:
         if machine:
             process.stop(machine, grace=1.0)

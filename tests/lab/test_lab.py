@@ -154,11 +154,13 @@ def test_second_up_changes_nothing(lab: Lab, vm: Host, light: Host) -> None:
 def test_trials_of_kvm_recognise_a_machine_that_works(lab: Lab, vm: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """With emulation in KVM's place: it surely works, though slowly."""
     monkeypatch.setitem(qemu.ACCELERATORS, "kvm", qemu.ACCELERATORS["tcg"])
+    monkeypatch.setattr(qemu, "FIRMWARE_TRIAL", 60.0)
+    monkeypatch.setattr(qemu, "FIRST_WORD", 60.0)
     monkeypatch.setattr(qemu, "KERNEL_TRIAL", 120.0)
     kernel = Path(vm.record.base).with_name("vmlinuz")
     assert qemu._firmware_trial()
     assert qemu._kernel_trial(kernel)
-    monkeypatch.setattr(qemu, "KERNEL_TRIAL", 0.5)
+    monkeypatch.setattr(qemu, "FIRST_WORD", 0.5)
     assert not qemu._kernel_trial(kernel), "a kernel that gets nowhere in time is no success"
 
 
