@@ -141,7 +141,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
 ) -> None:
     wrong = build_against_another_driver(lab, locked, tmp_path)
     host = lab.host("gpu1")
-    installed = host.ssh(["modinfo", "-n", "nvidia-fs"]).stdout.strip()
+    installed = host.ssh(["sudo", "modinfo", "-n", "nvidia-fs"]).stdout.strip()
     assert installed.endswith("/nvidia-fs.ko.xz")
     script = f"cat > {installed} && depmod -a && rmmod nvidia_fs && modprobe nvidia-fs"
     host.ssh(["sudo", "sh", "-c", script], input=wrong.read_bytes())
@@ -189,7 +189,7 @@ version=$(apt-cache $apt madison nvidia-open-kernel-dkms | head -n 1 | cut -d'|'
 apt-get -qq $apt download "nvidia-open-kernel-dkms=$version"
 dpkg-deb --extract nvidia-open-kernel-dkms_*.deb tree
 python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod build nvidia-fs --ahead --kernel "$1" --source "$2" \
-    --driver-tree "$(echo tree/usr/src/nvidia-current-open-*)" --driver-version "${version%-*}" \\
+    --driver-tree "$(echo tree/usr/src/nvidia-current-open-*)" --driver-version "${version%-*}" \
     --output nvidia-fs.ko >&2
 xz --check=crc32 --stdout nvidia-fs.ko
 """

@@ -111,7 +111,7 @@ def _build(arguments: argparse.Namespace) -> int:
         if not variable.split("=", 1)[0].isidentifier() or "=" not in variable:
             raise KmodError("{!r} is no NAME=VALUE for make".format(variable))
     if arguments.driver_tree:
-        chosen = tree.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
+        chosen = tree.expect(os.path.abspath(arguments.driver_tree), arguments.driver_version, arguments.driver_flavour)
     else:
         chosen = tree.select(tree.find_trees(), arguments.driver_version, arguments.driver_flavour)
     kernel = Kernel(arguments.kernel)
