@@ -46,7 +46,7 @@ def gdsdeploy(*argv: str | Path, status: int = 0) -> subprocess.CompletedProcess
 def validated(lab: Lab, *, status: int) -> dict[str, dict[str, Any]]:
     """Validate the VM host; its findings by check."""
     report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", status=status).stdout)
-    (host,) = report["hosts"]
+    (host,) = report["hosts"].values()
     return {finding["check"]: finding for finding in host["findings"]}
 
 
@@ -98,7 +98,7 @@ def test_the_host_needed_no_compiler(lab: Lab, provisioned: dict[str, Any]) -> N
 def test_every_check_passes(lab: Lab, provisioned: dict[str, Any], tmp_path: Path) -> None:
     files = ["--junit", tmp_path / "r.xml", "--html", tmp_path / "r.html"]
     report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", *files).stdout)
-    (host,) = report["hosts"]
+    (host,) = report["hosts"].values()
     assert {finding["verdict"] for finding in host["findings"]} == {"pass"}
     path = next(f for f in host["findings"] if f["check"] == "storage.path:/mnt/nvme")
     assert "compat" in path["found"]
