@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console, lockfile, selection
+from gdsdeploy.errors import GdsError
 from gdsdeploy.load import load_fleet
 from gdsdeploy.provision import provision, summary
 
@@ -35,7 +36,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, as_json: b
     """
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock)
+    lockfile.require_fresh(intent, lock, fleet_file=fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
     with console.step(f"Provisioning {', '.join(names)}"):
         run = provision(intent, lock, fleet, names=names, extra=ansible, progress=console.say)
@@ -47,8 +48,14 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, as_json: b
         if name not in failures:
             changed = len(result.changed) if result else 0
             console.say(f"  {name}: {f'{changed} changes' if changed else 'nothing to change'}")
-    for error in list(failures.values())[:-1]:
-        console.error(error.message, error.hint)
-    if failures:
-        raise list(failures.values())[-1]
+    raise_last(failures)
     console.say(f"Next: gdsdeploy validate {fleet}")
+
+
+def raise_last(failures: dict[str, GdsError]) -> None:
+    """Say every failure; the last one ends the command with its exit code."""
+    errors = list(failures.values())
+    for error in errors[:-1]:
+        console.error(error.message, error.hint)
+    if errors:
+        raise errors[-1]

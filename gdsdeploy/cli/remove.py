@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console, lockfile, selection
+from gdsdeploy.cli.provision import raise_last
 from gdsdeploy.load import load_fleet
 from gdsdeploy.provision import provision, summary
 
@@ -32,9 +33,5 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) ->
         run = provision(intent, lock, fleet, names=names, extra=ansible, playbook="remove", progress=console.say)
     if as_json:
         console.data(summary(run))
-    failures = run.failures()
-    for error in list(failures.values())[:-1]:
-        console.error(error.message, error.hint)
-    if failures:
-        raise list(failures.values())[-1]
+    raise_last(run.failures())
     console.say("Reboot the hosts to unload what still runs.")

@@ -161,35 +161,28 @@ def test_a_half_installed_package(fleet: Callable[..., Path], fault: Callable[[s
     assert "sudo" in said
 
 
+def relock(fleet: Path, package: str, **change: str) -> None:
+    """Change one package of the fleet's lock, with a digest that fits."""
+    lock = lockfile.beside(fleet)
+    target = lockfile.read(lock).targets["gds"]
+    packages = tuple(p.model_copy(update=change) if p.package == package else p for p in target.packages)
+    lockfile.write(lock, lockfile.build({"gds": target.model_copy(update={"packages": packages})}))
+
+
 def test_a_package_that_the_archive_no_longer_has(fleet: Callable[..., Path]) -> None:
     path = fleet()
-    lock = lockfile.read(lockfile.beside(path))
-    target = lock.targets["gds"]
-    packages = tuple(
-        p.model_copy(update={"version": "1.9.1.2~12.4.1-1"}) if p.package == "libcufile0" else p
-        for p in target.packages
-    )
-    lockfile.write(lockfile.beside(path), lockfile.build({"gds": target.model_copy(update={"packages": packages})}))
-    argv = [GDSDEPLOY, "provision", path]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
-    assert done.returncode == 23, done.stderr
-    assert "victim: gds_repo" in done.stderr
-    assert "libcufile0=1.9.1.2~12.4.1-1" in done.stderr
+    relock(path, "libcufile0", version="1.9.1.2~12.4.1-1")
+    said = refused(path, status=23)
+    assert "victim: gds_repo" in said
+    assert "libcufile0=1.9.1.2~12.4.1-1" in said
 
 
 def test_a_package_with_another_content_under_the_same_version(fleet: Callable[..., Path]) -> None:
     path = fleet()
-    lock = lockfile.read(lockfile.beside(path))
-    target = lock.targets["gds"]
-    packages = tuple(
-        p.model_copy(update={"sha256": "0" * 64}) if p.package == "nvidia-modprobe" else p for p in target.packages
-    )
-    lockfile.write(lockfile.beside(path), lockfile.build({"gds": target.model_copy(update={"packages": packages})}))
-    argv = [GDSDEPLOY, "provision", path]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
-    assert done.returncode == 23, done.stderr
-    assert "victim: gds_repo" in done.stderr
-    assert "apt on this host does not offer the locked files of: nvidia-modprobe=" in done.stderr
+    relock(path, "nvidia-modprobe", sha256="0" * 64)
+    said = refused(path, status=23)
+    assert "victim: gds_repo" in said
+    assert "apt on this host does not offer the locked files of: nvidia-modprobe=" in said
 
 
 def test_an_edited_lock(fleet: Callable[..., Path]) -> None:
