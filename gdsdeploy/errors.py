@@ -72,6 +72,12 @@ class RepositoryUntrusted(GdsError):
     exit_code = 15
 
 
+class CufileInvalid(GdsError):
+    """A cufile.json has errors, or cannot be read; every problem is listed with its place."""
+
+    exit_code = 16
+
+
 class HostUnreachable(GdsError):
     """A host did not answer, or refused the login."""
 

@@ -19,6 +19,7 @@ VERBS = {
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
     "validate": "Prove on each host what its stack is and which path its storage takes",
     "remove": "Take back what provision changed on a host",
+    "cufile": "Check cufile.json against a release of libcufile, and move it to another",
     "lab": "Disposable hosts to rehearse on",
 }
 
