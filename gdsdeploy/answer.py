@@ -23,9 +23,16 @@ class Endpoint:
     address: str
     port: int
     user: str
-    identity_file: Path | None
+    #: private keys, tried in this order
+    identity_files: tuple[Path, ...]
     #: Files of host keys: the fleet's own one, or the user's and the system's.
     known_hosts: tuple[Path, ...]
+    #: whether the keys of an SSH agent are tried, too
+    agent: bool = True
+    #: the name that stands for the host in ``known_hosts`` whatever its port; empty: the address does
+    host_key_alias: str = ""
+    #: command whose standard input and output are the connection; empty: TCP
+    proxy: tuple[str, ...] = ()
 
     def where(self) -> str:
         """The host as an error names it."""

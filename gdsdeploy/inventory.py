@@ -49,6 +49,8 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
     """Ansible's connection variables for one host; host keys are always checked."""
     ssh = fleet.connection(name)
     options = ["-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
+    if ssh.config:
+        options += ["-F", f'"{in_fleet(fleet_dir, ssh.config)}"']
     if ssh.known_hosts:
         options += [
             "-o",
@@ -58,9 +60,10 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
         ]
     found: dict[str, Any] = {
         "ansible_host": ssh.address,
-        "ansible_port": ssh.port,
         "ansible_ssh_common_args": " ".join(options),
     }
+    if ssh.port:
+        found["ansible_port"] = ssh.port
     if ssh.user:
         found["ansible_user"] = ssh.user
     if ssh.identity_file:

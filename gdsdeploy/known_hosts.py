@@ -17,9 +17,6 @@ from pathlib import Path
 from gdsdeploy.answer import Endpoint
 from gdsdeploy.errors import HostKeyMismatch
 
-#: Read when the fleet names no file of its own; ssh(1) reads the same.
-DEFAULT_FILES = (Path("~/.ssh/known_hosts"), Path("/etc/ssh/ssh_known_hosts"))
-
 
 @dataclass(frozen=True)
 class KnownKey:
@@ -37,18 +34,18 @@ class KnownKey:
         return f"{self.file}:{self.line}"
 
 
-def record_name(address: str, port: int) -> str:
-    """The name under which a host is on record: the port is part of it unless it is 22."""
-    return address if port == 22 else f"[{address}]:{port}"
+def record_name(host: Endpoint) -> str:
+    """The name under which a host is on record: the port is part of it unless it is 22 or the name is an alias."""
+    return host.host_key_alias or (host.address if host.port == 22 else f"[{host.address}]:{host.port}")
 
 
-def known_keys(files: Sequence[Path], address: str, port: int) -> list[KnownKey]:
-    """Every line of ``files`` about that host, in order; a file that does not exist has none.
+def known_keys(host: Endpoint) -> list[KnownKey]:
+    """Every line of the known_hosts files about ``host``, in order; a file that does not exist has none.
 
     Raises OSError when a file exists and cannot be read.
     """
-    name = record_name(address, port).lower()
-    return [key for file in files if file.exists() for key in _lines(file, name)]
+    name = record_name(host).lower()
+    return [key for file in host.known_hosts if file.exists() for key in _lines(file, name)]
 
 
 def fingerprint(blob: bytes) -> str:
@@ -83,7 +80,7 @@ def refusal(host: Endpoint, known: Sequence[KnownKey], kind: str, blob: bytes) -
         )
     files = " or ".join(str(file) + ("" if file.exists() else " (no such file)") for file in host.known_hosts)
     seen = ", ".join(f"{key.place()} ({key.marker or key.type})" for key in known)
-    line = f"{record_name(host.address, host.port)} {kind} {base64.b64encode(blob).decode()}"
+    line = f"{record_name(host)} {kind} {base64.b64encode(blob).decode()}"
     return HostKeyMismatch(
         f"{host.where()}: its host key is not known: {presented} is not in {files}"
         + (f"; for this host there is only {seen}" if seen else ""),

@@ -10,7 +10,9 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,6 +167,43 @@ def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:
         except FileNotFoundError as error:
             raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
     return proc.pid
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """A running program whose standard input and output are the other end of ``socket``."""
+
+    socket: socket.socket
+    _process: subprocess.Popen[bytes]
+    _stderr: IO[bytes]
+
+    def complaint(self) -> str:
+        """The last line that it wrote to standard error so far; empty when there is none."""
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        """End the program and the connection."""
+        self.socket.close()
+        self._process.terminate()
+        self._process.wait()
+        self._stderr.close()
+
+
+def dial(argv: Sequence[str], *, doing: str) -> Dialled:
+    """Start ``argv`` with a socket as its standard input and output, as ssh does with a ProxyCommand."""
+    ours, theirs = socket.socketpair()
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
+    try:
+        process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=stderr, start_new_session=True)
+    except FileNotFoundError as error:
+        ours.close()
+        stderr.close()
+        raise MissingProgram(f"cannot {doing}: {argv[0]} is not installed") from error
+    finally:
+        theirs.close()
+    return Dialled(ours, process, stderr)
 
 
 def become(argv: Sequence[str | Path], *, doing: str) -> NoReturn:

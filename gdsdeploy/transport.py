@@ -6,7 +6,6 @@ A host's key is always checked, and a host's failure is that host's answer, neve
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import queue
@@ -19,17 +18,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
+from gdsdeploy import sshconfig
 from gdsdeploy.answer import Answer, Endpoint, Output, document
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.inventory import in_fleet
-from gdsdeploy.known_hosts import DEFAULT_FILES, known_keys, recorded, refusal
+from gdsdeploy.known_hosts import known_keys, recorded, refusal
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.run import Dialled, dial
 
 #: Bytes of one host's answer that are accepted; a host that sends more is cut off.
 ANSWER_LIMIT = 64 * 1024 * 1024
@@ -39,30 +41,38 @@ ERROR_LIMIT = 64 * 1024
 WORKERS = 32
 #: Seconds for each of: the TCP connection, the server's greeting, the login.
 CONNECT_TIMEOUT = 15.0
+#: Runs of ``ssh -G`` at the same time, some milliseconds each.
+CONFIGURATIONS_AT_ONCE = 8
 
 # What paramiko logs is an answer here; without a handler Python would print it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpoint]:
-    """How to reach the machines ``names`` of the fleet; relative file names start at ``fleet_dir``."""
-    found = []
-    for name in names:
+    """How to reach the machines ``names`` of the fleet; relative file names start at ``fleet_dir``.
+
+    What the fleet file leaves open is as OpenSSH's configuration has it.  Raises HostUnreachable where that is broken.
+    """
+
+    def reach(name: str) -> Endpoint:
         ssh = fleet.connection(name)
         assert ssh.address is not None
-        assert ssh.port is not None
-        own = (in_fleet(fleet_dir, ssh.known_hosts),) if ssh.known_hosts else ()
-        found.append(
-            Endpoint(
-                host=name,
-                address=ssh.address,
-                port=ssh.port,
-                user=ssh.user or getpass.getuser(),
-                identity_file=in_fleet(fleet_dir, ssh.identity_file) if ssh.identity_file else None,
-                known_hosts=own or tuple(file.expanduser() for file in DEFAULT_FILES),
-            )
+        config = in_fleet(fleet_dir, ssh.config) if ssh.config else None
+        found = sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config)
+        return Endpoint(
+            host=name,
+            address=found.address,
+            port=found.port,
+            user=found.user,
+            identity_files=(in_fleet(fleet_dir, ssh.identity_file),) if ssh.identity_file else found.identity_files,
+            known_hosts=(in_fleet(fleet_dir, ssh.known_hosts),) if ssh.known_hosts else found.known_hosts,
+            agent=not found.identities_only,
+            host_key_alias=found.host_key_alias,
+            proxy=found.proxy,
         )
-    return found
+
+    with ThreadPoolExecutor(CONFIGURATIONS_AT_ONCE) as pool:
+        return list(pool.map(reach, names))
 
 
 def fan_out(
@@ -144,8 +154,10 @@ def _ask(
     connections.add(client)
     found: dict[str, Any] | None = None
     error: GdsError | None = None
+    proxy: Dialled | None = None
     try:
-        _connect(client, host, timeout)
+        proxy = dial(host.proxy, doing=f"connect to {host.host}") if host.proxy else None
+        _connect(client, host, timeout, proxy)
         mark, payload = _payload(program, argv, stdin, timeout)
         output = _exec(client, host, payload, begin + timeout)
         found = document(host, mark, output)
@@ -163,34 +175,41 @@ def _ask(
         )
     finally:
         connections.done(client)
+        if proxy is not None:
+            error = _with_complaint(error, proxy)
+            proxy.close()
     return Answer(host.host, found, error, time.monotonic() - begin)
 
 
-def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float) -> None:
+def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: Dialled | None) -> None:
     limit = min(CONNECT_TIMEOUT, timeout)
     policy = _OnRecord(host)
     client.set_missing_host_key_policy(policy)
-    if host.identity_file is not None and not host.identity_file.is_file():
-        raise HostUnreachable(
-            f"{host.where()}: the identity file {host.identity_file} does not exist",
-            hint="identity_file in the fleet file is relative to that file",
-        )
+    for file in host.identity_files:
+        if not file.is_file():
+            raise HostUnreachable(
+                f"{host.where()}: the identity file {file} does not exist",
+                hint="identity_file in the fleet file is relative to that file",
+            )
     try:
         client.connect(
             host.address,
             port=host.port,
             username=host.user,
-            key_filename=str(host.identity_file) if host.identity_file else None,
-            look_for_keys=host.identity_file is None,
+            # paramiko documents a list, too; its stubs do not know it.
+            key_filename=[str(file) for file in host.identity_files],  # type: ignore[arg-type]
+            look_for_keys=False,
+            allow_agent=host.agent,
             timeout=limit,
             banner_timeout=limit,
             auth_timeout=limit,
             channel_timeout=limit,
+            sock=proxy.socket if proxy else None,
             transport_factory=policy.transport,
         )
     except paramiko.PasswordRequiredException:
         raise HostUnreachable(
-            f"{host.where()}: the key {host.identity_file or ''} needs a passphrase",
+            f"{host.where()}: the key {_keys(host)} needs a passphrase",
             hint="Load it into an agent first: ssh-add",
         ) from None
     except socket.gaierror as caught:
@@ -212,15 +231,30 @@ def _no_session(client: paramiko.SSHClient, host: Endpoint, caught: Exception) -
     """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
     transport = client.get_transport()
     if isinstance(caught, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
-        key = f"the key {host.identity_file}" if host.identity_file else "the keys of ~/.ssh and of the agent"
         return HostUnreachable(
-            f"{host.where()}: the login as {host.user} was refused with {key}: {caught}",
+            f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {caught}",
             hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file",
         )
     return HostUnreachable(
         f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}",
         hint="Check that an SSH server answers on that port",
     )
+
+
+def _with_complaint(error: GdsError | None, proxy: Dialled) -> GdsError | None:
+    """Behind a proxy the reason why nothing came through is with the proxy."""
+    said = proxy.complaint()
+    if not isinstance(error, HostUnreachable) or not said:
+        return error
+    return HostUnreachable(
+        f"{error.message}; the command of its ProxyJump or ProxyCommand says: {said}", hint=error.hint
+    )
+
+
+def _keys(host: Endpoint) -> str:
+    """The keys of a login, in words."""
+    named = [f"the key {file}" for file in host.identity_files]
+    return " and ".join([*named, *(["the keys of the agent"] if host.agent else [])]) or "no key at all"
 
 
 class _OnRecord(paramiko.MissingHostKeyPolicy):
@@ -233,7 +267,7 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
     def __init__(self, host: Endpoint) -> None:
         self._host = host
         try:
-            self._known = known_keys(host.known_hosts, host.address, host.port)
+            self._known = known_keys(host)
         except OSError as caught:
             raise HostKeyMismatch(
                 f"{host.where()}: {caught.filename} cannot be read: {caught.strerror}",

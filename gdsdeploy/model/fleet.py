@@ -138,6 +138,8 @@ class Ssh(_Model):
     user: Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_.-]*$")] | None = None
     identity_file: str | None = None
     known_hosts: str | None = None
+    #: ssh_config(5) instead of the user's and the system's own
+    config: str | None = None
 
 
 class Host(Ssh):
@@ -166,14 +168,18 @@ class Fleet(_Model):
         return {**self.builders, **self.hosts}
 
     def connection(self, name: str) -> Ssh:
-        """The host's own connection settings over the fleet's; ``address`` defaults to the name."""
+        """The host's own connection settings over the fleet's; ``address`` defaults to the name.
+
+        What stays None is left to OpenSSH's configuration.
+        """
         own, shared = self.everyone()[name], self.ssh
         return Ssh(
             address=own.address or shared.address or name,
-            port=own.port or shared.port or 22,
+            port=own.port or shared.port,
             user=own.user or shared.user,
             identity_file=own.identity_file or shared.identity_file,
             known_hosts=own.known_hosts or shared.known_hosts,
+            config=own.config or shared.config,
         )
 
 

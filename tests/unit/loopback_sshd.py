@@ -29,7 +29,7 @@ class Sshd:
 
     def endpoint(self, name: str = "gpu1", *, user: str = "root", known_hosts: Path | None = None) -> Endpoint:
         known = (known_hosts or self.known_hosts,)
-        return Endpoint(name, "127.0.0.1", self.port, user, self.identity, known)
+        return Endpoint(name, "127.0.0.1", self.port, user, (self.identity,), known)
 
     def stop(self) -> None:
         subprocess.run(as_root(["kill", "--", str(self.process.pid)]), check=False)

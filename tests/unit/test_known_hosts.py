@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.answer import Endpoint
 from gdsdeploy.known_hosts import KnownKey, fingerprint, known_keys, record_name, recorded
+
+
+def host(address: str, port: int, *files: Path, alias: str = "") -> Endpoint:
+    return Endpoint("one", address, port, "root", (), files, host_key_alias=alias)
+
 
 BLOB = base64.b64encode(b"\x00\x00\x00\x0bssh-ed25519 and so on").decode()
 
@@ -34,14 +40,20 @@ BLOB = base64.b64encode(b"\x00\x00\x00\x0bssh-ed25519 and so on").decode()
 def test_names(tmp_path: Path, names: str, address: str, port: int, found: bool) -> None:
     file = tmp_path / "known_hosts"
     file.write_text(f"{names} ssh-ed25519 {BLOB} a comment\n")
-    assert bool(known_keys([file], address, port)) is found
+    assert bool(known_keys(host(address, port, file))) is found
+
+
+def test_an_alias_stands_for_the_host_whatever_its_port(tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_text(f"node7 ssh-ed25519 {BLOB}\n[10.0.0.7]:2222 ssh-rsa {BLOB}\n")
+    assert [key.type for key in known_keys(host("10.0.0.7", 2222, file, alias="node7"))] == ["ssh-ed25519"]
 
 
 def test_lines_markers_and_what_is_no_entry(tmp_path: Path) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     first.write_text(f"# gpu1 ssh-rsa {BLOB}\n\ngpu1\n@revoked gpu1 ssh-rsa {BLOB}\ngpu1 ssh-rsa ***\n")
     second.write_text(f"gpu1 ssh-ed25519 {BLOB}\n@cert-authority * ssh-rsa {BLOB}\n")
-    found = known_keys([first, tmp_path / "none", second], "gpu1", 22)
+    found = known_keys(host("gpu1", 22, first, tmp_path / "none", second))
     assert [(key.place(), key.type, key.marker) for key in found] == [
         (f"{first}:4", "ssh-rsa", "revoked"),
         (f"{second}:1", "ssh-ed25519", ""),
@@ -64,9 +76,9 @@ def test_openssh_agrees(tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     kind, blob = key.with_suffix(".pub").read_text().split()[:2]
     file = tmp_path / "known_hosts"
-    file.write_text(f"{record_name('gpu1', 2222)} {kind} {blob}\n")
+    file.write_text(f"{record_name(host('gpu1', 2222))} {kind} {blob}\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", file], check=True, capture_output=True)
-    (found,) = known_keys([file], "gpu1", 2222)
+    (found,) = known_keys(host("gpu1", 2222, file))
     shown = subprocess.run(["ssh-keygen", "-l", "-f", key], check=True, capture_output=True, text=True).stdout
     assert fingerprint(found.blob) in shown
-    assert known_keys([file], "gpu1", 22) == []
+    assert known_keys(host("gpu1", 22, file)) == []

@@ -33,7 +33,7 @@ def test_a_small_fleet_is_small(tmp_path: Path) -> None:
     assert fleet.profiles["gds"].driver.version == "550"
     assert fleet.profiles["gds"].driver.flavour == "open"
     assert fleet.connection("gpu1").address == "gpu1"
-    assert fleet.connection("gpu1").port == 22
+    assert fleet.connection("gpu1").port is None
 
 
 def test_every_problem_is_reported_with_its_place(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
 from gdsdeploy import transport
 from gdsdeploy.answer import Answer, Endpoint
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
-from gdsdeploy.model.fleet import Fleet
 
 Start = Callable[..., Sshd]
 
@@ -136,14 +135,14 @@ def test_a_name_that_does_not_resolve(sshd: Start) -> None:
 
 
 def test_a_login_that_is_refused(sshd: Start, tmp_path: Path) -> None:
-    host = replace(sshd().endpoint(), identity_file=keygen(tmp_path / "other"))
+    host = replace(sshd().endpoint(), identity_files=(keygen(tmp_path / "other"),))
     assert "the login as root was refused" in refusal(host, HostUnreachable).message
 
 
 def test_a_key_with_a_passphrase(sshd: Start, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", locked], check=True)
-    error = refusal(replace(sshd().endpoint(), identity_file=locked), HostUnreachable)
+    error = refusal(replace(sshd().endpoint(), identity_files=(locked,)), HostUnreachable)
     assert "needs a passphrase" in error.message
     assert "ssh-add" in (error.hint or "")
 
@@ -152,7 +151,7 @@ def test_a_key_in_an_agent(sshd: Start, tmp_path: Path, monkeypatch: pytest.Monk
     server, listening = sshd(), tmp_path / "agent"
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    host = replace(server.endpoint(), identity_file=None)
+    host = replace(server.endpoint(), identity_files=())
     assert "the login as root was refused" in refusal(host, HostUnreachable).message
     with subprocess.Popen(["ssh-agent", "-D", "-a", listening], stdout=subprocess.DEVNULL) as agent:
         try:
@@ -166,7 +165,7 @@ def test_a_key_in_an_agent(sshd: Start, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_identity_file_that_does_not_exist(sshd: Start, tmp_path: Path) -> None:
-    error = refusal(replace(sshd().endpoint(), identity_file=tmp_path / "none"), HostUnreachable)
+    error = refusal(replace(sshd().endpoint(), identity_files=(tmp_path / "none",)), HostUnreachable)
     assert f"{tmp_path / 'none'} does not exist" in error.message
 
 
@@ -462,29 +461,6 @@ def test_a_bug_is_not_swallowed(sshd: Start, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_hosts_no_answers() -> None:
     assert ask() == []
-
-
-# --- from the fleet --------------------------------------------------------------------------------------------------
-
-
-def test_endpoints_of_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "somebody")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    fleet = Fleet.model_validate(
-        {
-            "version": 1,
-            "ssh": {"user": "admin", "identity_file": "keys/id", "known_hosts": "known_hosts"},
-            "profiles": {"gds": {"os": "debian-13"}},
-            "hosts": {"gpu1": {"profile": "gds", "port": 2201, "address": "192.0.2.1"}, "gpu2": "gds"},
-        }
-    )
-    one, two = transport.endpoints(fleet, tmp_path, ["gpu1", "gpu2"])
-    assert one == Endpoint("gpu1", "192.0.2.1", 2201, "admin", tmp_path / "keys/id", (tmp_path / "known_hosts",))
-    assert (two.address, two.port) == ("gpu2", 22)
-    bare = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "hosts": {"gpu1": "gds"}})
-    (host,) = transport.endpoints(bare, tmp_path, ["gpu1"])
-    assert (host.user, host.identity_file) == ("somebody", None)
-    assert [str(file) for file in host.known_hosts] == ["/home/somebody/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"]
 
 
 def test_the_command_line_is_the_same_for_every_shell() -> None:
