@@ -1,0 +1,168 @@
+"""What the error codes mean that cuFile returns, what usually causes them, and where that shows.
+
+Numbers and names are those of the ``cufile.h`` of releases 1.11 to 1.20; which release has a code was found by looking
+for its message in the libraries of 1.4.0 to 1.20.0.  ``seen`` says where a run returned it; the causes of the others
+are derived from the messages that the libraries hold, and from NVIDIA's documentation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, Dict, List, Tuple
+
+from .batch import BATCH
+from .driver import DRIVER
+from .entry import CUDA, CUFILE, ERRNO, RDMA, Cause, Entry
+from .file import FILE
+from .memory import MEMORY
+from .passed_on import PASSED_ON
+
+__all__ = [
+    "CUDA",
+    "CUFILE",
+    "ERRNO",
+    "RDMA",
+    "Cause",
+    "Entry",
+    "UnknownCodeError",
+    "document",
+    "entries",
+    "lookup",
+    "text",
+]
+
+_PREFIX = re.compile(r"^(CU_FILE_RDMA_|CU_FILE_|CUDA_ERROR_)")
+_NUMBER = re.compile(
+    r"^(?:(?P<family>cufile|cuda|cu_err|errno|rdma)\s*[:= ]\s*)?(?P<sign>[+-]?)(?P<digits>\d{1,9})$", re.I
+)
+
+
+class UnknownCodeError(LookupError):
+    """No such code is known; ``nearest`` are the names or numbers that look most like it."""
+
+    def __init__(self, message: str, nearest: Tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.nearest = nearest
+
+
+def entries() -> Tuple[Entry, ...]:
+    """All of them: cuFile's by number, then those that it passes on."""
+    own = sorted((*DRIVER, *MEMORY, *FILE, *BATCH), key=lambda entry: entry.code)
+    rank = {RDMA: 0, CUDA: 1, ERRNO: 2}
+    return (*own, *sorted(PASSED_ON, key=lambda entry: (rank[entry.family], entry.code)))
+
+
+def lookup(word: str) -> Tuple[Entry, ...]:
+    """What ``word`` can mean, the most likely first; never empty.
+
+    ``5027`` and ``-5027`` (as reads and writes return it), ``27`` (the number above 5000, and a CUDA code if there is
+    one), ``CU_FILE_HANDLE_NOT_REGISTERED`` with or without its prefix and in any case, ``100``, ``cuda:100`` or
+    ``CUDA_ERROR_NO_DEVICE``, ``-22``, ``errno:22`` or ``EINVAL``.
+    Raises UnknownCodeError.
+    """
+    asked = word.strip()
+    number = _NUMBER.match(asked)
+    if number:
+        return _by_number(
+            asked, (number.group("family") or "").lower(), number.group("sign"), int(number.group("digits"))
+        )
+    name = re.sub(r"[\s-]+", "_", asked).upper()
+    bare = _PREFIX.sub("", name)
+    found = tuple(entry for entry in entries() if name in _names(entry)) or tuple(
+        entry for entry in entries() if bare and bare in (_PREFIX.sub("", known) for known in _names(entry))
+    )
+    if found:
+        return found
+    near = sorted(entries(), key=lambda entry: _likeness(bare, _PREFIX.sub("", entry.name)), reverse=True)
+    raise UnknownCodeError("no error code is named {!r}".format(word), tuple(_shown(entry) for entry in near[:3]))
+
+
+def _likeness(asked: str, name: str) -> float:
+    """How much a name, or the best of its words, looks like what was asked for: 0 to 1."""
+    whole = difflib.SequenceMatcher(None, asked, name).ratio()
+    return max(whole, *(difflib.SequenceMatcher(None, asked, part).ratio() for part in name.split("_")))
+
+
+def _names(entry: Entry) -> Tuple[str, ...]:
+    return (entry.name, *entry.other_names)
+
+
+def _shown(entry: Entry) -> str:
+    return "{} {}".format(number(entry), entry.name)
+
+
+def number(entry: Entry) -> str:
+    """The code as users meet it: ``5027``, ``cuda:100``, ``-22``."""
+    if entry.family == CUDA:
+        return "cuda:{}".format(entry.code)
+    return "-{}".format(entry.code) if entry.family == ERRNO else str(entry.code)
+
+
+def _by_number(asked: str, family: str, sign: str, value: int) -> Tuple[Entry, ...]:
+    wanted: List[Tuple[str, int]] = []
+    if family in ("cuda", "cu_err"):
+        wanted = [(CUDA, value)]
+    elif family == "errno":
+        wanted = [(ERRNO, value)]
+    elif value >= 5000:
+        wanted = [(CUFILE, value), (RDMA, value)]
+    elif family:
+        wanted = [(CUFILE, 5000 + value), (RDMA, 6000 + value)] if family == "cufile" else [(RDMA, 6000 + value)]
+    elif sign == "-":
+        wanted = [(ERRNO, value)]
+    else:
+        wanted = [(CUFILE, 5000 + value), (CUDA, value)]
+    known = {(entry.family, entry.code): entry for entry in entries()}
+    found = tuple(known[key] for key in wanted if key in known)
+    if found:
+        return found
+    families = {key[0] for key in wanted}
+    near = sorted(
+        (entry for entry in entries() if entry.family in families),
+        key=lambda entry: min(abs(entry.code - code) for kind, code in wanted if kind == entry.family),
+    )
+    raise UnknownCodeError("no error code {} is known".format(asked), tuple(_shown(entry) for entry in near[:3]))
+
+
+def document(word: str) -> Dict[str, Any]:
+    """The answer to ``word`` as a JSON object: ``{"asked", "entries": [{"code", "family", "name", "meaning", …}]}``.
+
+    Raises UnknownCodeError.
+    """
+    return {"asked": word, "entries": [_as_dict(entry) for entry in lookup(word)]}
+
+
+def _as_dict(entry: Entry) -> Dict[str, Any]:
+    return {
+        "family": entry.family,
+        "code": entry.code,
+        "name": entry.name,
+        "other_names": list(entry.other_names),
+        "meaning": entry.meaning,
+        "releases": entry.releases,
+        "seen": entry.seen,
+        "causes": [{"what": item.what, "evidence": item.evidence, "fix": item.fix} for item in entry.causes],
+    }
+
+
+def text(word: str) -> str:
+    """The answer to ``word`` for a terminal.  Raises UnknownCodeError."""
+    return "\n\n".join(_text(entry) for entry in lookup(word))
+
+
+def _text(entry: Entry) -> str:
+    lines = [
+        "{} {}: {}".format(number(entry), entry.name, entry.meaning),
+        "  libcufile: {}".format(entry.releases),
+    ]
+    if entry.seen:
+        lines.append("  seen: {}".format(entry.seen))
+    for place, cause in enumerate(entry.causes, 1):
+        lines += [
+            "  {}. {}".format(place, cause.what),
+            "     evidence: {}".format(cause.evidence),
+            "     fix: {}".format(cause.fix),
+        ]
+    return "\n".join(lines)

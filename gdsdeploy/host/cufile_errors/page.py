@@ -1,0 +1,58 @@
+"""Error codes for the documentation: ``python -m gdsdeploy.host.cufile_errors.page > docs/cufile-errors.md``."""
+
+from __future__ import annotations
+
+from . import entries, number
+from .entry import CUDA, CUFILE, ERRNO, RDMA, Entry
+
+HEAD = """\
+# Error codes of cuFile
+
+Made from `gdsdeploy/host/cufile_errors` by `python -m gdsdeploy.host.cufile_errors.page`; a test keeps it so.
+`gdsdeploy explain --error 5027` prints one entry; it takes a number (`5027`, `-5027`, `27`, `-22`, `cuda:100`) or a
+name (`CU_FILE_HANDLE_NOT_REGISTERED`, `EINVAL`).
+
+cuFile calls return a `CUfileError_t`: `err` is 0 or 5000 + n, and with 5011 `cu_err` holds CUDA's own code. Reads and
+writes return a number of bytes, or a negative code: -5000 - n, or -1 with `errno` set. Causes stand in the order in
+which to look. *Seen* says where a run returned the code; the causes of the others are derived from the messages that
+the libraries hold, and from NVIDIA's documentation.
+"""
+TITLES = {
+    CUFILE: "Codes of cuFile",
+    RDMA: "Codes of cuFile's RDMA",
+    CUDA: "Codes of CUDA that cuFile passes on in `cu_err`",
+    ERRNO: "Codes of the operating system",
+}
+
+
+def page() -> str:
+    """Markdown: a section for each family, a heading for each code."""
+    parts = [HEAD]
+    for family, title in TITLES.items():
+        parts.append("\n## {}\n".format(title))
+        parts += [_section(entry) for entry in entries() if entry.family == family]
+    return "".join(parts)
+
+
+def _section(entry: Entry) -> str:
+    lines = ["\n### {} `{}`\n".format(number(entry), entry.name), "\n{}.\n".format(_sentence(entry.meaning))]
+    known = "libcufile {}.".format(entry.releases)
+    lines.append("\n{}{}\n".format(known, " *Seen:* {}.".format(_escaped(entry.seen)) if entry.seen else ""))
+    lines.append("\n| cause | evidence | fix |\n| --- | --- | --- |\n")
+    lines += [
+        "| {} |\n".format(" | ".join(_escaped(cell) for cell in (cause.what, cause.evidence, cause.fix)))
+        for cause in entry.causes
+    ]
+    return "".join(lines)
+
+
+def _sentence(words: str) -> str:
+    return _escaped(words[:1].upper() + words[1:])
+
+
+def _escaped(words: str) -> str:
+    return words.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
+
+
+if __name__ == "__main__":
+    print(page(), end="")
