@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gdsdeploy.model.lock import Lock, Target
-from gdsdeploy.repo.order import deb
+from gdsdeploy.platform import version_order
 
 Kind = Literal["added", "removed", "upgraded", "downgraded", "changed", "rebuilt"]
 
@@ -85,6 +85,7 @@ def _subjects(profile: str, old: Target | None, new: Target | None) -> Iterator[
 def _packages(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:
     before = {package.package: package for package in old.packages} if old else {}
     after = {package.package: package for package in new.packages} if new else {}
+    order = version_order(new.os) if new else None
     for name in sorted(before.keys() | after.keys()):
         a, b = before.get(name), after.get(name)
         if a is None or b is None:
@@ -93,7 +94,8 @@ def _packages(profile: str, old: Target | None, new: Target | None) -> Iterator[
             kind: Kind = "added" if a is None else "removed"
             yield Change(profile, kind, name, a.version if a else "", b.version if b else "")
         elif a.version != b.version:
-            kind = "upgraded" if deb(b.version) > deb(a.version) else "downgraded"
+            assert order is not None
+            kind = "upgraded" if order.key(b.version) > order.key(a.version) else "downgraded"
             yield Change(profile, kind, name, a.version, b.version)
         elif a.sha256 != b.sha256:
             yield Change(profile, "rebuilt", name, a.version, b.version)

@@ -220,6 +220,7 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
     """What the fleet file fixes about repositories; an address that it leaves open may differ between controllers."""
     platform = platform_for(target.os)
     presets = platform.presets() if isinstance(platform, StackPlatform) else {}
+    kind = platform.kind if isinstance(platform, StackPlatform) else "apt"
     listed = fleet.profiles[name].repositories
     wanted = sorted(presets if listed is None else listed)
     locked: dict[str, list[Index]] = {}
@@ -229,9 +230,9 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
         yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(wanted), ", ".join(sorted(locked)))
     for repository in sorted(set(wanted) & locked.keys()):
         indices = locked[repository]
-        fixed = declared(repository, fleet.repositories.get(repository), presets.get(repository))
+        fixed = declared(repository, fleet.repositories.get(repository), presets.get(repository), kind)
         compared = [
-            ("suites", sorted(fixed.suites), sorted(index.suite for index in indices)),
+            ("suites", sorted(fixed.suites), sorted(index.suite for index in indices if index.suite)),
             ("components", list(fixed.components), list(indices[0].components)),
             ("signed_by", [fixed.host_keyring], [indices[0].host_keyring]),
         ]

@@ -14,9 +14,10 @@ from gdsdeploy.lockfile import Difference, Reason
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
-from gdsdeploy.repo import apt, settings
+from gdsdeploy.repo import settings
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.read import read
 from gdsdeploy.resolve import resolve
 
 #: Announces a long step while it runs.
@@ -53,16 +54,16 @@ class _Reader:
         # Only the last one is kept: a distribution's lists take some hundred megabytes.
         if self._last is None or self._last[0] != wanted:
             self._last = None
-            names = ", ".join(f"{r.name} ({' '.join(r.suites)})" for r in repositories)
+            names = ", ".join(map(str, repositories))
             with self._step(f"Reading {names}"):
-                self._last = (wanted, apt.read(self._fetcher, repositories, architecture, now=self._now))
+                self._last = (wanted, read(self._fetcher, repositories, architecture, now=self._now))
         return self._last[1]
 
 
 def resolve_fleet(fleet: Fleet, fetcher: Fetcher, *, now: datetime | None = None, step: Step = _silently) -> Resolved:
     """Resolve every profile; raises NoSolution with the reasons of all that have none.
 
-    Raises also what reading repositories raises (see repo.apt.read), and FleetInvalid for an unknown system.
+    Raises also what reading repositories raises (see repo.read), and FleetInvalid for an unknown system.
     """
     reader = _Reader(fleet, fetcher, now, step)
     platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}

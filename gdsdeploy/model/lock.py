@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Strict, StringConstraints
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
-LOCK_VERSION = "1.0"
+LOCK_VERSION = "1.1"
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -48,15 +48,17 @@ class Index(_Model):
     """One signed index that the lock was resolved from."""
 
     repository: str
+    kind: Literal["apt", "rpm"] = "apt"
     uri: str
+    #: empty for rpm, which has neither suites nor components
     suite: str
     components: Annotated[tuple[str, ...], Strict(False)]
-    #: RFC 3339, UTC: the Date field of the signed index, never the clock of the controller.
+    #: RFC 3339, UTC: the Date field of the signed index (rpm: its newest timestamp), never the controller's clock.
     date: str
     valid_until: str | None = None
     #: Full fingerprint of the key that made the good signature.
     signed_by: str
-    #: Keyring path on the host for Signed-By.
+    #: Keyring path on the host for apt's Signed-By or dnf's gpgkey.
     host_keyring: str
 
 
@@ -120,6 +122,8 @@ class Target(_Model):
     pins: dict[str, str]
     #: What would have been preferred over this choice, had it been admitted.
     refused: Annotated[tuple[Refused, ...], Strict(False)] = ()
+    #: Module streams, ``NAME:STREAM``, that hosts have to enable to get these packages from rpm repositories.
+    modules: Annotated[tuple[str, ...], Strict(False)] = ()
     indices: Annotated[tuple[Index, ...], Strict(False)]
     packages: Annotated[tuple[Package, ...], Strict(False)]
 

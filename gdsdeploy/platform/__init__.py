@@ -5,8 +5,18 @@ from __future__ import annotations
 from gdsdeploy.errors import FleetInvalid, NoSolution
 from gdsdeploy.platform import debian, rhel, ubuntu
 from gdsdeploy.platform.base import Platform, Preset, StackPlatform, Wanted
+from gdsdeploy.repo.order import DEB, Order
 
-__all__ = ["Platform", "Preset", "StackPlatform", "Wanted", "known", "platform_for", "stack_platform_for"]
+__all__ = [
+    "Platform",
+    "Preset",
+    "StackPlatform",
+    "Wanted",
+    "known",
+    "platform_for",
+    "stack_platform_for",
+    "version_order",
+]
 
 _PLATFORMS: dict[str, Platform] = {p.os: p for p in (*debian.PLATFORMS, *ubuntu.PLATFORMS, *rhel.PLATFORMS)}
 
@@ -34,3 +44,9 @@ def stack_platform_for(os: str) -> StackPlatform:
             hint=f"Can be locked: {', '.join(served)}",
         )
     return platform
+
+
+def version_order(os: str) -> Order:
+    """How the packages of ``os`` are ordered by version; dpkg's order for a system that is not known."""
+    platform = _PLATFORMS.get(os)
+    return platform.order if isinstance(platform, StackPlatform) else DEB

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.order import DEB, Kind, Order, upstream
+from gdsdeploy.repo.packages import Universe
 
 Flavour = Literal["open", "proprietary"]
 Rdma = Literal["none", "peermem", "dmabuf"]
@@ -53,6 +56,10 @@ class Wanted:
 class StackPlatform(Platform, ABC):
     """A platform whose packages can be resolved."""
 
+    #: the family of package managers that its repositories are for
+    kind: ClassVar[Kind] = "apt"
+    order: ClassVar[Order] = DEB
+
     #: source packages that make up the stack: what is built from them is locked, and nothing else is
     stack_sources: tuple[re.Pattern[str], ...]
     #: of these, the ones whose packages have to be of the driver's own version
@@ -69,6 +76,17 @@ class StackPlatform(Platform, ABC):
     @abstractmethod
     def kernel_release(self, package: str, arch: str) -> str | None:
         """What ``uname -r`` prints under a kernel image package; None for a package that is no stock kernel."""
+
+    def kernel_images(self, universe: Universe, arch: str) -> Iterable[tuple[Candidate, str]]:
+        """Every stock kernel image on offer, with what ``uname -r`` prints under it."""
+        for name in universe.names():
+            release = self.kernel_release(name, arch)
+            if release is not None:
+                yield from ((candidate, release) for candidate in universe.named(name))
+
+    def kernel_names(self, image: Candidate, release: str) -> tuple[str, ...]:
+        """What a pin may call this kernel; bounds look at the first, and the compatibility rules see it."""
+        return upstream(image.version), release, release.rsplit("-", 1)[0], image.version
 
     @abstractmethod
     def kernel_packages(self, release: str) -> tuple[str, str]:
@@ -89,6 +107,10 @@ class StackPlatform(Platform, ABC):
     @abstractmethod
     def gds_tools_package(self) -> str:
         """Name of the package that holds gdscheck and gdsio; its version equals libcufile's."""
+
+    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:  # noqa: ARG002 - see rhel.py
+        """Of ``names``, each package that holds a libcufile, with that of its gds-tools."""
+        return [(self.libcufile_package(), self.gds_tools_package())]
 
     @abstractmethod
     def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:
@@ -121,6 +143,10 @@ class StackPlatform(Platform, ABC):
     @abstractmethod
     def driver_module(self, flavour: Flavour) -> str:
         """Name of the driver's module file, without ending: what modprobe.d options have to be given for."""
+
+    def module_streams(self, driver: str, flavour: Flavour) -> dict[str, str]:  # noqa: ARG002 - see rhel.py
+        """Module streams to enable for a pin of the driver: module → stream."""
+        return {}
 
     @abstractmethod
     def part(self, candidate: Candidate) -> Part:

@@ -47,6 +47,9 @@ class Repository:
     #: on the host
     host_keyring: str
 
+    def __str__(self) -> str:
+        return f"{self.name} ({' '.join(self.suites)})"
+
 
 @dataclass(frozen=True)
 class Release:

@@ -5,23 +5,33 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gdsdeploy.repo.order import holds
+from gdsdeploy.repo.order import DEB, Order
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One alternative of a dependency: a name, and a bound on its version if ``relation`` is not empty."""
+    """One alternative of a dependency: a name, and a bound on its version if ``relation`` is not empty.
+
+    A name may also be a capability or a file, as rpm knows them.
+    """
 
     package: str
     relation: str = ""
     version: str = ""
+    order: Order = DEB
+    #: satisfied where nothing installed answers it: rpm's ``(a if b)`` is "a, or not b"
+    negated: bool = False
+    #: what the same package has to answer too: rpm's ``(a with b)``; a negated one it must not: ``(a without b)``
+    also: tuple[Relation, ...] = ()
 
     def admits(self, version: str) -> bool:
         """Whether a package of this name and ``version`` satisfies the relation."""
-        return not self.relation or holds(version, self.relation, self.version)
+        return not self.relation or self.order.holds(version, self.relation, self.version)
 
     def __str__(self) -> str:
-        return f"{self.package} ({self.relation} {self.version})" if self.relation else self.package
+        text = f"{self.package} ({self.relation} {self.version})" if self.relation else self.package
+        text = " with ".join([text, *map(str, self.also)])
+        return f"not {text}" if self.negated else text
 
 
 #: Alternatives, first wanted first.
@@ -53,19 +63,21 @@ class Candidate:
     component: str
     #: the signed index's Origin, lower case: who made the package (``debian``, ``nvidia``)
     origin: str
+    #: rpm's Obsoletes: packages of these names, not providers of them, may not be installed beside this one
+    obsoletes: tuple[Relation, ...] = ()
+    #: rpm's module stream that it belongs to, ``NAME:STREAM``; empty for all others
+    stream: str = ""
 
     def answers(self, relation: Relation) -> bool:
-        """Whether this package satisfies ``relation`` by its own name or by one it provides.
-
-        A versioned relation is satisfied only by a versioned Provides (deb-control(5), Debian policy 7.5).
-        """
-        if self.package == relation.package and relation.admits(self.version):
-            return True
-        return any(
+        """Whether this package satisfies ``relation``, negation aside, by its own name or by one it provides."""
+        own = self.package == relation.package and relation.admits(self.version)
+        if not own and not any(
             offer.package == relation.package
-            and (not relation.relation or bool(offer.version and relation.admits(offer.version)))
+            and relation.order.meets(offer.relation, offer.version, relation.relation, relation.version)
             for offer in self.provides
-        )
+        ):
+            return False
+        return all(self.answers(other) is not other.negated for other in relation.also)
 
     def __str__(self) -> str:
         return f"{self.package} {self.version}"

@@ -1,13 +1,23 @@
-"""Version order: dpkg's, as python-debian implements it (a differential test keeps it equal to the real dpkg)."""
+"""Version order of the package families: dpkg's as python-debian has it, and rpm's.
+
+Differential tests keep both equal to the real programs.  Everything that compares versions asks the ``Order`` of the
+platform or of the relation that it looks at.
+"""
 
 from __future__ import annotations
 
 import operator
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Final
+from functools import lru_cache, total_ordering
+from itertools import zip_longest
+from typing import Any, Final, Literal
 
 from debian.debian_support import NativeVersion
+
+#: A family of package managers, as a fleet file's ``kind`` names it.
+Kind = Literal["apt", "rpm"]
 
 #: Relations of deb-control(5); ``<`` and ``>`` there mean "or equal" and exist only in very old packages.
 RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -19,6 +29,72 @@ RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<": operator.le,
     ">": operator.ge,
 }
+#: Relations of rpm's spec files.
+RPM_RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    **{sign: RELATIONS[sign] for sign in ("<=", "=", ">=")},
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+class Order(ABC):
+    """How one package family compares versions and reads relations."""
+
+    kind: Kind
+
+    @abstractmethod
+    def key(self, version: str) -> Any:
+        """A sort key; raises ValueError for text that is no version."""
+
+    @abstractmethod
+    def holds(self, have: str, relation: str, wanted: str) -> bool:
+        """Whether version ``have`` stands in ``relation`` to ``wanted``."""
+
+    @abstractmethod
+    def meets(self, offered: str, version: str, relation: str, wanted: str) -> bool:
+        """Whether a Provides with this relation and version (both may be empty) satisfies a relation.
+
+        ``relation`` and ``wanted`` may be empty as well.
+        """
+
+
+class _Deb(Order):
+    kind = "apt"
+
+    def key(self, version: str) -> Any:
+        return deb(version)
+
+    def holds(self, have: str, relation: str, wanted: str) -> bool:
+        return holds(have, relation, wanted)
+
+    def meets(self, offered: str, version: str, relation: str, wanted: str) -> bool:
+        """A versioned relation is satisfied only by a versioned Provides (deb-control(5), Debian policy 7.5)."""
+        return not relation or bool(offered and holds(version, relation, wanted))
+
+
+class _Rpm(Order):
+    kind = "rpm"
+
+    def key(self, version: str) -> Any:
+        return rpm(version)
+
+    def holds(self, have: str, relation: str, wanted: str) -> bool:
+        return RPM_RELATIONS[relation](_compare(rpm(have), rpm(wanted), loosely=True), 0)
+
+    def meets(self, offered: str, version: str, relation: str, wanted: str) -> bool:
+        """What has no version satisfies every relation, and of two ranges it is enough that they overlap (rpmds)."""
+        if not offered or not relation:
+            return True
+        sense = _compare(rpm(version), rpm(wanted), loosely=True)
+        if sense < 0:
+            return ">" in offered or "<" in relation
+        if sense > 0:
+            return "<" in offered or ">" in relation
+        return any(sign in offered and sign in relation for sign in "<=>")
+
+
+DEB: Final = _Deb()
+RPM: Final = _Rpm()
 
 
 @lru_cache(maxsize=65536)
@@ -28,10 +104,86 @@ def deb(version: str) -> NativeVersion:
 
 
 def holds(have: str, relation: str, wanted: str) -> bool:
-    """Whether version ``have`` stands in ``relation`` (one of RELATIONS) to ``wanted``."""
+    """Whether version ``have`` stands in ``relation`` (one of RELATIONS) to ``wanted``, by dpkg's order."""
     return RELATIONS[relation](deb(have), deb(wanted))
 
 
 def upstream(version: str) -> str:
-    """The package version without epoch and Debian revision: ``1:2.3-4`` → ``2.3``."""
+    """The package version without epoch and Debian revision or rpm release: ``1:2.3-4`` → ``2.3``."""
     return version.split(":", 1)[-1].rsplit("-", 1)[0]
+
+
+@total_ordering
+class Evr:
+    """Epoch, version and release, ordered as rpm orders packages."""
+
+    __slots__ = ("epoch", "release", "version")
+
+    def __init__(self, epoch: int, version: str, release: str) -> None:
+        self.epoch = epoch
+        self.version = version
+        self.release = release
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Evr) and _compare(self, other) == 0
+
+    def __lt__(self, other: Evr) -> bool:
+        return _compare(self, other) < 0
+
+    # Equal versions may be spelled differently (1.0 and 1.00), so that only the epoch is sure to be the same.
+    def __hash__(self) -> int:
+        return hash(self.epoch)
+
+
+_EVR = re.compile(r"^(?:([0-9]+):)?([^\s:-]+)(?:-([^\s:-]+))?$")
+#: What rpm compares, one after the other; everything else only separates.
+_SEGMENT = re.compile(r"[0-9]+|[A-Za-z]+|[~^]")
+
+
+@lru_cache(maxsize=65536)
+def rpm(version: str) -> Evr:
+    """A sort key with rpm's order for ``[EPOCH:]VERSION[-RELEASE]``; raises ValueError for text that is none."""
+    match = _EVR.match(version)
+    if match is None:
+        raise ValueError(f"not an rpm version: {version!r}")
+    return Evr(int(match[1] or 0), match[2], match[3] or "")
+
+
+def _compare(one: Evr, other: Evr, *, loosely: bool = False) -> int:
+    """Negative, zero or positive; loosely: a release that either side leaves open is not looked at."""
+    if one.epoch != other.epoch:
+        return one.epoch - other.epoch
+    found = vercmp(one.version, other.version)
+    if found or (loosely and not (one.release and other.release)):
+        return found
+    return vercmp(one.release, other.release)
+
+
+def vercmp(one: str, other: str) -> int:
+    """Compare two version or release strings as rpm's rpmvercmp does: -1, 0 or 1.
+
+    Numbers by value and before letters; ``~`` sorts before everything, even the end; ``^`` after the end only.
+    """
+    for a, b in zip_longest(_SEGMENT.findall(one), _SEGMENT.findall(other), fillvalue=""):
+        if a == b:
+            continue
+        rank_a, rank_b = _rank(a), _rank(b)
+        if rank_a != rank_b:
+            return 1 if rank_a > rank_b else -1
+        key_a, key_b = (int(a), int(b)) if rank_a == _NUMBER else (a, b)
+        if key_a != key_b:
+            return 1 if key_a > key_b else -1  # type: ignore[operator]
+    return 0
+
+
+_END, _CARET, _LETTERS, _NUMBER = 0, 1, 2, 3
+
+
+def _rank(segment: str) -> int:
+    if segment == "~":
+        return -1
+    if segment == "":
+        return _END
+    if segment == "^":
+        return _CARET
+    return _NUMBER if segment.isdigit() else _LETTERS

@@ -7,9 +7,10 @@ one regular expression and a stanza becomes a Candidate only when somebody wants
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo.candidate import Candidate, Relation, relations
@@ -143,11 +144,35 @@ def _flat(groups: tuple[tuple[Relation, ...], ...]) -> tuple[Relation, ...]:
     return tuple(relation for group in groups for relation in group)
 
 
+class Offers(Protocol):
+    """A package list of either family."""
+
+    def names(self) -> Iterable[str]:
+        """Every package name in the list."""
+
+    def named(self, name: str) -> list[Candidate]:
+        """The candidates of that name."""
+
+    def providing(self, name: str) -> list[Candidate]:
+        """The candidates that provide ``name``."""
+
+
 class Universe:
     """All package lists of a profile as one; what the resolver asks."""
 
-    def __init__(self, lists: Iterable[PackageList]) -> None:
+    def __init__(self, lists: Iterable[Offers]) -> None:
         self._lists = tuple(lists)
+
+    def with_streams(self, streams: Mapping[str, str]) -> Universe:  # noqa: ARG002 - apt has no module streams
+        """What is on offer with these module streams enabled (module → stream); apt's lists have none.
+
+        Raises NoSolution where a module has no such stream.
+        """
+        return self
+
+    def streams(self) -> tuple[str, ...]:
+        """The module streams, ``NAME:STREAM``, that had to be asked for to get this view."""
+        return ()
 
     def names(self) -> set[str]:
         """Every package name on offer."""

@@ -14,8 +14,10 @@ from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.fleet import Repository as Wish
 from gdsdeploy.platform.base import Preset, StackPlatform
-from gdsdeploy.repo.apt import Repository
+from gdsdeploy.repo import apt, rpm
 from gdsdeploy.repo.aptsources import Source, controller_sources
+from gdsdeploy.repo.order import Kind
+from gdsdeploy.repo.read import Repository
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Declared:
 
     #: None: from the controller's own apt sources
     uri: str | None
+    #: empty for rpm
     suites: tuple[str, ...]
-    #: empty for a flat layout
+    #: empty for a flat layout and for rpm
     components: tuple[str, ...]
     keyring: Path
     fingerprints: tuple[str, ...]
@@ -41,7 +44,7 @@ def names(fleet: Fleet, profile: str, platform: StackPlatform) -> tuple[str, ...
 def repositories(
     fleet: Fleet, profile: str, platform: StackPlatform, sources: Sequence[Source] | None = None
 ) -> list[Repository]:
-    """The apt repositories of a profile.
+    """The repositories of a profile, all of the platform's family.
 
     sources: the controller's own apt sources; by default read from this machine, if an address is left open.
     Raises FleetInvalid listing everything that is missing, RepositoryUnusable when no address can be found.
@@ -49,21 +52,29 @@ def repositories(
     presets = platform.presets()
     found: list[Repository] = []
     problems: list[str] = []
+    if not names(fleet, profile, platform):
+        known = ", ".join(sorted(fleet.repositories)) or "none"
+        problems.append(
+            f"profiles.{profile}.repositories: {platform.os} has no presets, so list some; the fleet file has {known}"
+        )
     for name in names(fleet, profile, platform):
         wish, preset = fleet.repositories.get(name), presets.get(name)
         if wish is None and preset is None:
             known = ", ".join(sorted({*presets, *fleet.repositories}))
             problems.append(f"profiles.{profile}.repositories: there is no repository {name!r}; there are {known}")
             continue
-        lacks = _lacks(wish or Wish(), preset)
+        lacks = _lacks(wish or Wish(), preset, platform.kind)
         if lacks:
             problems.append(
                 f"repositories.{name}: {platform.os} has no preset of this name, so give {', '.join(lacks)}"
             )
-        elif wish is not None and wish.kind == "rpm":
-            problems.append(f"repositories.{name}: kind is rpm, but {platform.os} of profile {profile} uses apt")
+        elif wish is not None and (wish.kind or platform.kind) != platform.kind:
+            uses = f"{platform.os} of profile {profile} uses {platform.kind}"
+            problems.append(f"repositories.{name}: kind is {wish.kind}, but {uses}")
+        elif wish is not None and platform.kind == "rpm" and (wish.suites or wish.components):
+            problems.append(f"repositories.{name}: an rpm repository has neither suites nor components")
         else:
-            found.append(_repository(name, wish, preset, sources))
+            found.append(_repository(name, wish, preset, sources, platform.kind))
     if problems:
         raise FleetInvalid("\n".join(problems), hint="examples/ has fleets to start from")
     return found
@@ -88,17 +99,19 @@ def controller_uri(preset: Preset, sources: Sequence[Source]) -> str | None:
     return fitting[0].uri.rstrip("/") if fitting else None
 
 
-def _lacks(wish: Wish, preset: Preset | None) -> list[str]:
+def _lacks(wish: Wish, preset: Preset | None, kind: Kind) -> list[str]:
     if preset is not None:
         return []
     needed = {"uri": wish.uri, "suites": wish.suites, "keyring": wish.keyring, "fingerprints": wish.fingerprints}
+    if kind == "rpm":
+        del needed["suites"]
     lacks = [key for key, value in needed.items() if not value]
     if wish.suites and not all(suite.endswith("/") for suite in wish.suites) and not wish.components:
         lacks.append("components")
     return lacks
 
 
-def declared(name: str, wish: Wish | None, preset: Preset | None) -> Declared:
+def declared(name: str, wish: Wish | None, preset: Preset | None, kind: Kind = "apt") -> Declared:
     """What the fleet file and the preset fix about a repository."""
     wish = wish or Wish()
     suites = wish.suites or (preset.suites if preset else ())
@@ -109,12 +122,14 @@ def declared(name: str, wish: Wish | None, preset: Preset | None) -> Declared:
         components=() if flat else wish.components or (preset.components if preset else ()),
         keyring=Path(wish.keyring) if wish.keyring else preset.keyring if preset else Path(),
         fingerprints=wish.fingerprints or (preset.fingerprints if preset else ()),
-        host_keyring=_host_keyring(name, wish, preset),
+        host_keyring=_host_keyring(name, wish, preset, kind),
     )
 
 
-def _repository(name: str, wish: Wish | None, preset: Preset | None, sources: Sequence[Source] | None) -> Repository:
-    fixed = declared(name, wish, preset)
+def _repository(
+    name: str, wish: Wish | None, preset: Preset | None, sources: Sequence[Source] | None, kind: Kind
+) -> Repository:
+    fixed = declared(name, wish, preset, kind)
     uri = fixed.uri
     if uri is None and preset is not None:
         uri = controller_uri(preset, controller_sources() if sources is None else sources)
@@ -123,7 +138,9 @@ def _repository(name: str, wish: Wish | None, preset: Preset | None, sources: Se
             f"repository {name}: the fleet file gives no uri, and this machine's apt sources name no such archive",
             hint=f"Set `uri` of repositories.{name} in the fleet file to a mirror of it",
         )
-    return Repository(
+    if kind == "rpm":
+        return rpm.Repository(name, uri, fixed.keyring, fixed.fingerprints, fixed.host_keyring)
+    return apt.Repository(
         name=name,
         uri=uri,
         suites=fixed.suites,
@@ -134,10 +151,12 @@ def _repository(name: str, wish: Wish | None, preset: Preset | None, sources: Se
     )
 
 
-def _host_keyring(name: str, wish: Wish, preset: Preset | None) -> str:
+def _host_keyring(name: str, wish: Wish, preset: Preset | None, kind: Kind) -> str:
     """Where the keyring lies on a host: the platform's own place, or one that provisioning fills."""
     if wish.signed_by:
         return wish.signed_by
     if preset is not None and wish.keyring in (None, str(preset.keyring)):
         return str(preset.keyring)
-    return f"/etc/apt/keyrings/gdsdeploy-{name}.gpg"
+    return (
+        f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-{name}" if kind == "rpm" else f"/etc/apt/keyrings/gdsdeploy-{name}.gpg"
+    )

@@ -7,6 +7,7 @@ Only Depends and Pre-Depends count; Conflicts and Breaks are kept; Recommends ar
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import resolvelib
 
 from gdsdeploy.repo.candidate import Candidate, Group, Relation
-from gdsdeploy.repo.order import deb
+from gdsdeploy.repo.order import Order
 from gdsdeploy.repo.packages import Universe
 
 #: Rounds after which a search is called hopeless; Debian's stack takes about a hundred.
@@ -27,6 +28,8 @@ Key = tuple[str, str, str]
 class Stack(Protocol):
     """What the solver asks of a platform."""
 
+    @property
+    def order(self) -> Order: ...
     def in_stack(self, candidate: Candidate) -> bool: ...
     def follows_driver(self, candidate: Candidate) -> bool: ...
     def upstream_version(self, version: str) -> str: ...
@@ -52,9 +55,9 @@ class Never:
 
 @dataclass(frozen=True)
 class Either:
-    """One of several packages."""
+    """One of several packages, or the absence of one."""
 
-    options: tuple[Need, ...]
+    options: tuple[Need | Never, ...]
     words: str
 
 
@@ -70,7 +73,7 @@ class Picked:
     """The answer to an Either."""
 
     words: str
-    option: Need
+    option: Need | Never
 
 
 Requirement = Need | Never | Either
@@ -187,7 +190,8 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
             return [candidate.option]
         if isinstance(candidate, Absent) or not self._stack.in_stack(candidate):
             return []
-        found = [self._requirement(group) for group in (*candidate.pre_depends, *candidate.depends)]
+        groups = (*candidate.pre_depends, *candidate.depends)
+        found = [requirement for group in groups for requirement in self._requirements(group)]
         return [*found, *self._conflicts(candidate)]
 
     def _named(self, package: str) -> list[Candidate]:
@@ -195,29 +199,42 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
 
     def _rank(self, candidate: Candidate) -> tuple[bool, Any]:
         """A kernel's build tools come from the kernel's own build where that is on offer."""
-        return candidate.version == self._kernel_package, deb(candidate.version)
+        return candidate.version == self._kernel_package, self._stack.order.key(candidate.version)
 
-    def _requirement(self, group: Group) -> Requirement:
+    def _requirements(self, group: Group) -> list[Requirement]:
+        """What a group of alternatives asks for: one requirement, or more where it has negated ones."""
         words = " | ".join(map(str, group))
         allowed: dict[str, set[Key]] = {}
         for relation in group:
-            for candidate in self._universe.answering(relation):
+            for candidate in () if relation.negated else self._universe.answering(relation):
                 if self.usable(candidate):
                     allowed.setdefault(candidate.package, set()).add(key(candidate))
-        options = [Need(package, frozenset(keys), words) for package, keys in allowed.items()]
-        options.sort(key=lambda need: need.package not in self._preferred)
-        if not options:
-            return Need(group[0].package, frozenset(), words)
-        return options[0] if len(options) == 1 else Either(tuple(options), words)
+        needs = [Need(package, frozenset(keys), words) for package, keys in allowed.items()]
+        needs.sort(key=lambda need: need.package not in self._preferred)
+        absences = [[*self._banned(relation, words)] for relation in group if relation.negated]
+        if not absences:
+            return [_one_of(needs, words)] if needs else [Need(group[0].package, frozenset(), words)]
+        # "Not b" means the absence of every package that answers b, and each absence is an alternative of its own;
+        # where nothing on offer answers b, it holds anyway.
+        choices = list(itertools.product(*absences))
+        names = [f"{words} [{', '.join(n.package for n in never)}]" if len(choices) > 1 else words for never in choices]
+        return [_one_of([*never, *needs], name) for never, name in zip(choices, names, strict=True)]
 
     def _conflicts(self, owner: Candidate) -> Iterator[Never]:
         for relation in owner.conflicts:
-            banned: dict[str, set[Key]] = {}
-            for candidate in self._universe.answering(relation):
-                if candidate.package != owner.package:
-                    banned.setdefault(candidate.package, set()).add(key(candidate))
-            for package, keys in banned.items():
-                yield Never(package, frozenset(keys), f"not {relation}")
+            yield from (n for n in self._banned(relation, f"not {relation}") if n.package != owner.package)
+        for relation in owner.obsoletes:
+            there = frozenset(key(c) for c in self._universe.named(relation.package) if relation.admits(c.version))
+            if there and relation.package != owner.package:
+                yield Never(relation.package, there, f"not {relation}")
+
+    def _banned(self, relation: Relation, words: str) -> Iterator[Never]:
+        """For each package that answers ``relation``, its absence in the versions that do."""
+        banned: dict[str, set[Key]] = {}
+        for candidate in self._universe.answering(relation):
+            banned.setdefault(candidate.package, set()).add(key(candidate))
+        for package, keys in banned.items():
+            yield Never(package, frozenset(keys), words)
 
     def offers(self, words: str) -> str:
         """What the repositories have for the first name in a requirement's words."""
@@ -247,10 +264,10 @@ def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
     packages = {name: answer for name, answer in result.mapping.items() if isinstance(answer, Candidate)}
     edges: dict[str, tuple[str, ...]] = {}
     for name, candidate in packages.items():
-        needed = (r for r in provider.get_dependencies(candidate) if not isinstance(r, Never))
-        edges[name] = tuple(_target(result.mapping, requirement) for requirement in needed)
+        needed = (_target(result.mapping, requirement) for requirement in provider.get_dependencies(candidate))
+        edges[name] = tuple(need.package for need in needed if isinstance(need, Need))
     # A package whose last tie to the answer is somebody's conflict with it is not installed.
-    kept = Solution(packages, edges).reachable(_target(result.mapping, root) for root in roots)
+    kept = Solution(packages, edges).reachable(_target(result.mapping, root).package for root in roots)
     return Solution({name: c for name, c in packages.items() if name in kept}, edges)
 
 
@@ -259,12 +276,16 @@ def _either(words: str) -> str:
     return f"one of {words}"
 
 
-def _target(mapping: Mapping[str, Answer], requirement: Requirement) -> str:
+def _one_of(options: Sequence[Need | Never], words: str) -> Requirement:
+    return options[0] if len(options) == 1 else Either(tuple(options), words)
+
+
+def _target(mapping: Mapping[str, Answer], requirement: Requirement) -> Need | Never:
     if isinstance(requirement, Either):
         picked = mapping[_either(requirement.words)]
         assert isinstance(picked, Picked)
-        return picked.option.package
-    return requirement.package
+        return picked.option
+    return requirement
 
 
 def _reasons(provider: Provider, causes: Iterable[Any]) -> list[str]:

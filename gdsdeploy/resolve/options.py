@@ -11,7 +11,6 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, Refused
 from gdsdeploy.platform.base import StackPlatform
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import deb, upstream
 from gdsdeploy.repo.packages import Universe
 
 Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile"]
@@ -79,14 +78,14 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
     return found
 
 
-def _newest_first(candidates: list[Candidate]) -> list[Candidate]:
-    return sorted(candidates, key=lambda c: deb(c.version), reverse=True)
+def _newest_first(platform: StackPlatform, candidates: list[Candidate]) -> list[Candidate]:
+    return sorted(candidates, key=lambda c: platform.order.key(c.version), reverse=True)
 
 
 def _driver(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     package, flavour = platform.driver_package(profile.driver.flavour), profile.driver.flavour
     offered = []
-    for candidate in _newest_first(universe.named(package)):
+    for candidate in _newest_first(platform, universe.named(package)):
         version = platform.upstream_version(candidate.version)
         facts = {"driver": version, "driver_package": candidate.version, "driver_origin": candidate.origin}
         option = Option(
@@ -97,16 +96,12 @@ def _driver(found: Options, profile: Profile, platform: StackPlatform, universe:
 
 
 def _kernel(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
-    images = []
-    for name in universe.names():
-        release = platform.kernel_release(name, profile.arch)
-        if release is not None:
-            images += [(candidate, release) for candidate in universe.named(name)]
-    images.sort(key=lambda pair: deb(pair[0].version), reverse=True)
+    images = list(platform.kernel_images(universe, profile.arch))
+    images.sort(key=lambda pair: platform.order.key(pair[0].version), reverse=True)
     offered = []
     pin = versions.parse(profile.kernel)
     for image, release in images:
-        names = (upstream(image.version), release, release.rsplit("-", 1)[0], image.version)
+        names = platform.kernel_names(image, release)
         label, headers_name = f"kernel {release}", platform.kernel_packages(release)[1]
         headers = [c for c in universe.named(headers_name) if c.version == image.version]
         if not headers:
@@ -124,7 +119,7 @@ def _kernel(found: Options, profile: Profile, platform: StackPlatform, universe:
 def _nvidia_fs(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     package = platform.nvidia_fs_package()
     offered = []
-    for candidate in _newest_first(universe.named(package)):
+    for candidate in _newest_first(platform, universe.named(package)):
         version = platform.upstream_version(candidate.version)
         facts = {
             "nvidia_fs": version, "nvidia_fs_package": candidate.version, "nvidia_fs_origin": candidate.origin,
@@ -135,9 +130,10 @@ def _nvidia_fs(found: Options, profile: Profile, platform: StackPlatform, univer
 
 
 def _libcufile(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
-    library, tools_name = platform.libcufile_package(), platform.gds_tools_package()
+    tools_of = dict(platform.libcufile_packages(universe.names()))
     offered = []
-    for candidate in _newest_first(universe.named(library)):
+    for candidate in _newest_first(platform, [c for name in sorted(tools_of) for c in universe.named(name)]):
+        tools_name = tools_of[candidate.package]
         version = platform.upstream_version(candidate.version)
         label = f"libcufile {version}"
         tools = [c for c in universe.named(tools_name) if c.version == candidate.version]
@@ -149,4 +145,5 @@ def _libcufile(found: Options, profile: Profile, platform: StackPlatform, univer
         facts = {"libcufile": version, "cuda": platform.cuda_version(candidate)}
         packages: dict[Part, Candidate] = {"libcufile": candidate, "gds-tools": tools[0]}
         offered.append((Option("libcufile", label, facts, packages, candidate.version), (version, candidate.version)))
-    found.add("libcufile", profile.libcufile, offered, f"the repositories have no {library} with its {tools_name}")
+    otherwise = f"the repositories have no {platform.libcufile_package()} with its {platform.gds_tools_package()}"
+    found.add("libcufile", profile.libcufile, offered, otherwise)

@@ -11,7 +11,6 @@ from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Part, Refused, Source, Target
 from gdsdeploy.platform.base import StackPlatform, Wanted
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import deb
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.resolve import options
 from gdsdeploy.resolve.dependencies import Provider, Requirement, Solution, Unsolvable, exactly, solve
@@ -42,6 +41,10 @@ def resolve(
 ) -> Resolution:
     """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first."""
     where = f"profile {name} ({profile.os}, {profile.arch})"
+    try:
+        universe = universe.with_streams(platform.module_streams(profile.driver.version, profile.driver.flavour))
+    except NoSolution as error:
+        raise NoSolution(f"{where}: {error.message}", hint=error.hint) from None
     found = options.find(profile, platform, universe)
     if found.missing:
         passed = [f"[{i.refused.rule}] {i.refused.what}: {i.refused.words}" for i in found.incomplete]
@@ -62,7 +65,7 @@ def resolve(
             broken.append(f"[dependencies] {label}: " + "; ".join(error.reasons))
             search.against.append((choice, Verdict("dependencies", False, "; ".join(error.reasons))))
             continue
-        return _resolution(profile, platform, search, choice, found.incomplete, packages, indices)
+        return _resolution(profile, platform, search, choice, found.incomplete, packages, indices, universe.streams())
     nearest, reasons = search.reasons()
     raise _none(where, nearest, [*broken, *reasons])
 
@@ -137,6 +140,7 @@ def _resolution(
     incomplete: Sequence[options.Incomplete],
     packages: tuple[Package, ...],
     indices: Sequence[Index],
+    modules: tuple[str, ...],
 ) -> Resolution:
     driver, kernel, nvidia_fs, libcufile = choice
     verdicts = judge(search.facts(choice), search.rules)
@@ -158,17 +162,18 @@ def _resolution(
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
         rules=tuple(sorted({verdict.rule for verdict in verdicts})),
         pins=pins(profile),
-        refused=(*search.refused(choice), *_newer(incomplete, choice)),
+        refused=(*search.refused(choice), *_newer(platform, incomplete, choice)),
+        modules=modules,
         indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
         packages=packages,
     )
     return Resolution(target, tuple(verdict for verdict in verdicts if verdict.warning))
 
 
-def _newer(incomplete: Sequence[options.Incomplete], choice: Choice) -> list[Refused]:
+def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], choice: Choice) -> list[Refused]:
     """Of the incomplete options, those that would have been preferred over the chosen ones."""
-    chosen = {option.subject: option.version for option in choice}
-    return [item.refused for item in incomplete if deb(item.version) > deb(chosen[item.subject])]
+    chosen = {option.subject: platform.order.key(option.version) for option in choice}
+    return [item.refused for item in incomplete if platform.order.key(item.version) > chosen[item.subject]]
 
 
 def pins(profile: Profile) -> dict[str, str]:
