@@ -78,6 +78,12 @@ class CufileInvalid(GdsError):
     exit_code = 16
 
 
+class LibraryUnusable(GdsError):
+    """A libcufile cannot be asked on this machine: there is none, it does not load, or it has no namespace to run in."""
+
+    exit_code = 17
+
+
 class HostUnreachable(GdsError):
     """A host did not answer, or refused the login."""
 

@@ -1,0 +1,258 @@
+"""Ask a real libcufile what it makes of a configuration: the last word on every question about cufile.json.
+
+Any release from 1.4.0 to 1.20.0 reads, judges and logs its configuration in ``cuFileDriverOpen``.  It is called in
+short-lived children (ask.py), each in a folder of its own and killed when its time is over, in a private mount
+namespace where the document lies at /etc/cufile.json.  On a machine with a GPU the real libcuda answers; elsewhere a stand-in
+(standin.py), under which every release goes as far as it does with a GPU that has no memory to give.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from gdsdeploy import run
+from gdsdeploy.cufile import standin
+from gdsdeploy.errors import LibraryUnusable, ProgramFailed
+from gdsdeploy.host.facts.cufile import INVALID, REFUSAL
+
+#: Seconds for one document; an answer takes 2 to 150 ms with the stand-in and up to some seconds with a real GPU.
+TIMEOUT = 10.0
+#: Documents of one child program: bounds the memory that their logs take.
+_BATCH = 500
+#: Where packages put the library: Debian's, then NVIDIA's.
+_INSTALLED = (
+    "/usr/lib/*-linux-gnu/libcufile.so.0",
+    "/usr/lib64/libcufile.so.0",
+    "/usr/local/cuda*/lib64/libcufile.so.0",
+    "/usr/local/cuda*/targets/*/lib/libcufile.so.0",
+)
+_ENTRY = re.compile(r"\] INFO\s+\S+?:\d+ (.*)$")
+_VALUE = re.compile(r"([a-z]+(?:\.[A-Za-z0-9_]+)+) ?: ?(.*)$")
+_MOUNT = re.compile(r"(/.*?)\s+dev_id \d+ : ?(.*)$")
+_KEY = re.compile(r"error reading config (\S+)")
+_FIELD = re.compile(r"config read failed for json field (\S+)")
+#: Lines that only say that there is a problem, after the one that says which.
+_GENERAL = re.compile(
+    r"error reading config|failed to load (user )?config|cuFile configuration load error|cuFile initialization failed"
+    r"|^terminate called"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the library did with one document."""
+
+    #: whether it took the document as a configuration; None: it ended without saying so (see ``said`` and ``hung``)
+    accepted: bool | None
+    #: its own words about the refusal, without the lines that say only that there was one
+    reason: str | None
+    #: the dotted key that it names in a refusal
+    key: str | None
+    #: what it works with, as gdscheck prints it: names as the library writes them, values as text.
+    #: Empty when it was refused, and when the library stopped before it said so.
+    effective: Mapping[str, str]
+    #: CUfileOpError of cuFileDriverOpen; None: it did not return
+    error: int | None
+    #: what it wrote to stdout and stderr, line by line
+    said: tuple[str, ...]
+    log: str
+    #: killed after its time
+    hung: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Library:
+    """One libcufile.so on this machine.
+
+    cuda: ``real`` takes the machine's libcuda and GPU, ``standin`` ours; ``auto`` the real one where the machine has
+    a GPU.
+    """
+
+    path: Path
+    cuda: Literal["auto", "real", "standin"] = "auto"
+
+    @functools.cached_property
+    def version(self) -> str:
+        """Version as it calls itself (``1.9.1.3``); raises LibraryUnusable."""
+        found = re.search(r"GDS release version: (\d+(?:\.\d+)+)", self.ask("{}").log)
+        if not found:
+            raise LibraryUnusable(f"{self.path} does not say which release of libcufile it is", hint=_hint(self.path))
+        return found[1]
+
+    def ask(self, document: str | bytes, *, timeout: float = TIMEOUT) -> Answer:
+        """One document; see ``ask_all``."""
+        return next(self.ask_all([document], timeout=timeout))
+
+    def ask_all(
+        self,
+        documents: Iterable[str | bytes],
+        *,
+        timeout: float = TIMEOUT,
+        jobs: int | None = None,
+        level: str = "INFO",
+    ) -> Iterator[Answer]:
+        """The answer to each document (its whole text), in their order.
+
+        timeout: seconds for one document; jobs: children at a time (default: one for each CPU); level: of the log.
+        Raises LibraryUnusable when the library cannot be loaded or this machine gives us no mount namespace,
+        MissingProgram when a stand-in libcuda is needed and there is no compiler.
+        """
+        todo = iter(documents)
+        jobs = jobs or len(os.sched_getaffinity(0))
+        while batch := [text.encode() if isinstance(text, str) else text for text in islice(todo, _BATCH)]:
+            yield from self._batch(batch, timeout, jobs, level)
+
+    def _batch(self, documents: list[bytes], timeout: float, jobs: int, level: str) -> list[Answer]:
+        path = self.path.resolve()
+        if not path.is_file():
+            raise LibraryUnusable(f"{self.path}: there is no such library", hint=_hint(self.path))
+        ours = standin.libcuda(path) if self._stands_in else None
+        request = {
+            "library": str(path),
+            "standin": str(ours) if ours else None,
+            "timeout": timeout,
+            "jobs": jobs,
+            "level": level,
+            "documents": [base64.b64encode(text).decode() for text in documents],
+        }
+        with tempfile.TemporaryDirectory(prefix="gdsdeploy-cufile-") as folder:
+            output = _start(request, Path(folder), limit=60 + timeout * (1 + len(documents) / jobs))
+        rows = sorted((json.loads(line) for line in output.splitlines()), key=lambda row: int(row["number"]))
+        if len(rows) != len(documents):
+            raise LibraryUnusable(f"{self.path}: {len(documents)} questions, but {len(rows)} answers")
+        return [_answer(row) for row in rows]
+
+    @property
+    def _stands_in(self) -> bool:
+        return self.cuda == "standin" or (self.cuda == "auto" and not has_gpu())
+
+
+def has_gpu() -> bool:
+    """Whether the NVIDIA driver of this machine has a GPU."""
+    gpus = Path("/proc/driver/nvidia/gpus")
+    return gpus.is_dir() and any(gpus.iterdir())
+
+
+def installed() -> Library:
+    """The libcufile of this machine; raises LibraryUnusable when there is none."""
+    for pattern in _INSTALLED:
+        for found in sorted(Path("/").glob(pattern.lstrip("/"))):
+            return Library(found)
+    raise LibraryUnusable(
+        "no libcufile is installed on this machine",
+        hint="Name one with --library; NVIDIA's wheel nvidia-cufile and Debian's package libcufile0 hold it",
+    )
+
+
+def _start(request: Mapping[str, Any], folder: Path, *, limit: float) -> str:
+    """Run ask.py in a namespace of its own and return what it wrote."""
+    program = Path(__file__).with_name("ask.py")
+    clean = ["env", *(word for name in sorted(os.environ) if name.startswith("CUFILE_") for word in ("-u", name))]
+    python = [*clean, sys.executable, "-I", "-S", str(program)]
+    try:
+        return run.run(
+            [run.which("unshare"), *_namespace(), *python],
+            doing=f"ask {request['library']}",
+            input=json.dumps(request),
+            cwd=folder,
+            timeout=limit,
+        ).stdout
+    except ProgramFailed as error:
+        lines = [line.removeprefix("  | ") for line in error.message.splitlines()]
+        what = next((line for line in reversed(lines) if line.startswith("OSError")), lines[-1])
+        raise LibraryUnusable(
+            f"{request['library']} cannot be asked: {what}", hint=_hint(Path(str(request["library"])))
+        ) from error
+
+
+@functools.cache
+def _namespace() -> tuple[str, ...]:
+    """unshare(1)'s flags for a mount namespace of our own: as root directly, else as root of a user namespace."""
+    unshare = run.which("unshare")
+    for flags in (("--mount",), ("--user", "--map-root-user", "--mount")):
+        flags = (*flags, "--propagation", "private")
+        if run.run([unshare, *flags, "true"], doing="make a mount namespace", ok=range(-64, 256)).status == 0:
+            return flags
+    raise LibraryUnusable(
+        "libcufile cannot be asked here: this machine lets us make no mount namespace, in which the file would lie at"
+        " /etc/cufile.json",
+        hint="Run it as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1); a container needs"
+        " the capability SYS_ADMIN",
+    )
+
+
+def _hint(path: Path) -> str:
+    return f"Name the file of a libcufile for this machine; `ldd {path}` says what it lacks"
+
+
+def _answer(row: Mapping[str, Any]) -> Answer:
+    said = tuple(line.strip() for line in row["said"].splitlines() if line.strip())
+    error = row["result"][0] if row["result"] else None
+    effective = effective_values(row["log"])
+    refused = _refused(said, error, row)
+    return Answer(
+        accepted=False if refused else True if effective or error is not None else None,
+        reason=_reason(said) if refused else None,
+        key=_key(said) if refused else None,
+        effective={} if refused else effective,
+        error=error,
+        said=said,
+        log=row["log"],
+        hung=row["hung"],
+        seconds=row["seconds"],
+    )
+
+
+def _refused(said: tuple[str, ...], error: int | None, row: Mapping[str, Any]) -> bool:
+    if error in INVALID or any(REFUSAL.search(line) for line in said):
+        return True
+    # A number beyond 32 bits ends in an exception that nothing catches (seen in 1.4.0 to 1.20.0).
+    return error is None and not row["hung"] and any("LargestUInt" in line or "Json" in line for line in said)
+
+
+def _reason(said: tuple[str, ...]) -> str | None:
+    words = [line for line in said if not _GENERAL.search(line)]
+    return "; ".join(words or said) or None
+
+
+def _key(said: tuple[str, ...]) -> str | None:
+    for pattern in (_KEY, _FIELD):
+        for line in said:
+            if found := pattern.search(line):
+                return found[1]
+    return None
+
+
+def effective_values(log: str) -> dict[str, str]:
+    """Name → value of the block "CUFILE CONFIGURATION" in a log at level INFO; empty when there is none.
+
+    A mount table is ``path: address address``, its entries separated by ``; ``.  The names are the library's, which for
+    a few keys are not those of cufile.json (``properties.use_compat_mode``).
+    """
+    found: dict[str, str] = {}
+    inside, table = False, ""
+    for line in log.splitlines():
+        entry = _ENTRY.search(line)
+        text = entry[1].strip() if entry else ""
+        if text == "CUFILE CONFIGURATION:":
+            inside = True
+        elif text == "GPU INFO:":
+            break
+        elif inside and (value := _VALUE.match(text)):
+            found[value[1]] = value[2].strip()
+            table = value[1]
+        elif inside and table.endswith(".mount_table") and (mount := _MOUNT.match(text)):
+            found[table] = "; ".join(filter(None, [found[table], f"{mount[1]}: {mount[2].strip()}"]))
+    return found
