@@ -16,10 +16,11 @@ from gdsdeploy import versions
 #: What a combination can say; see the head of compat.yml.
 SUBJECTS = (
     "driver", "driver_package", "driver_origin", "flavour", "kernel", "kernel_package", "nvidia_fs",
-    "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "mode", "rdma", "arch", "os", "family",
+    "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "doca", "gpu", "mode", "rdma", "arch", "os", "family",
 )  # fmt: skip
 _VERSIONS = {
     "driver", "driver_package", "kernel", "kernel_package", "nvidia_fs", "nvidia_fs_package", "libcufile", "cuda",
+    "doca",
 }  # fmt: skip
 
 #: Subject → its value; None: the combination has no such part.  A subject that is not a key is not decided yet.

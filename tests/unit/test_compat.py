@@ -14,7 +14,7 @@ GOOD: dict[str, str | None] = {
     "driver": "550.163.01", "driver_package": "550.163.01-2", "driver_origin": "debian", "flavour": "open",
     "kernel": "6.12.94", "kernel_package": "6.12.94-1",
     "nvidia_fs": "2.19.7", "nvidia_fs_package": "2.19.7~12.4.1-2", "nvidia_fs_origin": "debian",
-    "libcufile": "1.9.1.3", "cuda": "12.4.1", "mode": "nvidia-fs", "rdma": "none",
+    "libcufile": "1.9.1.3", "cuda": "12.4.1", "doca": None, "gpu": None, "mode": "nvidia-fs", "rdma": "none",
     "arch": "x86_64", "os": "debian-13", "family": "debian",
 }  # fmt: skip
 
@@ -99,6 +99,71 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "dmabuf-open-driver": ([{"rdma": "dmabuf", "flavour": "proprietary"}], [{"rdma": "dmabuf"}]),
     "dmabuf-kernel": ([{"rdma": "dmabuf", "kernel": "5.10.1"}], [{"rdma": "dmabuf"}]),
+    "dmabuf-cuda": ([{"rdma": "dmabuf", "libcufile": "1.2.1.4"}], [{"rdma": "dmabuf"}, {"libcufile": "1.2.1.4"}]),
+    "dmabuf-gpu": ([{"rdma": "dmabuf", "gpu": "volta"}], [{"rdma": "dmabuf", "gpu": "turing"}, {"gpu": "volta"}]),
+    "p2pdma-gpu": (
+        [{"mode": "p2pdma", "gpu": "turing"}],
+        [{"mode": "p2pdma", "gpu": "hopper"}, {"mode": "p2pdma"}, {"gpu": "turing"}],
+    ),
+    "p2pdma-rhel-9.5": (
+        [{"mode": "p2pdma", "family": "rhel", "kernel_package": "5.14.0-503.11.1.el9_5"}],
+        [{"mode": "p2pdma", "family": "rhel", "kernel_package": v} for v in ("5.14.0-427.13.1.el9_4", "5.14.0-570.el9")]
+        + [{"family": "rhel", "kernel_package": "5.14.0-503.11.1.el9_5"}],
+    ),
+    "p2pdma-rhel-kernel": (
+        [{"mode": "p2pdma", "family": "rhel", "kernel_package": v} for v in ("5.14.0-362.8.1.el9_3", "4.18.0-553.el8")],
+        [{"mode": "p2pdma", "family": "rhel", "kernel_package": v} for v in ("5.14.0-427.13.1.el9_4", "6.12.0-55.el10")]
+        + [{"mode": "p2pdma", "kernel_package": "5.14.0-1"}],
+    ),
+    "gpu-open-driver": (
+        [{"gpu": "volta"}],
+        [{"gpu": "turing"}, {"gpu": "volta", "flavour": "proprietary"}, {}],
+    ),
+    "gpu-open-driver-only": (
+        [{"gpu": g, "flavour": "proprietary"} for g in ("blackwell", "grace-hopper")],
+        [{"gpu": "blackwell"}, {"gpu": "hopper", "flavour": "proprietary"}],
+    ),
+    "gpu-libcufile-1.15": (
+        [{"gpu": "pascal", "libcufile": "1.15.0.42"}],
+        [{"gpu": "pascal"}, {"gpu": "turing", "libcufile": "1.15.0.42"}],
+    ),
+    "gpu-libcufile-compute-6": ([{"gpu": "maxwell"}], [{"gpu": "pascal"}]),
+    "doca-kernel-6.17": (
+        [{"doca": "3.2.1", "kernel": "6.17.1"}],
+        [{"doca": "3.3.0", "kernel": "6.17.1"}, {"doca": "3.2.1"}, {"kernel": "6.17.1"},
+         {"doca": "3.2.1", "kernel": "6.17.1", "mode": "p2pdma"}],
+    ),
+    "doca-3.3.0": (
+        [{"doca": "3.3.0"}, {"doca": "3.3.0-087000"}],
+        [{"doca": "3.3.1"}, {"doca": "3.2.1"}, {"doca": "3.3.0", "kernel": "6.17.1"}],
+    ),
+    **{
+        f"gds-{gds}-nvidia-fs": (
+            [{"libcufile": f"{gds}.0.1", "nvidia_fs": older}],
+            [{"libcufile": f"{gds}.0.1", "nvidia_fs": same}, {"libcufile": "99.1", "nvidia_fs": older}],
+        )
+        for gds, older, same in (
+            ("1.3", "2.12.3", "2.12.4"), ("1.4", "2.12.4", "2.13.5"), ("1.5", "2.13.5", "2.14.12"),
+            ("1.6", "2.14.13", "2.15.3"), ("1.7", "2.15.3", "2.17.5"), ("1.8", "2.17.5", "2.18.3"),
+            ("1.9", "2.18.3", "2.25.7"), ("1.10", "2.19.7", "2.20.5"), ("1.11", "2.20.5", "2.22.3"),
+            ("1.12", "2.22.3", "2.23.1"), ("1.13", "2.23.1", "2.24.2"), ("1.14", "2.24.2", "2.25.7"),
+            ("1.15", "2.25.7", "2.26.6"), ("1.16", "2.26.6", "2.27.3"), ("1.17", "2.27.3", "2.28.2"),
+            ("1.18", "2.28.2", "2.28.4"), ("1.19", "2.28.2", "2.30.1"), ("1.20", "2.28.2", "2.30.1"),
+        )
+    },
+    **{
+        f"cuda-{cuda}-driver": (
+            [{"cuda": f"{cuda}.1", "driver": older}],
+            [{"cuda": f"{cuda}.1", "driver": same}, {"cuda": "99.1", "driver": older}],
+        )
+        for cuda, older, same in (
+            ("11.4", "470.41", "470.42.01"), ("11.5", "495.29.04", "495.29.05"), ("11.6", "510.39", "510.39.01"),
+            ("11.7", "515.43.03", "515.43.04"), ("11.8", "515.43.04", "520.61.05"), ("12.1", "525.60.13", "530.30.02"),
+            ("12.2", "530.30.02", "535.54.03"), ("12.3", "535.54.03", "545.23.06"), ("12.4", "545.23.06", "550.163.01"),
+            ("12.5", "550.163.01", "555.42.02"), ("12.6", "555.42.06", "560.28.03"), ("12.8", "565.57.01", "570.26"),
+            ("12.9", "570.26", "575.51.03"), ("13.1", "580.65.06", "590.44.01"),
+        )
+    },
 }  # fmt: skip
 
 
