@@ -6,6 +6,7 @@ EFI = "/sys/firmware/efi"
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 NVIDIA = "/proc/driver/nvidia"
 NVFS = "/proc/driver/nvidia-fs"
+NVFS_DEVICE = "/dev/nvidia-fs0"
 PEERS = "/sys/kernel/mm/memory_peers"
 BUILD_ID = "/notes/.note.gnu.build-id"
 #: modules-load.d(5) and modprobe.d(5), strongest first.
@@ -22,6 +23,14 @@ PROBE_FOLDERS = (
     "/usr/lib/modprobe.d",
     "/lib/modprobe.d",
 )
+#: Marks of container managers: systemd-nspawn and others, Docker, Podman.
+CONTAINER_FILES = ("/run/systemd/container", "/.dockerenv", "/run/.containerenv")
+CGROUP = "/proc/1/cgroup"
+#: Where a host gives variables to programs: all of them, or those of a login or a service.
+VARIABLE_FILES = ("/etc/environment", "/etc/profile", "/etc/security/pam_env.conf", "/etc/systemd/system.conf")
+VARIABLE_FOLDERS = ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d")
+#: Set in every container of Kubernetes.
+VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST",)
 GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
 GRUB_ENVIRONMENTS = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
 PCI = "/sys/bus/pci/devices"

@@ -15,6 +15,11 @@ The document (version 1)::
     commands  name → {argv, status, stdout, stderr, seconds, [pattern], [log]}; status as in process.py
     modules   path of a module file → what read_module found in it | {"error"}
     trees     folder of a driver's source → {version, flavour, dkms_name, digest} | {"error"}
+    inodes    path → inode flags as in linux/fs.h | {"error"}
+    features  block device → {compat, incompat, ro_compat} of its ext4 superblock | {"error"}
+    opens     path → "ok" | {"error"}: whether this program may open it
+    acs       PCI address of a bridge → control register of Access Control Services, -1 without one | {"error"}
+    environment  variable → value: those of libcufile that this program was given
     space     path → {total, free: bytes for unprivileged users, inodes_free} | {"error"}
     gaps      [{"collector", "reason"}]: collectors that did not come to their end
 """
@@ -25,7 +30,7 @@ import functools
 import os
 from typing import Any, Dict
 
-from . import boot, gpu, kernel, modules, packages, pci, programs, storage
+from . import boot, environment, gpu, kernel, modules, packages, pci, programs, storage
 from .recorder import VERSION, Recorder
 from .wanted import NOTHING, Wanted, wanted_by
 
@@ -38,6 +43,7 @@ COLLECTORS = (
     boot.collect,
     packages.collect,
     storage.collect,
+    environment.collect,
     pci.collect,
     modules.collect,
     programs.collect,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..places import BUILD_ID, NVFS, NVIDIA, PEERS
+from ..places import BUILD_ID, NVFS, NVFS_DEVICE, NVIDIA, PEERS
+from .inspect import opened
 from .recorder import Recorder
 from .wanted import Wanted
 
@@ -42,8 +43,9 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
 
 def _registered(recorder: Recorder) -> None:
     """nvidia-fs looks for storage drivers at its first open and forgets them at its last close (nvfs_open)."""
+    recorder.value("opens", NVFS_DEVICE, opened)
     try:
-        held = os.open("/dev/nvidia-fs0", os.O_RDONLY)
+        held = os.open(NVFS_DEVICE, os.O_RDONLY)
     except OSError:
         recorder.text(NVFS + "/modules")
         return

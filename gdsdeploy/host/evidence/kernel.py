@@ -30,9 +30,12 @@ CONFIG = (
 #: The hooks that storage drivers export for nvidia-fs, PeerDirect, and what libcufile looks for in P2PDMA mode.
 SYMBOLS = r"register_(nvfs_dma|dma_scsi)_ops\b|register_peer_memory_client\b|p2pdma"
 
+#: Whose processor it is: the kernel lets peers through the host bridges of some only.
+CPU = r"^(vendor_id|cpu family)[ \t]*:"
+
 MESSAGES = (
     r"NVRM|nvidia|Xid|nvfs|nouveau|peermem|peer_mem|module verification|[Ll]oading of unsigned module"
-    r"|Key was rejected|disagrees about version|no symbol version|Unknown symbol|GPL-only symbols"
+    r"|[Ll]oading of .* is rejected|Lockdown: .*module|Key was rejected|disagrees about version|no symbol version|Unknown symbol|GPL-only symbols"
 )
 
 
@@ -43,6 +46,7 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
     for path in ("/boot/config-" + release, "/lib/modules/" + release + "/config", "/proc/config.gz"):
         recorder.excerpt(path, CONFIG)
     recorder.excerpt("/proc/kallsyms", SYMBOLS)
+    recorder.excerpt("/proc/cpuinfo", CPU)
     recorder.names("/lib/modules")
     if recorder.names(EFI):
         recorder.binary(SECURE_BOOT)

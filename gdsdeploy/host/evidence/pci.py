@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..places import PCI
+from .inspect import acs_control
 from .recorder import Recorder
 from .wanted import Wanted
 
@@ -24,7 +25,10 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
             continue
         recorder.texts(folder, FILES)
         recorder.link(folder + "/driver")
-        recorder.link(folder + "/iommu_group")
+        if recorder.link(folder + "/iommu_group") is not None:
+            recorder.text(folder + "/iommu_group/type")
+        if kind.startswith("0x0604"):
+            recorder.value("acs", name, acs_control, folder + "/config")
         if kind.startswith(("0x03", "0x01", "0x12")):
             recorder.text(folder + "/resource")
     recorder.names("/sys/class/iommu")

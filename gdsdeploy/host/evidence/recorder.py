@@ -65,6 +65,10 @@ class Recorder:
             "commands": {},
             "modules": {},
             "trees": {},
+            "inodes": {},
+            "features": {},
+            "opens": {},
+            "acs": {},
             "space": {},
             "gaps": [],
         }
@@ -125,6 +129,14 @@ class Recorder:
             value = failure(error)
         self.document["links"][path] = value
         return value if isinstance(value, str) else None
+
+    def value(self, section: str, key: str, read: Callable[[str], Any], path: str = "") -> None:
+        """Record as ``key`` what ``read`` finds at ``path`` (default: ``key``)."""
+        try:
+            found: Any = read(self._at(path or key))
+        except (OSError, ValueError) as error:
+            found = failure(error)
+        self.document[section][key] = found
 
     def names(self, folder: str, pattern: str = "") -> List[str]:
         """Record the names in ``folder`` (those that match a shell ``pattern``); returns them."""

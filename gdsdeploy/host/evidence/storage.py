@@ -6,6 +6,7 @@ import re
 from typing import List, Tuple
 
 from ..places import MOUNTINFO
+from .inspect import ext4_features, inode_flags
 from .recorder import Recorder
 from .wanted import Wanted
 
@@ -31,10 +32,17 @@ DEVICES_LIMIT = 512
 def collect(recorder: Recorder, wanted: Wanted) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     entries = _devices(text)
-    first = [entry for entry in entries if entry[1] in wanted.mounts]
+    points = {mount_of(path, text) for path in wanted.mounts}
+    first = [entry for entry in entries if entry[1] in points]
     seen: List[str] = []
-    for number, _ in (first + entries)[: MOUNTS_LIMIT + len(first)]:
+    for number, point in (first + entries)[: MOUNTS_LIMIT + len(first)]:
         _device(recorder, number, seen)
+        # Only of filesystems on this host's own disks: others may make a reader wait for ever.
+        recorder.value("inodes", point, inode_flags)
+    local = {point for _, point in entries}
+    for path in wanted.mounts:
+        if mount_of(path, text) in local:
+            recorder.value("inodes", path, inode_flags)
     for name in recorder.names("/sys/class/nvme"):
         recorder.link("/sys/class/nvme/" + name)
         recorder.texts("/sys/class/nvme/" + name, CONTROLLER_FILES)
@@ -46,8 +54,20 @@ def _devices(mountinfo: str) -> List[Tuple[str, str]]:
     for line in mountinfo.splitlines():
         words = line.split()
         if len(words) > 4 and re.match(r"[1-9][0-9]*:[0-9]+$", words[2]):
-            found.append((words[2], words[4]))
+            found.append((words[2], plain(words[4])))
     return found
+
+
+def mount_of(path: str, mountinfo: str) -> str:
+    """The mount point that ``path`` lies on, empty if there is none; by name only, the file system is not touched."""
+    points = [plain(words[4]) for words in (line.split() for line in mountinfo.splitlines()) if len(words) > 4]
+    over = [point for point in points if path == point or path.startswith(point.rstrip("/") + "/")]
+    return max(over, key=len, default="")
+
+
+def plain(text: str) -> str:
+    """A name as the kernel escapes it in /proc: spaces and the like in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
 
 
 def _device(recorder: Recorder, number: str, seen: List[str]) -> None:
@@ -62,7 +82,8 @@ def _device(recorder: Recorder, number: str, seen: List[str]) -> None:
     name = folder.rpartition("/")[2]
     for item in FILES:
         recorder.text(link + "/" + item)
-    recorder.text("/proc/fs/ext4/" + name + "/options")
+    if recorder.text("/proc/fs/ext4/" + name + "/options") is not None:
+        recorder.value("features", name, ext4_features, "/dev/" + name)
     if recorder.exists(link + "/partition"):
         disk = recorder.text(folder.rpartition("/")[0] + "/dev")
         if disk:

@@ -11,7 +11,8 @@ from ..places import CUFILE
 
 @dataclass(frozen=True)
 class Wanted:
-    """Package names, the configuration file of libcufile, and mount points, beyond what is always collected."""
+    """Package names, the configuration file of libcufile, and mount points or paths on them, beyond what is always
+    collected."""
 
     packages: Tuple[str, ...] = ()
     cufile_path: str = CUFILE

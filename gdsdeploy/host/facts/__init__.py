@@ -6,12 +6,13 @@ What the evidence does not say is Unknown, with the reason, and never a guess.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Tuple
 
 from .boot import BootFacts, boot_facts
 from .cufile import CufileFacts, cufile_facts
 from .document import Document
+from .environment import EnvironmentFacts, environment_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
 from .packages import PackageFacts, package_facts
@@ -45,6 +46,9 @@ class HostFacts:
     gdscheck: GdscheckFacts
     storage: StorageFacts
     pci: PciFacts
+    environment: EnvironmentFacts
+    #: the evidence itself, to quote from
+    document: Document = field(repr=False, compare=False)
 
 
 def facts_from(evidence: Any) -> HostFacts:
@@ -66,6 +70,8 @@ def facts_from(evidence: Any) -> HostFacts:
         gdscheck=gdscheck_facts(document),
         storage=storage_facts(document),
         pci=pci_facts(document),
+        environment=environment_facts(document),
+        document=document,
     )
 
 
@@ -74,7 +80,7 @@ def as_dict(value: Any) -> Any:
     if isinstance(value, Unknown):
         return {"unknown": value.reason}
     if is_dataclass(value):
-        return {item.name: as_dict(getattr(value, item.name)) for item in fields(value)}
+        return {item.name: as_dict(getattr(value, item.name)) for item in fields(value) if item.repr}
     if isinstance(value, Mapping):
         return {str(key): as_dict(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

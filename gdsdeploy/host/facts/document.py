@@ -114,6 +114,39 @@ class Document:
             value = value.get(key) if isinstance(value, dict) else None
         return value if isinstance(value, str) and value else Unknown("host.{} was not recorded".format(".".join(keys)))
 
+    def uid(self) -> Union[int, Unknown]:
+        value = self._section("host").get("uid")
+        return value if isinstance(value, int) and value >= 0 else Unknown("host.uid was not recorded")
+
+    def environment(self) -> Union[Dict[str, str], Unknown]:
+        """Variables that the collecting program was given, as far as they concern this stack."""
+        value = self._value.get("environment")
+        if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+            return {str(name): item for name, item in value.items()}
+        return Unknown("the environment was not recorded")
+
+    def inode_flags(self, path: str) -> Union[int, Unknown, None]:
+        return _number(path, self._entry("inodes", path))
+
+    def acs_control(self, address: str) -> Union[int, Unknown, None]:
+        """The control register of a bridge's Access Control Services; negative where it has none."""
+        return _number("the access control of " + address, self._entry("acs", address))
+
+    def features(self, name: str) -> Union[Dict[str, int], Unknown, None]:
+        """The sets of features in the ext4 superblock of a block device."""
+        value = self._entry("features", name)
+        if isinstance(value, dict) and value and all(isinstance(item, int) for item in value.values()):
+            return dict(value)
+        return value if value is None else _unknown("the superblock of " + name, value)
+
+    def opens(self, path: str) -> Union[str, Unknown, None]:
+        """``ok``, or the name of the error with which the collecting program could not open the file."""
+        value = self._entry("opens", path)
+        if isinstance(value, str) or value is None:
+            return value
+        error = value.get("error") if isinstance(value, dict) else None
+        return error if isinstance(error, str) else _unknown(path, value)
+
     def space(self, path: str) -> Union[Dict[str, int], Unknown]:
         value = self._section("space").get(path)
         if isinstance(value, dict) and value and all(isinstance(item, int) for item in value.values()):
@@ -151,6 +184,10 @@ class Document:
         if isinstance(value, dict) and value.get("error") in ABSENT:
             return None
         return Unknown("{} was not recorded".format(path)) if value is None else value
+
+
+def _number(what: str, value: Any) -> Union[int, Unknown, None]:
+    return value if value is None or (isinstance(value, int) and not isinstance(value, bool)) else _unknown(what, value)
 
 
 def _texts(value: Any) -> bool:

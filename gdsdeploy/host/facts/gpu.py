@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
-from ..places import NVFS, NVIDIA, PEERS, SOURCES
+from ..places import NVFS, NVFS_DEVICE, NVIDIA, PEERS, SOURCES
 from .document import Document
 from .modules import ModuleFacts, module_facts
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, why_not
 
 OPEN, PROPRIETARY = "open", "proprietary"
 
@@ -25,6 +25,8 @@ class DriverFacts:
     params: Maybe[Optional[Mapping[str, str]]]
     #: PCI addresses of the GPUs that the driver runs
     gpus: Maybe[Tuple[str, ...]]
+    #: GPU → its model, e.g. ``NVIDIA H100 80GB HBM3``; of those in ``gpus``
+    models: Mapping[str, Maybe[str]]
     #: folders of driver sources on this host → ``sha256:…`` of what modules are compiled against
     trees: Mapping[str, Maybe[str]]
     #: names in /usr/src that begin with nvidia
@@ -55,6 +57,10 @@ class NvidiaFsFacts:
     registered: Maybe[Optional[Tuple[str, ...]]]
     #: PCI bridges with ACS enabled, which it names because they send peer traffic through the root complex
     bridges: Maybe[Optional[Tuple[str, ...]]]
+    #: ``ok``, or why the first device cannot be opened; None: there is none
+    opens: Maybe[Optional[str]]
+    #: how often GPU memory was mapped through BAR1 and how often that failed
+    mapped: Maybe[Optional[Tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,17 @@ def driver_facts(document: Document) -> DriverFacts:
         module=module_facts(document, "nvidia"),
         params=_params(document),
         gpus=() if gpus is None else gpus,
+        models={name: _model(document, name) for name in gpus} if isinstance(gpus, tuple) else {},
         trees={path: document.tree(path) for path in document.paths("trees")},
         sources=() if sources is None else sources,
     )
+
+
+def _model(document: Document, name: str) -> Maybe[str]:
+    path = NVIDIA + "/gpus/" + name + "/information"
+    text = document.text(path)
+    found = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE) if isinstance(text, str) else None
+    return found.group(1) if found else why_not(text, "{} names no model".format(path))
 
 
 def _params(document: Document) -> Maybe[Optional[Mapping[str, str]]]:
@@ -113,7 +127,18 @@ def nvidia_fs_facts(document: Document) -> NvidiaFsFacts:
         device_count=device_count,
         registered=_first_words(document, NVFS + "/modules"),
         bridges=_first_words(document, NVFS + "/bridges"),
+        opens=document.opens(NVFS_DEVICE),
+        mapped=_mapped(document),
     )
+
+
+def _mapped(document: Document) -> Maybe[Optional[Tuple[int, int]]]:
+    text = document.text(NVFS + "/stats")
+    if not isinstance(text, str):
+        return text
+    found = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d+) err=(\d+)", text, re.MULTILINE)
+    # Releases that count nothing have no such line.
+    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
 def _numbers(names: Tuple[str, ...]) -> Tuple[int, ...]:

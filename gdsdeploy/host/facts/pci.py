@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
 from ..places import PCI
 from .document import Document
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, why_not
 
 NVIDIA_VENDOR = 0x10DE
-DISPLAY, NVME = 0x03, 0x010802
+DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Function:
     bars: Mapping[int, int]
     #: addresses of the bridges above it, the root's side first
     bridges: Tuple[str, ...]
+    #: of the IOMMU's domain: ``identity`` passes addresses through, ``DMA`` and ``DMA-FQ`` translate them; None: no IOMMU
+    iommu_domain: Maybe[Optional[str]] = None
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,33 @@ class PciFacts:
 
     functions: Maybe[Tuple[Function, ...]]
     gpus: Maybe[Tuple[Function, ...]]
+    #: bridges with access control that sends peers' traffic up to the root → its control register, 0 without any
+    acs: Mapping[str, Maybe[int]] = field(default_factory=dict)
+    #: vendor and family of the processor; None: the kernel names none, as on machines that are not x86
+    cpu: Maybe[Optional[Tuple[str, int]]] = None
 
 
 def pci_facts(document: Document) -> PciFacts:
     functions = _functions(document)
     if isinstance(functions, Unknown):
-        return PciFacts(functions, functions)
-    return PciFacts(functions, tuple(item for item in functions if is_gpu(item)))
+        return PciFacts(functions, functions, {}, _cpu(document))
+    acs = {item.address: _acs(document, item.address) for item in functions if item.kind >> 8 == BRIDGE}
+    return PciFacts(functions, tuple(item for item in functions if is_gpu(item)), acs, _cpu(document))
+
+
+def _acs(document: Document, address: str) -> Maybe[int]:
+    value = document.acs_control(address)
+    return max(0, value) if isinstance(value, int) else why_not(value, "the bridge {} is gone".format(address))
+
+
+def _cpu(document: Document) -> Maybe[Optional[Tuple[str, int]]]:
+    lines = document.lines("/proc/cpuinfo")
+    if not isinstance(lines, tuple):
+        return why_not(lines, "there is no /proc/cpuinfo")
+    pairs = [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines[:2])]
+    if [key for key, _ in pairs] == ["vendor_id", "cpu family"] and pairs[1][1].isdigit():
+        return pairs[0][1], int(pairs[1][1])
+    return None if not lines else Unknown("/proc/cpuinfo is not understood: {}".format("; ".join(lines[:2])))
 
 
 def is_gpu(function: Function) -> bool:
@@ -78,9 +100,18 @@ def _functions(document: Document) -> Maybe[Tuple[Function, ...]]:
                 iommu=group if isinstance(group, Unknown) else group is not None,
                 bars=_bars(document.text(PCI + "/" + name + "/resource")),
                 bridges=addresses(path if isinstance(path, str) else "")[:-1],
+                iommu_domain=_domain(document, name, group),
             )
         )
     return tuple(found)
+
+
+def _domain(document: Document, name: str, group: Maybe[Optional[str]]) -> Maybe[Optional[str]]:
+    if not isinstance(group, str):
+        return group
+    path = PCI + "/" + name + "/iommu_group/type"
+    kind = document.line(path)
+    return kind if isinstance(kind, str) else why_not(kind, "there is no " + path)
 
 
 def _code(document: Document, name: str, item: str) -> Maybe[int]:

@@ -12,6 +12,17 @@ from .document import Document
 from .pci import addresses
 from .unknown import Maybe, Unknown, why_not
 
+#: Inode flags of linux/fs.h that matter here.
+FLAGS = {
+    "compressed": 0x4,
+    "encrypted": 0x800,
+    "journalled": 0x4000,
+    "verity": 0x100000,
+    "dax": 0x2000000,
+    "inline": 0x10000000,
+}
+#: Incompatible features of ext4.
+EXT4_FEATURES = {"inline_data": 0x8000, "encrypt": 0x10000}
 #: Kinds of block device.
 NVME, NVMEOF, MULTIPATH, MD, DM, VIRTIO, SCSI, LOOP, OTHER = (
     "nvme", "nvmeof", "nvme-multipath", "md", "dm", "virtio", "scsi", "loop", "other",
@@ -39,8 +50,12 @@ class Device:
     integrity: Maybe[bool]
     #: what udev recorded as ID_FS_USAGE, e.g. ``filesystem``; None: no record of it
     udev_usage: Maybe[Optional[str]]
+    #: bytes of a logical block
+    block_size: Maybe[int]
     #: ext4's options in effect, defaults included; None: not ext4
     ext4_options: Maybe[Optional[Tuple[str, ...]]]
+    #: features of its ext4 that keep files from the direct path: ``encrypt``, ``inline_data``; None: not ext4
+    ext4_features: Maybe[Optional[Tuple[str, ...]]]
     below: Tuple[Device, ...] = ()
 
 
@@ -55,6 +70,10 @@ class Mount:
     options: Tuple[str, ...]
     #: None for filesystems without a block device of their own
     device: Maybe[Optional[Device]]
+    #: flags of its topmost folder, which new files inherit: see FLAGS; None: there is no such folder
+    flags: Maybe[Optional[Tuple[str, ...]]]
+    #: the line itself
+    line: str
 
     def option(self, name: str) -> Optional[str]:
         """The value of ``name=value``, empty for a bare ``name``, None where it is not given."""
@@ -72,6 +91,15 @@ class StorageFacts:
     mounts: Maybe[Mapping[str, Mount]]
     #: NVMe controllers: name → transport
     controllers: Mapping[str, Maybe[str]] = field(default_factory=dict)
+    #: paths that were asked for: flags, as of a mount
+    inodes: Mapping[str, Maybe[Optional[Tuple[str, ...]]]] = field(default_factory=dict)
+
+    def mount_of(self, path: str) -> Maybe[Optional[Mount]]:
+        """The mount that ``path`` lies on, by its name."""
+        if isinstance(self.mounts, Unknown):
+            return self.mounts
+        over = [point for point in self.mounts if path == point or path.startswith(point.rstrip("/") + "/")]
+        return self.mounts[max(over, key=len)] if over else None
 
 
 def storage_facts(document: Document) -> StorageFacts:
@@ -85,7 +113,12 @@ def storage_facts(document: Document) -> StorageFacts:
         mount = _mount(document, line)
         if mount is not None:
             mounts[mount.mount_point] = mount
-    return StorageFacts(mounts, transports)
+    return StorageFacts(mounts, transports, {path: _flags(document, path) for path in document.paths("inodes")})
+
+
+def _flags(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:
+    value = document.inode_flags(path)
+    return tuple(name for name, bit in FLAGS.items() if value & bit) if isinstance(value, int) else value
 
 
 def _names(value: Maybe[Optional[Tuple[str, ...]]]) -> Tuple[str, ...]:
@@ -108,7 +141,9 @@ def _mount(document: Document, line: str) -> Optional[Mount]:
     device: Maybe[Optional[Device]] = None
     if not number.startswith("0:"):
         device = _device(document, number, 0)
-    return Mount(_plain(fields[4]), _plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device)
+    point = _plain(fields[4])
+    flags = _flags(document, point) if device is not None else None
+    return Mount(point, _plain(rest[1]), rest[0], tuple(dict.fromkeys(options)), device, flags, line)
 
 
 def _plain(text: str) -> str:
@@ -175,7 +210,9 @@ def _described(document: Document, number: str, name: str, disk: _Disk, below: T
         md_level=_line(document, disk.link + "/md/level"),
         integrity=integrity if isinstance(integrity, Unknown) else integrity == "1",
         udev_usage=_udev_usage(document, number),
+        block_size=_block_size(document, disk.link),
         ext4_options=_ext4_options(document, name),
+        ext4_features=_ext4_features(document, name),
         below=below,
     )
 
@@ -207,6 +244,21 @@ def _udev_usage(document: Document, number: str) -> Maybe[Optional[str]]:
         return text
     found = re.search(r"^E:ID_FS_USAGE=(.+)$", text, re.MULTILINE)
     return found.group(1) if found else None
+
+
+def _block_size(document: Document, link: str) -> Maybe[int]:
+    path = link + "/queue/logical_block_size"
+    size = document.line(path)
+    if isinstance(size, str) and re.match(r"\d{1,9}$", size):
+        return int(size)
+    return why_not(size, "{} says {!r}".format(path, size))
+
+
+def _ext4_features(document: Document, name: str) -> Maybe[Optional[Tuple[str, ...]]]:
+    value = document.features(name)
+    if not isinstance(value, dict):
+        return value
+    return tuple(feature for feature, bit in EXT4_FEATURES.items() if value.get("incompat", 0) & bit)
 
 
 def _ext4_options(document: Document, name: str) -> Maybe[Optional[Tuple[str, ...]]]:

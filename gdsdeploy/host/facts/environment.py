@@ -1,0 +1,106 @@
+"""Where programs run on this host: in a container or not, and with which of libcufile's variables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from ..places import CGROUP, CONTAINER_FILES, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from .document import Document
+from .unknown import Maybe, Unknown
+
+#: Files in which a container manager leaves a mark → what to call it when the mark does not say.
+_MARKS = dict(zip(CONTAINER_FILES, ("a container", "Docker", "Podman")))
+_ASSIGNED = re.compile(r"\b(CUFILE_[A-Z0-9_]+)(?:=|\s+(?:DEFAULT|OVERRIDE)=)[\"']?([^\s\"']*)")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that programs are given; ``place`` says where: a file, or this program's own environment."""
+
+    name: str
+    value: str
+    place: str
+    line: str
+
+
+@dataclass(frozen=True)
+class EnvironmentFacts:
+    """``container``: what manages the container that the evidence comes from; None: it comes from the host itself."""
+
+    container: Maybe[Optional[str]]
+    #: the evidence was collected by root, who sees everything
+    root: Maybe[bool]
+    #: libcufile's variables by name; of a name that is set in several places, the last
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    #: whether every place was looked at
+    complete: Maybe[bool] = True
+
+    def variable(self, name: str) -> Maybe[Optional[Variable]]:
+        """The variable, or None where no place sets it."""
+        if name in self.variables:
+            return self.variables[name]
+        return self.complete if isinstance(self.complete, Unknown) else None
+
+
+def environment_facts(document: Document) -> EnvironmentFacts:
+    uid = document.uid()
+    found, complete = _variables(document)
+    return EnvironmentFacts(
+        container=_container(document),
+        root=uid if isinstance(uid, Unknown) else uid == 0,
+        variables={item.name: item for item in found},
+        complete=complete,
+    )
+
+
+def _container(document: Document) -> Maybe[Optional[str]]:
+    unknown: Optional[Unknown] = None
+    for path, name in _MARKS.items():
+        mark = document.line(path)
+        if isinstance(mark, str):
+            return mark.split("\n")[0] if path == CONTAINER_FILES[0] and mark else name
+        if isinstance(mark, Unknown):
+            unknown = mark
+    own = document.environment()
+    if isinstance(own, Unknown):
+        unknown = own
+    elif VARIABLE_NAMES[0] in own:
+        return "Kubernetes"
+    groups = document.lines(CGROUP)
+    if isinstance(groups, Unknown):
+        unknown = groups
+    return "a container" if isinstance(groups, tuple) and groups else unknown
+
+
+def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
+    found: List[Variable] = []
+    complete: Maybe[bool] = True
+    paths = list(VARIABLE_FILES)
+    for folder in VARIABLE_FOLDERS:
+        names = document.names(folder)
+        if isinstance(names, Unknown):
+            complete = names
+        elif names is not None:
+            paths += [folder + "/" + name for name in names if name.endswith((".sh", ".conf"))]
+    for path in paths:
+        lines = document.lines(path)
+        if isinstance(lines, Unknown):
+            complete = lines
+        elif lines:
+            found += [item for line in lines for item in _assigned(path, line)]
+    own = document.environment()
+    if isinstance(own, Unknown):
+        return found, own
+    place = "the environment of this program"
+    here = {name: value for name, value in own.items() if name.startswith("CUFILE_")}
+    found += [Variable(name, here[name], place, "{}={}".format(name, here[name])) for name in sorted(here)]
+    return found, complete
+
+
+def _assigned(path: str, line: str) -> List[Variable]:
+    if line.lstrip().startswith("#"):
+        return []
+    pairs: Dict[str, str] = dict(_ASSIGNED.findall(line))
+    return [Variable(name, value, path, line.strip()) for name, value in pairs.items()]
