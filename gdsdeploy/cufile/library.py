@@ -2,8 +2,8 @@
 
 Any release from 1.4.0 to 1.20.0 reads, judges and logs its configuration in ``cuFileDriverOpen``.  It is called in
 short-lived children (ask.py), each in a folder of its own and killed when its time is over, in a private mount
-namespace where the document lies at /etc/cufile.json.  On a machine with a GPU the real libcuda answers; elsewhere a stand-in
-(standin.py), under which every release goes as far as it does with a GPU that has no memory to give.
+namespace where the document lies at /etc/cufile.json.  On a machine with a GPU the real libcuda answers; elsewhere a
+stand-in (standin.py), under which every release goes as far as it does with a GPU that has no memory to give.
 """
 
 from __future__ import annotations
