@@ -35,7 +35,8 @@ CPU = r"^(vendor_id|cpu family)[ \t]*:"
 
 MESSAGES = (
     r"NVRM|nvidia|Xid|nvfs|nouveau|peermem|peer_mem|module verification|[Ll]oading of unsigned module"
-    r"|[Ll]oading of .* is rejected|Lockdown: .*module|Key was rejected|disagrees about version|no symbol version|Unknown symbol|GPL-only symbols"
+    r"|[Ll]oading of .* is rejected|Lockdown: .*module|Key was rejected|disagrees about version|no symbol version"
+    r"|Unknown symbol|GPL-only symbols"
 )
 
 

@@ -11,8 +11,7 @@ from ..places import CUFILE
 
 @dataclass(frozen=True)
 class Wanted:
-    """Package names, the configuration file of libcufile, and mount points or paths on them, beyond what is always
-    collected."""
+    """What is looked at beyond what always is: ``mounts`` are mount points, or paths on them."""
 
     packages: Tuple[str, ...] = ()
     cufile_path: str = CUFILE

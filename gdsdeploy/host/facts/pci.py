@@ -31,7 +31,7 @@ class Function:
     bars: Mapping[int, int]
     #: addresses of the bridges above it, the root's side first
     bridges: Tuple[str, ...]
-    #: of the IOMMU's domain: ``identity`` passes addresses through, ``DMA`` and ``DMA-FQ`` translate them; None: no IOMMU
+    #: what the IOMMU does: ``identity`` passes addresses through, ``DMA`` and ``DMA-FQ`` translate them; None: no IOMMU
     iommu_domain: Maybe[Optional[str]] = None
 
 
