@@ -15,7 +15,7 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gdsdeploy import folders
+from gdsdeploy import console, folders
 from gdsdeploy.cufile.library import Library
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
@@ -101,4 +101,4 @@ def _wheel(version: str, work: Path) -> Path:
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or SOURCES:
         found = library(wanted)
-        print(wanted, found.path, found.version)
+        console.data(f"{wanted} {found.path} {found.version}")

@@ -108,9 +108,7 @@ def test_a_library_that_spins_or_dies_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_child_cannot_fill_the_disk_or_the_memory(tmp_path: Path) -> None:
-    flood = (
-        'FILE *f = fopen(getenv("CUFILE_LOGFILE_PATH"), "w"); for (;;) if (fputs("more\\n", f) < 0) return (E){7, 0};'
-    )
+    flood = 'FILE *f = fopen(getenv("CUFILE_LOGFILE_PATH"), "w"); while (fputs("more\\n", f) >= 0); return (E){7, 0};'
     answer = made(tmp_path, flood).ask("{}")
     assert (answer.error, len(answer.log)) == (7, 4 << 20)
     hungry = "return (E){malloc(1ul << 40) ? 1 : 2, 0};"
