@@ -1,0 +1,361 @@
+"""The JSON dialect of cufile.json, read as libcufile's own parser reads it, with the place of everything.
+
+Every release from 1.4 to 1.20 carries the same parser: JsonCpp's ``Json::Reader`` with its default features, fed
+through ``std::getline`` (the messages of the libraries name it).  It takes ``//`` and ``/* */`` comments, repeated keys
+of which the last counts, numbers such as ``007``, ``-`` and ``1.``, and any text after the closing brace; it refuses a
+trailing comma, and aborts the process over values that lie deeper than 1,000.
+
+Nothing here recurses, so that no document is too deep.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Kind = Literal["object", "array", "text", "int", "real", "bool", "null"]
+Scalar = str | int | float | bool | None
+
+#: ``Json::Reader`` throws over a value at a greater depth than this, and libcufile does not catch it.
+DEEPEST = 1000
+#: std::getline was given EOF as the end of the line, which as a char is this byte.
+END_OF_TEXT = b"\xff"
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NUMBER = re.compile(r"[-0-9][0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?")
+_LINE_COMMENT = re.compile(r"//[^\r\n]*(?:\r\n|\r|\n)?")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+_ESCAPED = {'"': '"', "/": "/", "\\": "\\", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_WORDS: dict[str, tuple[Kind, bool | None]] = {"true": ("bool", True), "false": ("bool", False), "null": ("null", None)}
+_MIN_INT, _MAX_UINT = -(2**63), 2**64 - 1
+
+
+class Place(NamedTuple):
+    """Where something begins: both count from 1, the column in characters."""
+
+    line: int
+    column: int
+
+
+class DocumentInvalid(Exception):
+    """Text that the library's parser refuses, or (``aborts``) that ends the process which reads it."""
+
+    def __init__(self, message: str, place: Place, *, aborts: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        self.aborts = aborts
+
+
+@dataclass(slots=True)
+class Node:
+    """A value, from ``start`` up to ``end`` of the text; ``value`` is that of a scalar."""
+
+    kind: Kind
+    start: int
+    end: int = 0
+    value: Scalar = None
+    #: of an object, as written: repeated names too
+    members: list[Member] = field(default_factory=list)
+    #: of an array
+    items: list[Node] = field(default_factory=list)
+
+    def last(self, name: str) -> Member | None:
+        """The member that counts: the last one of that name."""
+        return next((member for member in reversed(self.members) if member.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One ``"name": value`` of an object; the name begins at ``start``."""
+
+    name: str
+    start: int
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that parsed.  ``end``: where the root value ends; what follows is ignored."""
+
+    text: str
+    root: Node
+    end: int
+    _lines: list[int]
+
+    def place(self, offset: int) -> Place:
+        """Line and column of an offset into ``text``."""
+        return _place(self._lines, offset)
+
+    def find(self, *path: str) -> Member | None:
+        """The member that counts under these names, or None."""
+        member: Member | None = None
+        node = self.root
+        for name in path:
+            member = node.last(name) if node.kind == "object" else None
+            if member is None:
+                return None
+            node = member.value
+        return member
+
+    def ignored(self) -> int | None:
+        """Offset of the first text after the end that is neither blank nor a comment."""
+        here = self.end
+        while here < len(self.text):
+            here = _BLANK.match(self.text, here).end()  # type: ignore[union-attr]  # it matches nothing, too
+            if here < len(self.text) and self.text[here] == "/":
+                after = _comment(self.text, here)
+                if after is None:
+                    return here
+                here = after
+            elif here < len(self.text):
+                return here
+        return None
+
+
+def read(data: bytes) -> Document:
+    """Parse the content of a file; raises DocumentInvalid with the first error and its place."""
+    text = data.split(END_OF_TEXT, 1)[0].decode("utf-8", "surrogateescape")
+    lines = [0, *(found.end() for found in re.finditer("\n", text))]
+    reader = _Reader(text)
+    try:
+        root = reader.read()
+    except _Refused as refused:
+        message, offset, aborts = refused.args
+        raise DocumentInvalid(message, _place(lines, offset), aborts=aborts) from None
+    return Document(text, root, reader.here, lines)
+
+
+def _place(lines: list[int], offset: int) -> Place:
+    line = bisect.bisect_right(lines, offset)
+    return Place(line, offset - lines[line - 1] + 1)
+
+
+def _comment(text: str, here: int) -> int | None:
+    """The end of the comment that begins here, or None: no comment, or one that does not end."""
+    if text.startswith("//", here):
+        return _LINE_COMMENT.match(text, here).end()  # type: ignore[union-attr]  # the condition above
+    if not text.startswith("/*", here):
+        return None
+    end = text.find("*/", here + 2)
+    if end >= 0:
+        return end + 2
+    # The parser looks no further than the last character, and takes a lone slash there.
+    return len(text) if len(text) > here + 2 and text.endswith("/") else None
+
+
+class _Refused(Exception):
+    """Message, offset, and whether the process aborts."""
+
+
+class _Token(NamedTuple):
+    #: one of ``{}[],:`` and "text", "number", "word", "comment", "end", "error"
+    kind: str
+    start: int
+    end: int
+    message: str = ""
+
+
+class _Reader:
+    """The parser's state: the text, where it is, and the objects and arrays that are open."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.here = 0
+        self.open: list[Node] = []
+
+    def read(self) -> Node:
+        root = self._value()
+        while self.open:
+            container = self.open[-1]
+            if container.kind == "object":
+                self._member(container)
+            else:
+                self._item(container)
+        return root
+
+    def _token(self) -> _Token:
+        """The next token; a bad one is consumed as far as the library's parser does."""
+        text = self.text
+        start = _BLANK.match(text, self.here).end()  # type: ignore[union-attr]  # it matches nothing, too
+        self.here = start
+        # Its end of text is the character NUL, wherever that stands.
+        letter = text[start] if start < len(text) else "\0"
+        kind, message = letter, ""
+        if letter in "{}[],:":
+            self.here = start + 1
+        elif letter == '"':
+            found = _STRING.match(text, start)
+            kind = "text" if found else "error"
+            self.here = found.end() if found else len(text)
+            message = "this text has no closing quote"
+        elif letter == "/":
+            after = _comment(text, start)
+            kind = "error" if after is None else "comment"
+            self.here = after if after is not None else self._past_bad_comment(start)
+            message = "this comment does not end" if text.startswith("/*", start) else "expected a value"
+        elif letter in "-0123456789":
+            kind, self.here = "number", _NUMBER.match(text, start).end()  # type: ignore[union-attr]  # by its first letter
+        elif letter in "tfn":
+            word = next((word for word in _WORDS if text.startswith(word, start)), None)
+            kind, self.here = ("word", start + len(word)) if word else ("error", start + 1)
+        else:
+            kind, self.here = ("end" if letter == "\0" else "error"), min(start + 1, len(text))
+        return _Token(kind, start, self.here, message)
+
+    def _past_bad_comment(self, start: int) -> int:
+        return len(self.text) if self.text.startswith("/*", start) else min(start + 2, len(self.text))
+
+    def _past_comments(self) -> _Token:
+        token = self._token()
+        while token.kind == "comment":
+            token = self._token()
+        return token
+
+    def _value(self) -> Node:
+        """Read a scalar, or open an object or array."""
+        if len(self.open) >= DEEPEST:
+            raise _Refused(f"more than {DEEPEST} objects and lists lie in one another", self.here, True)
+        token = self._past_comments()
+        node = Node("null", token.start, token.end)
+        if token.kind in {"{", "["}:
+            node.kind = "object" if token.kind == "{" else "array"
+            self.open.append(node)
+        elif token.kind == "text":
+            node.kind, node.value = "text", self._unescaped(token)
+        elif token.kind == "number":
+            node.kind, node.value = self._number(token)
+        elif token.kind == "word":
+            node.kind, node.value = _WORDS[self.text[token.start : token.end]]
+        else:
+            raise _Refused(self._unexpected(token, "a value"), token.start, False)
+        return node
+
+    def _close(self) -> None:
+        self.open.pop().end = self.here
+
+    def _member(self, node: Node) -> None:
+        """Read the next member of the object, or its end."""
+        if node.members:
+            token = self._token()
+            if token.kind not in {",", "}", "comment"}:
+                raise _Refused(self._unexpected(token, "',' or '}'"), token.start, False)
+            # After a comment the parser takes any one token for the comma.
+            while token.kind == "comment":
+                token = self._token()
+            if token.kind == "}":
+                self._close()
+                return
+        token = self._past_comments()
+        # A comma after a member with an empty name is taken: the parser asks that name whether there was one.
+        if token.kind == "}" and not (node.members and node.members[-1].name):
+            self._close()
+            return
+        if token.kind != "text":
+            wanted = "a name in double quotes" + ("" if node.members else " or '}'")
+            raise _Refused(self._unexpected(token, wanted), token.start, False)
+        name = self._unescaped(token)
+        colon = self._token()
+        if colon.kind != ":":
+            wanted = f"':' after {_shortened(name)}"
+            raise _Refused(self._unexpected(colon, wanted), colon.start, False)
+        node.members.append(Member(name, token.start, self._value()))
+
+    def _item(self, node: Node) -> None:
+        """Read the next item of the array, or its end."""
+        if node.items:
+            token = self._past_comments()
+            if token.kind not in {",", "]"}:
+                raise _Refused(self._unexpected(token, "',' or ']'"), token.start, False)
+            if token.kind == "]":
+                self._close()
+                return
+        else:
+            self.here = _BLANK.match(self.text, self.here).end()  # type: ignore[union-attr]  # it matches nothing, too
+            if self.text.startswith("]", self.here):
+                self.here += 1
+                self._close()
+                return
+        node.items.append(self._value())
+
+    def _unexpected(self, token: _Token, wanted: str) -> str:
+        """What is wrong with a token, and what people mostly meant."""
+        if token.message and token.kind == "error":
+            return token.message
+        if token.kind == "end":
+            at_end = token.start >= len(self.text)
+            opened = f": {'{' if self.open[-1].kind == 'object' else '['} is not closed" if self.open else ""
+            return ("the text ends here" if at_end else "NUL ends the text here") + f"; expected {wanted}{opened}"
+        before = self.text[: token.start].rstrip()
+        if token.kind in {"}", "]"} and before.endswith(","):
+            return f"expected {wanted}: the comma before {token.kind!r} is one too many"
+        if token.kind == "comment":
+            return f"expected {wanted}; no comment may stand here"
+        if self.text.startswith("\ufeff", token.start):
+            return "a byte-order mark stands here; save the file as UTF-8 without one"
+        found = self.text[token.start : max(token.end, token.start + 1)]
+        found = re.match(r"\w*", self.text[token.start : token.start + 20])[0] or found  # type: ignore[index]  # see above
+        return f"expected {wanted} (found {_shortened(found)})"
+
+    def _number(self, token: _Token) -> tuple[Kind, int | float]:
+        text = self.text[token.start : token.end]
+        digits = text.removeprefix("-")
+        significant = digits.lstrip("0")
+        # Longer ones do not fit 64 bits, and int() refuses to read thousands of digits.
+        if (digits.isdigit() or not digits) and len(significant) <= 20:
+            whole = int(significant or "0") * (-1 if text.startswith("-") else 1)
+            if _MIN_INT <= whole <= _MAX_UINT:
+                return "int", whole
+        try:
+            real = float(text)
+        except ValueError:
+            raise _Refused(f"not a number: {_shortened(text)}", token.start, False) from None
+        if real in {float("inf"), float("-inf")}:
+            raise _Refused(f"too large a number: {_shortened(text)}", token.start, False)
+        return "real", real
+
+    def _unescaped(self, token: _Token) -> str:
+        text = self.text[token.start + 1 : token.end - 1]
+        if "\\" not in text:
+            return text
+        return "".join(self._pieces(text, token.start + 1))
+
+    def _pieces(self, text: str, offset: int) -> Iterator[str]:
+        here = 0
+        while found := _ESCAPE.search(text, here):
+            yield text[here : found.start()]
+            here = found.end()
+            if found[1] == "u":
+                code, here = self._code(text, here, offset)
+                yield chr(code)
+            elif found[1] in _ESCAPED:
+                yield _ESCAPED[found[1]]
+            else:
+                raise _Refused(f"\\{found[1]} is no escape sequence", offset + found.start(), False)
+        yield text[here:]
+
+    def _code(self, text: str, here: int, offset: int) -> tuple[int, int]:
+        """The code point after ``\\u``, and where it ends; the second half of a pair is not looked at closely."""
+        halves = []
+        for _ in range(2):
+            if not _HEX.match(text, here):
+                raise _Refused("\\u takes four hexadecimal digits", offset + here - 2, False)
+            halves.append(int(text[here : here + 4], 16))
+            here += 4
+            if len(halves) == 2 or not 0xD800 <= halves[0] <= 0xDBFF:
+                break
+            if not text.startswith("\\u", here):
+                raise _Refused("the second half of a surrogate pair is missing", offset + here - 6, False)
+            here += 2
+        if len(halves) == 1:
+            return halves[0], here
+        return 0x10000 + ((halves[0] & 0x3FF) << 10) + (halves[1] & 0x3FF), here
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "…")
