@@ -126,6 +126,12 @@ class ChecksUnknown(GdsError):
     exit_code = 31
 
 
+class ChangesPending(GdsError):
+    """A plan found that provision would change at least one host."""
+
+    exit_code = 32
+
+
 class LabUnavailable(GdsError):
     """The lab cannot run here, or one of its hosts did not come up."""
 

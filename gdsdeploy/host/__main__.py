@@ -75,6 +75,9 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             )
         if name == "validate":
             command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
+    survey = commands.add_parser("survey", help="answer a controller's plan", description="answer a controller's plan")
+    survey.add_argument("--json", action="store_true", help="accepted as elsewhere: the answer is one JSON object")
+    survey.set_defaults(run=_survey)
     for name, add, text in (
         ("kmod", _add_kmod, "kernel modules: audit, build, pack, install"),
         ("boot", _add_boot, "what the next boot starts, and whether one is needed"),
@@ -111,6 +114,15 @@ def _hello(_arguments: argparse.Namespace) -> int:
 
 def _evidence(arguments: argparse.Namespace) -> int:
     _print(_collect(_expectation(arguments.expectation, needed=False)))
+    return OK
+
+
+def _survey(_arguments: argparse.Namespace) -> int:
+    """The questions come on standard input."""
+    from .evidence.managed import collect_survey
+    from .survey import from_json
+
+    _print(collect_survey(_parsed("-", "a survey", from_json)))
     return OK
 
 

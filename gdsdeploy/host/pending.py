@@ -19,6 +19,8 @@ class Pending:
     reasons: List[str]
     boot_id: str
     running: str
+    #: modules that are not loaded although the kernel that should run does
+    unloaded: List[str]
 
 
 def pending(kernel: str, modules: List[str]) -> Pending:
@@ -26,6 +28,7 @@ def pending(kernel: str, modules: List[str]) -> Pending:
     running = os.uname().release
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     reasons = []  # type: List[str]
+    unloaded = []  # type: List[str]
     if running != kernel:
         reasons.append("the running kernel is {}, not {}".format(running, kernel))
     else:
@@ -33,12 +36,14 @@ def pending(kernel: str, modules: List[str]) -> Pending:
             reason = _module(name)
             if reason:
                 reasons.append(reason)
-    return Pending(needed=bool(reasons), reasons=reasons, boot_id=boot_id, running=running)
+            if not _loaded(name).is_dir():
+                unloaded.append(name)
+    return Pending(needed=bool(reasons), reasons=reasons, boot_id=boot_id, running=running, unloaded=unloaded)
 
 
 def _module(name: str) -> str:
     """Why the loaded module is not the installed one; empty when it is."""
-    loaded = Path("/sys/module") / name.replace("-", "_")
+    loaded = _loaded(name)
     if not loaded.is_dir():
         return "the module {} is not loaded".format(name)
     file = _file(name)
@@ -49,6 +54,10 @@ def _module(name: str) -> str:
     if note.exists() and note.read_bytes().hex() != read_module(file).build_id:
         return "the loaded module {} is not the one in {}".format(name, file)
     return ""
+
+
+def _loaded(name: str) -> Path:
+    return Path("/sys/module") / name.replace("-", "_")
 
 
 def _file(name: str) -> str:

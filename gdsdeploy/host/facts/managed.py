@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
-from .document import ABSENT, Document
+from .document import ABSENT, Document, Ran
 from .packages import PackageFacts, package_facts
 from .system import OsFacts, os_facts
 from .unknown import Maybe, Unknown
@@ -33,8 +33,8 @@ class ManagedFacts:
     paths: Mapping[str, Maybe[Optional[Entry]]]
     #: question → answer
     answers: Mapping[str, Maybe[Mapping[str, Any]]]
-    #: lines of apt's sources, as ``grep --with-filename`` shows them
-    sources: Maybe[Tuple[str, ...]]
+    #: name → what a command of the survey wrote
+    commands: Mapping[str, Maybe[Ran]]
     gaps: Tuple[str, ...]
 
     def path(self, path: str) -> Maybe[Optional[Entry]]:
@@ -54,7 +54,7 @@ def managed_facts(evidence: Any) -> ManagedFacts:
         packages=package_facts(document),
         paths={path: _entry(path, item) for path, item in paths.items()},
         answers={name: _answer(item) for name, item in answers.items()},
-        sources=_sources(document),
+        commands={name: document.ran(name) for name in document.paths("commands")},
         gaps=document.gaps(),
     )
 
@@ -80,19 +80,3 @@ def _answer(value: Any) -> Maybe[Mapping[str, Any]]:
     if "error" in item:
         return Unknown(str(item["error"]))
     return item if item else Unknown("a malformed answer")
-
-
-def _sources(document: Document) -> Maybe[Tuple[str, ...]]:
-    lines: List[str] = []
-    names = document.names("/etc/apt/sources.list.d")
-    if isinstance(names, Unknown):
-        return names
-    parts = ["/etc/apt/sources.list.d/" + name for name in names or () if name.endswith((".list", ".sources"))]
-    for path in ["/etc/apt/sources.list", *parts]:
-        if path.endswith("/gdsdeploy.sources"):
-            continue
-        text = document.text(path)
-        if isinstance(text, Unknown):
-            return text
-        lines += ["{}:{}".format(path, line) for line in (text or "").splitlines()]
-    return tuple(lines)

@@ -100,6 +100,17 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def differences(archive: str, kernel: Kernel) -> List[str]:
+    """What installing ``archive`` would change, without unpacking or auditing it; raises PackError."""
+    try:
+        with tarfile.open(archive, "r:") as opened:
+            manifest = _read_manifest(opened, archive)
+    except (OSError, tarfile.TarError, ValueError) as error:
+        raise PackError("{}: cannot be read: {}".format(archive, error)) from None
+    overrides = "".join(override_line(name_of(item["file"]), kernel.release, FOLDER) for item in manifest["modules"])
+    return _differences(kernel, manifest, overrides)
+
+
 def remove(kernel: Kernel, check: bool = False) -> Dict[str, Any]:
     """Remove what :func:`install` placed for ``kernel``; returns the same shape."""
     places = [os.path.join(kernel.folder, FOLDER), _overrides_path(kernel)]

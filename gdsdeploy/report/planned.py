@@ -1,0 +1,96 @@
+"""A plan as text and as one JSON object: the fleet first, then every action with its reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.plan import HostPlan
+
+#: What a host says is shown, never obeyed by the terminal.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+SYMBOLS = {"nothing to do": "✓", "changes": "~", "unknown": "?", "refused": "!", "not asked": "!"}
+
+Plans = Mapping[str, HostPlan | GdsError]
+
+
+def state(found: HostPlan | GdsError) -> str:
+    """One of the keys of SYMBOLS."""
+    if isinstance(found, GdsError):
+        return "not asked"
+    if found.refusal:
+        return "refused"
+    return "changes" if found.actions else "unknown" if found.unknown else "nothing to do"
+
+
+def text(plans: Plans) -> str:
+    """The summary table, then per host what would change and why, then the outcome in one line."""
+    blocks = ["\n".join(_table(plans)), *("\n".join(_host(name, found)) for name, found in plans.items())]
+    blocks.append(sentence(plans))
+    return _CONTROL.sub("\ufffd", "\n\n".join(block for block in blocks if block))
+
+
+def line(name: str, found: HostPlan | GdsError) -> str:
+    """One host in one line."""
+    what = state(found)
+    more = f": {len(found.actions)}" if isinstance(found, HostPlan) and what == "changes" else ""
+    return f"{SYMBOLS[what]} {name}: {what}{more}"
+
+
+def sentence(plans: Plans) -> str:
+    """The outcome in one line."""
+    states = [state(found) for found in plans.values()]
+    parts = [f"{states.count(word)} {word}" for word in SYMBOLS if states.count(word) and word != "nothing to do"]
+    return f"{states.count('nothing to do')} of {len(states)} hosts: nothing to do" + "".join(f", {p}" for p in parts)
+
+
+def to_json(plans: Plans, seconds: Mapping[str, float], *, fleet: str, lock_digest: str) -> str:
+    """The whole plan for machines."""
+    hosts = {}
+    for name, found in plans.items():
+        item: dict[str, object] = {"state": state(found), "seconds": round(seconds.get(name, 0.0), 3)}
+        if isinstance(found, GdsError):
+            item |= {"error": {"kind": type(found).__name__, "message": found.message, "hint": found.hint}}
+        else:
+            item |= {
+                "disruption": found.disruption,
+                "actions": [asdict(action) for action in found.actions],
+                "unknown": list(found.unknown),
+                "refusal": found.refusal or None,
+            }
+        hosts[name] = item
+    return json.dumps({"fleet": fleet, "lock": lock_digest, "hosts": hosts}, indent=2, ensure_ascii=False)
+
+
+def _table(plans: Plans) -> Iterator[str]:
+    rows: list[Sequence[str]] = [("host", "plan", "changes", "disruption")]
+    for name, found in plans.items():
+        what = state(found)
+        known = isinstance(found, HostPlan)
+        changes = str(len(found.actions)) if isinstance(found, HostPlan) else "-"
+        rows.append((name, f"{SYMBOLS[what]} {what}", changes, found.disruption if known else "-"))  # type: ignore[union-attr]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _host(name: str, found: HostPlan | GdsError) -> Iterator[str]:
+    if isinstance(found, GdsError):
+        yield f"! {name}: {found.message}"
+        if found.hint:
+            yield f"    hint: {found.hint}"
+        return
+    if found.satisfied:
+        return
+    yield f"{SYMBOLS[state(found)]} {name}:"
+    if found.refusal:
+        yield f"  provision would refuse it: {found.refusal}"
+    for action in found.actions:
+        suffix = "" if action.disruption == "none" else f"  [{action.disruption}]"
+        yield f"  - {action.what}{suffix}"
+        yield f"      found {action.found}; wanted {action.wanted}"
+    for reason in found.unknown:
+        yield f"  ? unknown: {reason}"
