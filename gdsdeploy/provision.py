@@ -1,8 +1,10 @@
-"""Provision: first contact, inventory, Ansible; the hosts that were refused stay as they were."""
+"""Provision: one look at every host, and Ansible for those that lack something; who was refused stays as he was."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,15 +13,17 @@ from pathlib import Path
 import yaml
 
 from gdsdeploy import converge, folders, hostapp, transport
-from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError
-from gdsdeploy.expect import expectation
-from gdsdeploy.inventory import Sources, inventory
+from gdsdeploy.inventory import inventory
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.planning import plan_fleet, sources
 
 #: Seconds that a host may take to show that it has Python and that we may become root.
 CONTACT_TIMEOUT = 60
+#: Flags of ansible-playbook that change neither what is run nor with which variables; whether a value follows.
+HARMLESS = {"--verbose": False, "-f": True, "--forks": True, "-T": True, "--timeout": True}
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Run:
     outcome: converge.Outcome
     refused: dict[str, GdsError]
     log: Path
+    #: machines that had nothing to change, for which no role was run
+    satisfied: tuple[str, ...] = ()
 
     def failures(self) -> dict[str, GdsError]:
         """Host → why it failed, refusals included."""
@@ -44,31 +50,63 @@ def provision(
     names: Sequence[str],
     extra: Sequence[str],
     playbook: str = "provision",
+    force_roles: bool = False,
     progress: Callable[[str], None],
 ) -> Run:
     """Run ``playbook`` on the machines ``names`` (hosts and builders) of the fleet.
 
     Machines that do not answer, or on which Python or root cannot be had, are left out and reported;
-    the others go on.  ``extra`` holds ansible-playbook's own flags.
+    the others go on.  ``extra`` holds ansible-playbook's own flags.  Machines that the look at them proves to be
+    as the lock wants them are left alone, and without any other Ansible is not started; unless ``force_roles`` is
+    set, or ``extra`` asks Ansible for something else than to converge.
     """
     fleet_dir = fleet_path.resolve().parent
-    refused = first_contact(fleet, fleet_dir, names)
+    satisfied: tuple[str, ...] = ()
+    if playbook != "provision" or force_roles or not only_converges(extra):
+        refused = first_contact(fleet, fleet_dir, names)
+    else:
+        plans = plan_fleet(fleet, lock, fleet_path, names).hosts
+        refused = {name: found for name, found in plans.items() if isinstance(found, GdsError)}
+        satisfied = tuple(name for name, found in plans.items() if isinstance(found, HostPlan) and found.satisfied)
+        for name in satisfied:
+            progress(f"  {name}: nothing to change")
     for name, error in refused.items():
         progress(f"  {name}: refused: {error.message.splitlines()[0]}")
-    reachable = [name for name in names if name not in refused]
+    reachable = [name for name in names if name not in refused and name not in satisfied]
     work = folders.state() / "runs"
     log = work / f"{playbook}-{time.strftime('%Y%m%dT%H%M%S')}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
-        return Run(converge.Outcome(status=0), refused, log)
-    rendered = inventory(fleet, lock, _sources(fleet, lock, fleet_dir))
-    path = work / "inventory.yml"
+        return Run(converge.Outcome(status=0), refused, log, satisfied)
+    rendered = inventory(fleet, lock, sources(fleet, lock, fleet_dir))
+    # One of its own for each run: another run, of another fleet, may be under way.
+    path = log.with_suffix(f".{os.getpid()}.yml")
     path.write_text(yaml.safe_dump(rendered, sort_keys=True, allow_unicode=True))
     control = work / "cm"
     control.mkdir(mode=0o700, exist_ok=True)
     command = converge.argv(playbook, path, limit=reachable, extra=extra)
-    outcome = converge.play(command, converge.environment(control_dir=control), log=log, progress=progress)
-    return Run(outcome, refused, log)
+    try:
+        outcome = converge.play(command, converge.environment(control_dir=control), log=log, progress=progress)
+    finally:
+        path.replace(work / "inventory.yml")
+    return Run(outcome, refused, log, satisfied)
+
+
+def only_converges(extra: Sequence[str]) -> bool:
+    """Whether flags for ansible-playbook leave it at what a plan judges: the whole playbook, carried out as it is.
+
+    Words that are not in HARMLESS are taken to mean something else, so that a plan never stands in for it.
+    """
+    expected = iter(extra)
+    for word in expected:
+        name, has_value, _ = word.partition("=")
+        if re.fullmatch(r"-v+", word) or re.fullmatch(r"-[fT]\d+", word):
+            continue
+        if name not in HARMLESS:
+            return False
+        if not has_value and HARMLESS[name]:
+            next(expected, None)
+    return True
 
 
 def first_contact(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> dict[str, GdsError]:
@@ -78,26 +116,6 @@ def first_contact(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> dict[s
     return {answer.host: answer.error for answer in answers if answer.error is not None}
 
 
-def _sources(fleet: Fleet, lock: Lock, fleet_dir: Path) -> Sources:
-    """Write what the run hands over to the controller's cache and render what it says."""
-    cache = folders.cache()
-    modules = cache / "modules"
-    modules.mkdir(parents=True, exist_ok=True)
-    program = cache / "gdsdeploy-host.pyz"
-    hostapp.build(program)
-    return Sources(
-        fleet_dir=fleet_dir,
-        program=program,
-        modules=modules,
-        expectations={name: expectation(fleet, lock, name).to_json() for name in fleet.hosts},
-        cufile={
-            name: render_cufile(name, profile, lock.targets[name].libcufile.version)
-            for name, profile in fleet.profiles.items()
-            if name in lock.targets
-        },
-    )
-
-
 def summary(run: Run) -> str:
     """One JSON object about the run, for machines."""
     hosts = {
@@ -105,4 +123,7 @@ def summary(run: Run) -> str:
         for name, result in run.outcome.hosts.items()
     }
     hosts |= {name: {"changed": [], "error": error.message} for name, error in run.refused.items()}
-    return json.dumps({"hosts": dict(sorted(hosts.items())), "log": str(run.log)}, indent=2)
+    hosts |= {name: {"changed": [], "error": None} for name in run.satisfied}
+    log = str(run.log) if run.log.exists() else None
+    found = {"hosts": dict(sorted(hosts.items())), "satisfied": sorted(run.satisfied), "log": log}
+    return json.dumps(found, indent=2)

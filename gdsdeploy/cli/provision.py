@@ -16,8 +16,9 @@ from gdsdeploy.provision import provision, summary
 @click.argument("fleet", type=click.Path(path_type=Path))
 @click.argument("ansible", nargs=-1, type=click.UNPROCESSED)
 @click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts or builders; shell patterns work.")
+@click.option("--force-roles", is_flag=True, help="Run the roles on every host, also where there is nothing to change.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every host's changes.")
-def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, as_json: bool) -> None:
+def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_roles: bool, as_json: bool) -> None:
     """Converge the hosts of FLEET to its lock.
 
     \b
@@ -30,22 +31,33 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, as_json: b
       configure   cufile.json, module order, nouveau kept out
       reboot      if the kernel or a loaded module is not the locked one; proven by boot id
 
-    A second run changes nothing. Hosts that refuse are left as they are, and the others go on.
+    Every host is asked once beforehand, as `gdsdeploy plan` does. Those that are as the lock wants them are left
+    alone; if all are, Ansible is not started at all. --force-roles runs the roles all the same. Hosts that refuse
+    are left as they are, and the others go on.
 
-    Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e …
+    Other flags are passed to ansible-playbook: --check, --diff, --tags, --forks, -v, -e … With any of them but
+    -v, --forks and --timeout the roles are run on every host, as Ansible would.
+
+    \b
+    Examples:
+      gdsdeploy provision fleet.yml
+      gdsdeploy provision fleet.yml --limit gpu1 --force-roles
+      gdsdeploy provision fleet.yml --check --diff
     """
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))
     lockfile.require_fresh(intent, lock, fleet_file=fleet)
     names = selection.select(limit, list(intent.everyone()), fleet)
     with console.step(f"Provisioning {', '.join(names)}"):
-        run = provision(intent, lock, fleet, names=names, extra=ansible, progress=console.say)
+        run = provision(intent, lock, fleet, names=names, extra=ansible, force_roles=force_roles, progress=console.say)
     if as_json:
         console.data(summary(run))
     failures = run.failures()
+    if set(names) == set(run.satisfied):
+        console.say("Nothing to change: every host is as the lock wants it")
     for name in names:
         result = run.outcome.hosts.get(name)
-        if name not in failures:
+        if name not in failures and name not in run.satisfied:
             changed = len(result.changed) if result else 0
             console.say(f"  {name}: {f'{changed} changes' if changed else 'nothing to change'}")
     raise_last(failures)
