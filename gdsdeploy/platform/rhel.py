@@ -1,9 +1,158 @@
-"""Red Hat Enterprise Linux: known by name, so that fleets for it can be written and read; not resolved yet."""
+"""Red Hat Enterprise Linux and the systems that equal it, with the driver and GDS of NVIDIA's CUDA repository.
+
+The names are those of NVIDIA's rpm packages; the distribution gives the kernels.  Nothing is preset: Red Hat's own
+repositories cannot be had without an account and their index is not signed, so that a site names its mirrors.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
-from gdsdeploy.platform.base import Platform
+from gdsdeploy.model.lock import Part
+from gdsdeploy.platform.base import Flavour, Preset, Rdma, StackPlatform, Wanted
+from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.order import DEB, RPM, Kind, Order, upstream
+from gdsdeploy.repo.packages import Universe
 
-PLATFORMS: Final = tuple(Platform(f"rhel-{release}", "rhel", release) for release in ("8", "9", "10"))
+#: NVIDIA gave the open modules' DKMS name ``nvidia-open`` up with this release.
+_ONE_DKMS_NAME: Final = "570.148.08"
+
+_KERNEL: Final = re.compile(r"kernel(?:-core|-modules(?:-core)?|-devel)?")
+_DRIVER: Final = re.compile(
+    r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-.+)?|nvidia-open(?:-[0-9]+)?|"
+    r"nvidia-(?:persistenced|modprobe|settings|xconfig)|nvidia-libXNVCtrl(?:-devel)?|libnvidia-.+|"
+    r"nvidia-fabric-?manager(?:-.+)?|nvidia-imex(?:-[0-9]+)?"
+)
+_GDS: Final = re.compile(r"nvidia-fs(?:-dkms)?|libcufile-[0-9-]+|gds-tools-[0-9-]+|nvidia-gds(?:-[0-9-]+)?")
+_LIBCUFILE: Final = re.compile(r"libcufile-([0-9]+-[0-9]+)")
+_COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)")
+
+_PIN: Final = re.compile(r"={0,2}\s*([0-9]{3,})(?:\..*)?")
+
+
+@dataclass(frozen=True)
+class Rhel(StackPlatform):
+    """One major release of one of the systems."""
+
+    kind: ClassVar[Kind] = "rpm"
+    order: ClassVar[Order] = RPM
+
+    def architecture(self, arch: str) -> str:
+        return arch
+
+    def presets(self) -> dict[str, Preset]:
+        return {}
+
+    def kernel_release(self, package: str, arch: str) -> str | None:  # noqa: ARG002
+        """None: the names of kernel packages do not tell; see kernel_images."""
+        return None
+
+    def kernel_images(self, universe: Universe, arch: str) -> Iterable[tuple[Candidate, str]]:
+        """The package ``kernel``, which depends on core and modules of its own version."""
+        for candidate in universe.named("kernel"):
+            yield candidate, f"{candidate.version.split(':', 1)[-1]}.{arch}"
+
+    def kernel_names(self, image: Candidate, release: str) -> tuple[str, ...]:
+        """Bounds look at the version without ``.el9_5``: 5.14.0 is the version of every kernel of RHEL 9."""
+        number = re.sub(r"\.el[0-9_]+.*$", "", image.version)
+        return number, release, image.version
+
+    def kernel_packages(self, release: str) -> tuple[str, str]:  # noqa: ARG002 - rpm has the version beside the name
+        return "kernel", "kernel-devel"
+
+    def driver_package(self, flavour: Flavour) -> str:
+        return "kmod-nvidia-open-dkms" if flavour == "open" else "kmod-nvidia-latest-dkms"
+
+    def nvidia_fs_package(self) -> str:
+        return "nvidia-fs-dkms"
+
+    def libcufile_package(self) -> str:
+        return "libcufile-X-Y"
+
+    def gds_tools_package(self) -> str:
+        return "gds-tools-X-Y"
+
+    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """One of each for every CUDA release."""
+        found = [match for match in map(_LIBCUFILE.fullmatch, names) if match]
+        return [(match[0], f"gds-tools-{match[1]}") for match in found]
+
+    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002 - alike for all
+        # libcufile's package has its RDMA half in it.
+        return (
+            Wanted("nvidia-driver-cuda", "driver-userland", "host"),
+            Wanted("nvidia-kmod-common", "companion", "host"),
+            Wanted("nvidia-modprobe", "companion", "host"),
+            Wanted("nvidia-persistenced", "companion", "host"),
+            Wanted("dkms", "dkms", "build"),
+        )
+
+    def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
+        other = "latest" if flavour == "open" else "open"
+        # kmod-nvidia-580.95.05-… are built for one kernel each; cuda-drivers and cuda pull whatever driver is newest.
+        return (
+            re.compile(rf"kmod-nvidia-(?:{other}-dkms|[0-9].*)|akmod-nvidia.*"),
+            re.compile(r"cuda|cuda-[0-9]+-[0-9]+|cuda-runtime-.*|cuda-drivers.*|cuda-demo-suite.*"),
+            re.compile(r"nvidia-open.*" if flavour == "proprietary" else r"nvidia-latest.*"),
+        )
+
+    def upstream_version(self, version: str) -> str:
+        return upstream(version).split("~", 1)[0]
+
+    def cuda_version(self, candidate: Candidate) -> str | None:
+        match = _LIBCUFILE.fullmatch(candidate.package)
+        return match[1].replace("-", ".") if match else None
+
+    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
+        old = flavour == "open" and bool(version) and DEB.holds(version, "<<", _ONE_DKMS_NAME)
+        name = "nvidia-open" if old else "nvidia"
+        return f"/usr/src/{name}-{version}", name
+
+    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
+        return f"/usr/src/nvidia-fs-{version}", "nvidia-fs"
+
+    def kept_out(self) -> tuple[str, ...]:
+        # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
+        return (
+            "kmod-nvidia-*", "akmod-nvidia*", "nvidia-driver*", "nvidia-kmod-common", "nvidia-open*", "cuda-drivers*",
+            "nvidia-persistenced", "nvidia-modprobe", "nvidia-settings", "nvidia-fabric*manager*", "nvidia-imex*",
+            "libnvidia-*", "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
+        )  # fmt: skip
+
+    def driver_module(self, flavour: Flavour) -> str:  # noqa: ARG002 - both files are called nvidia.ko
+        return "nvidia"
+
+    def module_streams(self, driver: str, flavour: Flavour) -> dict[str, str]:
+        """NVIDIA's streams: ``580-open`` for a pin within one branch, ``open-dkms`` for any other; 10 has none."""
+        if self.release == "10":
+            return {}
+        match = _PIN.fullmatch(driver.strip())
+        if match is None:
+            return {"nvidia-driver": "open-dkms" if flavour == "open" else "latest-dkms"}
+        return {"nvidia-driver": f"{match[1]}-{'open' if flavour == 'open' else 'dkms'}"}
+
+    def part(self, candidate: Candidate) -> Part:
+        name = candidate.package
+        if _KERNEL.fullmatch(name):
+            return "kernel-headers" if name.endswith("-devel") else "kernel-image"
+        if _COMPANIONS.fullmatch(name):
+            return "companion"
+        return "driver-userland" if _DRIVER.fullmatch(name) else "support"
+
+    def in_stack(self, candidate: Candidate) -> bool:
+        """By name: the source packages of NVIDIA's rpms are named after no rule that is known."""
+        name = candidate.package
+        return bool(_KERNEL.fullmatch(name) or _GDS.fullmatch(name)) or name == "dkms" or self.follows_driver(candidate)
+
+    def follows_driver(self, candidate: Candidate) -> bool:
+        return bool(_DRIVER.fullmatch(candidate.package))
+
+
+PLATFORMS: Final = tuple(
+    Rhel(os=f"{name}-{release}", family="rhel", release=release, stack_sources=(), driver_sources=())
+    for name in ("rhel", "rocky", "almalinux")
+    for release in ("8", "9", "10")
+)

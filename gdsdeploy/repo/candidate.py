@@ -65,8 +65,6 @@ class Candidate:
     origin: str
     #: rpm's Obsoletes: packages of these names, not providers of them, may not be installed beside this one
     obsoletes: tuple[Relation, ...] = ()
-    #: rpm's module stream that it belongs to, ``NAME:STREAM``; empty for all others
-    stream: str = ""
 
     def answers(self, relation: Relation) -> bool:
         """Whether this package satisfies ``relation``, negation aside, by its own name or by one it provides."""

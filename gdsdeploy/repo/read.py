@@ -21,4 +21,7 @@ def read(
     architecture: the package manager's name.  now: aware; the time that dates are held against.
     Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
     """
+    of_rpm = [r for r in repositories if isinstance(r, rpm.Repository)]
+    if of_rpm:
+        return rpm.read(fetcher, of_rpm, architecture, now=now)
     return apt.read(fetcher, [r for r in repositories if isinstance(r, apt.Repository)], architecture, now=now)

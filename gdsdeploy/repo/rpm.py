@@ -1,9 +1,41 @@
-"""Signed rpm repositories: repomd.xml with its detached signature, and what it lists."""
+"""Signed rpm repositories: repomd.xml with its detached signature, and the lists that it names.
+
+Trust runs from a pinned fingerprint over repomd.xml's signature to the sha256 of each list, and from primary.xml to
+each package.  repomd.xml has no Valid-Until; the newest of its timestamps goes into the lock.
+"""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
+import tempfile
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Final
+
+from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.model.lock import Index
+from gdsdeploy.repo import rpmxml
+from gdsdeploy.repo.fetch import Fetcher, NotThere
+from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules
+from gdsdeploy.repo.rpmprimary import Origin, Primary
+from gdsdeploy.repo.signature import verify
+from gdsdeploy.run import run, which
+
+#: repomd.xml may be dated this far ahead of this machine's clock.
+MAX_FUTURE: Final = timedelta(minutes=10)
+#: Bytes that a list may have, compressed or not; the largest of a distribution's has some hundred megabytes.
+MAX_LIST: Final = 2 * 1024**3
+_FETCHES_AT_ONCE: Final = 6
+_REPO: Final = "{http://linux.duke.edu/metadata/repo}"
+_FORMATS: Final = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile, ".bz2": bz2.BZ2File}
 
 
 @dataclass(frozen=True)
@@ -21,3 +53,172 @@ class Repository:
 
     def __str__(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file that repomd.xml names."""
+
+    uri: str
+    sha256: str
+    #: bytes, as it lies in the repository
+    size: int
+    #: bytes, decompressed
+    open_size: int
+
+
+@dataclass(frozen=True)
+class Repomd:
+    """A verified repomd.xml."""
+
+    repository: Repository
+    uri: str
+    #: type (``primary``, ``modules``) → file
+    files: dict[str, Listed]
+    date: datetime
+    signed_by: tuple[str, ...]
+
+    def index(self) -> Index:
+        """The lock's record of it."""
+        return Index(
+            repository=self.repository.name,
+            kind="rpm",
+            uri=self.repository.uri,
+            suite="",
+            components=(),
+            date=_rfc3339(self.date),
+            signed_by=self.signed_by[0],
+            host_keyring=self.repository.host_keyring,
+        )
+
+
+def read(
+    fetcher: Fetcher, repositories: Sequence[Repository], architecture: str, *, now: datetime | None = None
+) -> tuple[Universe, tuple[Index, ...]]:
+    """Fetch and verify everything that ``repositories`` offer for ``architecture`` (rpm's name).
+
+    now: aware; the time that the indices' dates are held against.
+    Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
+    """
+    moment = now or datetime.now(UTC)
+    with ThreadPoolExecutor(_FETCHES_AT_ONCE) as pool:
+        found = list(pool.map(lambda each: repomd(fetcher, each, now=moment), repositories))
+        lists = list(pool.map(lambda each: _primary(fetcher, each, architecture), found))
+        texts = list(pool.map(lambda each: _modules(fetcher, each), found))
+    modules = Modules()
+    for each, text in zip(found, texts, strict=True):
+        if text is not None:
+            modules.add(text, each.files["modules"].uri)
+    return ModularUniverse(lists, modules), tuple(each.index() for each in found)
+
+
+def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd:
+    """Fetch and verify a repository's repomd.xml; raises as ``read`` does."""
+    uri = repository.uri.rstrip("/") + "/repodata/repomd.xml"
+    try:
+        document = fetcher.small(uri)
+    except NotThere as error:
+        raise RepositoryUnusable(
+            f"{uri}: there is no such file", hint=f"Check `uri` of repository {repository.name}"
+        ) from error
+    try:
+        signature = fetcher.small(uri + ".asc")
+    except NotThere as error:
+        raise RepositoryUntrusted(
+            f"{uri}: it is not signed: there is no repomd.xml.asc beside it",
+            hint="An unsigned repository is not used: mirror it and sign the mirror, or take a mirror that is signed",
+        ) from error
+    signed = verify(
+        document, detached=signature, keyring=repository.keyring, fingerprints=repository.fingerprints, name=uri
+    )
+    root = rpmxml.parse(signed.text, uri)
+    files, date = {}, 0.0
+    for data in root.findall(f"{_REPO}data"):
+        try:
+            files[data.get("type", "")] = _listed(data, repository.uri.rstrip("/") + "/")
+            date = max(date, float(data.findtext(f"{_REPO}timestamp") or 0))
+        except ValueError as error:
+            raise RepositoryUnusable(f"{uri}: {data.get('type')}: {error}") from error
+    moment = datetime.fromtimestamp(date, UTC)
+    if moment > now + MAX_FUTURE:
+        raise RepositoryUntrusted(
+            f"{uri}: this index is dated {_rfc3339(moment)}, and it is {_rfc3339(now)}",
+            hint="Correct this machine's clock",
+        )
+    if "primary" not in files:
+        raise RepositoryUnusable(f"{uri}: it lists no primary")
+    return Repomd(repository, uri, files, moment, signed.fingerprints)
+
+
+def _listed(data: rpmxml.Element, base: str) -> Listed:
+    checksum, location = data.find(f"{_REPO}checksum"), data.find(f"{_REPO}location")
+    path = location.get("href", "") if location is not None else ""
+    if not path or path.startswith("/") or "://" in path or ".." in path.split("/"):
+        raise ValueError(f"it is not inside the repository: {path!r}")
+    if checksum is None or checksum.get("type") != "sha256":
+        raise ValueError(f"its checksum is a {checksum.get('type') if checksum is not None else None}, not a sha256")
+    size = int(data.findtext(f"{_REPO}size") or 0)
+    open_size = int(data.findtext(f"{_REPO}open-size") or size)
+    if not 0 < size <= MAX_LIST or not 0 < open_size <= MAX_LIST:
+        raise ValueError(f"{size} bytes, {open_size} decompressed, are not what a list can have")
+    return Listed(base + path, (checksum.text or "").strip(), size, open_size)
+
+
+def _primary(fetcher: Fetcher, found: Repomd, architecture: str) -> Primary:
+    where = Origin(found.repository.name, (architecture, "noarch"), found.files["primary"].uri)
+    return Primary(_text(fetcher, found, "primary"), where, partial(_text, fetcher, found, "filelists"))
+
+
+def _modules(fetcher: Fetcher, found: Repomd) -> bytes | None:
+    return _text(fetcher, found, "modules") if "modules" in found.files else None
+
+
+def _text(fetcher: Fetcher, found: Repomd, kind: str) -> bytes:
+    """One list, verified and decompressed."""
+    listed = found.files.get(kind)
+    if listed is None:
+        raise RepositoryUnusable(f"{found.uri}: it lists no {kind}, which a package's file dependency needs")
+    try:
+        path = fetcher.file(listed.uri, sha256=listed.sha256, size=listed.size)
+    except NotThere as error:
+        raise RepositoryUnusable(
+            f"{listed.uri}: the signed index names this list, but the repository does not have it",
+            hint="The mirror may be between two updates: try again in some minutes, or take another mirror",
+        ) from error
+    text = _decompress(path, listed)
+    if len(text) != listed.open_size:
+        raise RepositoryUntrusted(f"{listed.uri}: it does not decompress to the {listed.open_size} bytes it may have")
+    return text
+
+
+def _decompress(path: Path, listed: Listed) -> bytes:
+    """At most one byte more than the index allows."""
+    ending = Path(listed.uri).suffix
+    if ending == ".zst":
+        return _zstd(path, listed)
+    reader = _FORMATS.get(ending)
+    if reader is None:
+        return path.read_bytes()
+    try:
+        with reader(path) as file:
+            text: bytes = file.read(listed.open_size + 1)
+            return text
+    except (lzma.LZMAError, OSError, EOFError, zlib.error) as error:
+        raise RepositoryUnusable(f"{listed.uri}: cannot be decompressed: {error}") from error
+
+
+def _zstd(path: Path, listed: Listed) -> bytes:
+    """By the zstd program, as Python's own library has zstd from 3.14 on only."""
+    zstd = which("zstd", hint=f"Install the package zstd: {listed.uri} is compressed with it")
+    with tempfile.TemporaryDirectory(prefix="gdsdeploy-") as folder:
+        plain = Path(folder) / "plain"
+        try:
+            run([zstd, "-d", "-q", "-o", plain, path], doing=f"decompress {listed.uri}", timeout=300)
+        except ProgramFailed as error:
+            raise RepositoryUnusable(f"{listed.uri}: cannot be decompressed: {error.message}") from error
+        with plain.open("rb") as file:
+            return file.read(listed.open_size + 1)
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,11 +14,11 @@ from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.settings import repositories
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
-SERVED = {"lab", "debian-13", "debian-12"}
+SERVED = {"lab", "debian-13", "debian-12", "cuda-rhel-9"}
 
 
 def test_the_examples_are_there() -> None:
-    assert {path.stem for path in EXAMPLES} == SERVED | {"cuda-ubuntu-24.04", "cuda-rhel-9"}
+    assert {path.stem for path in EXAMPLES} == SERVED | {"cuda-ubuntu-24.04"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -33,7 +33,7 @@ def test_an_example_that_cannot_be_locked_yet_ends_in_one_clear_error(path: Path
     with Fetcher(tmp_path) as fetcher, pytest.raises(NoSolution, match="cannot be locked yet") as error:
         resolve_fleet(load_fleet(path), fetcher)
     assert "\n" not in error.value.message
-    assert error.value.hint == "Can be locked: debian-12, debian-13"
+    assert (error.value.hint or "").startswith("Can be locked: debian-12, debian-13, ")
 
 
 def test_an_example_with_its_own_mirror_asks_only_there() -> None:

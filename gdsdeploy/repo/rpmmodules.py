@@ -1,0 +1,117 @@
+"""``modules.yaml``: which packages belong to which module stream, and what a host sees with some streams enabled.
+
+The filter is dnf's: packages of streams that are not active do not exist, and where an active stream has a package,
+no package of that name from outside the stream does either.  A test holds it against the real dnf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from gdsdeploy.errors import NoSolution, RepositoryUnusable
+from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.packages import Offers, Universe
+
+# Texts stay texts: a stream 5.10 is not the number 5.1.  This loader makes nothing but texts, lists and mappings.
+_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+
+
+@dataclass
+class Modules:
+    """The module streams of some repositories."""
+
+    #: module → stream → packages as ``NAME-EPOCH:VERSION-RELEASE.ARCH``
+    artifacts: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    #: module → the stream that is active without anybody enabling it
+    defaults: dict[str, str] = field(default_factory=dict)
+
+    def add(self, text: bytes, uri: str) -> None:
+        """Take in one modules.yaml; raises RepositoryUnusable naming ``uri`` when it cannot be read."""
+        try:
+            for document in yaml.load_all(text, Loader=_LOADER):
+                self._document(document or {})
+        except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+            raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
+
+    def _document(self, document: Mapping[str, Any]) -> None:
+        data = document.get("data") or {}
+        if document.get("document") == "modulemd":
+            streams = self.artifacts.setdefault(data["name"], {})
+            rpms = (data.get("artifacts") or {}).get("rpms") or ()
+            streams.setdefault(data["stream"], set()).update(rpms)
+        elif document.get("document") == "modulemd-defaults" and data.get("stream"):
+            self.defaults[data["module"]] = data["stream"]
+
+    def enable(self, streams: Mapping[str, str]) -> Callable[[Candidate], bool]:
+        """The filter with ``streams`` enabled: whether dnf would see a package.
+
+        A module that no repository has is not looked at.  Raises NoSolution for a stream that its module lacks.
+        """
+        active = {name: stream for name, stream in self.defaults.items() if stream in self.artifacts.get(name, ())}
+        for name, stream in streams.items():
+            there = self.artifacts.get(name)
+            if there is None:
+                continue
+            if stream not in there:
+                raise NoSolution(
+                    f"the repositories have no module stream {name}:{stream}; there are {', '.join(sorted(there))}",
+                    hint="Pin a driver branch that has a stream, or take a repository that has this one",
+                )
+            active[name] = stream
+        seen: set[str] = set()
+        for name, stream in active.items():
+            seen |= self.artifacts[name][stream]
+        hidden = {rpm for each in self.artifacts.values() for rpms in each.values() for rpm in rpms} - seen
+        names = {rpm.rsplit("-", 2)[0] for rpm in seen if not rpm.endswith((".src", ".nosrc"))}
+
+        def visible(candidate: Candidate) -> bool:
+            rpm = nevra(candidate)
+            if rpm in seen:
+                return True
+            if rpm in hidden or candidate.package in names:
+                return False
+            return not any(offer.package in names for offer in candidate.provides)
+
+        return visible
+
+
+def nevra(candidate: Candidate) -> str:
+    """A package as module metadata names it."""
+    version = candidate.version if ":" in candidate.version else f"0:{candidate.version}"
+    return f"{candidate.package}-{version}.{candidate.architecture}"
+
+
+class ModularUniverse(Universe):
+    """Package lists with module streams; without a call of ``with_streams`` all streams are seen at once."""
+
+    def __init__(
+        self,
+        lists: Iterable[Offers],
+        modules: Modules,
+        visible: Callable[[Candidate], bool] | None = None,
+        enabled: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(lists)
+        self._modules = modules
+        self._visible = visible
+        self._enabled = dict(enabled or {})
+
+    def with_streams(self, streams: Mapping[str, str]) -> ModularUniverse:
+        there = {name: stream for name, stream in streams.items() if name in self._modules.artifacts}
+        return ModularUniverse(self._lists, self._modules, self._modules.enable(streams), there)
+
+    def streams(self) -> tuple[str, ...]:
+        return tuple(sorted(f"{name}:{stream}" for name, stream in self._enabled.items()))
+
+    def named(self, name: str) -> list[Candidate]:
+        return self._seen(super().named(name))
+
+    def providing(self, name: str) -> list[Candidate]:
+        return self._seen(super().providing(name))
+
+    def _seen(self, candidates: list[Candidate]) -> list[Candidate]:
+        return candidates if self._visible is None else [c for c in candidates if self._visible(c)]
