@@ -21,6 +21,9 @@ WANTED = (
     Requirement("ps", "procps", "lists processes"),
     Requirement("xz", "xz-utils", "compresses modules"),
     Requirement("zstd", "zstd", "compresses modules"),
+    Requirement("rpmbuild", "rpm", "builds the packages of the rpm repositories that tests serve"),
+    Requirement("createrepo_c", "createrepo-c", "writes their metadata"),
+    Requirement("dnf", "dnf", "is what the choice of rpm packages is compared with"),
 )
 
 
