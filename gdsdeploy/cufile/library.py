@@ -25,6 +25,7 @@ from gdsdeploy import run
 from gdsdeploy.cufile import standin
 from gdsdeploy.errors import LibraryUnusable, ProgramFailed
 from gdsdeploy.host.facts.cufile import INVALID, REFUSAL
+from gdsdeploy.host.facts.effective import effective_values
 
 #: Seconds for one document; an answer takes 2 to 150 ms with the stand-in and up to some seconds with a real GPU.
 TIMEOUT = 10.0
@@ -37,9 +38,6 @@ _INSTALLED = (
     "/usr/local/cuda*/lib64/libcufile.so.0",
     "/usr/local/cuda*/targets/*/lib/libcufile.so.0",
 )
-_ENTRY = re.compile(r"\] INFO\s+\S+?:\d+ (.*)$")
-_VALUE = re.compile(r"([a-z]+(?:\.[A-Za-z0-9_]+)+) ?: ?(.*)$")
-_MOUNT = re.compile(r"(/.*?)\s+dev_id \d+ : ?(.*)$")
 _KEY = re.compile(r"error reading config (\S+)")
 _FIELD = re.compile(r"config read failed for json field (\S+)")
 #: Lines that only say that there is a problem, after the one that says which.
@@ -86,9 +84,14 @@ class Library:
     @functools.cached_property
     def version(self) -> str:
         """Version as it calls itself (``1.9.1.3``); raises LibraryUnusable."""
-        found = re.search(r"GDS release version: (\d+(?:\.\d+)+)", self.ask("{}").log)
+        return self.version_in(self.ask("{}"))
+
+    def version_in(self, answer: Answer) -> str:
+        """The same from an answer to a document that it took; raises LibraryUnusable."""
+        found = re.search(r"GDS release version: (\d+(?:\.\d+)+)", answer.log)
         if not found:
-            raise LibraryUnusable(f"{self.path} does not say which release of libcufile it is", hint=_hint(self.path))
+            words = "; ".join(answer.said[-2:]) or ("it did not return" if answer.hung else "it logged nothing")
+            raise LibraryUnusable(f"{self.path} does not say which release of libcufile it is: {words}")
         return found[1]
 
     def ask(self, document: str | bytes, *, timeout: float = TIMEOUT) -> Answer:
@@ -233,26 +236,3 @@ def _key(said: tuple[str, ...]) -> str | None:
             if found := pattern.search(line):
                 return found[1]
     return None
-
-
-def effective_values(log: str) -> dict[str, str]:
-    """Name → value of the block "CUFILE CONFIGURATION" in a log at level INFO; empty when there is none.
-
-    A mount table is ``path: address address``, its entries separated by ``; ``.  The names are the library's, which for
-    a few keys are not those of cufile.json (``properties.use_compat_mode``).
-    """
-    found: dict[str, str] = {}
-    inside, table = False, ""
-    for line in log.splitlines():
-        entry = _ENTRY.search(line)
-        text = entry[1].strip() if entry else ""
-        if text == "CUFILE CONFIGURATION:":
-            inside = True
-        elif text == "GPU INFO:":
-            break
-        elif inside and (value := _VALUE.match(text)):
-            found[value[1]] = value[2].strip()
-            table = value[1]
-        elif inside and table.endswith(".mount_table") and (mount := _MOUNT.match(text)):
-            found[table] = "; ".join(filter(None, [found[table], f"{mount[1]}: {mount[2].strip()}"]))
-    return found

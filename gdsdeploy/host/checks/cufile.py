@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..expectation import Expectation
-from ..facts import HostFacts, Unknown, known
+from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.cufile import ACCEPTED, refusal
-from .registry import Answer, check, failed, passed
+from ..facts.effective import differences
+from .registry import Answer, Answers, check, failed, passed
 
 
 @check(
@@ -63,3 +64,35 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
         "Repair the value in the fleet file (profile, cufile) and provision again",
         lines,
     )
+
+
+@check(
+    "cufile.effective",
+    "libcufile works with the values that its configuration intends",
+    expects="every value of {cufile_path} that libcufile {libcufile_version} logs is the one in the file",
+    prevents="a value that the library takes without a word, and then works with another one",
+    unknown_hint="libcufile's words say what it lacks; with allow_compat_mode false that is often nvidia-fs",
+)
+def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
+    config, values = known(facts.cufile.config), known(facts.cufile.effective)
+    if config is None or known(facts.cufile.acceptance) != ACCEPTED:
+        return ()  # cufile.rendered and cufile.accepted say so
+    if values is None:
+        return _silent(facts)
+    found, compared = differences(config, values)
+    if not found:
+        return passed("{} values as intended, of {} that libcufile logs".format(compared, len(values)))
+    lines = ["{}: {} (the file has {})".format(item.key, item.effective, item.intended) for item in found]
+    hint = "Put into the fleet file (profile, cufile) what the library can work with, and provision again"
+    return failed("; ".join(lines), hint, lines)
+
+
+def _silent(facts: HostFacts) -> Answer:
+    """Without a GPU no release comes as far as its values, and no program can use cuFile: nothing is lost by that."""
+    opened = known(facts.cufile.opened)
+    end = "did not return" if opened.error is None else "returned {}".format(opened.error)
+    if known(facts.driver.gpus):
+        said = "; ".join(opened.lines[:2]) or "it gave no reason"
+        raise UndecidedError("cuFileDriverOpen {} before libcufile logged its values: {}".format(end, said))
+    words = "none to compare: this host has no GPU, so cuFileDriverOpen {} before libcufile named any"
+    return passed(words.format(end))

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..places import CUFILE, CUFILE_CONTROL, CUFILE_OPEN, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .document import TIMED_OUT, Document, Ran
+from .effective import effective_values
 from .unknown import Maybe, Unknown
 
 ACCEPTED, REJECTED = "accepted", "rejected"
@@ -46,6 +47,8 @@ class CufileFacts:
     #: ``accepted`` or ``rejected``
     acceptance: Maybe[str]
     opened: Maybe[Opened]
+    #: what the library said that it works with, by its own names; None: it stopped before it said so
+    effective: Maybe[Optional[Mapping[str, str]]]
     #: file name version of the library that the loader takes, e.g. ``1.9.1``
     library: Maybe[Optional[str]]
 
@@ -66,6 +69,7 @@ def cufile_facts(document: Document) -> CufileFacts:
         config=_config(text),
         acceptance=_acceptance(document, opened),
         opened=opened,
+        effective=_effective(document),
         library=_library(document),
     )
 
@@ -110,6 +114,11 @@ def _opened(document: Document, name: str = CUFILE_OPEN) -> Maybe[Opened]:
     found = re.search(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d+) cu_err=(-?\d+)", run.stdout)
     error, cuda = (int(found.group(1)), int(found.group(2))) if found else (None, None)
     return Opened(error, cuda, run.status == TIMED_OUT, _said(run))
+
+
+def _effective(document: Document) -> Maybe[Optional[Mapping[str, str]]]:
+    run = document.attempted(CUFILE_OPEN)
+    return run if isinstance(run, Unknown) else effective_values(run.log) or None
 
 
 def _said(run: Ran) -> Tuple[str, ...]:

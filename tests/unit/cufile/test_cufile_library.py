@@ -10,8 +10,9 @@ import pytest
 
 from gdsdeploy import run
 from gdsdeploy.cufile import library as asking
-from gdsdeploy.cufile.library import Library, effective_values
+from gdsdeploy.cufile.library import Library
 from gdsdeploy.errors import LibraryUnusable, MissingProgram
+from gdsdeploy.host.facts.effective import effective_values
 from tests.cufile import libraries
 
 H200 = Path(__file__).parents[2] / "evidence" / "h200"

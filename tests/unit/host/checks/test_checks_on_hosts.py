@@ -123,6 +123,13 @@ def opened(name: str) -> Change:
     return lambda document: document["commands"].update(copy.deepcopy(OPENED[name]))
 
 
+def logged(*values: str) -> Change:
+    """libcufile comes as far as its values, as it does with a GPU."""
+    lines = ["CUFILE CONFIGURATION:", *values, "GPU INFO:"]
+    log = "".join(f" 21-11-2026 01:01:30:411 [pid=1 tid=1] INFO   0:1509 {line}\n" for line in lines)
+    return lambda document: document["commands"]["cufile-open"].update(log=log)
+
+
 def crc(symbol: str) -> Change:
     def change(document: Document) -> None:
         imports = document["modules"][module("nvidia_fs")]["imports"]
@@ -235,6 +242,10 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
     "cufile.json edited": (appended("/etc/cufile.json", "// by hand\n"), {"cufile.rendered"}),
     "cufile.json gone": (absent("files", "/etc/cufile.json"), {"cufile.rendered"}),
     "cufile.json refused": (opened("1.9.1 wrong-type"), {"cufile.accepted", "storage.path:/mnt/nvme"}),
+    "a value without effect": (
+        logged("properties.use_compat_mode : true", "properties.per_buffer_cache_size_kb : 64"),
+        {"cufile.effective"},
+    ),
     "gdscheck sees a GPU problem that is none": (
         lambda document: document["listings"].update({"gdscheck": []}),
         {"gdscheck.agrees"},
@@ -255,6 +266,38 @@ def test_a_fault_is_found_by_name(fault: str) -> None:
             assert item.hint, item.check
             assert item.expected, item.check
             assert item.found, item.check
+
+
+def test_effective_values_are_compared_where_libcufile_names_them() -> None:
+    found = findings(GOOD)["cufile.effective"].found
+    assert (
+        found == "none to compare: this host has no GPU, so cuFileDriverOpen returned 5011 before libcufile named any"
+    )
+    document = copy.deepcopy(GOOD)
+    logged("properties.use_compat_mode : true", "properties.max_direct_io_size_kb : 1024")(document)
+    item = findings(document)["cufile.effective"]
+    assert (item.verdict, item.found) == (PASS, "2 values as intended, of 2 that libcufile logs")
+    FAULTS["a value without effect"][0](document)
+    item = findings(document)["cufile.effective"]
+    assert item.found == "properties.per_buffer_cache_size_kb: 64 (the file has 1024)"
+
+
+def test_a_gpu_and_no_values_cannot_be_judged() -> None:
+    document = copy.deepcopy(GOOD)
+    document["listings"]["/proc/driver/nvidia/gpus"] = ["0000:00:06.0"]
+    item = findings(document)["cufile.effective"]
+    assert item.verdict == UNKNOWN
+    assert item.found.startswith("cuFileDriverOpen returned 5011 before libcufile logged its values: cuInit Failed")
+
+
+@pytest.mark.parametrize(("release", "logged_values"), [("1.15.1", 33), ("1.20.0", 63)])
+def test_values_of_hosts_with_a_gpu_are_the_intended_ones(release: str, logged_values: int) -> None:
+    document = json.loads((HOSTS / f"h100-libcufile-{release}.json").read_text())
+    config = {"properties": {"allow_compat_mode": True, "io_batchsize": 128, "posix_pool_slab_count": [128, 64, 64]}}
+    document["files"]["/etc/cufile.json"] = json.dumps(config)
+    wanted = replace(WANTED, libcufile_version=release)
+    found = findings(document, wanted)["cufile.effective"].found
+    assert found == f"3 values as intended, of {logged_values} that libcufile logs"
 
 
 def test_every_check_is_seen_failing() -> None:

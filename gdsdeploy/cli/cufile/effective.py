@@ -1,0 +1,74 @@
+"""``gdsdeploy cufile effective``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.cufile import effective
+from gdsdeploy.cufile.library import TIMEOUT, Library, has_gpu, installed
+from gdsdeploy.errors import CufileInvalid
+
+
+@click.command()
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--library",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The libcufile.so to ask; default: the one that is installed here.",
+)
+@click.option("--stand-in", is_flag=True, help="Use the stand-in libcuda although this machine has a GPU.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=TIMEOUT, show_default=True, help="Seconds for each file."
+)
+@click.option("--all", "every", is_flag=True, help="Show the keys that FILE does not give, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file, each on a line.")
+def command(
+    files: tuple[Path, ...], library: Path | None, stand_in: bool, timeout: float, every: bool, as_json: bool
+) -> None:
+    """Ask a real libcufile what it works with under each FILE, a cufile.json.
+
+    The library opens its driver in a child that is killed after its time, where FILE lies at /etc/cufile.json. On a
+    machine without a GPU a small stand-in for libcuda, compiled here, answers in its place. Each key is shown with what
+    FILE intends, what the library works with, and its default:
+
+    \b
+      ≠   the library works with something else
+      ✗   the library does not know the key, and ignores it
+      ?   the library does not say what it made of it
+      →   FILE does not give the key; its value follows from another one
+
+    \b
+    Examples:
+      gdsdeploy cufile effective /etc/cufile.json
+      gdsdeploy cufile effective --library ./libcufile.so.0 --json *.json
+
+    \b
+    Exit code:
+      16    a file was refused, or some key of it is without the intended effect
+      17    there is no libcufile that could be asked
+      0     every file does what it says
+    """
+    asked = Library(library) if library is not None else installed()
+    if stand_in:
+        asked = Library(asked.path, cuda="standin")
+    elif not has_gpu():
+        console.say("This machine has no GPU: a stand-in for libcuda answers")
+    problems: list[str] = []
+    for found in effective.effective(asked, {str(path): _content(path) for path in files}, timeout=timeout):
+        console.data(found.to_json() if as_json else effective.text(found, every=every))
+        if found.problem:
+            problems.append(f"{found.file}: {found.problem}")
+    if problems:
+        hint = "`gdsdeploy cufile check` says what each release knows about every key"
+        raise CufileInvalid("\n".join(problems), hint=hint)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CufileInvalid(f"{path}: {error.strerror}") from error

@@ -1,0 +1,138 @@
+"""What a configuration comes to: each key with what the file intends, what a real libcufile works with, its default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from gdsdeploy.cufile import document
+from gdsdeploy.cufile.library import TIMEOUT, Answer, Library
+from gdsdeploy.cufile.model import NEWEST, keys, release_of
+from gdsdeploy.host.facts.effective import SHOWN, as_logged, logged, same
+
+#: set: as intended; differs: the library works with something else; ignored: this release does not know the key;
+#: not logged: it knows the key and does not say what it made of it; default and follows: the file says nothing, and the
+#: value is the default, or follows from another key
+State = Literal["set", "differs", "ignored", "not logged", "default", "follows"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One key of cufile.json; values as the library logs them, None: nothing was said."""
+
+    key: str
+    intended: str | None
+    effective: str | None
+    default: str | None
+    state: State
+
+
+@dataclass(frozen=True)
+class Effective:
+    """One file and what the library made of it."""
+
+    file: str
+    libcufile: str
+    answer: Answer
+    #: keys of the file first, in its order, then all others; empty when the library refused the file
+    values: tuple[Value, ...]
+
+    @property
+    def problem(self) -> str | None:
+        """Why the file does not do what it says, or None."""
+        answer = self.answer
+        if answer.accepted is False:
+            key = f"{answer.key}: " if answer.key else ""
+            return f"refused by libcufile {self.libcufile}: {key}{answer.reason}"
+        if answer.accepted is None or not answer.effective:
+            end = "did not return" if answer.hung else f"returned {answer.error}" if answer.error else "ended"
+            words = f": {answer.said[-1]}" if answer.said else ""
+            return f"libcufile {self.libcufile} {end} without saying what it works with{words}"
+        lost = [f"{v.key} ({v.state})" for v in self.values if v.state in {"differs", "ignored"}]
+        return f"without the intended effect: {', '.join(lost)}" if lost else None
+
+    def to_json(self) -> str:
+        """One line."""
+        answer = self.answer
+        return json.dumps(
+            {
+                "file": self.file,
+                "libcufile": self.libcufile,
+                "accepted": answer.accepted,
+                "reason": answer.reason,
+                "key": answer.key,
+                "error": answer.error,
+                "hung": answer.hung,
+                "seconds": answer.seconds,
+                "problem": self.problem,
+                "values": [asdict(value) for value in self.values],
+            },
+            ensure_ascii=False,
+        )
+
+
+def effective(library: Library, files: Mapping[str, bytes], *, timeout: float = TIMEOUT) -> Iterator[Effective]:
+    """Ask ``library`` about each of ``files`` (name → content), in their order.
+
+    The defaults are the library's own: those that it works with under an empty configuration.
+    Raises what Library.ask_all raises.
+    """
+    answers = library.ask_all([b"{}", *files.values()], timeout=timeout)
+    empty = next(answers)
+    version = library.version_in(empty)
+    for (name, content), answer in zip(files.items(), answers, strict=True):
+        values = _values(content, answer, empty.effective, version) if answer.effective else ()
+        yield Effective(name, version, answer, tuple(values))
+
+
+def _values(content: bytes, answer: Answer, defaults: Mapping[str, str], version: str) -> Iterator[Value]:
+    known = keys(min(release_of(version), NEWEST))
+    seen: set[str] = set()
+    for key, value in _given(content):
+        found = logged(key, answer.effective)
+        seen.add(SHOWN.get(key, key))
+        state: State = "set"
+        if found is None:
+            state = "not logged" if key in known else "ignored"
+        elif not same(value, found):
+            state = "differs"
+        yield Value(key, as_logged(value), found, logged(key, defaults), state)
+    names = {shown: key for key, shown in SHOWN.items()}
+    for shown, found in answer.effective.items():
+        if shown not in seen:
+            default = defaults.get(shown)
+            yield Value(names.get(shown, shown), None, found, default, "default" if found == default else "follows")
+
+
+def _given(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of each key that counts; of a key that is given twice, the last."""
+    open_: list[tuple[str, document.Node]] = [("", document.read(content).root)]
+    while open_:
+        path, node = open_.pop()
+        if node.kind == "object" and not path.endswith(".mount_table"):
+            inside = {member.name: member.value for member in node.members}
+            open_ += [(f"{path}.{name}" if path else name, value) for name, value in reversed(inside.items())]
+        elif path:
+            yield path, _plain(node)
+
+
+def _plain(node: document.Node) -> Any:
+    if node.kind == "object":
+        return {member.name: _plain(member.value) for member in node.members}
+    return [_plain(item) for item in node.items] if node.kind == "array" else node.value
+
+
+def text(found: Effective, *, every: bool) -> str:
+    """The table for a terminal; without ``every``, keys that the file does not give are left out at their default."""
+    rows: list[Sequence[str]] = [("", "key", "intended", "effective", "default")]
+    for value in found.values:
+        if every or value.intended is not None or value.state != "default":
+            mark = {"differs": "≠", "ignored": "✗", "not logged": "?", "follows": "→"}.get(value.state, "")
+            said = value.effective or {"ignored": "ignored", "not logged": "not logged"}.get(value.state, "")
+            rows.append((mark, value.key, value.intended or "-", said, value.default or "-"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    head = f"{found.file}: {found.problem or f'taken by libcufile {found.libcufile}, every key as intended'}"
+    return "\n".join([head, *(f"  {line}" for line in lines)] if found.values else [head])

@@ -1,0 +1,194 @@
+"""What real libraries work with, key by key, and the verb that shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gdsdeploy.cli import main
+from gdsdeploy.cufile.effective import Effective, Value, effective, text
+from gdsdeploy.cufile.library import Answer
+from gdsdeploy.cufile.model import known_keys
+from gdsdeploy.host.facts.effective import SHOWN, differences, given_keys, same
+from tests.cufile import libraries
+
+
+def values(version: str, document: dict[str, Any] | str) -> dict[str, Value]:
+    content = document if isinstance(document, str) else json.dumps(document)
+    (found,) = effective(libraries.library(version), {"cufile.json": content.encode()})
+    return {value.key: value for value in found.values}
+
+
+@pytest.mark.parametrize("version", ["1.4.0.31", "1.13.1.3", "1.20.0.107"])
+def test_every_state_of_a_key(version: str) -> None:
+    found = values(
+        version,
+        """{
+            "properties": {
+                // the last one counts
+                "io_batchsize": 5, "io_batchsize": 7,
+                "allow_compat_mode": false, "posix_pool_slab_size_kb": [4, 64], "posix_pool_slab_count": [1, 2],
+                "max_batch_io_size": 9, "rdma_dynamic_routing": true, "io_priority": "low"
+            }
+        } and what follows""",
+    )
+    assert found["properties.io_batchsize"] == Value("properties.io_batchsize", "7", "7", "128", "set")
+    assert found["properties.allow_compat_mode"] == Value(
+        "properties.allow_compat_mode", "false", "false", "true", "set"
+    )
+    assert found["properties.posix_pool_slab_size_kb"].effective == "4 64"
+    assert found["properties.rdma_dynamic_routing"].state == "set"
+    assert found["properties.io_priority"].state == "not logged"
+    order = found["properties.rdma_dynamic_routing_order"]
+    assert (order.intended, order.state) == (None, "follows")
+    assert found["properties.use_poll_mode"] == Value("properties.use_poll_mode", None, "false", "false", "default")
+
+
+def test_a_key_of_a_newer_release_is_ignored() -> None:
+    newer = {"properties": {"use_pci_p2pdma": True}}
+    assert values("1.9.1.3", newer)["properties.use_pci_p2pdma"].state == "ignored"
+    assert values("1.13.1.3", newer)["properties.use_pci_p2pdma"].state == "set"
+
+
+def test_what_another_key_overrules_differs() -> None:
+    """From 1.17 on, a list of bounce buffers decides over the size of their cache."""
+    slabs = {"slab_size_kb": [64, 128], "slab_count": [2, 1]}
+    document = {"properties": {"gpu_bounce_buffer_slab_config": slabs, "max_device_cache_size_kb": 131072}}
+    found = values("1.20.0.107", document)
+    assert found["properties.gpu_bounce_buffer_slab_config.slab_size_kb"].effective == "64 128"
+    cache = found["properties.max_device_cache_size_kb"]
+    assert (cache.intended, cache.effective, cache.state) == ("131072", "256", "differs")
+
+
+def test_a_mount_table_is_compared_as_a_whole(tmp_path: Path) -> None:
+    table = {str(tmp_path): {"rdma_dev_addr_list": ["192.0.2.1", "192.0.2.2"]}}
+    document = {"fs": {"nfs": {"mount_table": table}}}
+    assert values("1.9.1.3", document)["fs.nfs.mount_table"].state == "set"
+    logged = {"fs.nfs.mount_table": f"{tmp_path}: 192.0.2.1"}
+    assert [item.key for item in differences(document, logged)[0]] == ["fs.nfs.mount_table"]
+
+
+def test_the_names_that_the_library_uses_are_those_of_the_keys() -> None:
+    assert {name: key.shown for name, key in known_keys().items() if key.shown}.items() <= SHOWN.items()
+    printed = {key for answer in _defaults() for key in answer}
+    assert set(SHOWN.values()) - printed == {
+        "properties.gpu_bounce_buffer_slab_size_kb",
+        "properties.gpu_bounce_buffer_slab_count",
+    }, "these two are logged only where they are set"
+
+
+def _defaults() -> list[dict[str, str]]:
+    return [dict(libraries.library(version).ask("{}").effective) for version in ("1.4.0.31", "1.20.0.107")]
+
+
+@pytest.mark.parametrize(
+    ("value", "logged", "equal"),
+    [
+        (True, "true", True),
+        (True, "1", True),
+        (False, "true", False),
+        (128, "128", True),
+        (128, "12", False),
+        ([4, 64], "4 64 ", True),
+        ([4, 64], "64 4", False),
+        (["P2P"], "P2P", True),
+        ("RoundRobin", "roundrobin", False),
+    ],
+)
+def test_values_are_compared_as_they_are_logged(value: object, logged: str, equal: bool) -> None:
+    assert same(value, logged) is equal
+
+
+def test_keys_are_given_by_their_dotted_names() -> None:
+    document = {"fs": {"nfs": {"mount_table": {"/a": {}}, "use_pci_p2pdma": True}}, "denylist": {"drivers": []}}
+    assert dict(given_keys(document)) == {
+        "fs.nfs.mount_table": {"/a": {}},
+        "fs.nfs.use_pci_p2pdma": True,
+        "denylist.drivers": [],
+    }
+
+
+class Ran(NamedTuple):
+    status: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def start(*arguments: object) -> Ran:
+        with pytest.raises(SystemExit) as ended:
+            main(["cufile", "effective", *map(str, arguments)])
+        return Ran(ended.value.code or 0, *capsys.readouterr())
+
+    return start
+
+
+@pytest.fixture
+def installed() -> list[object]:
+    return ["--library", libraries.library("1.15.1.6").path, "--stand-in"]
+
+
+def test_the_verb_shows_a_table(run: Run, tmp_path: Path, installed: list[object]) -> None:
+    good = tmp_path / "good.json"
+    good.write_text('{"properties": {"io_batchsize": 16}}')
+    shown = run(good, *installed)
+    assert shown.status == 0
+    lines = [line.split() for line in shown.out.splitlines()]
+    assert shown.out.startswith(f"{good}: taken by libcufile 1.15.1.6, every key as intended\n")
+    assert lines[1:] == [
+        ["key", "intended", "effective", "default"],
+        ["properties.io_batchsize", "16", "16", "128"],
+    ]
+    assert "properties.use_poll_mode" in run(good, *installed, "--all").out
+
+
+def test_the_verb_fails_over_what_has_no_effect(run: Run, tmp_path: Path, installed: list[object]) -> None:
+    typo, wrong = tmp_path / "typo.json", tmp_path / "wrong.json"
+    typo.write_text('{"properties": {"io_batch": 16}}')
+    wrong.write_text('{"properties": {"io_batchsize": 0}}')
+    result = run(typo, wrong, *installed)
+    assert result.status == 16
+    assert "properties.io_batch (ignored)" in result.err
+    assert "refused by libcufile 1.15.1.6: properties.io_batchsize: invalid directIO size" in result.err
+    assert "✗  properties.io_batch " in result.out
+    rows = [json.loads(line) for line in run(typo, wrong, *installed, "--json").out.splitlines()]
+    assert [(row["file"], row["libcufile"], row["accepted"]) for row in rows] == [
+        (str(typo), "1.15.1.6", True),
+        (str(wrong), "1.15.1.6", False),
+    ]
+    assert rows[1]["key"] == "properties.io_batchsize"
+    assert rows[0]["values"][0] == {
+        "key": "properties.io_batch",
+        "intended": "16",
+        "effective": None,
+        "default": None,
+        "state": "ignored",
+    }
+
+
+def test_the_verb_says_what_it_lacks(run: Run, tmp_path: Path) -> None:
+    nothing = run(tmp_path / "none.json", "--library", tmp_path / "none.so")
+    assert (nothing.status, "No such file" in nothing.err) == (16, True)
+    (tmp_path / "some.json").write_text("{}")
+    nothing = run(tmp_path / "some.json", "--library", tmp_path / "none.so")
+    assert (nothing.status, "there is no such library" in nothing.err) == (17, True)
+
+
+def test_an_answer_without_values_is_no_success() -> None:
+    """As with the real libcuda on a machine without a GPU: it returns before it names a value."""
+    answer = Answer(
+        accepted=True, reason=None, key=None, effective={}, error=5001, said=("why",), log="", hung=False, seconds=0.1
+    )
+    silent = Effective("a.json", "1.9.1.3", answer, ())
+    words = "libcufile 1.9.1.3 returned 5001 without saying what it works with: why"
+    assert (silent.problem, text(silent, every=False)) == (words, f"a.json: {words}")
+    assert "did not return" in str(Effective("a", "1", replace(answer, error=None, hung=True), ()).problem)
