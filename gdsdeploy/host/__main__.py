@@ -81,6 +81,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     for name, add, text in (
         ("kmod", _add_kmod, "kernel modules: audit, build, pack, install"),
         ("boot", _add_boot, "what the next boot starts, and whether one is needed"),
+        ("gdscheck", _add_gdscheck, "what gdscheck -p prints, from libcufile alone"),
     ):
         if verb == name:
             add(commands)
@@ -103,6 +104,21 @@ def _add_boot(commands: Any) -> None:
     verbs.required = True
     pending.add_parser(verbs)
     boot.add_parsers(verbs)
+
+
+def _add_gdscheck(commands: Any) -> None:
+    from .gdscheck.live import add_parser
+
+    add_parser(commands, _gdscheck)
+
+
+def _gdscheck(arguments: argparse.Namespace) -> int:
+    from .gdscheck.live import NoLibraryError, command
+
+    try:
+        return command(arguments)
+    except NoLibraryError as error:
+        raise UsageError(str(error)) from None
 
 
 def _hello(_arguments: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ from typing import List
 
 from .. import gdscheck
 from ..expectation import Expectation
+from ..explain.nvidia_fs import HOOKS
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.cufile import REFUSAL, REJECTED
 from ..facts.gpu import OPEN
-from ..facts.path import HOOKS
 from ..facts.unknown import test
 from .registry import Answer, check, failed, passed
 
@@ -48,11 +48,14 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
     if report.verdict == gdscheck.UNKNOWN:
         stray = "; ".join(report.strays[:2])
         raise UndecidedError("gdscheck's output is cut, mixed or not understood" + (": " + stray if stray else ""))
+    if report.exit_status not in (None, 0):
+        raise UndecidedError("gdscheck ended with status {} after a whole report".format(report.exit_status))
     return _compared(facts, report)
 
 
 def _compared(facts: HostFacts, report: gdscheck.Report) -> Answer:
-    wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report)]
+    ruled_out = ["it claims a direct path that cannot be: " + why for why in report.contradictions]
+    wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report), *ruled_out]
     if wrong:
         return failed("; ".join(wrong), BY_HAND, wrong)
     return passed("{}: the same driver, nvidia-fs and storage".format(report.verdict))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.host.gdscheck import COMPAT, DIRECT, END, REFUSED, UNKNOWN, Gpu, Report, Row, parse, parse_log
+from gdsdeploy.host.gdscheck import BROKEN, COMPAT, DIRECT, END, REFUSED, UNKNOWN, Gpu, Report, Row, parse, parse_log
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 FILES = sorted((EVIDENCE / "gdscheck").glob("gdscheck-p.*.txt"))
@@ -34,7 +34,10 @@ def test_verdict_of_every_recording(path: Path) -> None:
     found = parse(*recorded(path))
     name = path.name
     refused = re.search(r"ngpu0|json-badtype|json-trailing|compat-false|nvfs-version-3", name)
-    assert found.verdict == (REFUSED if refused else COMPAT if "no-nvidia-fs" in name else DIRECT)
+    ruled_out = re.search(r"nvfs-version-2|proprietary", name)
+    good = COMPAT if "no-nvidia-fs" in name else BROKEN if ruled_out else DIRECT
+    assert found.verdict == (REFUSED if refused else good)
+    assert bool(found.contradictions) is (ruled_out is not None)
     assert found.complete is (refused is None)
     assert bool(found.errors) is (refused is not None)
     assert found.strays == ()
@@ -47,7 +50,7 @@ def test_rows_of_an_old_release() -> None:
     assert found.storage["IBM Spectrum Scale"] == Row("Unsupported", False)
     assert found.rdma["Mellanox PeerDirect"] == "Disabled"
     assert found.config["properties.posix_pool_slab_size_kb"] == "4 1024 16384"
-    assert found.gpus == (Gpu(0, "NVIDIA H100 80GB HBM3", True, 0, "Disabled"),)
+    assert found.gpus == (Gpu(0, "NVIDIA H100 80GB HBM3", True, 0, "Disabled", bar=1),)
     assert found.platform["Nvidia Driver Info Status"] == "Supported(Nvidia Open Driver Installed)"
 
 
@@ -83,6 +86,7 @@ def test_the_environment_is_told() -> None:
 def test_a_loaded_module_below_the_minimum_is_told_though_gdscheck_ends_well() -> None:
     found = report("1.20.0.nvfs-version-2.3")
     assert (found.exit_status, found.nvidia_fs, found.nvidia_fs_minimum) == (0, "2.3", "2.12")
+    assert found.contradictions == ("the loaded nvidia-fs 2.3 is older than the minimum 2.12",)
 
 
 def test_why_the_library_gave_up() -> None:
@@ -95,11 +99,11 @@ def test_why_the_library_gave_up() -> None:
     assert {row.supported for row in rows.values()} == {False}
 
 
-def test_a_failing_status_after_a_whole_report_is_a_contradiction() -> None:
-    text, status = recorded(EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.9.1.ngpu1.nvfs-2.28.open-driver.txt")
-    assert status == 0
-    assert parse(text, 0).verdict == parse(text).verdict == DIRECT
-    assert parse(text, 134).verdict == UNKNOWN
+@pytest.mark.parametrize("status", [None, 0, 1, 134, 255, -11])
+def test_the_verdict_does_not_follow_the_exit_status(status: int | None) -> None:
+    for path in FILES:
+        text, own = recorded(path)
+        assert parse(text, status).verdict == parse(text, own).verdict
 
 
 def test_success_words_alone_are_worth_nothing() -> None:
@@ -124,7 +128,7 @@ def test_a_real_log_has_the_same_rows(log: str) -> None:
     found = parse_log((EVIDENCE / "h200" / log).read_text())
     assert found.complete
     assert found.verdict == COMPAT
-    assert found.gpus == (Gpu(0, "NVIDIA H200", True, 262144, "Disabled"),)
+    assert found.gpus == (Gpu(0, "NVIDIA H200", True, 262144, "Disabled", bar=1),)
     assert found.platform["Nvidia Driver Info Status"] == "Supported(Nvidia Open Driver Installed)"
     assert found.config["properties.use_pci_p2pdma"] == "true"
     assert found.storage["NVMe"].supported is False

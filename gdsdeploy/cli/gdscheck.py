@@ -1,0 +1,72 @@
+"""``gdsdeploy gdscheck``: what NVIDIA's gdscheck says, as data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.host.gdscheck import document, runs
+
+STDIN = "-"
+
+
+@click.group()
+def command() -> None:
+    """Read what NVIDIA's gdscheck printed.
+
+    gdscheck ends well with every I/O in compat mode, and its format changed from release to release. On a host without
+    gdscheck, `gdsdeploy-host.pyz gdscheck` makes the same report from libcufile alone.
+    """
+
+
+@command.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--exit-status",
+    type=click.IntRange(-255, 255),
+    metavar="N",
+    help="gdscheck's exit status, where FILE does not end in a line like rc=255. The verdict does not follow it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, one for each file.")
+def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> None:
+    """Understand the output of `gdscheck -p`, or a cufile.log, of any release from 1.4 to 1.20.
+
+    Each FILE is one recording, standard input without FILE or with -. Of several runs in one file the last counts, and
+    the output says so. A cufile.log needs logging.level INFO, DEBUG or TRACE.
+
+    \b
+    The verdict follows from the rows, never from the exit status or from "Platform verification succeeded":
+      direct     some storage has a direct path, and some GPU supports it
+      compat     the report is whole, and no I/O takes a direct path
+      broken     a direct path is claimed that the report's own versions rule out
+      refused    the library gave up; the reason is told
+      unknown    the text is cut, mixed, or none of gdscheck's
+
+    \b
+    Examples:
+      gdscheck -p 2>&1 | gdsdeploy gdscheck parse
+      gdsdeploy gdscheck parse --json gpu1.txt gpu2.txt | jq -r '[.file, .verdict] | @tsv'
+      gdsdeploy gdscheck parse /var/log/cufile.log
+    """
+    for file in files or (Path(STDIN),):
+        name = str(file)
+        recording = runs.read(_bytes(file), exit_status)
+        if as_json:
+            console.data(json.dumps(document.document(recording, name), ensure_ascii=False))
+        else:
+            console.data(document.text(recording, name))
+
+
+def _bytes(file: Path) -> bytes:
+    """The beginning of a file, one byte more than is looked at if there is more."""
+    if str(file) == STDIN:
+        return sys.stdin.buffer.read(runs.LIMIT + 1)
+    try:
+        with file.open("rb") as stream:
+            return stream.read(runs.LIMIT + 1)
+    except OSError as error:
+        raise click.FileError(str(file), hint=error.strerror or str(error)) from None

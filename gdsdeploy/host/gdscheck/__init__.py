@@ -1,0 +1,26 @@
+"""What NVIDIA's gdscheck says, of every release from 1.4 to 1.20, as data.
+
+``parse`` reads one run, ``parse_log`` the same rows from a libcufile log; ``runs.read`` reads a file of either, and
+``document.document`` makes the JSON object of it.  ``live`` makes the report on a host that has libcufile alone.
+"""
+
+from __future__ import annotations
+
+from .grammar import END
+from .reader import parse, parse_log
+from .report import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, VERDICTS, Gpu, Report, Row
+
+__all__ = [
+    "BROKEN",
+    "COMPAT",
+    "DIRECT",
+    "END",
+    "REFUSED",
+    "UNKNOWN",
+    "VERDICTS",
+    "Gpu",
+    "Report",
+    "Row",
+    "parse",
+    "parse_log",
+]

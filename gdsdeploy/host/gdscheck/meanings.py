@@ -1,0 +1,210 @@
+"""What the library's reasons mean, and what else in a report needs attention."""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, List, Optional, Tuple
+
+from . import grammar
+from .report import COMPAT, DIRECT, REFUSED, UNKNOWN, Report
+
+#: (words, cuFile code or negative errno, what they mean); the first that fits counts.  {0}… are the words' groups.
+_ERRORS: Tuple[Tuple[str, Optional[int], str], ...] = (
+    (
+        r"nvidia-fs(?:\.ko)? driver (?:is )?not loaded",
+        5001,
+        "nvidia-fs is not loaded, and the configuration disallows compat mode",
+    ),
+    (
+        r"nvidia-fs driver version mismatch",
+        5004,
+        "the loaded nvidia-fs is of another major version than libcufile takes",
+    ),
+    (r"driver version read error", 5005, "the version of the loaded nvidia-fs could not be read"),
+    (r"No cuda devices", 5007, "CUDA sees no GPU"),
+    (r"cuda devices probe failed", 5007, "no GPU could be looked at"),
+    (r"not supported on current platform|platform is not supported", 5007, "this machine has no GPU that cuFile takes"),
+    (r"Platform verification failed", None, "the check of GPUs and platform failed; the reason stands before"),
+    (r"[Ii]nit Failed, error CUDA_ERROR_(\w+)", 5011, "CUDA could not be initialised: {0}"),
+    (r"CUDA Driver API error", 5011, "a call of CUDA failed; the reason stands before"),
+    (r"missing cuda symbols", 5033, "libcuda.so.1 is not there, or too old"),
+    (r"dlopen error (\S+?):", 5033, "{0} cannot be loaded"),
+    (r"Cuda version not Supported", 5033, "libcuda is older than this libcufile needs"),
+    (r"error while loading shared libraries: ([^:]+):", None, "the program cannot start: {0} is not installed"),
+    (r"gdscheck\S*: (?:command )?not found|gdscheck\S*: No such file", None, "there is no gdscheck at this place"),
+    (r"json type mismatch.* json field (\S+)", 5002, "the value of {0} has a wrong type"),
+    (r"error reading config (\S+)", 5002, "the value of {0} is refused; the line before may say why"),
+    (r"parsing error, invalid json config (\S+)", 5002, "{0} is not JSON"),
+    (r"failed to load (?:user )?config:? (\S+)", 5002, "libcufile refuses {0}, and every cuFile call fails"),
+    (r"cuFile configuration load error", 5002, "the configuration is refused"),
+    (r"found invalid", 5002, "the configuration names something that is not there"),
+    (
+        r"should be multiple|out of range|not page aligned|^invalid .*(?:specified|size|min|max)",
+        5002,
+        "a value is not taken",
+    ),
+    (r"invalid property", 5002, "the configuration is refused (releases from 1.19)"),
+    (r"^Invalid argument$", -22, "the configuration is refused (releases up to 1.18)"),
+    (r"LargestUInt|terminate called|what\(\)", 5002, "a number in the configuration is too large; the program aborts"),
+    (r"Segmentation fault|^Aborted|core dumped", None, "the program crashed"),
+    (r"udev property not found: (\S+)", 5027, "the udev database lacks {0}, as in containers without /run/udev"),
+    (
+        r"(?:error getting|unable to get) volume attributes",
+        5027,
+        "the file's filesystem or device could not be found out",
+    ),
+    (r"cuFileHandleRegister error", 5027, "a file could not be registered; the reason stands before"),
+    (r"cuFileDriverOpen returned", None, "the library could not be opened; the reason stands before"),
+    (r"Platform verification error", None, "gdscheck gives up; the reason follows"),
+    (r"cuFile initialization failed", None, "the library gives up; the reason stands before"),
+)
+_COMPILED = tuple((re.compile(words), code, means) for words, code, means in _ERRORS)
+
+
+def meaning(line: str) -> Tuple[Optional[int], str]:
+    """(code, what it means) of a line in which the library says why it stopped; the meaning may be empty."""
+    for words, code, means in _COMPILED:
+        found = words.search(line)
+        if found:
+            return code, means.format(*(group or "" for group in found.groups()))
+    return None, ""
+
+
+def reasons(report: Report) -> List[str]:
+    """Why the verdict is what it is, most telling first."""
+    if report.contradictions:
+        return list(report.contradictions)
+    if report.verdict == REFUSED:
+        return _given_up(report)
+    if report.verdict == UNKNOWN:
+        return _not_whole(report)
+    if report.verdict == COMPAT:
+        return _compat(report)
+    direct = [label for label, row in report.storage.items() if row.supported]
+    return ["a direct path is offered for {}".format(", ".join(direct))] if report.verdict == DIRECT else []
+
+
+def _given_up(report: Report) -> List[str]:
+    told = [(line, *meaning(line)) for line in report.errors]
+    # Lines that only point to another are worth telling if there is no other.
+    telling = [(line, means) for line, _, means in told if means and "stands before" not in means]
+    telling = [item for item in telling if "the reason follows" not in item[1]] or telling
+    seen: List[str] = []
+    for line, means in telling:
+        words = "{}: {}".format(means, line)
+        if means not in (item.partition(": ")[0] for item in seen):
+            seen.append(words)
+    return seen or list(report.errors[:3])
+
+
+def _not_whole(report: Report) -> List[str]:
+    if not (report.storage or report.sections or report.config or report.release):
+        return ["this is no output of gdscheck, and no log of libcufile at level INFO or more"]
+    found = []
+    tables = [name for name in grammar.SECTIONS.values() if name not in report.sections]
+    if tables:
+        found.append("not seen to its end, or not in order: {}".format(", ".join(tables)))
+    missing = [label for label in grammar.ALWAYS if label not in report.storage]
+    if report.storage and missing:
+        found.append("rows are missing: {}".format(", ".join(missing)))
+    strays = [line for line in report.strays if grammar.SUSPECT.search(line)]
+    if strays:
+        found.append("not understood: {}".format("; ".join(strays[:2])))
+    return found or ["rows are missing, twice there, or not of one release: the text is cut or mixed"]
+
+
+def _compat(report: Report) -> List[str]:
+    found = []
+    config = report.config
+    if config.get("properties.force_compat_mode") == "true":
+        found.append("the configuration forces compat mode (properties.force_compat_mode)")
+    if not any(gpu.gds for gpu in report.gpus):
+        why = "; ".join("GPU {}: {}".format(gpu.index, gpu.reason) for gpu in report.gpus if gpu.reason)
+        found.append("no GPU supports GDS" + (": " + why if why else ""))
+    if any(row.supported for row in report.storage.values()):
+        return found
+    denied = [label for label, row in report.storage.items() if row.value == grammar.DISABLED]
+    if denied:
+        found.append("the configuration denies {}".format(", ".join(denied)))
+    if not report.nvidia_fs:
+        found.append("nvidia-fs is not loaded, or not there in this container")
+    elif len(denied) < len(report.storage):
+        found.append("nvidia-fs {} is loaded, but no storage driver is registered with it".format(report.nvidia_fs))
+    if config.get("properties.use_pci_p2pdma") == "true":
+        found.append("P2PDMA is asked for, but kernel, driver or GPU does not offer it")
+    return found
+
+
+def warnings(report: Report) -> List[str]:
+    """What else needs attention, though gdscheck says nothing of it or ends well."""
+    checks: Tuple[Callable[[Report], Optional[str]], ...] = (_status, _driver, _iommu, _bar, _rdma, _variables, _forced)
+    found = [words for words in (check(report) for check in checks) if words]
+    unknown = [label for label in report.storage if label not in grammar.LABELS]
+    if unknown:
+        found.append("rows that no release up to 1.20 prints: {}".format(", ".join(unknown)))
+    for words, text in (
+        (
+            "Error Loading numa symbols",
+            "libnuma is not installed: GPUs and disks of one NUMA node are not kept together",
+        ),
+        ("error opening log file", "the library cannot write its log"),
+        ("Found ACS enabled", "ACS is on for a PCIe switch: peer-to-peer traffic goes through the root complex"),
+        ("GDS is not guaranteed", "the library does not guarantee GDS with this IOMMU setting"),
+    ):
+        if any(words in line for line in report.remarks):
+            found.append(text)
+    return found
+
+
+def _status(report: Report) -> Optional[str]:
+    if report.complete and report.exit_status not in (None, 0):
+        return "it ended with status {} after a whole report".format(report.exit_status)
+    if report.verdict == REFUSED and report.exit_status == 0:
+        return "it ended with status 0 although the library gave up"
+    return None
+
+
+def _driver(report: Report) -> Optional[str]:
+    said = report.platform.get("Nvidia Driver Info Status", "")
+    if said.startswith("Supported only on"):
+        return "the driver is the proprietary one: {}".format(said)
+    if said.startswith("Unsupported"):
+        return "the driver was not recognised: {}".format(said)
+    return None
+
+
+def _iommu(report: Report) -> Optional[str]:
+    on = report.platform.get("IOMMU", "disabled") != "disabled" or any(
+        gpu.iommu.startswith("Pass") for gpu in report.gpus
+    )
+    return (
+        "the IOMMU is on: NVIDIA supports GDS with it switched off, and on some systems in passthrough" if on else None
+    )
+
+
+def _bar(report: Report) -> Optional[str]:
+    small = [
+        "{} ({} MiB)".format(gpu.index, gpu.bar_mib)
+        for gpu in report.gpus
+        if gpu.bar_mib is not None and gpu.bar_mib <= 256
+    ]
+    return "BAR1 is small, or its size could not be read, on GPU {}".format(", ".join(small)) if small else None
+
+
+def _rdma(report: Report) -> Optional[str]:
+    for name in ("rdma_device_status", "rdma_dev_addr_list_status"):
+        found = re.match(r"Up: \d+ Down: (\d+)", report.rdma.get(name, ""))
+        if found and int(found.group(1)):
+            return "{} configured RDMA addresses are down".format(int(found.group(1)))
+    return None
+
+
+def _variables(report: Report) -> Optional[str]:
+    harmless = ("CUFILE_LOGGING_LEVEL", "CUFILE_LOGFILE_PATH")
+    names = sorted(name for name in report.environment if name not in harmless)
+    return "variables overrule the configuration: {}".format(", ".join(names)) if names else None
+
+
+def _forced(report: Report) -> Optional[str]:
+    forced = report.config.get("properties.force_compat_mode") == "true" and report.verdict == DIRECT
+    return "rows offer a direct path, but the configuration forces compat mode" if forced else None
