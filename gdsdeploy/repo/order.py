@@ -79,13 +79,19 @@ class _Rpm(Order):
         return rpm(version)
 
     def holds(self, have: str, relation: str, wanted: str) -> bool:
-        return RPM_RELATIONS[relation](_compare(rpm(have), rpm(wanted), loosely=True), 0)
+        return self.meets("=", have, relation, wanted)
 
     def meets(self, offered: str, version: str, relation: str, wanted: str) -> bool:
-        """What has no version satisfies every relation, and of two ranges it is enough that they overlap (rpmds)."""
+        """What has no version satisfies every relation, and of two ranges it is enough that they overlap."""
         if not offered or not relation:
             return True
-        sense = _compare(rpm(version), rpm(wanted), loosely=True)
+        have, need = rpm(version), rpm(wanted)
+        sense = have.compare(need, release=bool(have.release and need.release))
+        if sense == 0 and bool(have.release) != bool(need.release):
+            # Which release the side means that gives none is open, if it means this version at all.
+            open_side = relation if have.release else offered
+            if "=" in open_side:
+                return True
         if sense < 0:
             return ">" in offered or "<" in relation
         if sense > 0:
@@ -124,11 +130,19 @@ class Evr:
         self.version = version
         self.release = release
 
+    def compare(self, other: Evr, *, release: bool = True) -> int:
+        """Negative, zero or positive; a missing release sorts before every other.  release: whether it counts."""
+        found = self.epoch - other.epoch or vercmp(self.version, other.version)
+        if found or not release:
+            return found
+        missing = bool(self.release) - bool(other.release)
+        return missing or vercmp(self.release, other.release)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Evr) and _compare(self, other) == 0
+        return isinstance(other, Evr) and self.compare(other) == 0
 
     def __lt__(self, other: Evr) -> bool:
-        return _compare(self, other) < 0
+        return self.compare(other) < 0
 
     # Equal versions may be spelled differently (1.0 and 1.00), so that only the epoch is sure to be the same.
     def __hash__(self) -> int:
@@ -147,16 +161,6 @@ def rpm(version: str) -> Evr:
     if match is None:
         raise ValueError(f"not an rpm version: {version!r}")
     return Evr(int(match[1] or 0), match[2], match[3] or "")
-
-
-def _compare(one: Evr, other: Evr, *, loosely: bool = False) -> int:
-    """Negative, zero or positive; loosely: a release that either side leaves open is not looked at."""
-    if one.epoch != other.epoch:
-        return one.epoch - other.epoch
-    found = vercmp(one.version, other.version)
-    if found or (loosely and not (one.release and other.release)):
-        return found
-    return vercmp(one.release, other.release)
 
 
 def vercmp(one: str, other: str) -> int:

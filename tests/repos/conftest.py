@@ -1,14 +1,17 @@
-"""Keys and an imitated Debian archive for the tests of this folder."""
+"""Keys, an imitated Debian archive and imitated rpm repositories for the tests of this folder."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.repos import rpmstack
 from tests.repos.archive import Archive, Key, Server, Suite, serve
+from tests.repos.rpmarchive import RpmArchive, build
 from tests.repos.stack import TRIXIE, suites, write_pool
 
 
@@ -70,5 +73,50 @@ def debian(tmp_path: Path, key: Key) -> Iterator[Debian]:
     with serve(archive.root) as server:
         made = Debian(archive, server, key, tmp_path / "fleet.yml")
         made.publish(suites(TRIXIE))
+        made.write_fleet()
+        yield made
+
+
+@pytest.fixture(scope="session")
+def rpm_pool(tmp_path_factory: pytest.TempPathFactory, key: Key) -> Path:
+    """Both repositories of tests.repos.rpmstack, built and published once."""
+    root = tmp_path_factory.mktemp("rpms")
+    RpmArchive(build(rpmstack.CUDA, root / "cuda"), streams=rpmstack.STREAMS).publish(key)
+    RpmArchive(build(rpmstack.BASEOS, root / "baseos")).publish(key)
+    return root
+
+
+@dataclass
+class Rhel:
+    """Imitated repositories of a RHEL host that are being served, and a fleet file for them."""
+
+    cuda: RpmArchive
+    baseos: RpmArchive
+    server: Server
+    key: Key
+    fleet: Path
+
+    def write_fleet(self, profile: str = "driver: '580'", os: str = "rhel-9") -> Path:
+        """A fleet of one host whose profile ``gds`` has these keys beside its system and repositories."""
+        signed = f"keyring: '{self.key.keyring}', fingerprints: [{self.key.fingerprint}]"
+        self.fleet.write_text(
+            f"version: 1\n"
+            f"repositories:\n"
+            f"  baseos: {{kind: rpm, uri: '{self.server.uri}/baseos', {signed}}}\n"
+            f"  cuda: {{kind: rpm, uri: '{self.server.uri}/cuda', {signed}}}\n"
+            f"profiles:\n  gds: {{os: {os}, repositories: [baseos, cuda], {profile}}}\n"
+            f"hosts:\n  gpu1: gds\n"
+        )
+        return self.fleet
+
+
+@pytest.fixture
+def rhel(tmp_path: Path, rpm_pool: Path, key: Key) -> Iterator[Rhel]:
+    """The repositories as tests.repos.rpmstack has them, and a fleet file that asks for branch 580."""
+    root = tmp_path / "www"
+    shutil.copytree(rpm_pool, root)
+    with serve(root) as server:
+        cuda = RpmArchive(root / "cuda", streams=rpmstack.STREAMS)
+        made = Rhel(cuda, RpmArchive(root / "baseos"), server, key, tmp_path / "fleet.yml")
         made.write_fleet()
         yield made
