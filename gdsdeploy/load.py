@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.model.fleet import Fleet, references
+from gdsdeploy.platform import known
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -25,7 +26,16 @@ MAX_PROBLEMS = 40
 
 def load_fleet(path: Path) -> Fleet:
     """Read a fleet file; raise FleetInvalid with every problem and its place."""
-    return load(path, Fleet, error=FleetInvalid, also=references)
+    return load(path, Fleet, error=FleetInvalid, also=lambda fleet: [*references(fleet), *_unknown_systems(fleet)])
+
+
+def _unknown_systems(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
+    systems = known()
+    return [
+        (("profiles", name, "os"), f"the operating system {profile.os!r} is not known; known are {', '.join(systems)}")
+        for name, profile in fleet.profiles.items()
+        if profile.os not in systems
+    ]
 
 
 def load(

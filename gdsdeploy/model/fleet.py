@@ -12,6 +12,11 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
 
+PackageName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$")]
+GpuClass = Literal[
+    "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"
+]  # fmt: skip
+
 #: How data reaches GPU memory: ``direct`` accepts either direct mechanism, ``compat`` accepts the bounce buffer.
 PathWanted = Literal["direct", "nvidia-fs", "p2pdma", "compat"]
 
@@ -98,6 +103,14 @@ class Profile(_Model):
     #: The mechanism this profile is built for; ``compat`` installs no nvidia-fs.
     mode: Literal["nvidia-fs", "p2pdma", "compat"] = "nvidia-fs"
     rdma: Literal["none", "peermem", "dmabuf"] = "none"
+    #: What has to run beside the driver, in its own version.
+    companions: Annotated[tuple[Literal["persistenced", "fabricmanager", "imex"], ...], Strict(False)] = ()
+    #: CUDA packages to lock and install; none that pulls a driver.
+    cuda: Annotated[tuple[PackageName, ...], Strict(False)] = ()
+    #: DOCA or OFED packages to lock and install; the version of the first is the release that rules judge.
+    doca: Annotated[tuple[PackageName, ...], Strict(False)] = ()
+    #: Which GPUs the hosts have, for the rules that depend on it.
+    gpu: GpuClass | None = None
     #: Sections of cufile.json laid over the rendered defaults.
     cufile: dict[str, dict[str, Any]] = Field(default_factory=dict)
     storage: Annotated[tuple[Mount, ...], Strict(False)] = ()
@@ -117,6 +130,14 @@ class Profile(_Model):
     @classmethod
     def _cufile_values(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         _check_cufile(value)
+        return value
+
+    @field_validator("companions", "cuda", "doca")
+    @classmethod
+    def _names_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if value.count(name) > 1:
+                raise ValueError(f"{name} is listed twice")
         return value
 
     @field_validator("storage")

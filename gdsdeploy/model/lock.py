@@ -18,7 +18,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 #: What a package is in the stack; ``companion`` must equal the driver's version, ``support`` came as a dependency.
 Part = Literal[
     "kernel-image", "kernel-headers", "driver-source", "driver-userland", "companion",
-    "nvidia-fs-source", "libcufile", "gds-tools", "dkms", "support",
+    "nvidia-fs-source", "libcufile", "gds-tools", "dkms", "cuda", "doca", "support",
 ]  # fmt: skip
 
 
@@ -80,6 +80,8 @@ class LockedDriver(_Model):
     source_tree: str
     #: Name under which DKMS knows it.
     dkms_name: str
+    #: Name of its module file, without ending; empty in locks before 1.1: the platform's own name.
+    module: str = ""
 
 
 class Component(_Model):

@@ -16,6 +16,7 @@ from gdsdeploy.repo.packages import Universe
 
 Flavour = Literal["open", "proprietary"]
 Rdma = Literal["none", "peermem", "dmabuf"]
+Companion = Literal["persistenced", "fabricmanager", "imex"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,23 @@ class Wanted:
     package: str
     part: Part
     needed_by: Literal["host", "build"]
+    #: taken where the repositories have it
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Packaging:
+    """How its maker packages one driver: names and places."""
+
+    #: directory of the source tree on the host, and its DKMS name
+    tree: str
+    dkms_name: str
+    #: name of the module file, without ending
+    module: str
+    #: what else of the driver a host needs
+    further: tuple[Wanted, ...]
+    #: packages that must not be chosen beside this driver
+    excluded: tuple[re.Pattern[str], ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +114,29 @@ class StackPlatform(Platform, ABC):
     def driver_package(self, flavour: Flavour) -> str:
         """Name of the package that holds the driver's source tree."""
 
+    def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:  # noqa: ARG002 - see ubuntu.py
+        """Of ``names``, each package that holds a driver's source tree or, in some repositories, its place."""
+        return [self.driver_package(flavour)]
+
+    def stands_for(self, driver: Candidate) -> str:  # noqa: ARG002 - see ubuntu.py
+        """What an empty driver package only passes on to, in words; empty for a package with a driver in it."""
+        return ""
+
+    def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:
+        """How the maker of the package ``driver`` packages that driver."""
+        tree, name = self.driver_tree(flavour, self.upstream_version(driver.version))
+        excluded = self.excluded(flavour)
+        return Packaging(tree, name, self.driver_module(flavour), self.further_packages(flavour, rdma), excluded)
+
+    def companion_packages(self, companion: Companion, driver: Candidate) -> tuple[str, ...]:
+        """Names under which a companion of ``driver`` may come, first wanted first.
+
+        The branch is a part of the name in older releases (nvidia-imex-570), and the fabric manager has two names.
+        """
+        branch = self.upstream_version(driver.version).split(".", 1)[0]
+        names = ("fabricmanager", "fabric-manager") if companion == "fabricmanager" else (companion,)
+        return tuple(f"nvidia-{name}{suffix}" for suffix in (f"-{branch}", "") for name in names)
+
     @abstractmethod
     def nvidia_fs_package(self) -> str:
         """Name of the package that holds nvidia-fs's source tree."""
@@ -116,6 +157,14 @@ class StackPlatform(Platform, ABC):
     def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:
         """What else the stack has, beside kernel, driver source, nvidia-fs, libcufile and gds-tools."""
 
+    def kernel_extras(self, release: str) -> tuple[Wanted, ...]:  # noqa: ARG002 - see ubuntu.py
+        """What a kernel's image leaves to packages that it does not depend on."""
+        return ()
+
+    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002 - see debian.py
+        """What belongs to this libcufile, apart from its gds-tools."""
+        return ()
+
     @abstractmethod
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         """Packages that must not be chosen: the other flavour's, and other driver series'."""
@@ -135,6 +184,10 @@ class StackPlatform(Platform, ABC):
     @abstractmethod
     def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
         """Directory of nvidia-fs's source on the host, and its DKMS name."""
+
+    def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
+        """Where ``package`` puts nvidia-fs's source on the host, and its DKMS name."""
+        return self.nvidia_fs_tree(self.upstream_version(package.version))
 
     @abstractmethod
     def kept_out(self) -> tuple[str, ...]:
@@ -159,3 +212,7 @@ class StackPlatform(Platform, ABC):
     def follows_driver(self, candidate: Candidate) -> bool:
         """Whether this package has to be of the driver's own upstream version."""
         return any(pattern.fullmatch(candidate.source) for pattern in self.driver_sources)
+
+    def of_driver(self, candidate: Candidate) -> bool:
+        """Whether this package is a piece of a driver, so that it has to come from the driver's own maker."""
+        return self.follows_driver(candidate)

@@ -1,14 +1,16 @@
-"""Debian, with the packages of its own archive (contrib and non-free hold the stack)."""
+"""Debian: its own archive's packages (contrib and non-free hold the stack), or a driver from NVIDIA's repository."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gdsdeploy.model.lock import Part
-from gdsdeploy.platform.base import Flavour, Preset, Rdma, StackPlatform, Wanted
+from gdsdeploy.platform import nvidia
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, StackPlatform, Wanted
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import upstream
 
@@ -83,6 +85,15 @@ class Debian(StackPlatform):
     def driver_package(self, flavour: Flavour) -> str:
         return "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"
 
+    def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
+        nvidias = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
+        return [name for name in names if name in (self.driver_package(flavour), nvidias)]
+
+    def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:
+        if driver.origin == nvidia.ORIGIN:
+            return nvidia.debian_packaging(driver, flavour)
+        return super().packaging(driver, flavour, rdma)
+
     def nvidia_fs_package(self) -> str:
         return "nvidia-fs-dkms"
 
@@ -92,31 +103,38 @@ class Debian(StackPlatform):
     def gds_tools_package(self) -> str:
         return "gds-tools"
 
-    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:
+    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        own = (self.libcufile_package(), self.gds_tools_package())
+        return [own, *nvidia.libcufile_packages(names)]
+
+    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[Wanted, ...]:
+        # NVIDIA's package holds both libraries.
+        own = library.package == self.libcufile_package() and rdma != "none"
+        return (Wanted("libcufile-rdma1", "libcufile", "host"),) if own else ()
+
+    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002
         # The support package makes `modprobe nvidia` load the file of the chosen flavour (nvidia-modprobe.conf).
         support = "nvidia-open-kernel-support" if flavour == "open" else "nvidia-kernel-support"
-        wanted = [
+        return (
             Wanted("libcuda1", "driver-userland", "host"),
             Wanted("nvidia-smi", "driver-userland", "host"),
             Wanted(support, "driver-userland", "host"),
             Wanted("firmware-nvidia-gsp", "companion", "host"),
             Wanted("dkms", "dkms", "build"),
-        ]
-        if rdma != "none":
-            wanted.append(Wanted("libcufile-rdma1", "libcufile", "host"))
-        return tuple(wanted)
+        )
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:
         series = re.compile(r"(?:lib)?nvidia-(?:open-)?(?:tesla|legacy)-(?!check$).*")
         other = r"nvidia-kernel-(?:dkms|source|support)" if flavour == "open" else r"nvidia-open-kernel-.*"
-        return series, re.compile(other)
+        return series, re.compile(other), nvidia.UMBRELLAS
 
     def upstream_version(self, version: str) -> str:
         # GDS packages carry the CUDA release behind "~": 2.19.7~12.4.1-2.
         return upstream(version).split("~", 1)[0]
 
     def cuda_version(self, candidate: Candidate) -> str | None:
-        return upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
+        own = upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
+        return own or nvidia.cuda_version(candidate)
 
     def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
         name = "nvidia-current-open" if flavour == "open" else "nvidia-current"
@@ -126,12 +144,16 @@ class Debian(StackPlatform):
         kept = ".".join(version.split(".")[: self.nvidia_fs_numbers])
         return f"/usr/src/nvidia-fs-{kept}", "nvidia-fs"
 
+    def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
+        if package.origin == nvidia.ORIGIN:
+            return f"/usr/src/nvidia-fs-{self.upstream_version(package.version)}", "nvidia-fs"
+        return super().nvidia_fs_source(package)
+
     def kept_out(self) -> tuple[str, ...]:
         # Not nvidia-*: the container toolkit and CUDA's own packages are the user's to choose.
         return (
-            "nvidia-driver*", "nvidia-kernel-*", "nvidia-open-kernel-*", "nvidia-tesla-*", "nvidia-legacy-*",
-            "nvidia-alternative", "nvidia-smi", "nvidia-fs*", "libcuda1*", "libnvidia-*", "firmware-nvidia-gsp*",
-            "xserver-xorg-video-nvidia*", "libcufile*", "gds-tools*",
+            *nvidia.KEPT_OUT, "nvidia-tesla-*", "nvidia-legacy-*", "nvidia-alternative", "nvidia-smi", "libcuda1*",
+            "libcudadebugger1*", "firmware-nvidia-gsp*",
         )  # fmt: skip
 
     def driver_module(self, flavour: Flavour) -> str:
@@ -140,9 +162,20 @@ class Debian(StackPlatform):
     def part(self, candidate: Candidate) -> Part:
         if _KERNEL_SOURCES.fullmatch(candidate.source):
             return "kernel-headers"
+        if candidate.origin == nvidia.ORIGIN:
+            return nvidia.part(candidate) or "support"
         if self.follows_driver(candidate):
             return "companion" if candidate.package.startswith("firmware-") else "driver-userland"
         return "support"
+
+    def in_stack(self, candidate: Candidate) -> bool:
+        return candidate.origin == nvidia.ORIGIN or super().in_stack(candidate)
+
+    def follows_driver(self, candidate: Candidate) -> bool:
+        return nvidia.of_driver(candidate) if candidate.origin == nvidia.ORIGIN else super().follows_driver(candidate)
+
+    def of_driver(self, candidate: Candidate) -> bool:
+        return nvidia.of_driver(candidate)
 
 
 def _release(number: str, codename: str, nvidia_fs_numbers: int) -> Debian:

@@ -1,9 +1,151 @@
-"""Ubuntu: known by name, so that fleets for it can be written and read; its packages are not resolved yet."""
+"""Ubuntu: its own kernels, and the driver and GDS packages of NVIDIA's CUDA repository or of its own archive."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from gdsdeploy.platform.base import Platform
+from gdsdeploy.model.lock import Part
+from gdsdeploy.platform import nvidia
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, StackPlatform, Wanted
+from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.order import upstream
 
-PLATFORMS: Final = tuple(Platform(f"ubuntu-{release}", "ubuntu", release) for release in ("22.04", "24.04", "26.04"))
+KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+COMPONENTS: Final = ("main", "restricted", "universe", "multiverse")
+
+#: Primary keys of ubuntu-keyring that sign these releases.
+ARCHIVE_KEYS: Final = (
+    "F6ECB3762474EDA9D21B7022871920D1991BC93C",  # Ubuntu Archive Automatic Signing Key (2018)
+    "790BC7277767219C42C86F933B4FE6ACC0B21F32",  # Ubuntu Archive Automatic Signing Key (2012)
+)
+
+_RELEASE_NAME = r"(?:jammy|noble|resolute)"
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_KERNEL_SOURCES: Final = re.compile(r"linux|linux-signed|linux(?:-signed)?-hwe-[0-9.]+")
+_DRIVER_SOURCES: Final = (
+    re.compile(r"nvidia-graphics-drivers-[0-9]+(?:-server)?|fabric-manager-[0-9]+|libnvidia-nscq-.*"),
+)
+_STACK_SOURCES: Final = (
+    _KERNEL_SOURCES,
+    *_DRIVER_SOURCES,
+    re.compile(r"nvidia-cuda-toolkit|nvidia-modprobe|nvidia-settings|nvidia-persistenced|nvidia-imex.*|dkms"),
+)
+
+
+@dataclass(frozen=True)
+class Ubuntu(StackPlatform):
+    """One release of Ubuntu."""
+
+    codename: str
+
+    def architecture(self, arch: str) -> str:
+        return _ARCHITECTURES[arch]
+
+    def presets(self) -> dict[str, Preset]:
+        def preset(suites: tuple[str, ...], known: str) -> Preset:
+            return Preset(suites, COMPONENTS, KEYRING, ARCHIVE_KEYS, re.compile(_RELEASE_NAME + known))
+
+        return {
+            "ubuntu": preset((self.codename, f"{self.codename}-updates"), "(?:-updates|-backports)?"),
+            "ubuntu-security": preset((f"{self.codename}-security",), "-security"),
+        }
+
+    def kernel_release(self, package: str, arch: str) -> str | None:  # noqa: ARG002 - names do not carry it
+        # Flavours other than generic (lowlatency, the clouds' own) have their names at the end; metapackages no ABI.
+        match = re.fullmatch(r"linux-image-([0-9]+\.[0-9]+\.[0-9]+-[0-9]+-generic)", package)
+        return match[1] if match else None
+
+    def kernel_packages(self, release: str) -> tuple[str, str]:
+        return f"linux-image-{release}", f"linux-headers-{release}"
+
+    def kernel_extras(self, release: str) -> tuple[Wanted, ...]:
+        # Only the metapackage linux-image-generic depends on it; it holds file systems and drivers that hosts use.
+        return (Wanted(f"linux-modules-extra-{release}", "kernel-image", "host", optional=True),)
+
+    def driver_package(self, flavour: Flavour) -> str:
+        return "nvidia-dkms-open" if flavour == "open" else "nvidia-dkms"
+
+    def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
+        return nvidia.dkms_packages(flavour, names)
+
+    def stands_for(self, driver: Candidate) -> str:
+        return nvidia.stands_for(driver)
+
+    def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:  # noqa: ARG002
+        return nvidia.ubuntu_packaging(driver, flavour)
+
+    def nvidia_fs_package(self) -> str:
+        return "nvidia-fs-dkms"
+
+    def libcufile_package(self) -> str:
+        return "libcufile0"
+
+    def gds_tools_package(self) -> str:
+        return "gds-tools"
+
+    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        return [(self.libcufile_package(), self.gds_tools_package()), *nvidia.libcufile_packages(names)]
+
+    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[Wanted, ...]:
+        # NVIDIA's package holds both libraries.
+        own = library.package == self.libcufile_package() and rdma != "none"
+        return (Wanted("libcufile-rdma1", "libcufile", "host"),) if own else ()
+
+    def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002
+        # Their names carry the driver's branch: see packaging().
+        return ()
+
+    def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:  # noqa: ARG002
+        return (nvidia.UMBRELLAS,)
+
+    def upstream_version(self, version: str) -> str:
+        return upstream(version).split("~", 1)[0]
+
+    def cuda_version(self, candidate: Candidate) -> str | None:
+        own = upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
+        return own or nvidia.cuda_version(candidate)
+
+    def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:  # noqa: ARG002
+        return f"/usr/src/nvidia-{version}", "nvidia"
+
+    def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
+        return f"/usr/src/nvidia-fs-{version}", "nvidia-fs"
+
+    def kept_out(self) -> tuple[str, ...]:
+        # Ubuntu builds modules of its drivers for each kernel, which would take the place of the audited ones.
+        return (*nvidia.KEPT_OUT, "linux-modules-nvidia-*", "linux-objects-nvidia-*")
+
+    def driver_module(self, flavour: Flavour) -> str:  # noqa: ARG002
+        return "nvidia"
+
+    def part(self, candidate: Candidate) -> Part:
+        if _KERNEL_SOURCES.fullmatch(candidate.source):
+            return "kernel-image" if candidate.package.startswith("linux-modules-") else "kernel-headers"
+        return nvidia.part(candidate) or "support"
+
+    def in_stack(self, candidate: Candidate) -> bool:
+        return candidate.origin == nvidia.ORIGIN or super().in_stack(candidate)
+
+    def follows_driver(self, candidate: Candidate) -> bool:
+        return nvidia.of_driver(candidate) if candidate.origin == nvidia.ORIGIN else super().follows_driver(candidate)
+
+    def of_driver(self, candidate: Candidate) -> bool:
+        return nvidia.of_driver(candidate)
+
+
+def _release(number: str, codename: str) -> Ubuntu:
+    return Ubuntu(
+        os=f"ubuntu-{number}",
+        family="ubuntu",
+        release=number,
+        stack_sources=_STACK_SOURCES,
+        driver_sources=_DRIVER_SOURCES,
+        codename=codename,
+    )
+
+
+PLATFORMS: Final = (_release("22.04", "jammy"), _release("24.04", "noble"), _release("26.04", "resolute"))

@@ -37,7 +37,7 @@ class Repository:
 
     name: str
     uri: str
-    #: ``("./",)`` and the like for a flat layout
+    #: ``("/",)`` for a flat layout; as for apt, its files are relative to ``uri`` even where its index is in a folder
     suites: tuple[str, ...]
     #: empty for a flat layout
     components: tuple[str, ...]
@@ -106,7 +106,7 @@ def read(
 def release(fetcher: Fetcher, repository: Repository, suite: str, *, now: datetime) -> Release:
     """Fetch and verify one suite's Release file; raises as ``read`` does."""
     root = repository.uri.rstrip("/") + "/"
-    base = root + (suite.removeprefix("./") if suite.endswith("/") else f"dists/{suite}/")
+    base = root + (suite.removeprefix("./").removeprefix("/") if suite.endswith("/") else f"dists/{suite}/")
     try:
         uri = base + "InRelease"
         signed = _verified(repository, uri, fetcher.small(uri))

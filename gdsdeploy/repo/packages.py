@@ -75,6 +75,16 @@ class PackageList:
         found = self._at(self._provided.get(name, ()))
         return [c for c in found if any(offer.package == name for offer in c.provides)]
 
+    def stanza(self, candidate: Candidate) -> str:
+        """The text of a candidate of this list, as the list has it; raises KeyError for any other."""
+        for offset in self._offsets[candidate.package]:
+            start = self._text.rfind(b"\n\n", 0, offset)
+            start = 0 if start < 0 else start + 2
+            if self._parsed.get(start) == candidate:
+                end = self._text.find(b"\n\n", offset)
+                return self._text[start : len(self._text) if end < 0 else end].decode("utf-8", "replace")
+        raise KeyError(candidate.package)
+
     def _at(self, offsets: Iterable[int]) -> Iterator[Candidate]:
         for offset in offsets:
             # A stanza need not begin with its name.
@@ -177,6 +187,11 @@ class Universe:
     def names(self) -> set[str]:
         """Every package name on offer."""
         return {name for each in self._lists for name in each.names()}
+
+    def precedence(self, origin: str) -> int:
+        """Where a maker stands in the profile's order of repositories, the first of which has 0."""
+        makers = [each.where.origin for each in self._lists if isinstance(each, PackageList)]
+        return makers.index(origin) if origin in makers else 0
 
     def named(self, name: str) -> list[Candidate]:
         """The candidates of that name, each version once: from the first list that has it."""

@@ -32,6 +32,7 @@ class Stack(Protocol):
     def order(self) -> Order: ...
     def in_stack(self, candidate: Candidate) -> bool: ...
     def follows_driver(self, candidate: Candidate) -> bool: ...
+    def of_driver(self, candidate: Candidate) -> bool: ...
     def upstream_version(self, version: str) -> str: ...
 
 
@@ -115,14 +116,17 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         universe: Universe,
         stack: Stack,
         *,
-        driver: str,
+        driver: Candidate,
         kernel_package: str,
         excluded: Sequence[re.Pattern[str]],
         preferred: frozenset[str],
+        locked: frozenset[Key] = frozenset(),
+        whole: frozenset[str] = frozenset(),
     ) -> None:
-        """driver: upstream version that packages of the driver's sources must have.
+        """driver: the package whose maker and upstream version the pieces of the driver must have.
 
         kernel_package: version that is preferred where several fit.  preferred: names that win among alternatives.
+        locked: files that win over newer ones.  whole: repositories of which everything needed is locked.
         """
         self._universe = universe
         self._stack = stack
@@ -130,13 +134,21 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         self._kernel_package = kernel_package
         self._excluded = excluded
         self._preferred = preferred
+        self._locked = locked
+        self._whole = whole
+
+    def in_stack(self, candidate: Candidate) -> bool:
+        """Whether a candidate is locked, and its dependencies with it."""
+        return candidate.repository in self._whole or self._stack.in_stack(candidate)
 
     def usable(self, candidate: Candidate) -> bool:
         """Whether a candidate may be chosen at all."""
         if any(pattern.fullmatch(candidate.package) for pattern in self._excluded):
             return False
+        if self._stack.of_driver(candidate) and candidate.origin != self._driver.origin:
+            return False
         if self._stack.follows_driver(candidate):
-            return self._stack.upstream_version(candidate.version) == self._driver
+            return self._stack.upstream_version(candidate.version) == self._stack.upstream_version(self._driver.version)
         return True
 
     def need(self, package: str) -> Need:
@@ -188,7 +200,7 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
     def get_dependencies(self, candidate: Answer) -> list[Requirement]:
         if isinstance(candidate, Picked):
             return [candidate.option]
-        if isinstance(candidate, Absent) or not self._stack.in_stack(candidate):
+        if isinstance(candidate, Absent) or not self.in_stack(candidate):
             return []
         groups = (*candidate.pre_depends, *candidate.depends)
         found = [requirement for group in groups for requirement in self._requirements(group)]
@@ -197,9 +209,11 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
     def _named(self, package: str) -> list[Candidate]:
         return [c for c in self._universe.named(package) if self.usable(c)]
 
-    def _rank(self, candidate: Candidate) -> tuple[bool, Any]:
-        """A kernel's build tools come from the kernel's own build where that is on offer."""
-        return candidate.version == self._kernel_package, self._stack.order.key(candidate.version)
+    def _rank(self, candidate: Candidate) -> tuple[bool, bool, int, Any]:
+        """A kernel's build tools come from the kernel's own build where that is on offer; else repositories' order."""
+        precedence = -self._universe.precedence(candidate.origin)
+        own_build = candidate.version == self._kernel_package
+        return key(candidate) in self._locked, own_build, precedence, self._stack.order.key(candidate.version)
 
     def _requirements(self, group: Group) -> list[Requirement]:
         """What a group of alternatives asks for: one requirement, or more where it has negated ones."""
@@ -239,7 +253,11 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
     def offers(self, words: str) -> str:
         """What the repositories have for the first name in a requirement's words."""
         there = self._universe.answering(Relation(words.split(" ", 1)[0].split("|")[0]))
-        return ", ".join(sorted({str(c) for c in there if self.usable(c)})) or "nothing"
+        usable = sorted({str(c) for c in there if self.usable(c)})
+        others = sorted({f"{c} of {c.origin}" for c in there} if not usable else ())
+        if others:
+            return f"nothing that goes with this driver (but {', '.join(others[:6])})"
+        return ", ".join(usable) or "nothing"
 
 
 def key(candidate: Candidate) -> Key:
@@ -252,13 +270,29 @@ def exactly(candidate: Candidate) -> Need:
     return Need(candidate.package, frozenset({key(candidate)}), f"{candidate.package} (= {candidate.version})")
 
 
+class _Rejections(resolvelib.BaseReporter[Requirement, Answer, str]):
+    """Remembers the first requirement that nothing at all answers.
+
+    The search goes on from there with other candidates of other packages, and ends by naming the last of those.
+    """
+
+    def __init__(self) -> None:
+        self.causes: list[Any] = []
+
+    def rejecting_candidate(self, criterion: Any, candidate: Answer) -> None:  # noqa: ARG002
+        if not self.causes:
+            needs = (i for i in criterion.information if isinstance(i.requirement, Need))
+            self.causes = [i for i in needs if not i.requirement.allowed]
+
+
 def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
     """Everything that ``roots`` need; raises Unsolvable."""
-    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, resolvelib.BaseReporter())
+    rejections = _Rejections()
+    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, rejections)
     try:
         result = resolver.resolve(roots, max_rounds=MAX_ROUNDS)
     except resolvelib.ResolutionImpossible as error:
-        raise Unsolvable(_reasons(provider, error.causes)) from None
+        raise Unsolvable(_reasons(provider, rejections.causes or error.causes)) from None
     except resolvelib.ResolutionTooDeep:
         raise Unsolvable([f"no answer after {MAX_ROUNDS} rounds of search"]) from None
     packages = {name: answer for name, answer in result.mapping.items() if isinstance(answer, Candidate)}

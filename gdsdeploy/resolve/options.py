@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,8 +12,9 @@ from gdsdeploy.model.lock import Part, Refused
 from gdsdeploy.platform.base import StackPlatform
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
+from gdsdeploy.resolve import metapackages
 
-Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile"]
+Subject = Literal["driver", "kernel", "nvidia-fs", "libcufile", "doca"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,13 @@ class Option:
     version: str = "0"
     #: for a kernel: as ``uname -r`` prints it
     release: str = ""
+    #: for a driver: the companions of its version that the profile asks for
+    companions: tuple[Candidate, ...] = ()
+
+    def members(self) -> Iterator[tuple[Part, Candidate]]:
+        """Every package that it stands for, with what that is in the stack."""
+        yield from self.packages.items()
+        yield from (("companion", candidate) for candidate in self.companions)
 
 
 @dataclass(frozen=True)
@@ -75,24 +83,64 @@ def find(profile: Profile, platform: StackPlatform, universe: Universe) -> Optio
         absent: dict[str, str | None] = dict.fromkeys(("nvidia_fs", "nvidia_fs_package", "nvidia_fs_origin"))
         found.levels.append([Option("nvidia-fs", f"no nvidia-fs (mode {profile.mode})", absent, {})])
     _libcufile(found, profile, platform, universe)
+    if profile.doca:
+        _doca(found, profile, platform, universe)
+    found.missing += metapackages.refused(universe, platform, profile.cuda)
     return found
 
 
-def _newest_first(platform: StackPlatform, candidates: list[Candidate]) -> list[Candidate]:
-    return sorted(candidates, key=lambda c: platform.order.key(c.version), reverse=True)
+def _preferred_first(platform: StackPlatform, universe: Universe, candidates: list[Candidate]) -> list[Candidate]:
+    """By the profile's order of repositories, of one maker the newest first."""
+    newest = sorted(candidates, key=lambda c: platform.order.key(c.version), reverse=True)
+    return sorted(newest, key=lambda c: universe.precedence(c.origin))
 
 
 def _driver(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
-    package, flavour = platform.driver_package(profile.driver.flavour), profile.driver.flavour
-    offered = []
-    for candidate in _newest_first(platform, universe.named(package)):
+    flavour = profile.driver.flavour
+    packages = platform.driver_packages(flavour, universe.names())
+    pin, labels = versions.parse(profile.driver.version), set[str]()
+    offered: list[tuple[Option, tuple[str, ...]]] = []
+    for candidate in _preferred_first(platform, universe, [c for name in packages for c in universe.named(name)]):
         version = platform.upstream_version(candidate.version)
+        names, stub = (version, candidate.version), platform.stands_for(candidate)
+        label = f"driver {version} ({flavour})"
+        # The same driver from another maker, or under another name, has to be told apart.
+        if stub or label in labels:
+            label = f"driver {version} ({flavour}, {candidate.package} of {candidate.origin})"
+        labels.add(label)
+        companions, lacks = _companions(label, candidate, profile, platform, universe)
+        if stub:
+            words = f"{candidate} is an empty package that pulls {stub}: name that branch in the pin if it is wanted."
+            lacks = Refused(what=label, rule="transitional", words=words)
+        if lacks:
+            if pin.admits(*names):
+                found.incomplete.append(Incomplete("driver", candidate.version, lacks))
+            continue
         facts = {"driver": version, "driver_package": candidate.version, "driver_origin": candidate.origin}
-        option = Option(
-            "driver", f"driver {version} ({flavour})", facts, {"driver-source": candidate}, candidate.version
-        )
-        offered.append((option, (version, candidate.version)))
-    found.add("driver", profile.driver.version, offered, f"the repositories have no {package}")
+        option = Option("driver", label, facts, {"driver-source": candidate}, candidate.version, companions=companions)
+        offered.append((option, names))
+    otherwise = f"the repositories have no {platform.driver_package(flavour)}"
+    if found.incomplete:
+        otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(packages))})"
+    found.add("driver", profile.driver.version, offered, otherwise)
+
+
+def _companions(
+    label: str, driver: Candidate, profile: Profile, platform: StackPlatform, universe: Universe
+) -> tuple[tuple[Candidate, ...], Refused | None]:
+    """The companions that the profile asks for, each of the driver's own version and maker, or which is lacking."""
+    found: list[Candidate] = []
+    version = platform.upstream_version(driver.version)
+    for companion in profile.companions:
+        names = platform.companion_packages(companion, driver)
+        there = [c for name in names for c in universe.named(name) if c.origin == driver.origin]
+        same = [c for c in there if platform.upstream_version(c.version) == version]
+        if not same:
+            offered = ", ".join(map(str, there[:6])) or "nothing of the kind from this maker"
+            words = f"It needs {companion} of its own version ({names[0]} {version}); there is {offered}."
+            return (), Refused(what=label, rule="companion", words=words)
+        found.append(_preferred_first(platform, universe, same)[0])
+    return tuple(found), None
 
 
 def _kernel(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
@@ -119,7 +167,7 @@ def _kernel(found: Options, profile: Profile, platform: StackPlatform, universe:
 def _nvidia_fs(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     package = platform.nvidia_fs_package()
     offered = []
-    for candidate in _newest_first(platform, universe.named(package)):
+    for candidate in _preferred_first(platform, universe, universe.named(package)):
         version = platform.upstream_version(candidate.version)
         facts = {
             "nvidia_fs": version, "nvidia_fs_package": candidate.version, "nvidia_fs_origin": candidate.origin,
@@ -131,8 +179,9 @@ def _nvidia_fs(found: Options, profile: Profile, platform: StackPlatform, univer
 
 def _libcufile(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     tools_of = dict(platform.libcufile_packages(universe.names()))
+    libraries = [c for name in sorted(tools_of) for c in universe.named(name)]
     offered = []
-    for candidate in _newest_first(platform, [c for name in sorted(tools_of) for c in universe.named(name)]):
+    for candidate in _preferred_first(platform, universe, libraries):
         tools_name = tools_of[candidate.package]
         version = platform.upstream_version(candidate.version)
         label = f"libcufile {version}"
@@ -140,10 +189,22 @@ def _libcufile(found: Options, profile: Profile, platform: StackPlatform, univer
         if not tools:
             words = f"The repositories have no {tools_name} {candidate.version} that goes with it."
             refused = Refused(what=label, rule="gds-tools", words=words)
-            found.incomplete.append(Incomplete("libcufile", candidate.version, refused))
+            if versions.parse(profile.libcufile).admits(version, candidate.version):
+                found.incomplete.append(Incomplete("libcufile", candidate.version, refused))
             continue
         facts = {"libcufile": version, "cuda": platform.cuda_version(candidate)}
         packages: dict[Part, Candidate] = {"libcufile": candidate, "gds-tools": tools[0]}
         offered.append((Option("libcufile", label, facts, packages, candidate.version), (version, candidate.version)))
     otherwise = f"the repositories have no {platform.libcufile_package()} with its {platform.gds_tools_package()}"
     found.add("libcufile", profile.libcufile, offered, otherwise)
+
+
+def _doca(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
+    """The versions of the first package that the profile names; the others come as that one's repository has them."""
+    package = profile.doca[0]
+    offered = []
+    for candidate in _preferred_first(platform, universe, universe.named(package)):
+        version = platform.upstream_version(candidate.version)
+        option = Option("doca", f"doca {version}", {"doca": version}, {"doca": candidate}, candidate.version)
+        offered.append((option, (version, candidate.version)))
+    found.add("doca", "newest", offered, f"the repositories have no {package}")

@@ -25,6 +25,8 @@ class Search:
     rules: Sequence[Rule]
     #: combinations, complete or not, that were passed over before the last choice that was yielded
     against: list[tuple[Choice, Verdict]] = field(default_factory=list)
+    #: options that were found not to go together, whatever else is chosen
+    dead: list[Choice] = field(default_factory=list)
 
     def choices(self) -> Iterator[Choice]:
         """Every admitted combination, most preferred first."""
@@ -35,6 +37,8 @@ class Search:
             yield chosen
             return
         for option in self.levels[len(chosen)]:
+            if self._is_dead((*chosen, option)):
+                continue
             here = {**facts, **option.facts}
             # Rules that could be judged before this option was chosen have admitted the choice already.
             new = [rule for rule in self.rules if rule.subjects() <= here.keys() and not rule.subjects() <= known]
@@ -42,6 +46,10 @@ class Search:
             self.against += against
             if not against:
                 yield from self._descend((*chosen, option), here, frozenset(here))
+
+    def _is_dead(self, chosen: Choice) -> bool:
+        there = {id(option) for option in chosen}
+        return any(all(id(option) in there for option in options) for options in self.dead)
 
     def refused(self, final: Choice) -> list[Refused]:
         """What would have been preferred over ``final``, named by the first option in which it differs."""

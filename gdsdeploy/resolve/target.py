@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdsdeploy.compat import Rule, Verdict, judge, shipped
 from gdsdeploy.errors import NoSolution
 from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Part, Refused, Source, Target
-from gdsdeploy.platform.base import StackPlatform, Wanted
-from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Refused, Source, Target
+from gdsdeploy.platform.base import StackPlatform
 from gdsdeploy.repo.packages import Universe
-from gdsdeploy.resolve import options
-from gdsdeploy.resolve.dependencies import Provider, Requirement, Solution, Unsolvable, exactly, solve
+from gdsdeploy.resolve import options, pieces
+from gdsdeploy.resolve.dependencies import Key, Unsolvable
+from gdsdeploy.resolve.keep import Keep
+from gdsdeploy.resolve.options import Option
 from gdsdeploy.resolve.search import Choice, Search
 
 #: Combinations whose dependencies are tried before giving up.
 ATTEMPTS = 25
-
-#: What machines need that build modules; the kernel image comes with the headers that depend on it.
-_BUILD_PARTS = {"kernel-headers", "driver-source", "nvidia-fs-source"}
 
 
 @dataclass(frozen=True)
@@ -38,36 +37,77 @@ def resolve(
     universe: Universe,
     indices: Sequence[Index],
     rules: Sequence[Rule] | None = None,
+    keep: Keep | None = None,
 ) -> Resolution:
-    """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first."""
+    """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first.
+
+    keep: what is locked already, and stays unless it may move or has to.
+    """
     where = f"profile {name} ({profile.os}, {profile.arch})"
-    try:
-        universe = universe.with_streams(platform.module_streams(profile.driver.version, profile.driver.flavour))
-    except NoSolution as error:
-        raise NoSolution(f"{where}: {error.message}", hint=error.hint) from None
+    universe = enabled(where, profile, platform, universe)
     found = options.find(profile, platform, universe)
     if found.missing:
         passed = [f"[{i.refused.rule}] {i.refused.what}: {i.refused.words}" for i in found.incomplete]
         raise _none(where, "", [*found.missing, *passed])
-    base = {
-        "flavour": profile.driver.flavour, "mode": profile.mode, "rdma": profile.rdma,
-        "arch": profile.arch, "os": profile.os, "family": platform.family,
-    }  # fmt: skip
-    search = Search(base, found.levels, shipped() if rules is None else rules)
-    broken: list[str] = []
-    for attempt, choice in enumerate(search.choices()):
-        if attempt == ATTEMPTS:
-            break
-        try:
-            packages = _packages(profile, platform, universe, choice)
-        except Unsolvable as error:
-            label = ", ".join(option.label for option in choice)
-            broken.append(f"[dependencies] {label}: " + "; ".join(error.reasons))
-            search.against.append((choice, Verdict("dependencies", False, "; ".join(error.reasons))))
-            continue
-        return _resolution(profile, platform, search, choice, found.incomplete, packages, indices, universe.streams())
+    judged = shipped() if rules is None else rules
+    facts = base(profile, platform)
+    locked = keep.locked() if keep else frozenset[Key]()
+    held = keep.hold(found.levels) if keep else found.levels
+    tries = [held, keep.prefer(found.levels)] if keep and held != found.levels else [found.levels]
+    for levels in tries:
+        search, broken = Search(facts, levels, judged), list[str]()
+        chosen = first(profile, platform, universe, search, broken, locked=locked)
+        if chosen is not None:
+            resolution = _resolution(profile, platform, search, chosen, found.incomplete, indices, universe.streams())
+            return resolution if levels is not held or keep is None else _with_old_reasons(resolution, keep)
     nearest, reasons = search.reasons()
     raise _none(where, nearest, [*broken, *reasons])
+
+
+def enabled(where: str, profile: Profile, platform: StackPlatform, universe: Universe) -> Universe:
+    """The universe with the module streams of the profile; raises NoSolution saying ``where`` there are none."""
+    try:
+        return universe.with_streams(platform.module_streams(profile.driver.version, profile.driver.flavour))
+    except NoSolution as error:
+        raise NoSolution(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def base(profile: Profile, platform: StackPlatform) -> dict[str, str | None]:
+    """What the rules may ask that is not chosen but given."""
+    given: dict[str, str | None] = {
+        "flavour": profile.driver.flavour, "mode": profile.mode, "rdma": profile.rdma, "gpu": profile.gpu,
+        "arch": profile.arch, "os": profile.os, "family": platform.family,
+    }  # fmt: skip
+    return given if profile.doca else {**given, "doca": None}
+
+
+def first(
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    search: Search,
+    broken: list[str],
+    *,
+    locked: frozenset[Key] = frozenset(),
+) -> tuple[Choice, tuple[Package, ...]] | None:
+    """The most preferred choice whose dependencies can be had, with its packages; ``broken``: why others' cannot."""
+    for choice in itertools.islice(search.choices(), ATTEMPTS):
+        try:
+            return choice, pieces.packages(profile, platform, universe, choice, locked=locked)
+        except Unsolvable as error:
+            culprit, reasons = pieces.culprit(profile, platform, universe, choice, error.reasons)
+            search.dead.append(culprit)
+            label = ", ".join(option.label for option in culprit)
+            broken.append(f"[dependencies] {label}: " + "; ".join(reasons))
+            search.against.append((choice, Verdict("dependencies", False, "; ".join(reasons))))
+    return None
+
+
+def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
+    """What is held was not weighed again, so that the reasons against newer ones are those of the lock."""
+    old = [r for r in keep.refused() if r not in resolution.target.refused]
+    target = resolution.target.model_copy(update={"refused": (*resolution.target.refused, *old)})
+    return Resolution(target, resolution.warnings)
 
 
 def _none(where: str, nearest: str, reasons: Sequence[str]) -> NoSolution:
@@ -81,84 +121,33 @@ def _none(where: str, nearest: str, reasons: Sequence[str]) -> NoSolution:
     )
 
 
-def _packages(profile: Profile, platform: StackPlatform, universe: Universe, choice: Choice) -> tuple[Package, ...]:
-    parts: dict[str, Part] = {}
-    roots: list[Requirement] = []
-    host: set[str] = set()
-    build: set[str] = set()
-    for option in choice:
-        for part, candidate in option.packages.items():
-            parts[candidate.package] = part
-            roots.append(exactly(candidate))
-            (build if part in _BUILD_PARTS else host).add(candidate.package)
-    further: tuple[Wanted, ...] = platform.further_packages(profile.driver.flavour, profile.rdma)
-    parts.update({wanted.package: wanted.part for wanted in further})
-    provider = Provider(
-        universe,
-        platform,
-        driver=str(choice[0].facts["driver"]),
-        kernel_package=str(choice[1].facts["kernel_package"]),
-        excluded=platform.excluded(profile.driver.flavour),
-        preferred=frozenset(parts),
-    )
-    for wanted in further:
-        roots.append(provider.need(wanted.package))
-        (build if wanted.needed_by == "build" else host).add(wanted.package)
-    solution = solve(provider, roots)
-    on_host, on_builder = solution.reachable(host), solution.reachable(build)
-    return tuple(
-        _package(candidate, parts.get(name) or platform.part(candidate), name in on_host, name in on_builder)
-        for name, candidate in sorted(_stack(solution, platform).items())
-    )
-
-
-def _stack(solution: Solution, platform: StackPlatform) -> dict[str, Candidate]:
-    return {name: candidate for name, candidate in solution.packages.items() if platform.in_stack(candidate)}
-
-
-def _package(candidate: Candidate, part: Part, host: bool, build: bool) -> Package:
-    return Package(
-        package=candidate.package,
-        version=candidate.version,
-        architecture=candidate.architecture,
-        part=part,
-        needed_by="both" if host and build else "host" if host else "build",
-        file=candidate.filename,
-        size=candidate.size,
-        sha256=candidate.sha256,
-        repository=candidate.repository,
-        suite=candidate.suite,
-        component=candidate.component,
-    )
-
-
 def _resolution(
     profile: Profile,
     platform: StackPlatform,
     search: Search,
-    choice: Choice,
+    chosen: tuple[Choice, tuple[Package, ...]],
     incomplete: Sequence[options.Incomplete],
-    packages: tuple[Package, ...],
     indices: Sequence[Index],
     modules: tuple[str, ...],
 ) -> Resolution:
-    driver, kernel, nvidia_fs, libcufile = choice
+    choice, packages = chosen
+    driver, kernel, nvidia_fs, libcufile, *_ = choice
     verdicts = judge(search.facts(choice), search.rules)
-    flavour = profile.driver.flavour
-    driver_version, library_version = str(driver.facts["driver"]), str(libcufile.facts["libcufile"])
-    tree, dkms_name = platform.driver_tree(flavour, driver_version)
-    source = None
-    if nvidia_fs.packages:
-        version = str(nvidia_fs.facts["nvidia_fs"])
-        fs_tree, fs_name = platform.nvidia_fs_tree(version)
-        source = Source(version=version, source_tree=fs_tree, dkms_name=fs_name)
+    packaging = pieces.packaging(profile, platform, choice)
+    locked_driver = LockedDriver(
+        version=str(driver.facts["driver"]),
+        flavour=profile.driver.flavour,
+        source_tree=packaging.tree,
+        dkms_name=packaging.dkms_name,
+        module=packaging.module,
+    )
     target = Target(
         os=profile.os,
         arch=profile.arch,
         kernel=Kernel(release=kernel.release, version=str(kernel.facts["kernel_package"])),
-        driver=LockedDriver(version=driver_version, flavour=flavour, source_tree=tree, dkms_name=dkms_name),
-        nvidia_fs=source,
-        libcufile=Component(version=library_version),
+        driver=locked_driver,
+        nvidia_fs=_source(platform, nvidia_fs),
+        libcufile=Component(version=str(libcufile.facts["libcufile"])),
         gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
         rules=tuple(sorted({verdict.rule for verdict in verdicts})),
         pins=pins(profile),
@@ -170,6 +159,13 @@ def _resolution(
     return Resolution(target, tuple(verdict for verdict in verdicts if verdict.warning))
 
 
+def _source(platform: StackPlatform, nvidia_fs: Option) -> Source | None:
+    if not nvidia_fs.packages:
+        return None
+    tree, name = platform.nvidia_fs_source(nvidia_fs.packages["nvidia-fs-source"])
+    return Source(version=str(nvidia_fs.facts["nvidia_fs"]), source_tree=tree, dkms_name=name)
+
+
 def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], choice: Choice) -> list[Refused]:
     """Of the incomplete options, those that would have been preferred over the chosen ones."""
     chosen = {option.subject: platform.order.key(option.version) for option in choice}
@@ -178,6 +174,12 @@ def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], ch
 
 def pins(profile: Profile) -> dict[str, str]:
     """Everything of a profile that a resolution depends on, apart from system and repositories."""
+    asked = {
+        "companions": ", ".join(profile.companions),
+        "cuda": ", ".join(profile.cuda),
+        "doca": ", ".join(profile.doca),
+        "gpu": profile.gpu or "",
+    }
     return {
         "driver": profile.driver.version,
         "flavour": profile.driver.flavour,
@@ -186,4 +188,5 @@ def pins(profile: Profile) -> dict[str, str]:
         "mode": profile.mode,
         "nvidia_fs": profile.nvidia_fs,
         "rdma": profile.rdma,
+        **{key: value for key, value in asked.items() if value},
     }

@@ -112,7 +112,7 @@ class Archive:
 
     def folder(self, suite: str) -> Path:
         """Where the Release file of a suite lies."""
-        return self.root / suite.removeprefix("./") if suite.endswith("/") else self.root / "dists" / suite
+        return self.root / suite.lstrip("./") if suite.endswith("/") else self.root / "dists" / suite
 
     def publish(self, suite: Suite, key: Key | None, *, detached: bool = False) -> None:
         """Write package lists and a signed Release; without a key it stays unsigned."""

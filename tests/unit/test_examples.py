@@ -6,34 +6,39 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.errors import NoSolution
 from gdsdeploy.load import load_fleet
-from gdsdeploy.locking import resolve_fleet
 from gdsdeploy.platform import StackPlatform, platform_for
-from gdsdeploy.repo.fetch import Fetcher
+from gdsdeploy.repo import apt
+from gdsdeploy.repo.aptsources import Source
 from gdsdeploy.repo.settings import repositories
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
-SERVED = {"lab", "debian-13", "debian-12", "cuda-rhel-9"}
+SERVED = {"lab", "debian-13", "debian-12", "cuda-rhel-9", "cuda-debian-13", "cuda-ubuntu-24.04"}
 
 
 def test_the_examples_are_there() -> None:
-    assert {path.stem for path in EXAMPLES} == SERVED | {"cuda-ubuntu-24.04"}
+    assert {path.stem for path in EXAMPLES} == SERVED
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_loads_for_a_known_system(path: Path) -> None:
+def test_an_example_loads_for_a_system_that_can_be_locked(path: Path) -> None:
     fleet = load_fleet(path)
     platforms = [platform_for(profile.os) for profile in fleet.profiles.values()]
-    assert all(isinstance(platform, StackPlatform) == (path.stem in SERVED) for platform in platforms)
+    assert all(isinstance(platform, StackPlatform) for platform in platforms)
 
 
-@pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem not in SERVED], ids=lambda path: path.stem)
-def test_an_example_that_cannot_be_locked_yet_ends_in_one_clear_error(path: Path, tmp_path: Path) -> None:
-    with Fetcher(tmp_path) as fetcher, pytest.raises(NoSolution, match="cannot be locked yet") as error:
-        resolve_fleet(load_fleet(path), fetcher)
-    assert "\n" not in error.value.message
-    assert (error.value.hint or "").startswith("Can be locked: debian-12, debian-13, ")
+@pytest.mark.parametrize("name", ["cuda-ubuntu-24.04", "cuda-debian-13"])
+def test_an_example_with_nvidias_repository_prefers_its_driver(name: str) -> None:
+    fleet = load_fleet(next(path for path in EXAMPLES if path.stem == name))
+    ((profile, wish),) = fleet.profiles.items()
+    platform = platform_for(wish.os)
+    assert isinstance(platform, StackPlatform)
+    mirror = Source(("deb",), "https://mirror.example/debian", "trixie", ("main",), None)
+    security = Source(("deb",), "https://mirror.example/security", "trixie-security", ("main",), None)
+    first, *others = repositories(fleet, profile, platform, [mirror, security])
+    assert isinstance(first, apt.Repository)
+    assert (first.name, first.suites, first.components) == ("cuda", ("/",), ())
+    assert [r.name for r in others] == list(platform.presets())
 
 
 def test_an_example_with_its_own_mirror_asks_only_there() -> None:

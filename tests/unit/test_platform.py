@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fnmatch
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gdsdeploy import platform
 from gdsdeploy.errors import FleetInvalid, NoSolution
-from gdsdeploy.platform import known, platform_for, stack_platform_for
+from gdsdeploy.platform import Platform, known, platform_for, stack_platform_for
 from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS
 
 TRIXIE, BOOKWORM = stack_platform_for("debian-13"), stack_platform_for("debian-12")
+NOBLE = stack_platform_for("ubuntu-24.04")
 
 
 def test_known_systems_are_found_and_unknown_ones_listed() -> None:
@@ -21,10 +24,10 @@ def test_known_systems_are_found_and_unknown_ones_listed() -> None:
     assert "debian-13" in (error.value.hint or "")
 
 
-@pytest.mark.parametrize("os", ["ubuntu-24.04"])
-def test_a_system_without_a_resolver_says_so(os: str) -> None:
-    with pytest.raises(NoSolution, match=f"{os} cannot be locked yet"):
-        stack_platform_for(os)
+def test_a_system_without_a_resolver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(platform._PLATFORMS, "plan-9", Platform("plan-9", "plan", "9"))
+    with pytest.raises(NoSolution, match="plan-9 cannot be locked yet"):
+        stack_platform_for("plan-9")
 
 
 def test_the_pinned_fingerprints_are_those_of_debians_keyring(tmp_path: Path) -> None:
@@ -112,3 +115,44 @@ def test_source_trees_lie_where_the_packages_put_them() -> None:
 def test_the_other_flavour_and_other_series_stay_out(flavour: str, name: str, out: bool) -> None:
     patterns = TRIXIE.excluded("open" if flavour == "open" else "proprietary")
     assert any(pattern.fullmatch(name) for pattern in patterns) is out
+
+
+@pytest.mark.parametrize(
+    ("package", "release"),
+    [
+        ("linux-image-6.8.0-60-generic", "6.8.0-60-generic"),
+        ("linux-image-6.11.0-26-generic", "6.11.0-26-generic"),
+        ("linux-image-unsigned-6.8.0-60-generic", None),
+        ("linux-image-6.8.0-60-lowlatency", None),
+        ("linux-image-6.8.0-1013-aws", None),
+        ("linux-image-generic", None),
+        ("linux-image-generic-hwe-24.04", None),
+        ("linux-modules-6.8.0-60-generic", None),
+    ],
+)
+def test_ubuntus_generic_kernels_are_told_from_others(package: str, release: str | None) -> None:
+    assert NOBLE.kernel_release(package, "x86_64") == release
+
+
+def test_every_release_of_ubuntu_reads_its_own_suites() -> None:
+    for os, codename in (("ubuntu-22.04", "jammy"), ("ubuntu-24.04", "noble"), ("ubuntu-26.04", "resolute")):
+        presets = stack_platform_for(os).presets()
+        assert presets["ubuntu"].suites == (codename, f"{codename}-updates")
+        assert presets["ubuntu-security"].suites == (f"{codename}-security",)
+        assert presets["ubuntu"].known_as.fullmatch("noble-updates")
+        assert not presets["ubuntu"].known_as.fullmatch("noble-security")
+
+
+@pytest.mark.parametrize("os", ["debian-13", "ubuntu-24.04"])
+@pytest.mark.parametrize(
+    ("package", "out"),
+    [
+        ("cuda-drivers", True), ("cuda-drivers-580", True), ("nvidia-open-580", True), ("nvidia-driver-570-open", True),
+        ("nvidia-dkms-open", True), ("nvidia-fs-dkms", True), ("nvidia-fabricmanager-580", True),
+        ("libcufile-12-4", True), ("libnvidia-compute-580", True), ("gds-tools-13-0", True), ("nvidia-modprobe", True),
+        ("cuda-toolkit-12-4", False), ("nvidia-container-toolkit", False), ("linux-image-6.8.0-60-generic", False),
+    ],
+)  # fmt: skip
+def test_what_could_move_the_stack_is_kept_out(os: str, package: str, out: bool) -> None:
+    globs = stack_platform_for(os).kept_out()
+    assert any(fnmatch.fnmatchcase(package, glob) for glob in globs) is out

@@ -228,7 +228,7 @@ def test_gds_tools_of_another_version_do_not_do() -> None:
 
 def test_a_missing_dependency_is_named_with_who_needs_it() -> None:
     (first, *_) = reasons(without(TRIXIE, "nvidia-modprobe"))
-    assert first.startswith("[dependencies] driver 550.163.01 (open), kernel 6.12.94+deb13-amd64")
+    assert first.startswith("[dependencies] driver 550.163.01 (open): ")
     assert (
         "nvidia-open-kernel-support 550.163.01-2 needs nvidia-modprobe (>= 550), of which the repositories have nothing"
         in first

@@ -1,0 +1,134 @@
+"""The packages of NVIDIA's CUDA repository for apt, and how they differ from those of the distributions.
+
+Names as NVIDIA's driver installation guide and release notes have them; that of Ubuntu's own archive are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from gdsdeploy.model.lock import Part
+from gdsdeploy.platform.base import Flavour, Packaging, Wanted
+from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.order import deb
+
+#: The Origin field of the repository's Release file, lower case.
+ORIGIN: Final = "nvidia"
+
+#: Pieces of a driver by name: kernel modules, userland, firmware, and what has to be of the same version.
+_DRIVER: Final = re.compile(
+    r"(?!nvidia-(?:fs|gds|container|docker|ctk|dcgm|nsight|driver-pinning|cuda-|peer-memory|doca)|libnvidia-container)"
+    r"(?:nvidia-.*|libnvidia-.*|libcuda1|libcudadebugger1|libnvsdm.*|libnvcuvid1|libnvoptix1|firmware-nvidia-gsp.*"
+    r"|xserver-xorg-video-nvidia.*|cuda-drivers.*|lib(?:egl|gl|gles|glx).*-nvidia.*)"
+)
+#: Debian's and Ubuntu's own helpers, which NVIDIA's packages for them use.
+_SHARED_SOURCES: Final = {"nvidia-support", "glx-alternatives"}
+
+#: ``nvidia-dkms-580-open``; from branch 590 on without the number, and Ubuntu's data-centre builds with ``-server``.
+_DKMS: Final = re.compile(r"nvidia-dkms(?P<suffix>(?:-(?P<branch>[0-9]{3})(?:-server)?)?)(?P<open>-open)?")
+#: What pulls a driver of whichever version: never a part of the stack, and ours is complete without.
+UMBRELLAS: Final = re.compile(
+    r"(?:cuda-drivers|nvidia-open)(?:-[0-9]{3}(?:\.[0-9.]+)?)?"
+    r"|nvidia-driver(?:-[0-9]{3}(?:-server)?)?(?:-open)?|nvidia-headless-.*|nvidia-driver-pinning.*"
+)
+_LIBCUFILE: Final = re.compile(r"libcufile-([0-9]+)-([0-9]+)")
+
+#: Debian's name for the open modules was nvidia-open until this release (NVIDIA's changes to its packaging).
+_RENAMED: Final = "570.148.08"
+
+#: Globs of what could move a driver or a piece of GDS, whatever repository it comes from.
+KEPT_OUT: Final = (
+    "cuda-drivers*", "nvidia-open*", "nvidia-driver*", "nvidia-dkms*", "nvidia-kernel-*", "nvidia-headless-*",
+    "nvidia-firmware*", "nvidia-utils*", "nvidia-compute-utils*", "nvidia-modprobe*", "nvidia-persistenced*",
+    "nvidia-fabricmanager*", "nvidia-fabric-manager*", "nvidia-imex*", "libnvidia-*", "xserver-xorg-video-nvidia*",
+    "nvidia-fs*", "nvidia-gds*", "libcufile*", "gds-tools*",
+)  # fmt: skip
+
+
+def of_driver(candidate: Candidate) -> bool:
+    """Whether a package is a piece of some driver."""
+    return bool(_DRIVER.fullmatch(candidate.package)) and candidate.source not in _SHARED_SOURCES
+
+
+def dkms_packages(flavour: Flavour, names: Iterable[str]) -> list[str]:
+    """Of ``names``, the packages that register the modules of this flavour, as NVIDIA and Ubuntu name them."""
+    matches = ((name, _DKMS.fullmatch(name)) for name in names if name.startswith("nvidia-dkms"))
+    return sorted(name for name, match in matches if match and bool(match["open"]) == (flavour == "open"))
+
+
+def stands_for(driver: Candidate) -> str:
+    """The branch that a package of another branch's name passes on to: 580 for nvidia-dkms-570-open 580.95.05."""
+    match = _DKMS.fullmatch(driver.package)
+    branch = _upstream(driver).split(".", 1)[0]
+    return f"branch {branch}" if match and match["branch"] and match["branch"] != branch else ""
+
+
+def ubuntu_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
+    """As for Ubuntu: every name carries the branch up to 580."""
+    match = _DKMS.fullmatch(driver.package)
+    s = match["suffix"] if match else ""
+    other = r"nvidia-(?:dkms|kernel-source)(?:-[0-9]{3}(?:-server)?)?" + ("" if flavour == "open" else "-open")
+    return Packaging(
+        tree=f"/usr/src/nvidia-{_upstream(driver)}",
+        dkms_name="nvidia",
+        module="nvidia",
+        further=(
+            Wanted(f"libnvidia-compute{s}", "driver-userland", "host"),
+            Wanted(f"nvidia-utils{s}", "driver-userland", "host"),
+            Wanted(f"nvidia-kernel-common{s}", "driver-userland", "host"),
+            Wanted(f"nvidia-compute-utils{s}", "driver-userland", "host", optional=True),
+            Wanted(f"libnvidia-cfg1{s}", "driver-userland", "host", optional=True),
+            Wanted("dkms", "dkms", "build"),
+        ),
+        excluded=(UMBRELLAS, re.compile(other)),
+    )
+
+
+def debian_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
+    """As for Debian: Debian's names for the userland, NVIDIA's own for the open modules."""
+    version = _upstream(driver)
+    renamed = flavour == "proprietary" or deb(version) >= deb(_RENAMED)
+    name = "nvidia" if renamed else "nvidia-open"
+    return Packaging(
+        tree=f"/usr/src/{name}-{version}",
+        dkms_name=name,
+        module="nvidia",
+        further=(
+            Wanted("libcuda1", "driver-userland", "host"),
+            Wanted("nvidia-smi", "driver-userland", "host", optional=True),
+            Wanted("nvidia-driver-cuda", "driver-userland", "host", optional=True),
+            Wanted("nvidia-kernel-support", "driver-userland", "host", optional=True),
+            Wanted("dkms", "dkms", "build"),
+        ),
+        excluded=(UMBRELLAS, re.compile("nvidia-kernel-dkms" if flavour == "open" else "nvidia-kernel-open-dkms")),
+    )
+
+
+def libcufile_packages(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Of ``names``, each libcufile of one CUDA release, with its gds-tools."""
+    matches = filter(None, map(_LIBCUFILE.fullmatch, names))
+    return sorted((match[0], f"gds-tools-{match[1]}-{match[2]}") for match in matches)
+
+
+def cuda_version(candidate: Candidate) -> str | None:
+    """The CUDA release in a libcufile's name: 12.4 for libcufile-12-4."""
+    match = _LIBCUFILE.fullmatch(candidate.package)
+    return f"{match[1]}.{match[2]}" if match else None
+
+
+def part(candidate: Candidate) -> Part | None:
+    """What a package of NVIDIA's or Ubuntu's driver is that came in as a dependency; None for another one."""
+    name = candidate.package
+    if not of_driver(candidate):
+        return "cuda" if candidate.origin == ORIGIN and name.startswith("cuda-") else None
+    if name.startswith(("nvidia-kernel-source", "nvidia-dkms")):
+        return "driver-source"
+    gsp = name.startswith(("nvidia-firmware", "firmware-"))
+    beside = re.match(r"nvidia-(?:persistenced|fabric-?manager|imex)", name)
+    return "companion" if gsp or beside else "driver-userland"
+
+
+def _upstream(driver: Candidate) -> str:
+    return driver.version.split(":", 1)[-1].rsplit("-", 1)[0].split("~", 1)[0]

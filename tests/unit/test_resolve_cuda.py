@@ -1,0 +1,320 @@
+"""Choosing and solving with NVIDIA's CUDA repository, whose traps tests/repos/cuda.py imitates; in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from gdsdeploy.errors import NoSolution
+from gdsdeploy.model.fleet import Profile
+from gdsdeploy.model.lock import Target
+from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.repo.packages import Origin, PackageList, Universe
+from gdsdeploy.resolve import Resolution, resolve
+from tests.repos.cuda import CUDA_DEBIAN, CUDA_UBUNTU, DOCA, NOBLE, cuda_driver, cuda_gds, ubuntu_kernel
+from tests.repos.stack import TRIXIE, Stanza, package, text, without
+
+#: Repository → its Origin field and its stanzas.
+Offer = dict[str, tuple[str, Iterable[Stanza]]]
+
+UBUNTU: Offer = {"cuda": ("nvidia", CUDA_UBUNTU), "ubuntu": ("ubuntu", NOBLE)}
+DEBIAN: Offer = {"cuda": ("nvidia", CUDA_DEBIAN), "debian": ("debian", TRIXIE)}
+
+
+def universe(offer: Offer) -> Universe:
+    lists = []
+    for repository, (origin, stanzas) in offer.items():
+        where = Origin(repository, "suite", "", origin, ("amd64", "all"), f"https://mirror.example/{repository}")
+        lists.append(PackageList(text(stanzas), where))
+    return Universe(lists)
+
+
+def solve(offer: Offer = UBUNTU, os: str = "ubuntu-24.04", **profile: Any) -> Resolution:
+    wish = Profile.model_validate({"os": os, **profile})
+    return resolve("gds", wish, stack_platform_for(os), universe(offer), [])
+
+
+def target(offer: Offer = UBUNTU, os: str = "ubuntu-24.04", **profile: Any) -> Target:
+    return solve(offer, os, **profile).target
+
+
+def versions(target: Target) -> dict[str, str]:
+    return {package.package: package.version for package in target.packages}
+
+
+def refused(target: Target) -> set[tuple[str, str]]:
+    return {(r.what, r.rule) for r in target.refused}
+
+
+def reasons(offer: Offer = UBUNTU, os: str = "ubuntu-24.04", **profile: Any) -> list[str]:
+    """The lines of NoSolution's message that begin with a rule."""
+    with pytest.raises(NoSolution) as error:
+        solve(offer, os, **profile)
+    return [line[4:] for line in error.value.message.splitlines() if line.startswith("  - ")]
+
+
+# ── Ubuntu ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_whole_stack_on_ubuntu() -> None:
+    found = target(driver="580.95")
+    assert (found.kernel.release, found.kernel.version) == ("6.11.0-26-generic", "6.11.0-26.26~24.04.1")
+    assert found.driver.model_dump() == {
+        "version": "580.95.05", "flavour": "open", "source_tree": "/usr/src/nvidia-580.95.05", "dkms_name": "nvidia",
+        "module": "nvidia",
+    }  # fmt: skip
+    assert found.nvidia_fs is not None
+    assert (found.nvidia_fs.version, found.nvidia_fs.source_tree) == ("2.28.4", "/usr/src/nvidia-fs-2.28.4")
+    assert found.libcufile.version == "1.15.1.6"
+    assert {p.package: (p.version, p.part, p.needed_by) for p in found.packages} == {
+        "dkms": ("1:3.1.8-1", "dkms", "build"),
+        "gds-tools-13-0": ("1.15.1.6-1", "gds-tools", "host"),
+        "libcufile-13-0": ("1.15.1.6-1", "libcufile", "host"),
+        "libnvidia-cfg1-580": ("580.95.05-0ubuntu1", "driver-userland", "host"),
+        "libnvidia-compute-580": ("580.95.05-0ubuntu1", "driver-userland", "host"),
+        "linux-headers-6.11.0-26": ("6.11.0-26.26~24.04.1", "kernel-headers", "build"),
+        "linux-headers-6.11.0-26-generic": ("6.11.0-26.26~24.04.1", "kernel-headers", "build"),
+        "linux-image-6.11.0-26-generic": ("6.11.0-26.26~24.04.1", "kernel-image", "host"),
+        "linux-modules-6.11.0-26-generic": ("6.11.0-26.26~24.04.1", "kernel-image", "host"),
+        "linux-modules-extra-6.11.0-26-generic": ("6.11.0-26.26~24.04.1", "kernel-image", "host"),
+        "nvidia-compute-utils-580": ("580.95.05-0ubuntu1", "driver-userland", "host"),
+        "nvidia-dkms-580-open": ("580.95.05-0ubuntu1", "driver-source", "build"),
+        "nvidia-firmware-580": ("580.95.05-0ubuntu1", "companion", "both"),
+        "nvidia-fs-dkms": ("2.28.4-1", "nvidia-fs-source", "build"),
+        "nvidia-kernel-common-580": ("580.95.05-0ubuntu1", "driver-userland", "both"),
+        "nvidia-kernel-source-580-open": ("580.95.05-0ubuntu1", "driver-source", "build"),
+        "nvidia-modprobe": ("580.95.05-0ubuntu1", "driver-userland", "both"),
+        "nvidia-utils-580": ("580.95.05-0ubuntu1", "driver-userland", "host"),
+    }
+
+
+def test_names_lose_their_branch_at_590() -> None:
+    found = versions(target(driver="590"))
+    assert found["nvidia-dkms-open"] == found["libnvidia-compute"] == "590.44.01-1ubuntu1"
+    assert not [name for name in found if "580" in name or "590" in name]
+
+
+def test_a_package_that_became_a_stub_is_no_driver_of_its_branch() -> None:
+    """nvidia-dkms-570-open 580.95.05 is the newest of that name, and would pull branch 580."""
+    found = target(driver="570")
+    assert found.driver.version == "570.172.08"
+    assert versions(found)["nvidia-dkms-570-open"] == "570.172.08-0ubuntu1"
+    stub = reasons(driver="580.95.05", libcufile="1.15", companions=["imex"])
+    assert any("nvidia-dkms-570-open 580.95.05-0ubuntu1 is an empty package that pulls branch 580" in r for r in stub)
+
+
+def test_the_proprietary_flavour_takes_its_own_packages_alone() -> None:
+    found = versions(target(driver={"version": "580.95", "flavour": "proprietary"}, mode="compat"))
+    assert "nvidia-dkms-580" in found
+    assert "nvidia-kernel-source-580" in found
+    assert not [name for name in found if name.endswith("-open")]
+
+
+def test_the_other_flavour_does_not_come_in_as_a_dependency() -> None:
+    """If something of the stack wants it, there is no solution rather than two flavours."""
+    bent = [
+        p | {"Depends": "nvidia-dkms-580 (= 580.95.05-0ubuntu1)"} if p["Package"] == "nvidia-fs-dkms" else p
+        for p in CUDA_UBUNTU
+    ]
+    found = reasons({**UBUNTU, "cuda": ("nvidia", bent)}, driver="580.95")
+    assert any(
+        "needs nvidia-dkms-580 (= 580.95.05-0ubuntu1), of which the repositories have nothing" in r for r in found
+    )
+
+
+def test_a_kernel_without_headers_is_passed_over_and_flavours_are_no_kernels() -> None:
+    found = target(driver="580.95", kernel="6.8")
+    assert found.kernel.release == "6.8.0-60-generic"
+    assert ("kernel 6.8.0-71-generic", "kernel-headers") in refused(found)
+    assert "linux-image-unsigned-6.8.0-60-generic" not in versions(found)
+
+
+def test_a_tilde_sorts_before_the_release() -> None:
+    """libcufile 1.16.0.49~rc1 has no tools and is not taken; with them it would still be older than its release."""
+    final = cuda_gds("13-1", "1.16.0.49", toolkit="13.1.0", driver="590.44.01")
+    offer: Offer = {**UBUNTU, "cuda": ("nvidia", [*CUDA_UBUNTU, *final])}
+    assert versions(target(offer, driver="590"))["libcufile-13-1"] == "1.16.0.49-1"
+    assert ("libcufile 1.16.0.49", "gds-tools") in refused(target(driver="580"))
+
+
+def test_cuda_13s_library_needs_its_driver() -> None:
+    found = target(driver="570")
+    assert found.libcufile.version == "1.14.1.1"
+    assert ("libcufile 1.15.1.6", "cuda-13-driver") in refused(found)
+
+
+@pytest.mark.parametrize(("os", "series"), [("ubuntu-22.04", "5.15.0-140"), ("ubuntu-26.04", "7.0.0-12")])
+def test_other_releases_of_ubuntu(os: str, series: str) -> None:
+    own = [p for p in NOBLE if not p["Package"].startswith("linux-") or p["Package"] == "linux-base"]
+    offer: Offer = {**UBUNTU, "ubuntu": ("ubuntu", [*own, *ubuntu_kernel(series, f"{series}.150")])}
+    found = target(offer, os, driver="580")
+    assert found.kernel.release == f"{series}-generic"
+    assert found.driver.version == "580.95.05"
+
+
+# ── whose driver ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def makers(target: Target) -> dict[str, str]:
+    return {package.package: package.repository for package in target.packages}
+
+
+def test_the_order_of_repositories_says_whose_driver_wins() -> None:
+    ubuntu_first: Offer = {"ubuntu": UBUNTU["ubuntu"], "cuda": UBUNTU["cuda"]}
+    for offer, maker, version in (
+        (UBUNTU, "cuda", "580.95.05-0ubuntu1"),
+        (ubuntu_first, "ubuntu", "580.95.05-0ubuntu0.24.04.2"),
+    ):
+        found = target(offer, driver="580.95")
+        pieces = {name: where for name, where in makers(found).items() if "580" in name or name == "nvidia-modprobe"}
+        assert set(pieces.values()) == {maker}
+        assert versions(found)["libnvidia-compute-580"] == version
+
+
+def test_a_driver_is_never_mixed_from_two_makers() -> None:
+    """Ubuntu's own userland has the right version, but NVIDIA's modules do not go with it."""
+    bare = without(CUDA_UBUNTU, "libnvidia-compute-580")
+    found = target({"cuda": ("nvidia", bare), "ubuntu": UBUNTU["ubuntu"]}, driver="580")
+    assert makers(found)["nvidia-dkms-580-open"] == makers(found)["libnvidia-compute-580"] == "ubuntu"
+    (why,) = [r for r in found.refused if r.what == "driver 580.95.05 (open)"]
+    assert why.rule == "dependencies"
+    assert "nothing that goes with this driver (but libnvidia-compute-580 580.95.05-0ubuntu0.24.04.2" in why.words
+
+
+def test_on_debian_the_order_of_repositories_says_whose_driver_wins() -> None:
+    nvidias = target(DEBIAN, "debian-13", mode="compat", driver="580")
+    assert nvidias.driver.model_dump() == {
+        "version": "580.95.05", "flavour": "open", "source_tree": "/usr/src/nvidia-580.95.05", "dkms_name": "nvidia",
+        "module": "nvidia",
+    }  # fmt: skip
+    pieces = {n: w for n, w in makers(nvidias).items() if n.startswith(("nvidia-", "libcuda", "libnvidia", "firmware"))}
+    assert set(pieces.values()) == {"cuda"}
+    assert {"nvidia-kernel-open-dkms", "libcuda1", "nvidia-driver-cuda", "firmware-nvidia-gsp"} <= pieces.keys()
+    assert makers(nvidias)["glx-alternative-nvidia"] == "debian"
+
+    own = target({"debian": DEBIAN["debian"], "cuda": DEBIAN["cuda"]}, "debian-13")
+    assert own.driver.source_tree == "/usr/src/nvidia-current-open-550.163.01"
+    assert own.driver.module == "nvidia-current-open"
+    assert {w for n, w in makers(own).items() if n.startswith(("nvidia-", "libcuda", "libnvidia"))} == {"debian"}
+    assert own.nvidia_fs is not None
+    assert own.nvidia_fs.version == "2.19.7"
+
+
+def test_debians_open_modules_had_another_name_before_570_148() -> None:
+    older = [
+        *without(CUDA_DEBIAN, "nvidia-kernel-open-dkms"),
+        *(p | {"Version": "570.133.20-1"} for p in CUDA_DEBIAN if "580.95.05" in p["Version"]),
+    ]
+    bent = [{k: v.replace("580.95.05", "570.133.20") for k, v in p.items()} for p in older]
+    found = target({**DEBIAN, "cuda": ("nvidia", bent)}, "debian-13", mode="compat", driver="570.133")
+    assert (found.driver.dkms_name, found.driver.source_tree) == ("nvidia-open", "/usr/src/nvidia-open-570.133.20")
+
+
+def test_nvidias_nvidia_fs_is_judged_as_upstreams() -> None:
+    """2.25.7 is not Debian's patched build: on kernel 6.18 upstream's own rule speaks."""
+    found = target(DEBIAN, "debian-13", driver="580", nvidia_fs="2.26")
+    assert found.nvidia_fs is not None
+    assert found.nvidia_fs.source_tree == "/usr/src/nvidia-fs-2.26.6"
+    assert versions(found)["libcufile-13-0"] == "1.15.1.6-1"
+
+
+# ── companions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_companions_have_the_drivers_version_and_an_older_driver_wins_where_they_lag() -> None:
+    found = target(driver="580", companions=["fabricmanager", "imex", "persistenced"])
+    assert found.driver.version == "580.82.07"
+    picked = versions(found)
+    assert picked["nvidia-fabricmanager-580"] == picked["nvidia-imex-580"] == "580.82.07-1"
+    assert picked["nvidia-persistenced"] == "580.82.07-0ubuntu1"
+    assert {p.part for p in found.packages if p.package.startswith(("nvidia-fabric", "nvidia-imex"))} == {"companion"}
+    (why,) = [r for r in found.refused if r.rule == "companion" and r.what == "driver 580.95.05 (open)"]
+    assert why.words.startswith("It needs fabricmanager of its own version (nvidia-fabricmanager-580 580.95.05); ")
+    assert "there is nvidia-fabricmanager-580 580.82.07-1" in why.words
+    assert found.pins["companions"] == "fabricmanager, imex, persistenced"
+
+
+def test_a_pin_that_excludes_the_older_driver_names_the_lagging_package() -> None:
+    found = reasons(driver="580.95.05", companions=["fabricmanager"])
+    assert found[0].startswith("[driver] no driver on offer is complete") or found[0].startswith("[pin]")
+    (why,) = [r for r in found if r.startswith("[companion] driver 580.95.05 (open): ")]
+    assert "nvidia-fabricmanager-580 580.82.07-1" in why
+
+
+def test_names_of_companions_from_590_on() -> None:
+    found = versions(target(driver="590", companions=["fabricmanager", "imex"]))
+    assert found["nvidia-fabricmanager"] == found["nvidia-imex"] == "590.44.01-1"
+
+
+def test_persistenced_of_debians_archive() -> None:
+    offer: Offer = {"debian": DEBIAN["debian"]}
+    assert versions(target(offer, "debian-13", companions=["persistenced"]))["nvidia-persistenced"] == "550.163.01-1"
+    assert any("[companion]" in r and "nothing of the kind" in r for r in reasons(offer, "debian-13", companions=["imex"]))
+
+
+# ── CUDA and DOCA ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_pieces_of_the_toolkit_come_with_what_they_need() -> None:
+    found = target(driver="580", cuda=["cuda-toolkit-12-9"])
+    parts = {p.package: p.part for p in found.packages}
+    assert parts["cuda-toolkit-12-9"] == parts["cuda-cudart-12-9"] == parts["cuda-nvcc-12-9"] == "cuda"
+    assert {"libcufile-12-9", "libcufile-13-0"} <= parts.keys()
+    assert not {"cuda-drivers", "nvidia-open", "gcc-13"} & parts.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("cuda", "cuda → cuda-12-4 → cuda-runtime-12-4 → cuda-drivers"),
+        ("cuda-12-9", "cuda-12-9 → cuda-runtime-12-9 → cuda-drivers"),
+        ("cuda-runtime-13-0", "cuda-runtime-13-0 → cuda-drivers"),
+    ],
+)
+def test_a_metapackage_that_pulls_a_driver_is_refused_with_the_way(name: str, way: str) -> None:
+    offer: Offer = UBUNTU
+    if name == "cuda":
+        only = [p for p in CUDA_UBUNTU if p["Package"] != "cuda" or p["Version"].startswith("12.4")]
+        offer = {**UBUNTU, "cuda": ("nvidia", only)}
+    (reason,) = [r for r in reasons(offer, cuda=[name]) if r.startswith("[cuda]")]
+    assert f"would pull the driver cuda-drivers: {way};" in reason
+
+
+def test_a_driver_is_no_piece_of_the_toolkit_and_what_is_not_there_is_named() -> None:
+    found = reasons(cuda=["nvidia-open-580", "cuda-toolkit-99-9"])
+    assert "[cuda] nvidia-open-580 is a driver, and the driver is locked by itself: take it out of `cuda`" in found
+    assert "[cuda] the repositories have no cuda-toolkit-99-9" in found
+
+
+def test_doca_comes_from_its_own_repository_with_all_that_it_needs() -> None:
+    offer: Offer = {**UBUNTU, "doca": ("mellanox technologies", DOCA)}
+    found = target(offer, driver="580", kernel="6.8", doca=["doca-ofed", "mlnx-nvme-dkms"])
+    parts = {p.package: (p.part, p.version, p.needed_by) for p in found.packages if p.repository == "doca"}
+    assert parts == {
+        "doca-ofed": ("doca", "3.2.1-044000", "both"),
+        "mlnx-nvme-dkms": ("doca", "3.3.0-087000", "both"),
+        "mlnx-ofed-kernel-dkms": ("support", "3.3.0-087000", "both"),
+        "mlnx-tools": ("support", "25.10-0", "both"),
+    }
+    assert ("doca 3.3.0", "doca-3.3.0") in refused(found)
+    assert "libibverbs1" not in versions(found)
+
+
+def test_the_gpu_class_is_asked_only_if_it_is_declared() -> None:
+    assert any(r.startswith("[gpu-open-driver-only]") for r in reasons(
+        gpu="blackwell", driver={"version": "580", "flavour": "proprietary"}, mode="compat"
+    ))  # fmt: skip
+    assert target(driver={"version": "580", "flavour": "proprietary"}, mode="compat").pins.get("gpu") is None
+
+
+def test_a_newer_userland_revision_of_another_driver_does_not_come_in() -> None:
+    both = [*CUDA_UBUNTU, *cuda_driver("580.105.08", companions=())]
+    found = versions(target({**UBUNTU, "cuda": ("nvidia", both)}, driver="580.95"))
+    assert {v for n, v in found.items() if n.endswith("-580") or n == "nvidia-modprobe"} == {"580.95.05-0ubuntu1"}
+
+
+def test_a_second_file_of_a_version_is_no_second_driver() -> None:
+    twice = [*CUDA_UBUNTU, package("nvidia-dkms-580-open", "580.95.05-0ubuntu1", source="x")]
+    assert target({**UBUNTU, "cuda": ("nvidia", twice)}, driver="580.95").driver.version == "580.95.05"
