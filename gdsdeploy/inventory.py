@@ -14,6 +14,8 @@ from gdsdeploy.model.lock import Lock, Package, Target
 from gdsdeploy.platform import stack_platform_for
 
 HOSTS, BUILDERS = "hosts", "builders"
+#: Family of an operating system → the program that installs its packages.
+MANAGERS = {"debian": "apt", "ubuntu": "apt", "rhel": "dnf", "fedora": "dnf", "suse": "zypper"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
         profile, target = fleet.profiles[host.profile], lock.targets[host.profile]
         groups[group]["hosts"][name] = {
             **connection(fleet, name, sources.fleet_dir),
-            **variables(name, group, host.profile, profile, target, sources),
+            **variables(fleet, name, target, sources),
         }
     return {"all": {"children": groups}}
 
@@ -100,12 +102,29 @@ def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
     return [package for package in target.packages if package.needed_by in wanted]
 
 
-def variables(
-    name: str, group: str, profile_name: str, profile: Profile, target: Target, sources: Sources
-) -> dict[str, Any]:
+def bad_kernels(target: Target) -> list[str]:
+    """Packages of the kernels that a compatibility rule forbids: on them, the driver's build leaves dpkg half done."""
+    platform = stack_platform_for(target.os)
+    refused = (item.what.partition(" ") for item in target.refused if item.rule in target.rules)
+    return [name for kind, _, release in refused if kind == "kernel" for name in platform.kernel_packages(release)]
+
+
+def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
+    """Keyrings to bring to a host: those of the fleet's own that no package of the operating system carries there."""
+    found: dict[str, str] = {}
+    for index in target.indices:
+        wish = fleet.repositories.get(index.repository)
+        if wish is not None and wish.keyring and not wish.signed_by and wish.keyring != index.host_keyring:
+            found[index.host_keyring] = str(in_fleet(fleet_dir, wish.keyring))
+    return [{"src": src, "dest": dest} for dest, src in sorted(found.items())]
+
+
+def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict[str, Any]:
     """Every role's variables for one machine."""
     platform = stack_platform_for(target.os)
-    is_host = group == HOSTS
+    profile_name = fleet.everyone()[name].profile
+    profile = fleet.profiles[profile_name]
+    is_host = name in fleet.hosts
     builds = not is_host or profile.builder is None
     packages = packages_for(target, host=is_host, build=builds)
     kernel = [p for p in packages if p.part in {"kernel-image", "kernel-headers"}]
@@ -118,6 +137,9 @@ def variables(
         "gds_preflight_arch": target.arch,
         "gds_host_program": str(sources.program),
         "gds_host_expectation": sources.expectations[name] if is_host else "",
+        "gds_repo_manager": MANAGERS[platform.family],
+        "gds_packages_manager": MANAGERS[platform.family],
+        "gds_remove_manager": MANAGERS[platform.family],
         "gds_repo_indices": [
             {
                 "repository": index.repository,
@@ -125,11 +147,13 @@ def variables(
                 "suite": index.suite,
                 "components": list(index.components),
                 "host_keyring": index.host_keyring,
+                "exclusive": index.repository not in platform.presets(),
             }
             for index in target.indices
         ],
+        "gds_repo_keys": keys(fleet, target, sources.fleet_dir),
         "gds_repo_pins": [{**_package(p), "sha256": p.sha256} for p in packages],
-        "gds_repo_deny": list(platform.kept_out()),
+        "gds_repo_deny": [*platform.kept_out(), *bad_kernels(target)],
         "gds_kernel_release": target.kernel.release,
         "gds_kernel_packages": [_package(p) for p in kernel],
         "gds_kernel_boot": is_host,
@@ -138,7 +162,7 @@ def variables(
         "gds_cufile_log_dir": log_dir(profile),
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_options": dict(profile.driver.options),
-        "gds_driver_option_module": platform.driver_module(target.driver.flavour),
+        "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
         "gds_driver_modules": load_order(profile, target),
         "gds_driver_kernel_release": target.kernel.release,
         **_modules(is_host=is_host, builds=builds, profile=profile, target=target, sources=sources),

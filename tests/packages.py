@@ -18,6 +18,10 @@ WANTED = (
     Requirement("/usr/sbin/sshd", "openssh-server", "answers the tests of the transport"),
     Requirement("sudo", "sudo", "is what those tests become root with"),
     Requirement("depmod", "kmod", "is what the order of modules is compared with"),
+    Requirement(
+        "/usr/lib/python3/dist-packages/apt/__init__.py", "python3-apt", "runs unattended-upgrades on imitations"
+    ),
+    Requirement("/usr/lib/python3/dist-packages/distro_info.py", "python3-distro-info", "is what it needs beside"),
     Requirement("ps", "procps", "lists processes"),
     Requirement("xz", "xz-utils", "compresses modules"),
     Requirement("zstd", "zstd", "compresses modules"),

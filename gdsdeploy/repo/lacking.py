@@ -1,4 +1,7 @@
-"""Which sources a host lacks, given those it has: apt takes each index only once, signed one way.  Pure."""
+"""Which sources a host lacks, given those it has, and which are for the stack alone.  Pure.
+
+apt takes each index only once, signed one way.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,29 @@ def lacking(existing: Sequence[Source], wanted: Sequence[Mapping[str, Any]]) -> 
         signed_by = same[0].signed_by if same else index["host_keyring"]
         found.append(Stanza(index["uri"], index["suite"], components, signed_by))
     return found
+
+
+#: For ``apt-get indextargets --format``: what :func:`exclusive` reads; ``|`` is in no field of a Release file we know.
+TARGET_FORMAT = "$(SOURCESENTRY)|$(REPO_URI)|$(ORIGIN)|$(LABEL)"
+OURS = "/gdsdeploy.sources:"
+
+
+def exclusive(targets: Iterable[str], wanted: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Sources that we configured for the stack alone, as ``{"uri", "release"}`` with apt's words for its releases.
+
+    targets: lines of ``apt-get indextargets`` in TARGET_FORMAT.  wanted: the lock's indices: uri, exclusive.
+    A source that the host had already is the host's to use, and one whose Release file gives it no name cannot be
+    told from others on the same server; for both, only the packages of the stack are pinned.
+    """
+    found: dict[str, str] = {}
+    for line in targets:
+        entry, uri, origin, label = (line.split("|") + [""] * 4)[:4]
+        if OURS not in entry or not any(i["exclusive"] and _same(i["uri"], uri) for i in wanted):
+            continue
+        names = [f"{key}={value}" for key, value in (("o", origin), ("l", label)) if value and "," not in value]
+        if names:
+            found[uri] = ",".join(names)
+    return [{"uri": uri, "release": release} for uri, release in sorted(found.items())]
 
 
 def _same(one: str, other: str) -> bool:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.lab
 
 GDSDEPLOY = Path(sys.executable).parent / "gdsdeploy"
 #: What provision writes first and last on a host.
-TRACES = ["/usr/lib/gdsdeploy", "/etc/gdsdeploy", "/etc/apt/preferences.d/gdsdeploy.pref", "/etc/cufile.json"]
+TRACES = ["/usr/lib/gdsdeploy", "/etc/gdsdeploy", "/etc/apt/preferences.d/00-gdsdeploy.pref", "/etc/cufile.json"]
 
 
 @pytest.fixture(scope="module")

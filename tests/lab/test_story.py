@@ -163,7 +163,7 @@ def test_remove_takes_back_what_provision_did(lab: Lab, locked: Target, provisio
     host = lab.host("gpu1")
     hosts = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
     assert hosts["gpu1"]["changed"]
-    traces = "ls -d /etc/gdsdeploy /usr/lib/gdsdeploy /var/lib/gdsdeploy /etc/cufile.json /etc/apt/*/gdsdeploy*"
+    traces = "ls -d /etc/gdsdeploy /usr/lib/gdsdeploy /var/lib/gdsdeploy /etc/cufile.json /etc/apt/*/*gdsdeploy*"
     modules = (
         f"/etc/mod*/gdsdeploy.conf /lib/modules/{locked.kernel.release}/updates/gdsdeploy /etc/depmod.d/gdsdeploy*"
     )

@@ -25,4 +25,4 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
         recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
     if recorder.exists("/var/lib/dkms"):
         recorder.command("dkms", ["dkms", "status"], timeout=30)
-    recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "gdsdeploy*"))
+    recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))

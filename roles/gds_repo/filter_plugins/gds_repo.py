@@ -1,11 +1,14 @@
-"""Ansible filter: which sources a host lacks.  Runs on the controller, where gdsdeploy is installed."""
+"""Ansible filters: which sources a host lacks, and which of ours nothing else may come from.
+
+They run on the controller, where gdsdeploy is installed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from gdsdeploy.repo.lacking import lacking, sources_from_grep
+from gdsdeploy.repo.lacking import exclusive, lacking, sources_from_grep
 
 
 def gds_repo_lacking(lines: list[str], indices: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -13,9 +16,14 @@ def gds_repo_lacking(lines: list[str], indices: list[dict[str, Any]]) -> list[di
     return [asdict(stanza) for stanza in lacking(sources_from_grep(lines), indices)]
 
 
+def gds_repo_exclusive(lines: list[str], indices: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Sources (uri, release) of ours for nothing but the stack, in what ``apt-get indextargets`` showed."""
+    return exclusive(lines, indices)
+
+
 class FilterModule:
-    """Registers the filter with Ansible."""
+    """Registers the filters with Ansible."""
 
     def filters(self) -> dict[str, Any]:
         """Name → function."""
-        return {"gds_repo_lacking": gds_repo_lacking}
+        return {"gds_repo_lacking": gds_repo_lacking, "gds_repo_exclusive": gds_repo_exclusive}
