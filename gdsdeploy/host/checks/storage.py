@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Iterator, Mapping
 
 from ..expectation import Expectation
+from ..explain import BROKEN, COMPAT, DIRECT, Path, path_of
 from ..facts import HostFacts, UndecidedError, Unknown, known
-from ..facts.path import BROKEN, COMPAT, DIRECT, Path, path_of
 from ..facts.storage import Mount
 from .registry import UNKNOWN_HINT, Answer, check, failed, passed, unknown
 
@@ -32,7 +32,7 @@ WORDS = {
     "I/O on this mount takes the path that the fleet asks for",
     expects="the path of the fleet file",
     prevents="everything else green and the data still going through CPU memory",
-    unknown_hint="The reason above says what could not be read; run it as root",
+    unknown_hint="The reason above says what could not be read; run it as root, or ask: gdsdeploy explain",
 )
 def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     for item in expectation.storage:
@@ -56,6 +56,7 @@ def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> An
     evidence = [
         "{} on {} type {} ({})".format(mount.source, mount.mount_point, mount.filesystem, ",".join(mount.options)),
         *("{}: {}".format(cause.what, cause.fix) for cause in result.causes),
+        *(line for cause in result.causes[:1] for line in cause.evidence),
     ]
     if taken in SATISFIES.get(wanted, ()):
         return passed(words + _proof(result), evidence, mount_point, expected)
@@ -69,7 +70,9 @@ def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> An
 
 def _reasons(result: Path, taken: str) -> str:
     if taken in (COMPAT, BROKEN) and result.causes:
-        return ": " + "; ".join(cause.what for cause in result.causes)
+        more = len(result.causes) - 1
+        others = " (and {} more, see the evidence)".format(more) if more else ""
+        return ": " + result.causes[0].what + others
     return ""
 
 

@@ -14,7 +14,7 @@ from gdsdeploy.host.facts.boot import boot_facts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.gpu import driver_facts, nvidia_fs_facts
 from gdsdeploy.host.facts.packages import package_facts
-from gdsdeploy.host.facts.path import path_of
+from gdsdeploy.host.explain import path_of
 from gdsdeploy.host.facts.pci import addresses, pci_facts
 from gdsdeploy.host.facts.system import kernel_facts, os_facts
 

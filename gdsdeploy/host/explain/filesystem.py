@@ -1,0 +1,134 @@
+"""The kind of a filesystem, how it is mounted, and what it does with the data of a file."""
+
+from __future__ import annotations
+
+from typing import Iterator, Optional, Tuple
+
+from ..facts import Maybe
+from ..facts.storage import Device, Mount
+from ..facts.unknown import Unknown, test, why_not
+from . import blocks, quote, reference
+from .cause import Cause, Condition
+
+#: Network filesystem → the stack that has to let nvidia-fs in.
+NETWORK = {
+    "nfs": "rpcrdma",
+    "nfs4": "rpcrdma",
+    "lustre": "lnet",
+    "beegfs": "beegfs",
+    "gpfs": "mmfslinux",
+    "scatefs": "scatefs",
+}
+LOCAL = ("ext4", "xfs")
+#: Filesystems with a path of their own that nothing on the host decides.
+UNJUDGED = ("wekafs", "panfs", "virtiofs")
+#: What others do with the data.
+DOES = {
+    "btrfs": "it writes copy-on-write, with checksums and compression",
+    "bcachefs": "it writes copy-on-write",
+    "zfs": "it writes copy-on-write, through a cache of its own",
+    "overlay": "it lays folders over each other",
+    "squashfs": "its data is compressed",
+    "erofs": "its data may be compressed",
+    "tmpfs": "its data is in memory already",
+    "ramfs": "its data is in memory already",
+    "fuse": "a program hands out its data",
+    "fuseblk": "a program hands out its data",
+    "cifs": "its data comes over a network without RDMA for GPU memory",
+    "smb3": "its data comes over a network without RDMA for GPU memory",
+    "ceph": "its data comes over a network without RDMA for GPU memory",
+    "9p": "its data comes from the host of this virtual machine",
+}
+INSTEAD = {
+    "overlay": "keep the data off the container's own layers: mount a folder of an ext4 or XFS disk into it",
+    "tmpfs": "read it with cudaMemcpy, or put it on an ext4 or XFS disk",
+}
+#: Flag of a folder or file → cause, what it says, what to do.
+FLAGGED = {
+    "encrypted": ("filesystem.encrypted", "is encrypted (fscrypt)", "keep the data in a folder that is not encrypted"),
+    "compressed": ("filesystem.compressed", "is compressed", "keep it uncompressed: chattr -c"),
+    "journalled": ("filesystem.journalled-data", "has its data journalled", "turn it off: chattr -j"),
+    "verity": ("filesystem.verity", "is verified when it is read (fs-verity)", "use a copy without fs-verity"),
+    "inline": ("filesystem.inline-data", "has its data inside its inode", "let the file grow beyond its inode"),
+}
+
+
+def direct(mount: Mount) -> Iterator[Condition]:
+    """What a filesystem must be for either direct path."""
+    name = mount.filesystem
+    if name in ("nfs", "nfs4"):
+        protocol = mount.option("proto")
+        what = "{} is mounted with proto={}".format(mount.mount_point, protocol)
+        fix = "mount it with proto=rdma"
+        cause = Cause("nfs.not-rdma", what, fix, quote.mount(mount), reference.NFS)
+        yield Condition(protocol == "rdma", cause)
+    elif name in UNJUDGED:
+        yield Condition(Unknown("{} has a path of its own, which was not judged".format(name)))
+    elif name not in NETWORK and name not in LOCAL:
+        yield Condition(False, _other_kind(mount))
+    elif name in LOCAL:
+        if name == "ext4":
+            yield _journal_mode(mount)
+        yield from flagged(mount.mount_point, mount.flags)
+        yield from blocks.any_direct(mount)
+
+
+def _other_kind(mount: Mount) -> Cause:
+    name = mount.filesystem
+    does = DOES.get(name.split(".")[0])
+    what = "cuFile has no direct path for {}{}".format(name, ": " + does if does else "")
+    fix = INSTEAD.get(name, "use ext4 with data=ordered, XFS, or a supported network filesystem")
+    return Cause("filesystem.kind", what, fix, quote.mount(mount), reference.FEATURES)
+
+
+def _journal_mode(mount: Mount) -> Condition:
+    mode = journal(mount)
+    what = "ext4 on {} is mounted with data={}".format(mount.mount_point, mode)
+    evidence = quote.mount(mount)
+    if mount.option("data") is None and isinstance(mount.device, Device):
+        evidence = ("/proc/fs/ext4/{}/options: data={}".format(mount.device.name, mode),)
+        if mode is None:
+            what = "ext4 on {} has no journal, so it is not in the mode data=ordered".format(mount.mount_point)
+            evidence = ("/proc/fs/ext4/{}/options: no data=".format(mount.device.name),)
+    fix = "mount it with data=ordered" if mode is not None else "give it a journal: tune2fs -O has_journal"
+    cause = Cause("ext4.not-ordered", what, fix, evidence, reference.EXT4)
+    return Condition(test(mode, lambda found: found == "ordered"), cause)
+
+
+def journal(mount: Mount) -> Maybe[Optional[str]]:
+    """ext4's journal mode; one that is the filesystem's default stands in /proc/fs/ext4 only."""
+    mode = mount.option("data")
+    if mode is not None or not isinstance(mount.device, Device):
+        return mode
+    shown = mount.device.ext4_options
+    if not isinstance(shown, tuple):
+        return why_not(shown, "the journal mode of {} is not shown".format(mount.mount_point))
+    return next((item[5:] for item in shown if item.startswith("data=")), None)
+
+
+def flagged(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
+    """What the flags of a folder, which its new files inherit, or of a file say of its data."""
+    if not isinstance(flags, tuple):
+        yield Condition(why_not(flags, "the flags of {} are not shown".format(path)))
+        return
+    for flag, (ident, says, fix) in FLAGGED.items():
+        evidence = ("inode flags of {}: {}".format(path, ", ".join(flags)),)
+        kept = reference.INLINE if flag == "inline" else reference.TRANSFORMING
+        yield Condition(flag not in flags, Cause(ident, "{} {}".format(path, says), fix, evidence, kept))
+
+
+def notes(mount: Mount) -> Iterator[Cause]:
+    """What keeps some files of a direct path from it."""
+    device = mount.device
+    features = device.ext4_features if isinstance(device, Device) else None
+    if mount.filesystem != "ext4" or not isinstance(features, tuple) or not isinstance(device, Device):
+        return
+    evidence = ("ext4 superblock of /dev/{}: {}".format(device.name, ", ".join(features)),)
+    if "inline_data" in features:
+        what = "files small enough to lie inside their inode take compat mode"
+        fix = "make the filesystem without inline_data, or keep small files elsewhere"
+        yield Cause("filesystem.inline-data", what, fix, evidence, reference.INLINE)
+    if "encrypt" in features:
+        what = "files in encrypted folders take compat mode"
+        fix = "keep data for the GPU out of encrypted folders"
+        yield Cause("filesystem.encrypted", what, fix, evidence, reference.TRANSFORMING)

@@ -1,0 +1,173 @@
+"""The path through the kernel's PCI peer-to-peer DMA, which needs no nvidia-fs."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator, List, Tuple
+
+from ..facts import HostFacts, Maybe, Unknown, storage
+from ..facts.gpu import OPEN
+from ..facts.pci import Function, find
+from ..facts.storage import Device, Mount
+from ..facts.unknown import test
+from . import gpus, quote, reference
+from .blocks import stack
+from .cause import Cause, Condition, numbers
+
+#: First driver whose open modules map BAR1 as PCI P2PDMA memory, and first libcufile that has the mode.
+DRIVER, LIBRARY = (565, 47), (1, 13)
+STATIC_BAR1 = "RMForceStaticBar1=1"
+#: The GPUs that the guide names, and whole families that came after it.
+GPUS = re.compile(r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b")
+#: With static BAR1 it maps the whole memory, and none of these has less than this.
+STATIC_BYTES = 16 << 30
+#: First AMD processor family behind whose host bridges peers reach each other (Zen).
+AMD, ZEN = "AuthenticAMD", 0x17
+INTEL, GOOGLE = 0x8086, 0x1AE0
+#: Host bridges of other processors that the kernel lets peers through (drivers/pci/p2pdma.c, up to 6.18), and those
+#: of them that both peers must share.
+BRIDGES = (0x3C00, 0x3C01, 0x2F00, 0x2F01, 0x2030, 0x2031, 0x2032, 0x2033, 0x2020, 0x09A2)
+SAME_BRIDGE = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
+#: Newer kernels know more bridges than that.
+LAST_KNOWN_KERNEL = (6, 18)
+
+
+def direct(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
+    """What this path needs beyond what both need."""
+    yield from of_host(facts)
+    yield from gpus.iommu(facts, mount, needs_it_off=True)
+    for item in stack(mount):
+        yield _disk(facts, item)
+    for disk in gpus.disks(facts, mount):
+        yield from _reaches(facts, disk)
+
+
+def of_host(facts: HostFacts) -> Iterator[Condition]:
+    """What it needs of the host, whatever the disk."""
+    yield from _kernel(facts)
+    yield from _driver(facts)
+    yield from _gpus(facts)
+
+
+def _kernel(facts: HostFacts) -> Iterator[Condition]:
+    fix = "run a kernel built with CONFIG_PCI_P2PDMA, or use nvidia-fs"
+    option = facts.kernel.option("PCI_P2PDMA")
+    seen = "the kernel's configuration: CONFIG_PCI_P2PDMA={}".format(option)
+    what = "this kernel was built without CONFIG_PCI_P2PDMA"
+    cause = Cause("kernel.no-p2pdma", what, fix, (seen,), reference.P2PDMA_KERNEL)
+    yield Condition(test(option, lambda value: value == "y"), cause)
+    evidence = quote.symbols(facts, ("pci_p2pdma_add_resource",))
+    what = "this kernel shows no pci_p2pdma_add_resource"
+    cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
+    yield Condition(test(facts.kernel.symbols, lambda symbols: "pci_p2pdma_add_resource" in symbols), cause)
+    library = facts.cufile.library
+    what = "libcufile {} is older than 1.13, the first with this mode".format(library)
+    cause = Cause("cufile.no-p2pdma", what, "install a newer libcufile", ("libcufile: {}".format(library),))
+    yield Condition(test(library, lambda version: numbers(version or "0") >= LIBRARY), cause)
+
+
+def _driver(facts: HostFacts) -> Iterator[Condition]:
+    seen = quote.file(facts, "/proc/driver/nvidia/version")
+    what, fix = "the driver is not of the open flavour", "install the open kernel modules"
+    cause = Cause("driver.proprietary", what, fix, seen, reference.OPEN_DRIVER)
+    yield Condition(test(facts.driver.flavour, lambda flavour: flavour == OPEN), cause)
+    what = "driver {} is older than 565.47".format(facts.driver.version)
+    cause = Cause("driver.no-p2pdma", what, "install a newer driver", seen, reference.P2PDMA_DRIVER)
+    yield Condition(test(facts.driver.version, lambda version: numbers(version or "0") >= DRIVER), cause)
+    evidence = quote.file(facts, "/proc/driver/nvidia/params", r"^RegistryDwords:")
+    fix = 'set NVreg_RegistryDwords="RMForceStaticBar1=1;RmForceDisableIomapWC=1;" for it and rebuild the initramfs'
+    what = "the nvidia module has no static BAR1"
+    cause = Cause("driver.no-static-bar1", what, fix, evidence, reference.P2PDMA_DRIVER)
+    static = test(facts.driver.params, lambda params: STATIC_BAR1 in (params or {}).get("RegistryDwords", ""))
+    yield Condition(static, cause)
+
+
+def _gpus(facts: HostFacts) -> Iterator[Condition]:
+    for name, model in facts.driver.models.items():
+        what = "the guide names no {} among the GPUs for this mode".format(model)
+        evidence = quote.file(facts, "/proc/driver/nvidia/gpus/{}/information".format(name), "^Model:")
+        fix = "try it: the path of a file shows in libcufile's log at level TRACE; or use nvidia-fs"
+        cause = Cause("gpu.no-p2pdma", what, fix, evidence, reference.P2PDMA_GPUS)
+        named = test(model, lambda text: GPUS.search(text) is not None)
+        yield Condition(Unknown(what) if named is False else named, cause, suspect=True)
+    for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
+        size = gpu.bars.get(gpus.BAR1, 0)
+        if 0 < size < STATIC_BYTES:
+            what = "BAR1 of the GPU {} has {} MiB, too small for all of its memory".format(gpu.address, size >> 20)
+            evidence = ("{}: BAR1 of {} bytes".format(gpu.address, size),)
+            fix = "enable Resizable BAR and Above 4G Decoding in the firmware"
+            yield Condition(False, Cause("gpu.small-bar1", what, fix, evidence, reference.BAR1))
+
+
+def _disk(facts: HostFacts, item: Device) -> Condition:
+    what = "{} is not a local NVMe disk of its own ({})".format(item.name, item.kind)
+    evidence: Tuple[str, ...] = ("/sys/dev/block/{}: {}".format(item.number, item.name),)
+    if item.kind == storage.MULTIPATH:
+        evidence = quote.file(facts, "/sys/module/nvme_core/parameters/multipath")
+    fix = "use single local disks, with nvme_core.multipath=N"
+    cause = Cause("storage.not-local", what, fix, evidence, reference.P2PDMA_DRIVER)
+    return Condition(test(item.transport, lambda transport: transport == "pcie"), cause)
+
+
+def _reaches(facts: HostFacts, disk: Function) -> Iterator[Condition]:
+    """Whether peers' traffic between a disk and some GPU stays below a switch, or may go through the host bridge."""
+    gpus_here = facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ()
+    found = [_pair(facts, disk, gpu) for gpu in gpus_here]
+    if not found or any(item is True for item in found):
+        return
+    unknown = next((item for item in found if isinstance(item, Unknown)), None)
+    what = "the kernel does not let {} reach a GPU through its host bridge".format(disk.address)
+    fix = "put disk and GPU below one PCIe switch without ACS, or use nvidia-fs"
+    evidence = (_host_bridge_words(facts, disk),)
+    cause = Cause("platform.host-bridge", what, fix, evidence, reference.P2P_SUPPORT)
+    yield Condition(unknown if unknown is not None else False, cause, suspect=unknown is not None)
+
+
+def _pair(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
+    shared = [name for name in disk.bridges if name in gpu.bridges]
+    apart = {*disk.bridges, *gpu.bridges} - set(shared)
+    if shared and not apart & set(gpus.redirecting(facts)):
+        unknown = [facts.pci.acs.get(name, Unknown("ACS of {} was not read".format(name))) for name in apart]
+        # Bridges whose access control is not known may still send everything through the host bridge.
+        if not any(isinstance(item, Unknown) for item in unknown):
+            return True
+    return _host_bridge(facts, disk, gpu)
+
+
+def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
+    cpu = facts.pci.cpu
+    if isinstance(cpu, Unknown):
+        return cpu
+    if cpu is None:
+        return Unknown("which host bridges the kernel lets peers through is known of x86 only")
+    if cpu[0] == AMD and cpu[1] >= ZEN:
+        return True
+    own = [_root(facts, item) for item in (disk, gpu)]
+    if all(item is not None and _listed(item, own) for item in own):
+        return True
+    release = facts.kernel.release
+    if isinstance(release, Unknown) or numbers(release) > LAST_KNOWN_KERNEL:
+        return Unknown("which host bridges kernel {} lets peers through is not known".format(release))
+    return False
+
+
+def _listed(root: Function, roots: List[Function]) -> bool:
+    if root.vendor == GOOGLE:
+        return True
+    if root.vendor != INTEL or root.device not in BRIDGES:
+        return False
+    return root.device not in SAME_BRIDGE or roots[0] == roots[1]
+
+
+def _root(facts: HostFacts, item: Function) -> Function:
+    """What the kernel takes for the host bridge: the first function on the root bus, else the root port itself."""
+    top = (item.bridges or (item.address,))[0]
+    functions = facts.pci.functions if isinstance(facts.pci.functions, tuple) else ()
+    first = find(functions, top.rpartition(":")[0] + ":00.0")
+    return first or find(functions, top) or item
+
+
+def _host_bridge_words(facts: HostFacts, item: Function) -> str:
+    root = _root(facts, item)
+    cpu = "{0[0]} family {0[1]}".format(facts.pci.cpu) if isinstance(facts.pci.cpu, tuple) else "unknown processor"
+    return "/sys/bus/pci/devices/{}: {:04x}:{:04x}, {}".format(root.address, root.vendor, root.device, cpu)

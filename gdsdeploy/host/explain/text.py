@@ -1,0 +1,103 @@
+"""An explanation for a terminal: the verdict of each mount first, then its causes; narrow, without colour."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Iterator, List, Sequence
+
+from ..facts import Unknown
+from . import blocks
+from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Path
+from .explanation import Explained, Explanation
+from .kinds import DMABUF, PEERMEM, Kind
+
+WIDTH = 88
+MEANS = {
+    NVIDIA_FS: "straight between disk and GPU, through nvidia-fs",
+    P2PDMA: "straight between disk and GPU, through PCI P2PDMA",
+    COMPAT: "through CPU memory",
+    BROKEN: "cuFile calls fail",
+    PEERMEM: "straight between adapter and GPU, through nvidia-peermem",
+    DMABUF: "straight between adapter and GPU, through DMA-BUF",
+}
+
+
+def render(explanation: Explanation) -> str:
+    """Lines of at most WIDTH letters, but for words that are longer."""
+    runs = ", ".join("{} {}".format(*item) for item in explanation.runs)
+    lines = _wrapped("{}: {}".format(explanation.host, runs or "nothing is known"), "")
+    for item in explanation.mounts:
+        lines += ["", *_mount(item)]
+    if not explanation.mounts:
+        lines += ["", "no mount that may hold data for a GPU is known"]
+    if explanation.kinds:
+        lines += ["", "Kinds of storage (as of a mount that is in order itself)"]
+        lines += [line for kind in explanation.kinds for line in _kind(kind, explanation)]
+    if explanation.unseen:
+        lines += ["", "What could not be seen"]
+        lines += [line for reason in explanation.unseen for line in _wrapped(reason, "  - ")]
+    return "\n".join(lines)
+
+
+def _mount(item: Explained) -> List[str]:
+    lines = _wrapped("{}  {}".format(item.mount.mount_point, _verdict(item.path)), "")
+    lines += _wrapped(blocks.names(item.mount), "  ")
+    if item.asked:
+        lines += _wrapped("{} lies on this mount".format(item.asked), "  ")
+    lines += _causes(item.path.causes, "")
+    lines += _causes(item.path.suspects, "Not proven because of this:")
+    lines += _causes(item.path.notes, "Good to know:")
+    lines += _wrapped(_proof(item.path), "  ")
+    return lines
+
+
+def _verdict(path: Path) -> str:
+    if isinstance(path.path, Unknown):
+        return "NOT PROVEN: {}".format(path.path.reason)
+    return "{}: {}".format(path.path.upper(), MEANS[path.path])
+
+
+def _proof(path: Path) -> str:
+    if path.path in (COMPAT, BROKEN) and path.gpu is not False:
+        return ""
+    if isinstance(path.gpu, Unknown):
+        return "(whether there is a GPU is not known)"
+    if not path.gpu:
+        return "(this host has no GPU: nothing can be proven)"
+    return "" if isinstance(path.path, Unknown) else "(no I/O was tried: validate and gdsio prove it)"
+
+
+def _causes(causes: Sequence[Cause], heading: str) -> List[str]:
+    if not causes:
+        return []
+    lines = ["  " + heading] if heading else []
+    for number, cause in enumerate(causes, 1):
+        mark = "{:>3}. ".format(number)
+        lines += _wrapped("{} [{}]".format(cause.what, cause.id), mark)
+        for label, words in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
+            for line in words:
+                lines += _wrapped(line, "     {:<5}".format(label))
+                label = ""
+    return lines
+
+
+def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
+    shown = "not known" if isinstance(kind.here, Unknown) else "" if kind.here else "none here"
+    taken = "not proven" if isinstance(kind.path.path, Unknown) else kind.path.path
+    said = "libcufile says: {}".format(kind.row) if kind.row else ""
+    yield "  {:<19}{:<12}{}".format(kind.label, taken, "; ".join(filter(None, (shown, said)))).rstrip()
+    known = {cause.id for item in explanation.mounts for cause in item.path.causes}
+    # What a mount above says in full is not said again, and a kind that nothing uses needs no explanation.
+    if kind.here is True:
+        for cause in kind.path.causes:
+            seen = cause.id in known
+            yield from _wrapped(cause.what + (" (see above)" if seen else ": " + cause.fix), "      - ")
+
+
+def _wrapped(words: str, first: str) -> List[str]:
+    if not words:
+        return []
+    inner = " " * len(first)
+    return textwrap.wrap(
+        words, WIDTH, initial_indent=first, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,150 @@
+"""The lab's real host with what it lacks put in, so that one thing at a time can be taken away again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from later_evidence import complete
+
+EVIDENCE = Path(__file__).parents[3] / "evidence"
+BARE = json.loads((EVIDENCE / "hosts" / "lab-vm-bare.json").read_text())
+PROVISIONED = json.loads((EVIDENCE / "hosts" / "lab-vm-provisioned.json").read_text())
+H100 = json.loads((EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json").read_text())
+#: The running driver of a real machine, as its kernel shows it.
+H200 = (EVIDENCE / "h200" / "nvidia-proc-and-smi.txt").read_text()
+OPENED = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())["1.9.1 shipped"]
+RELEASE = BARE["host"]["uname"]["release"]
+MOUNT = "/mnt/nvme"
+Document = dict[str, Any]
+Change = Callable[[Document], None]
+GPU = "0000:00:06.0"
+
+
+def capable() -> Document:
+    """A running driver, nvidia-fs, and an nvme with hooks, as OFED has it; no GPU."""
+    document = complete(copy.deepcopy(BARE))
+    start = H200.index("NVRM version")
+    document["files"]["/proc/driver/nvidia/version"] = H200[start : H200.index("ResmanDebugLevel")]
+    document["files"]["/proc/driver/nvidia/params"] = H200[H200.index("ResmanDebugLevel") : H200.index("Model:")]
+    document["files"]["/sys/module/nvidia_fs/version"] = "2.26.6\n"
+    document["listings"]["/dev/nvidia*"] = ["nvidia-fs0", "nvidia-fs1"]
+    document["excerpts"]["/proc/kallsyms"]["lines"].append("0000000000000000 T nvme_v1_register_nvfs_dma_ops\t[nvme]")
+    document["files"]["/proc/driver/nvidia-fs/modules"] = "nvme: 1\nwekafsio: 1\n"
+    document["files"]["/etc/cufile.json"] = "{}"
+    return with_libcufile(document)
+
+
+def with_libcufile(document: Document) -> Document:
+    return {**document, "commands": {**document["commands"], **copy.deepcopy(OPENED)}}
+
+
+def with_gpu(document: Document) -> Document:
+    """The GPU of a real machine, with what its driver and libcufile say of it, in the place it has there."""
+    for section in ("files", "links"):
+        document[section].update(
+            {path: value for path, value in H100[section].items() if f"/{GPU}" in path and "proc" not in path}
+        )
+    document["links"][f"/sys/bus/pci/devices/{GPU}/iommu_group"] = {"error": "ENOENT"}
+    document["listings"]["/sys/bus/pci/devices"] = sorted({*document["listings"]["/sys/bus/pci/devices"], GPU})
+    information = f"/proc/driver/nvidia/gpus/{GPU}/information"
+    document["listings"]["/proc/driver/nvidia/gpus"] = [GPU]
+    document["files"][information] = H100["files"][information]
+    for name in ("cufile-open", "cufile-open-control"):
+        document["commands"][name] = copy.deepcopy(H100["commands"][name])
+    return document
+
+
+def config(**sections: object) -> Change:
+    return lambda document: document["files"].__setitem__("/etc/cufile.json", json.dumps(sections, indent=1))
+
+
+def file(path: str, value: object) -> Change:
+    return lambda document: document["files"].__setitem__(path, value)
+
+
+def absent(section: str, key: str) -> Change:
+    return lambda document: document[section].__setitem__(key, {"error": "ENOENT"})
+
+
+def said(*lines: str) -> Change:
+    """Messages of the kernel, after what it said already."""
+
+    def change(document: Document) -> None:
+        document["commands"]["dmesg"]["stdout"] += "".join(f"[   99.000000] {line}\n" for line in lines)
+
+    return change
+
+
+def mountinfo(before: str, after: str) -> Change:
+    def change(document: Document) -> None:
+        lines = document["files"]["/proc/self/mountinfo"].splitlines(keepends=True)
+        number = next(place for place, line in enumerate(lines) if f" {MOUNT} " in line)
+        assert before in lines[number]
+        lines[number] = lines[number].replace(before, after)
+        document["files"]["/proc/self/mountinfo"] = "".join(lines)
+
+    return change
+
+
+def device(document: Document) -> str:
+    """major:minor of what is mounted."""
+    line = next(line for line in document["files"]["/proc/self/mountinfo"].splitlines() if f" {MOUNT} " in line)
+    return str(line.split()[2])
+
+
+def in_folder(path: str) -> Change:
+    """Put the disk elsewhere below /sys/devices."""
+    return lambda document: document["links"].__setitem__(f"/sys/dev/block/{device(document)}", f"../../devices/{path}")
+
+
+def over(name: str, **files: str) -> Change:
+    """Put a virtual block device between the mount and the disk."""
+
+    def change(document: Document) -> None:
+        below, link = device(document), "/sys/dev/block/253:9"
+        usage = document["files"][f"/run/udev/data/b{below}"]
+        mountinfo(f" {below} ", " 253:9 ")(document)
+        document["links"][link] = f"../../devices/virtual/block/{name}"
+        document["listings"][f"{link}/slaves"] = ["nvme0n1"]
+        document["files"][f"{link}/slaves/nvme0n1/dev"] = f"{below}\n"
+        document["files"]["/run/udev/data/b253:9"] = usage
+        document["files"][f"{link}/queue/logical_block_size"] = "512\n"
+        for path in ("partition", "dm/uuid", "md/level", "integrity/device_is_integrity_capable"):
+            value = files.get(path.replace("/", "_"))
+            document["files"][f"{link}/{path}"] = {"error": "ENOENT"} if value is None else value + "\n"
+        document["files"][f"/proc/fs/ext4/{name}/options"] = {"error": "ENOENT"}
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(document: Document) -> None:
+        for item in changes:
+            item(document)
+
+    return change
+
+
+def p2pdma(document: Document) -> None:
+    """What this mode needs of kernel, driver and configuration, with a libcufile that has it."""
+    config(properties={"use_pci_p2pdma": True})(document)
+    document["excerpts"][f"/boot/config-{RELEASE}"]["lines"].append("CONFIG_PCI_P2PDMA=y")
+    document["excerpts"]["/proc/kallsyms"]["lines"].append("0000000000000000 T pci_p2pdma_add_resource")
+    params = document["files"]["/proc/driver/nvidia/params"]
+    document["files"]["/proc/driver/nvidia/params"] = params.replace(
+        'RegistryDwords: ""', 'RegistryDwords: "RMForceStaticBar1=1;RmForceDisableIomapWC=1;"'
+    )
+    for name in ("cufile-open", "cufile-open-control"):
+        document["commands"][name] = copy.deepcopy(H100["commands"][name])
+
+
+def driver(text: str) -> Change:
+    return file("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {text}\n")
+
+
+def hooks_gone(document: Document) -> None:
+    document["excerpts"]["/proc/kallsyms"]["lines"] = list(BARE["excerpts"]["/proc/kallsyms"]["lines"])

@@ -1,0 +1,582 @@
+"""Every cause, seen by its own fault on a host that takes a direct path without it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from capable_host import (
+    GPU,
+    H100,
+    MOUNT,
+    PROVISIONED,
+    RELEASE,
+    Change,
+    Document,
+    absent,
+    both,
+    capable,
+    config,
+    device,
+    driver,
+    file,
+    hooks_gone,
+    in_folder,
+    mountinfo,
+    over,
+    p2pdma,
+    said,
+    with_gpu,
+)
+
+from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, Cause, explain
+from gdsdeploy.host.explain import Path as Taken
+from gdsdeploy.host.facts import Unknown, facts_from
+
+DOCS = Path(__file__).parents[4] / "docs" / "explain.md"
+UNLOADED = absent("files", "/sys/module/nvidia_fs/version")
+NO_DRIVER = absent("files", "/proc/driver/nvidia/version")
+NVME = "0000:00:02.0"
+NOT_PROVEN = "not proven"
+
+
+def asking_p2pdma(document: Document) -> None:
+    """P2PDMA mode is asked for, everything for it is there, and nvidia-fs cannot take its place."""
+    p2pdma(document)
+    hooks_gone(document)
+    document["excerpts"]["/proc/kallsyms"]["lines"].append("0000000000000000 T pci_p2pdma_add_resource")
+
+
+def on_amd(document: Document) -> None:
+    document["excerpts"]["/proc/cpuinfo"]["lines"] = ["vendor_id\t: AuthenticAMD", "cpu family\t: 25"]
+
+
+def module_file(name: str, **values: object) -> Change:
+    """A module file of the provisioned host, put where modprobe finds it, with one thing changed."""
+
+    def change(document: Document) -> None:
+        path, record = next((p, v) for p, v in PROVISIONED["modules"].items() if v["name"] == name.replace("-", "_"))
+        document["modules"][path] = {**record, "vermagic": f"{RELEASE} SMP", **values}
+        document["commands"][f"modprobe:{name}"].update(status=0, stdout=f"insmod {path} \n", stderr="")
+
+    return change
+
+
+def appended(path: str, text: str) -> Change:
+    return lambda document: document["files"].__setitem__(path, document["files"][path] + text)
+
+
+def dkms(text: str) -> Change:
+    run = {"argv": ["dkms", "status"], "status": 0, "stdout": text, "stderr": "", "seconds": 0.1}
+    return lambda document: document["commands"].__setitem__("dkms", run)
+
+
+def package(name: str) -> Change:
+    def change(document: Document) -> None:
+        document["commands"]["dpkg-query"]["stdout"] += f"{name}\t1\tall\tii \n"
+
+    return change
+
+
+def iommu(address: str, kind: str) -> Change:
+    def change(document: Document) -> None:
+        document["links"][f"/sys/bus/pci/devices/{address}/iommu_group"] = "../../../kernel/iommu_groups/1"
+        document["files"][f"/sys/bus/pci/devices/{address}/iommu_group/type"] = kind + "\n"
+
+    return change
+
+
+def bars(text: str) -> Change:
+    return file(f"/sys/bus/pci/devices/{GPU}/resource", text)
+
+
+def bar(*sizes: int) -> str:
+    return "".join(f"0x{size:016x} 0x{2 * size - 1:016x} 0x40200\n" if size else "0x0 0x0 0x0\n" for size in sizes)
+
+
+def log(before: str, after: str) -> Change:
+    """What libcufile logged, in another release's words."""
+
+    def change(document: Document) -> None:
+        text = document["commands"]["cufile-open"]["log"]
+        assert re.search(before, text)
+        document["commands"]["cufile-open"]["log"] = re.sub(before, after, text)
+
+    return change
+
+
+def transport(name: str) -> Change:
+    return both(
+        in_folder("virtual/nvme-fabrics/ctl/nvme1/nvme1n1"),
+        file("/sys/class/nvme/nvme1/transport", name + "\n"),
+    )
+
+
+def flag(bit: int, path: str = MOUNT) -> Change:
+    return lambda document: document["inodes"].__setitem__(path, 0x80000 | bit)
+
+
+def symbol(name: str) -> Change:
+    return lambda document: document["excerpts"]["/proc/kallsyms"]["lines"].append(f"0000000000000000 T {name}\t[nvme]")
+
+
+def nfs(options: str) -> Change:
+    return both(mountinfo(" ext4 ", " nfs4 "), mountinfo("data=ordered", options))
+
+
+def container(document: Document) -> None:
+    document["files"]["/run/systemd/container"] = "podman\n"
+
+
+def below_bridges(document: Document) -> None:
+    """GPU and disk each behind a root port of their own, as on most servers."""
+    for address, port in ((GPU, "0000:00:01.1"), (NVME, "0000:00:01.2")):
+        path = f"../../../devices/pci0000:00/{port}/{address}"
+        document["links"][f"/sys/bus/pci/devices/{address}"] = path
+    in_folder(f"pci0000:00/0000:00:01.2/{NVME}/nvme/nvme0/nvme0n1")(document)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``id``: of the first cause, suspect or note that the change makes; ``path``: what the mount then takes."""
+
+    id: str
+    path: str
+    change: Change
+    words: str = ""
+    base: Callable[[], Document] = capable
+    #: what the evidence of the cause has to name
+    seen: str = ""
+    also: tuple[str, ...] = field(default=())
+
+
+def gpu() -> Document:
+    return with_gpu(capable())
+
+
+def p2p() -> Document:
+    document = gpu()
+    asking_p2pdma(document)
+    on_amd(document)
+    return document
+
+
+#: What a fault's mount is broken by when compat mode is not allowed, or refused for other reasons.
+FAULTS = {
+    "stock nvme": Fault("nvme.no-hooks", COMPAT, hooks_gone, "the loaded nvme has no hooks", seen="kallsyms"),
+    "hooks of version 2 only": Fault(
+        "nvme.other-hooks",
+        COMPAT,
+        both(hooks_gone, symbol("nvme_v2_register_nvfs_dma_ops")),
+        "another version than 1",
+        seen="nvme_v2_register",
+    ),
+    "hooks that were not taken": Fault(
+        "nvme.not-registered", COMPAT, file("/proc/driver/nvidia-fs/modules", "wekafsio: 1\n"), seen="wekafsio: 1"
+    ),
+    # --- why nvidia-fs is not loaded
+    "not installed": Fault("nvidia-fs.not-installed", COMPAT, UNLOADED, "it is not installed", seen="modprobe"),
+    "built for another kernel by DKMS": Fault(
+        "nvidia-fs.not-built",
+        COMPAT,
+        both(UNLOADED, dkms("nvidia-fs/2.19.7, 6.1.0-50-amd64, x86_64: installed\n")),
+        f"DKMS has built it for other kernels, not for {RELEASE}",
+        seen="6.1.0-50-amd64",
+    ),
+    "known to DKMS, not built": Fault(
+        "nvidia-fs.not-built", COMPAT, both(UNLOADED, dkms("nvidia-fs/2.19.7: added\n")), "not built for", seen="added"
+    ),
+    "package without module": Fault(
+        "nvidia-fs.not-built", COMPAT, both(UNLOADED, package("nvidia-fs-dkms")), "nvidia-fs-dkms is installed"
+    ),
+    "file of another kernel": Fault(
+        "nvidia-fs.other-kernel",
+        COMPAT,
+        both(UNLOADED, module_file("nvidia-fs", vermagic="6.1.0-50-amd64 SMP ")),
+        "its file was built for 6.1.0-50-amd64",
+        seen="vermagic 6.1.0-50-amd64",
+    ),
+    # The lines are those of real kernels (see tests/evidence/kmod and the driver's issue tracker).
+    "refused for its symbols": Fault(
+        "nvidia-fs.symbol-mismatch",
+        COMPAT,
+        both(
+            UNLOADED,
+            module_file("nvidia-fs"),
+            said("nvidia_fs: disagrees about version of symbol nvidia_p2p_get_pages"),
+        ),
+        seen="dmesg: [   99.000000] nvidia_fs: disagrees",
+    ),
+    "no symbol versions": Fault(
+        "nvidia-fs.symbol-mismatch",
+        COMPAT,
+        both(UNLOADED, module_file("nvidia-fs"), said("nvidia_fs: no symbol version for nvidia_p2p_free_page_table")),
+    ),
+    "would be refused for its symbols": Fault(
+        "nvidia-fs.symbol-mismatch",
+        COMPAT,
+        both(UNLOADED, module_file("nvidia", exports={}), module_file("nvidia-fs")),
+        seen="does not export",
+    ),
+    "proprietary driver, in the log": Fault(
+        "nvidia-fs.proprietary-driver",
+        COMPAT,
+        both(
+            UNLOADED,
+            module_file("nvidia-fs"),
+            said(
+                "nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_get_pages from proprietary module nvidia."
+            ),
+        ),
+        seen="GPL-only",
+    ),
+    "proprietary driver, before it is tried": Fault(
+        "nvidia-fs.proprietary-driver",
+        COMPAT,
+        both(UNLOADED, module_file("nvidia-fs"), driver("x86_64 Kernel Module  580.159.04  Release Build")),
+        seen="x86_64 Kernel Module",
+    ),
+    "unsigned under Secure Boot": Fault(
+        "nvidia-fs.refused-signature",
+        COMPAT,
+        both(
+            UNLOADED,
+            module_file("nvidia", imports={}),
+            module_file("nvidia-fs", signature=None),
+            file("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
+        ),
+        seen="no signature",
+    ),
+    "refused for its signature": Fault(
+        "nvidia-fs.refused-signature",
+        COMPAT,
+        both(UNLOADED, module_file("nvidia-fs"), said("Loading of module with unavailable key is rejected")),
+        seen="unavailable key",
+    ),
+    "forbidden": Fault(
+        "nvidia-fs.forbidden",
+        COMPAT,
+        both(UNLOADED, appended("/etc/modprobe.d/gdsdeploy.conf", "install nvidia-fs /bin/false\n")),
+        "/etc/modprobe.d/gdsdeploy.conf:",
+        seen="install nvidia-fs /bin/false",
+    ),
+    "no driver for it": Fault(
+        "nvidia.not-installed",
+        COMPAT,
+        both(UNLOADED, NO_DRIVER, module_file("nvidia-fs")),
+        also=("nvidia-fs.driver-missing",),
+    ),
+    "loaded by nothing": Fault("nvidia-fs.not-autoloaded", COMPAT, both(UNLOADED, module_file("nvidia-fs")))
+    if "nvidia-fs" not in str(PROVISIONED["files"].get("x", ""))
+    else Fault("", "", UNLOADED),
+    "not loaded for no known reason": Fault(
+        "nvidia-fs.not-loaded",
+        COMPAT,
+        both(UNLOADED, module_file("nvidia-fs"), file("/etc/modules-load.d/gdsdeploy.conf", "nvidia\nnvidia-fs\n")),
+    ),
+    "in a container": Fault(
+        "nvidia-fs.not-on-container-host", COMPAT, both(UNLOADED, container), "this is podman", seen="/proc/modules"
+    ),
+    # --- the driver
+    "no driver": Fault("nvidia.not-installed", COMPAT, NO_DRIVER),
+    "no GPU in the machine": Fault(
+        "nvidia.no-gpu", COMPAT, both(NO_DRIVER, module_file("nvidia"), said("NVRM: No NVIDIA GPU found."))
+    ),
+    "nouveau": Fault(
+        "nvidia.nouveau",
+        COMPAT,
+        both(NO_DRIVER, module_file("nvidia"), appended("/proc/modules", "nouveau 1 0 - Live 0x0\n")),
+        seen="nouveau 1 0",
+    ),
+    # --- nvidia-fs that is loaded
+    "no devices": Fault(
+        "nvidia-fs.no-devices", COMPAT, lambda document: document["listings"].__setitem__("/dev/nvidia*", [])
+    ),
+    "no devices in a container": Fault(
+        "nvidia-fs.no-devices",
+        COMPAT,
+        both(container, lambda document: document["listings"].__setitem__("/dev/nvidia*", [])),
+        "(this is podman)",
+    ),
+    "devices that may not be opened": Fault(
+        "nvidia-fs.device-denied",
+        COMPAT,
+        lambda document: document["opens"].__setitem__("/dev/nvidia-fs0", {"error": "EPERM"}),
+        seen="EPERM",
+    ),
+    "another page table, in the log": Fault(
+        "nvidia-fs.other-page-table", COMPAT, said("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000")
+    ),
+    "another page table, by its record": Fault(
+        "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, 580.159.04 runs"
+    ),
+    "no mapping": Fault(
+        "nvidia-fs.no-mapping",
+        COMPAT,
+        file("/proc/driver/nvidia-fs/stats", "Bar1-map\t\t\t: n=7 ok=0 err=7 free=0 callbacks=0\n"),
+        seen="err=7",
+    ),
+    "below the minimum": Fault("nvidia-fs.below-minimum", NOT_PROVEN, file("/sys/module/nvidia_fs/version", "2.3.18\n")),
+    "another major version": Fault("nvidia-fs.other-major", BROKEN, file("/sys/module/nvidia_fs/version", "3.1.0\n")),
+    # --- configuration
+    "forced": Fault(
+        "cufile.force-compat", COMPAT, config(properties={"force_compat_mode": True}), seen="/etc/cufile.json:3:"
+    ),
+    "forced by a variable": Fault(
+        "cufile.variable-forces-compat",
+        COMPAT,
+        lambda document: document["excerpts"]["/etc/environment"]["lines"].append("CUFILE_FORCE_COMPAT_MODE=true"),
+        seen="/etc/environment: CUFILE_FORCE_COMPAT_MODE=true",
+    ),
+    "another configuration": Fault(
+        "cufile.variable-overlays",
+        NOT_PROVEN,
+        lambda document: document["environment"].__setitem__("CUFILE_ENV_PATH_JSON", "/home/u/cufile.json"),
+        seen="/home/u/cufile.json",
+    ),
+    "plain I/O": Fault("cufile.posix-io", NOT_PROVEN, config(properties={"posix_io_mode": True})),
+    "denied driver": Fault("cufile.denied", COMPAT, config(denylist={"drivers": ["nvme"]}), "denylist.drivers"),
+    "denied mount": Fault("cufile.denied", COMPAT, config(denylist={"mounts": [MOUNT]}), f"names {MOUNT}"),
+    "denied filesystem": Fault("cufile.denied", COMPAT, config(denylist={"filesystems": ["ext4"]}), "names ext4"),
+    "denied device": Fault("cufile.denied", COMPAT, config(denylist={"devices": ["/dev/nvme0n1"]}), "/dev/nvme0n1"),
+    "no compat allowed": Fault(
+        "nvme.no-hooks",
+        BROKEN,
+        both(hooks_gone, config(properties={"allow_compat_mode": False})),
+        also=("cufile.no-compat",),
+    ),
+    "no compat by a variable": Fault(
+        "nvme.no-hooks",
+        BROKEN,
+        both(
+            hooks_gone,
+            lambda document: document["environment"].__setitem__("CUFILE_ALLOW_COMPAT_MODE", "false"),
+        ),
+        also=("cufile.variable-no-compat",),
+    ),
+    "refused": Fault("cufile.refused", BROKEN, lambda document: document["commands"].update(refusal())),
+    "small I/O": Fault(
+        "cufile.small-io", "nvidia-fs", config(fs={"ext4": {"posix_gds_min_kb": 64}}), "less than 64 KiB"
+    ),
+    "no writes over RDMA": Fault(
+        "cufile.no-rdma-writes", "nvidia-fs", config(properties={"gds_rdma_write_support": False})
+    ),
+    # --- filesystems
+    "data=journal": Fault("ext4.not-ordered", COMPAT, mountinfo("data=ordered", "data=journal"), "data=journal"),
+    "data=writeback by default": Fault(
+        "ext4.not-ordered",
+        COMPAT,
+        both(mountinfo(",data=ordered", ""), file("/proc/fs/ext4/nvme0n1/options", "rw\ndata=writeback\n")),
+        "data=writeback",
+        seen="/proc/fs/ext4/nvme0n1/options",
+    ),
+    "btrfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " btrfs "), "btrfs: it writes copy-on-write"),
+    "overlay": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " overlay "), "overlay: it lays folders"),
+    "squashfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " squashfs "), "compressed"),
+    "fuse": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " fuse.sshfs "), "a program hands out"),
+    "encrypted folder": Fault("filesystem.encrypted", COMPAT, flag(0x800), "is encrypted", seen="inode flags"),
+    "compressed folder": Fault("filesystem.compressed", COMPAT, flag(0x4), "is compressed"),
+    "journalled folder": Fault("filesystem.journalled-data", COMPAT, flag(0x4000)),
+    "verity": Fault("filesystem.verity", COMPAT, flag(0x100000)),
+    "inline data": Fault(
+        "filesystem.inline-data",
+        "nvidia-fs",
+        lambda document: document["features"].__setitem__("nvme0n1", {"incompat": 0x8000, "compat": 0, "ro_compat": 0}),
+        seen="superblock of /dev/nvme0n1",
+    ),
+    "encryption that some folder may use": Fault(
+        "filesystem.encrypted",
+        "nvidia-fs",
+        lambda document: document["features"].__setitem__("nvme0n1", {"incompat": 0x10000}),
+    ),
+    "nfs over tcp": Fault("nfs.not-rdma", COMPAT, nfs("proto=tcp"), "proto=tcp"),
+    "nfs over rdma without OFED": Fault("rpcrdma.no-hooks", COMPAT, nfs("proto=rdma")),
+    # --- block devices
+    "dm-crypt": Fault("storage.device-mapper", COMPAT, over("dm-0", dm_uuid="CRYPT-LUKS2-0"), "encrypted by dm-crypt"),
+    "lvm": Fault("storage.device-mapper", COMPAT, over("dm-1", dm_uuid="LVM-x"), "dm-1 is a device-mapper device (LVM)"),
+    "raid1": Fault("storage.raid-level", COMPAT, over("md0", md_level="raid1"), "md0 is raid1"),
+    "virtio": Fault("storage.no-nvme", COMPAT, in_folder(f"pci0000:00/{NVME}/virtio1/block/vdb"), "virtio"),
+    "loop": Fault("storage.no-nvme", COMPAT, in_folder("virtual/block/loop3"), "loop3 is no NVMe disk (loop)"),
+    "protection information": Fault(
+        "storage.protection-information",
+        COMPAT,
+        lambda document: document["files"].__setitem__(
+            f"/sys/dev/block/{device(document)}/integrity/device_is_integrity_capable", "1\n"
+        ),
+    ),
+    "large blocks": Fault(
+        "storage.block-size",
+        NOT_PROVEN,
+        lambda document: document["files"].__setitem__(
+            f"/sys/dev/block/{device(document)}/queue/logical_block_size", "16384\n"
+        ),
+    ),
+    "nvme over tcp": Fault("nvmeof.not-rdma", COMPAT, transport("tcp"), "NVMe over tcp"),
+    "nvme over rdma without OFED": Fault("nvme_rdma.no-hooks", COMPAT, transport("rdma")),
+    "no udev database": Fault(
+        "udev.no-database",
+        BROKEN,
+        lambda document: document["files"].__setitem__(f"/run/udev/data/b{device(document)}", {"error": "ENOENT"}),
+        "5027",
+    ),
+    "no udev database in a container": Fault(
+        "udev.no-database",
+        BROKEN,
+        both(
+            container,
+            lambda document: document["files"].__setitem__(f"/run/udev/data/b{device(document)}", {"error": "ENOENT"}),
+        ),
+        "this is podman",
+    ),
+    # --- GPUs and platform
+    "consumer GPU": Fault(
+        "gpu.class",
+        COMPAT,
+        file(f"/proc/driver/nvidia/gpus/{GPU}/information", "Model: \t\t NVIDIA GeForce RTX 4090\n"),
+        base=gpu,
+        seen="GeForce",
+    ),
+    "GPU that libcufile refuses": Fault(
+        "gpu.class",
+        COMPAT,
+        log(r"(GPU index 0 .*?) bar:1 .*", r"\1: Model Not Supported"),
+        "Model Not Supported",
+        base=gpu,
+    ),
+    "no BAR1": Fault("gpu.no-bar1", COMPAT, bars(bar(1 << 24, 0, 0)), base=gpu),
+    "small BAR1": Fault("gpu.small-bar1", NOT_PROVEN, bars(bar(1 << 24, 1 << 26)), "64 MiB", base=gpu),
+    "IOMMU that translates": Fault(
+        "platform.iommu", NOT_PROVEN, iommu(GPU, "DMA-FQ"), "DMA-FQ", base=gpu, seen="iommu_group/type: DMA-FQ"
+    ),
+    "IOMMU that passes through": Fault("platform.iommu", "nvidia-fs", iommu(GPU, "identity"), base=gpu),
+    "ACS": Fault(
+        "platform.acs",
+        "nvidia-fs",
+        both(below_bridges, file("/proc/driver/nvidia-fs/bridges", "0000:00:01.1\n")),
+        base=gpu,
+        seen="0000:00:01.1",
+    ),
+    # --- P2PDMA
+    "P2PDMA with all of it": Fault("", "p2pdma", lambda document: None, base=p2p),
+    "kernel without P2PDMA": Fault(
+        "kernel.no-p2pdma",
+        COMPAT,
+        lambda document: document["excerpts"][f"/boot/config-{RELEASE}"]["lines"].remove("CONFIG_PCI_P2PDMA=y"),
+        base=p2p,
+    ),
+    "kernel without the symbol": Fault("kernel.no-p2pdma-symbol", COMPAT, hooks_gone, base=p2p),
+    "old libcufile": Fault(
+        "cufile.no-p2pdma",
+        COMPAT,
+        lambda document: document["commands"].update(capable()["commands"]),
+        base=p2p,
+    ),
+    "proprietary for P2PDMA": Fault(
+        "driver.proprietary", COMPAT, driver("x86_64 Kernel Module  580.159.04  Release Build"), base=p2p
+    ),
+    "old driver": Fault(
+        "driver.no-p2pdma", COMPAT, driver("Open Kernel Module for x86_64  550.163.01  x"), "550.163.01", base=p2p
+    ),
+    "no static BAR1": Fault(
+        "driver.no-static-bar1",
+        COMPAT,
+        file("/proc/driver/nvidia/params", H100["files"]["/proc/driver/nvidia/params"]),
+        base=p2p,
+        seen="RegistryDwords",
+    ),
+    "GPU that the guide does not name": Fault(
+        "gpu.no-p2pdma",
+        NOT_PROVEN,
+        file(f"/proc/driver/nvidia/gpus/{GPU}/information", "Model: \t\t Tesla T4\n"),
+        base=p2p,
+    ),
+    "BAR1 too small for static BAR1": Fault("gpu.small-bar1", COMPAT, bars(bar(1 << 24, 1 << 28)), "256 MiB", base=p2p),
+    "IOMMU with P2PDMA": Fault("platform.iommu", COMPAT, iommu(NVME, "DMA"), base=p2p),
+    "multipath": Fault(
+        "storage.not-local",
+        COMPAT,
+        in_folder("virtual/nvme-subsystem/nvme-subsys0/nvme0n1"),
+        "nvme-multipath",
+        base=p2p,
+        seen="nvme_core/parameters/multipath",
+    ),
+    "host bridge that is not in the list": Fault(
+        "platform.host-bridge",
+        COMPAT,
+        lambda document: document["excerpts"]["/proc/cpuinfo"].update(
+            lines=["vendor_id\t: GenuineIntel", "cpu family\t: 6"]
+        ),
+        base=p2p,
+        seen="8086",
+    ),
+}
+
+
+def refusal() -> Document:
+    from capable_host import EVIDENCE, json
+
+    found: Document = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())["1.9.1 wrong-type"]
+    return found
+
+
+def explained(document: Document) -> Taken:
+    found = explain(facts_from(document), (), MOUNT).mounts
+    assert [item.mount.mount_point for item in found] == [MOUNT]
+    return found[0].path
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_has_its_cause_first(name: str) -> None:
+    fault = FAULTS[name]
+    document = fault.base()
+    before = explained(document)
+    assert before.path in DIRECT, before
+    assert (*before.causes, *before.suspects, *before.notes) == ()
+    fault.change(document)
+    found = explained(document)
+    assert (NOT_PROVEN if isinstance(found.path, Unknown) else found.path) == fault.path, found
+    seen = (*found.causes, *found.suspects, *found.notes)
+    if not fault.id:
+        assert seen == ()
+        return
+    assert seen[0].id == fault.id, seen
+    assert fault.words in seen[0].what
+    assert fault.seen in "\n".join(seen[0].evidence)
+    assert set(fault.also) <= {cause.id for cause in seen}
+    for cause in seen:
+        worded(cause)
+
+
+def worded(cause: Cause) -> None:
+    assert cause.what
+    assert cause.fix
+    assert cause.evidence, cause
+    assert "{" not in cause.what + cause.fix, cause
+    assert not re.search(r"https?:|www\.", cause.reference), "documents are named, not linked"
+
+
+#: Ids that begin with the name of a module or of a storage stack are documented once for all of them.
+GENERAL = (
+    (re.compile(r"^(nvidia-fs|nvidia-peermem|nvidia)\.(?=" + "|".join((
+        "forbidden", "not-on-container-host", "not-installed", "not-built", "other-kernel", "proprietary-driver",
+        "symbol-mismatch", "refused-signature", "stub", "no-gpu", "nouveau", "driver-missing", "not-autoloaded",
+        "not-loaded",
+    )) + "$)"), "MODULE."),
+    (re.compile(r"^(nvme|nvme_rdma|rpcrdma|lnet|beegfs|mmfslinux|scatefs)\.(?=no-hooks|not-registered)"), "STACK."),
+)  # fmt: skip
+
+
+def general(ident: str) -> str:
+    for pattern, name in GENERAL:
+        ident = pattern.sub(name, ident)
+    return ident
+
+
+def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> None:
+    documented = set(re.findall(r"^\| `([\w.-]+)` \|", DOCS.read_text(), re.MULTILINE))
+    seen = {general(ident) for fault in FAULTS.values() for ident in (fault.id, *fault.also) if ident}
+    elsewhere = {"MODULE.stub", "rdma.no-adapter"}  # of the kinds of storage: see test_explain_document.py
+    assert documented == seen | elsewhere

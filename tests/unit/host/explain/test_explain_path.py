@@ -1,0 +1,157 @@
+"""Which path a mount takes: a real mount on a real (emulated) NVMe disk, with everything a direct path needs and without."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from capable_host import (
+    BARE,
+    H100,
+    MOUNT,
+    PROVISIONED,
+    Document,
+    absent,
+    both,
+    capable,
+    config,
+    file,
+    hooks_gone,
+    mountinfo,
+    over,
+    p2pdma,
+    with_gpu,
+    with_libcufile,
+)
+
+from gdsdeploy.host.explain import COMPAT, NVIDIA_FS, P2PDMA, path_of
+from gdsdeploy.host.explain import Path as Taken
+from gdsdeploy.host.explain.nvidia_fs import HOOKS
+from gdsdeploy.host.facts import Unknown, facts_from
+
+
+def taken(document: Document, mount: str = MOUNT) -> Taken:
+    facts = facts_from(document)
+    assert not isinstance(facts.storage.mounts, Unknown)
+    return path_of(facts, facts.storage.mounts[mount])
+
+
+def test_with_everything_in_place_it_is_nvidia_fs_but_not_proven() -> None:
+    found = taken(capable())
+    assert (found.path, found.causes, found.gpu, found.notes) == (NVIDIA_FS, (), False, ())
+
+
+def test_with_a_real_gpu_it_stays_so() -> None:
+    found = taken(with_gpu(capable()))
+    assert (found.path, found.causes, found.gpu, found.unseen) == (NVIDIA_FS, (), True, ())
+
+
+def test_the_bare_host_falls_back_for_all_reasons_in_order() -> None:
+    found = taken(with_libcufile(BARE))
+    assert found.path == COMPAT
+    assert [(cause.id, cause.what) for cause in found.causes] == [
+        ("nvidia.not-installed", "the nvidia module is not loaded: it is not installed"),
+        ("nvidia-fs.not-installed", "nvidia-fs is not loaded: it is not installed"),
+        ("nvme.no-hooks", "the loaded nvme has no hooks for nvidia-fs"),
+    ]
+
+
+def test_the_provisioned_host_lacks_the_hooks_alone() -> None:
+    found = taken(PROVISIONED)
+    assert (found.path, [cause.id for cause in found.causes]) == (COMPAT, ["nvme.no-hooks"])
+    assert found.causes[0].evidence == (
+        "/proc/kallsyms: no nvme_v1_register_nvfs_dma_ops, no nvme_v2_register_nvfs_dma_ops",
+    )
+
+
+def test_a_real_machine_without_udev() -> None:
+    found = taken(H100, "/")
+    assert (found.path, [cause.id for cause in found.causes]) == ("broken", ["udev.no-database"])
+    document = copy.deepcopy(H100)
+    file("/run/udev/data/b254:0", "E:ID_FS_USAGE=filesystem\n")(document)
+    found = taken(document, "/")
+    assert found.path == COMPAT
+    assert [cause.id for cause in found.causes] == ["ext4.not-ordered", "storage.no-nvme", "nvidia-fs.not-autoloaded"]
+    assert "has no journal" in found.causes[0].what
+
+
+def test_raid0_of_nvme_and_partitions_are_as_good_as_the_disk() -> None:
+    document = capable()
+    over("md0", md_level="raid0")(document)
+    file("/proc/fs/ext4/md0/options", "data=ordered\n")(document)
+    assert taken(document).path == NVIDIA_FS
+
+
+def test_a_partition_is_judged_by_its_disk() -> None:
+    assert [cause.what for cause in taken(capable(), "/").causes][-1] == "vda1 is no NVMe disk (virtio)"
+
+
+@pytest.mark.parametrize(("filesystem", "stack"), [("lustre", "lnet"), ("beegfs", "beegfs"), ("nfs", "rpcrdma")])
+def test_network_filesystems_need_hooks_of_their_own_stack(filesystem: str, stack: str) -> None:
+    document = capable()
+    both(mountinfo(" ext4 ", f" {filesystem} "), mountinfo("data=ordered", "proto=rdma"))(document)
+    assert taken(document).causes[0].what == f"the loaded {stack} has no hooks for nvidia-fs"
+    document["excerpts"]["/proc/kallsyms"]["lines"].append(f"0000000000000000 T {HOOKS[stack][0]}\t[{stack}]")
+    document["files"]["/proc/driver/nvidia-fs/modules"] += f"{stack}: 1\n"
+    assert taken(document).path == NVIDIA_FS
+
+
+def test_a_filesystem_with_a_path_of_its_own_is_not_judged() -> None:
+    document = capable()
+    mountinfo(" ext4 ", " wekafs ")(document)
+    found = taken(document)
+    assert isinstance(found.path, Unknown)
+    assert "wekafs has a path of its own" in found.path.reason
+
+
+def test_p2pdma_comes_before_nvidia_fs_where_it_is_asked_for() -> None:
+    document = capable()
+    p2pdma(document)
+    assert taken(document).path == P2PDMA
+    absent("files", "/sys/module/nvidia_fs/version")(document)
+    assert taken(document).path == P2PDMA
+
+
+def test_p2pdma_that_is_asked_for_in_vain_leaves_nvidia_fs() -> None:
+    document = capable()
+    config(properties={"use_pci_p2pdma": True})(document)
+    assert taken(document).path == NVIDIA_FS
+    hooks_gone(document)
+    found = taken(document)
+    assert found.path == COMPAT
+    assert [cause.id for cause in found.causes] == [
+        "kernel.no-p2pdma",
+        "kernel.no-p2pdma-symbol",
+        "cufile.no-p2pdma",
+        "driver.no-static-bar1",
+        "nvme.no-hooks",
+    ]
+
+
+def test_without_libcufile_no_path_is_known() -> None:
+    found = taken(BARE)
+    assert isinstance(found.path, Unknown)
+    assert "libcufile was not loaded" in found.path.reason
+
+
+def test_what_is_not_known_is_not_guessed() -> None:
+    document = capable()
+    del document["excerpts"]["/proc/kallsyms"]
+    found = taken(document)
+    assert isinstance(found.path, Unknown)
+    assert "/proc/kallsyms" in found.path.reason
+    # One known obstacle decides, whatever else is unknown.
+    absent("files", "/sys/module/nvidia_fs/version")(document)
+    assert taken(document).path == COMPAT
+
+
+def test_evidence_of_before_proves_no_direct_path_and_no_other_cause() -> None:
+    document = capable()
+    for section in ("inodes", "features", "opens", "acs", "environment"):
+        del document[section]
+    found = taken(document)
+    assert isinstance(found.path, Unknown)
+    assert found.causes == ()
+    hooks_gone(document)
+    found = taken(document)
+    assert (found.path, [cause.id for cause in found.causes]) == (COMPAT, ["nvme.no-hooks"])
