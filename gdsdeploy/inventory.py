@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gdsdeploy import mirrored
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Package, Target
@@ -171,6 +172,7 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
         "gds_reboot_ok": profile.reboot,
         "gds_remove_kernel_release": target.kernel.release,
     }
+    found |= mirrored.variables(fleet.mirror, target, sources.fleet_dir)
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
     found["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
     return found

@@ -16,6 +16,7 @@ from gdsdeploy.errors import GdsError, Interrupted
 #: Verb → what it does, in the order of use.
 VERBS = {
     "lock": "Resolve the fleet's pins into gdsdeploy.lock",
+    "mirror": "Write the lock's files to a folder as a signed repository of one's own",
     "plan": "Show what provision would change on each host, and why, without touching it",
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
     "validate": "Prove on each host what its stack is and which path its storage takes",

@@ -57,6 +57,15 @@ class Repository(_Model):
     signed_by: AbsolutePath | None = None
 
 
+class Mirror(_Model):
+    """A mirror that `gdsdeploy mirror` wrote, which the hosts use instead of the original repositories."""
+
+    #: As the hosts reach it.
+    uri: Annotated[str, StringConstraints(pattern=r"^(https?|file)://[^\s]+$")]
+    #: File on the controller that has its key, relative to the fleet file; the mirror's folder has it.
+    keyring: Annotated[str, StringConstraints(min_length=1)]
+
+
 class Driver(_Model):
     """The NVIDIA driver asked for."""
 
@@ -179,6 +188,7 @@ class Fleet(_Model):
 
     version: Literal[1]
     repositories: dict[Name, Repository] = Field(default_factory=dict)
+    mirror: Mirror | None = None
     ssh: Ssh = Ssh()
     profiles: dict[Name, Profile] = Field(min_length=1)
     builders: dict[Name, Host] = Field(default_factory=dict)

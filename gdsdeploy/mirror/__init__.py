@@ -1,0 +1,304 @@
+"""A signed repository of one's own with exactly the files of a lock, and what those need of the operating system."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.mirror import aptrepo, openpgp
+from gdsdeploy.mirror.aptrepo import Entry
+from gdsdeploy.mirror.closure import closure, key
+from gdsdeploy.mirrored import STACK, SYSTEM
+from gdsdeploy.model.lock import Index, Lock, Package, Target
+from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.repo import apt
+from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.fetch import Fetcher, NotThere
+from gdsdeploy.repo.packages import PackageList, Universe
+from gdsdeploy.repo.signature import verify
+
+#: The public key, for the fleet file's ``mirror.keyring``.
+KEYRING = "gdsdeploy-mirror.gpg"
+#: Unfinished downloads, on the file system of the mirror.
+_WORK = ".part"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to have: where it comes from, what it has to be, where it lies below the mirror."""
+
+    uri: str
+    sha256: str
+    size: int
+    place: str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What the mirror offers for one operating system."""
+
+    os: str
+    architecture: str
+    stack: int
+    system: int
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """A finished mirror."""
+
+    directory: Path
+    keyring: Path
+    fingerprint: str
+    suites: tuple[Suite, ...]
+    #: files and bytes that were downloaded now, and files that were there already
+    downloaded: int
+    bytes: int
+    present: int
+
+
+@dataclass(frozen=True)
+class _Content:
+    """One suite before it is written: component → entries, and the files behind them."""
+
+    suite: Suite
+    lists: dict[str, list[Entry]]
+    files: list[File]
+    date: datetime
+
+
+def mirror(
+    lock: Lock,
+    directory: Path,
+    fingerprint: str,
+    *,
+    indices: Fetcher,
+    files: Fetcher,
+    dependencies: bool = True,
+    keyrings: Sequence[Path] = (),
+    jobs: int = 4,
+    step: Callable[[str], AbstractContextManager[None]],
+    progress: Callable[[str], None],
+) -> Mirrored:
+    """Write a mirror of ``lock`` to ``directory``, signed with the user's secret key ``fingerprint``.
+
+    indices: fetches the original indices.  files: fetches packages, and keeps what is unfinished in :func:`work`, so
+    that finished ones are moved and not copied.
+    dependencies: carry also what the locked packages need of the operating system.
+    keyrings: to check the original indices with where this machine lacks the hosts' own keyring.
+    Run again, it downloads what is missing or damaged and signs what has changed.  Raises LockStale when a repository
+    no longer lists a locked file, RepositoryUntrusted, RepositoryUnusable, and GdsError for the key.
+    """
+    groups: dict[tuple[str, str], list[Target]] = {}
+    for target in lock.targets.values():
+        groups.setdefault((target.os, target.arch), []).append(target)
+    contents = []
+    for (name, arch), targets in sorted(groups.items()):
+        with step(f"Reading the repositories of {name} {arch}"):
+            contents.append(_content(name, arch, targets, indices, keyrings, dependencies=dependencies))
+    wanted = {file.place: file for content in contents for file in content.files}
+    downloaded, fetched = _download(list(wanted.values()), directory, files, jobs, progress)
+    keyring = directory / KEYRING
+    openpgp.export(fingerprint, keyring)
+    for content in contents:
+        lists = {component: aptrepo.packages(entries) for component, entries in content.lists.items()}
+        release = aptrepo.write_suite(directory, content.suite.os, content.suite.architecture, lists, content.date)
+        _sign(release, fingerprint, keyring)
+    return Mirrored(
+        directory,
+        keyring,
+        fingerprint,
+        tuple(content.suite for content in contents),
+        downloaded,
+        fetched,
+        len(wanted) - downloaded,
+    )
+
+
+def work(directory: Path) -> Path:
+    """Where a fetcher for this mirror keeps unfinished files; raises GdsError when it cannot be made."""
+    try:
+        (directory / _WORK).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GdsError(
+            f"{directory}: cannot be made: {error.strerror}", hint="Name a folder that you may write"
+        ) from None
+    return directory / _WORK
+
+
+def _content(
+    name: str, arch: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
+) -> _Content:
+    platform = stack_platform_for(name)
+    if platform.kind != "apt":
+        raise NoSolution(
+            f"{name} cannot be mirrored yet: this release writes apt repositories only",
+            hint="Make a lock of the apt profiles alone, or mirror that repository with its vendor's tools",
+        )
+    architecture = platform.architecture(arch)
+    indices = {(index.uri, index.suite): index for target in targets for index in target.indices}
+    lists, date = _read(indices.values(), architecture, fetcher, keyrings)
+    locked = {(p.repository, p.file): p for target in targets for p in target.packages}
+    stack = _locked(locked.values(), lists)
+    found: list[Candidate] = []
+    if dependencies:
+        found = _dependencies(stack, lists, platform, name)
+    uris = {index.repository: index.uri for index in indices.values()}
+    stanzas = {(c.repository, c.filename): text for each in lists for c, text in _stanzas(each, [*stack, *found])}
+    written: dict[str, list[Entry]] = {STACK: [], SYSTEM: []}
+    files = []
+    for component, candidates in ((STACK, stack), (SYSTEM, found)):
+        for c in candidates:
+            where = aptrepo.place(c.repository, c.filename)
+            written[component].append(Entry(c.package, c.version, stanzas[c.repository, c.filename], where))
+            files.append(File(f"{uris[c.repository].rstrip('/')}/{c.filename}", c.sha256, c.size, where))
+    return _Content(Suite(name, architecture, len(stack), len(found)), written, files, date)
+
+
+def _read(
+    indices: Iterable[Index], architecture: str, fetcher: Fetcher, keyrings: Sequence[Path]
+) -> tuple[list[PackageList], datetime]:
+    """The package lists of the lock's indices as they are now, and the newest date among them."""
+    lists: list[PackageList] = []
+    dates = []
+    for index in indices:
+        repository = apt.Repository(
+            name=index.repository,
+            uri=index.uri,
+            suites=(index.suite,),
+            components=index.components,
+            keyring=_keyring(index, keyrings),
+            fingerprints=(index.signed_by,),
+            host_keyring=index.host_keyring,
+        )
+        release = apt.release(fetcher, repository, index.suite, now=datetime.now(UTC))
+        dates.append(release.date)
+        components = index.components or ("",)
+        lists += [apt.package_list(fetcher, release, component, architecture) for component in components]
+    return lists, max(dates)
+
+
+def _keyring(index: Index, keyrings: Sequence[Path]) -> Path:
+    for path in (Path(index.host_keyring), *keyrings):
+        if path.is_file():
+            return path
+    raise RepositoryUnusable(
+        f"{index.host_keyring}: this machine has no such keyring to check repository {index.repository} with",
+        hint=f"Give the file that has the key {index.signed_by}: --keyring FILE",
+    )
+
+
+def _locked(packages: Iterable[Package], lists: Sequence[PackageList]) -> list[Candidate]:
+    """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
+    universe = Universe(lists)
+    found: list[Candidate] = []
+    gone: list[str] = []
+    for package in packages:
+        there = [c for c in universe.named(package.package) if c.sha256 == package.sha256]
+        # One version may be listed by two suites, and Universe has it once.
+        same = [c for each in lists for c in each.named(package.package) if c.sha256 == package.sha256]
+        if not there and not same:
+            gone.append(f"  - {package.package} {package.version} ({package.repository}, {package.suite})")
+        else:
+            found.append((there or same)[0])
+    if gone:
+        raise LockStale(
+            "\n".join(["the repositories no longer list these locked files:", *sorted(gone)]),
+            hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
+        )
+    return sorted({key(c): c for c in found}.values(), key=key)
+
+
+def _dependencies(
+    stack: Sequence[Candidate], lists: Sequence[PackageList], platform: StackPlatform, name: str
+) -> list[Candidate]:
+    found, lacking = closure(stack, Universe(lists), platform.order)
+    if lacking:
+        raise NoSolution(
+            "\n".join([f"{name}: the repositories lack what locked packages need:", *(f"  - {w}" for w in lacking)]),
+            hint="Add the operating system's own repositories to the profile, or mirror with --no-dependencies",
+        )
+    return found
+
+
+def _stanzas(each: PackageList, wanted: Sequence[Candidate]) -> Iterable[tuple[Candidate, str]]:
+    for c in wanted:
+        if (c.repository, c.suite, c.component) == (each.where.repository, each.where.suite, each.where.component):
+            yield c, each.stanza(c)
+
+
+def _download(
+    files: Sequence[File], directory: Path, fetcher: Fetcher, jobs: int, progress: Callable[[str], None]
+) -> tuple[int, int]:
+    """Have every file; returns the number and the bytes of those that were downloaded."""
+    stopped = threading.Event()
+    done: list[int] = []
+
+    def have(file: File) -> None:
+        target = directory / file.place
+        if stopped.is_set() or _is(target, file):
+            return
+        if target.exists():
+            progress(f"  {file.place}: not what it should be; fetched again")
+        try:
+            got = fetcher.file(file.uri, sha256=file.sha256, size=file.size)
+        except NotThere as error:
+            raise LockStale(
+                str(error), hint="Run `gdsdeploy lock` on the fleet file, and mirror the new lock"
+            ) from None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        got.chmod(0o644)
+        got.replace(target)
+        done.append(file.size)
+        progress(f"  {target.name} ({file.size / 1e6:.1f} MB; {len(done)})")
+
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        waiting: list[Future[None]] = [pool.submit(have, file) for file in files]
+        finished, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+        for future in finished:
+            future.result()
+    except OSError as error:
+        raise RepositoryUnusable(
+            f"{error.filename or directory}: cannot be written: {error.strerror}", hint="Make room there"
+        ) from error
+    finally:
+        # Also after Ctrl-C: what is under way ends, and is not begun anew.
+        stopped.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+    return len(done), sum(done)
+
+
+def _is(path: Path, file: File) -> bool:
+    """Whether the mirror has this very file, by its content."""
+    try:
+        if path.stat().st_size != file.size:
+            return False
+        with path.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
+    except OSError:
+        return False
+
+
+def _sign(release: Path, fingerprint: str, keyring: Path) -> None:
+    """Sign a Release file in both ways, unless what is there is a good signature of the same text."""
+    clear, detached = release.with_name("InRelease"), release.with_name("Release.gpg")
+    text = release.read_bytes()
+    try:
+        signed = verify(clear.read_bytes(), keyring=keyring, fingerprints=[fingerprint], name=str(clear))
+        if signed.text == text and detached.exists():
+            verify(
+                text, detached=detached.read_bytes(), keyring=keyring, fingerprints=[fingerprint], name=str(detached)
+            )
+            return
+    except (OSError, RepositoryUntrusted):
+        pass
+    openpgp.sign(fingerprint, release, detached, clear=False)
+    openpgp.sign(fingerprint, release, clear, clear=True)

@@ -1,0 +1,78 @@
+"""Signs with the user's own OpenPGP key, through gpg and its agent: the secret key is never seen here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gdsdeploy.errors import GdsError, ProgramFailed
+from gdsdeploy.run import run, which
+
+_GPG_HINT = "Install the package gnupg"
+_MAKE = 'gpg --quick-generate-key "Our mirror" ed25519 sign never'
+
+
+def signing_key(wanted: str | None) -> str:
+    """The full fingerprint of the user's secret key ``wanted``; raises GdsError that lists those there are."""
+    keys = secret_keys()
+    listed = "\n".join(f"  {fingerprint}  {name}" for fingerprint, name in keys.items()) or "  (none)"
+    if wanted is None:
+        raise GdsError(
+            f"a mirror is signed, and no key was named; your secret keys are:\n{listed}",
+            hint=f"Name one with --key FINGERPRINT, or make one for this: {_MAKE}",
+        )
+    fingerprint = re.sub(r"\s|^0x", "", wanted).upper()
+    if fingerprint not in keys:
+        raise GdsError(
+            f"--key {wanted}: there is no secret key with this fingerprint; there are:\n{listed}",
+            hint=f"Give all 40 digits of one of these, or make a key: {_MAKE}",
+        )
+    return fingerprint
+
+
+def secret_keys() -> dict[str, str]:
+    """Full fingerprint → user id of the primary secret keys in the user's keyring."""
+    argv = [which("gpg", hint=_GPG_HINT), "--batch", "--with-colons", "--list-secret-keys"]
+    found: dict[str, str] = {}
+    fingerprint, primary = "", False
+    for line in run(argv, doing="list your secret keys", timeout=60).stdout.splitlines():
+        fields = line.split(":")
+        if fields[0] in ("sec", "ssb"):
+            primary, fingerprint = fields[0] == "sec", ""
+        elif fields[0] == "fpr" and primary and not fingerprint:
+            fingerprint = fields[9]
+            found[fingerprint] = ""
+        elif fields[0] == "uid" and fingerprint and not found[fingerprint]:
+            found[fingerprint] = fields[9]
+    return found
+
+
+def export(fingerprint: str, path: Path) -> None:
+    """Write the public key to ``path``, as gpgv and apt read it."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--batch", "--output", part, "--export", fingerprint]
+    run(argv, doing=f"export the public key {fingerprint}", timeout=60)
+    part.chmod(0o644)
+    part.replace(path)
+
+
+def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool) -> None:
+    """Write a clear-signed copy of ``document``, or an armoured detached signature; gpg's agent asks for a passphrase.
+
+    Raises GdsError when the key cannot be used.
+    """
+    part = signature.with_name(f".{signature.name}.part")
+    part.unlink(missing_ok=True)
+    how = ["--clearsign"] if clear else ["--armor", "--detach-sign"]
+    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--local-user", fingerprint, "--digest-algo", "SHA256"]
+    try:
+        run([*argv, "--output", part, *how, document], doing=f"sign {document.name}")
+        part.chmod(0o644)
+        part.replace(signature)
+    except ProgramFailed as error:
+        raise GdsError(
+            error.message, hint='Try `gpg --clearsign` by hand; in a terminal, set GPG_TTY="$(tty)" for its questions'
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)
