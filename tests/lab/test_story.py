@@ -129,9 +129,17 @@ def test_nothing_else_can_move_the_driver(lab: Lab, provisioned: dict[str, Any])
     assert "no installation candidate" in refused.stdout + refused.stderr
 
 
-def test_a_second_provision_changes_nothing(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_one_look_at_each_host_tells_that_there_is_nothing_to_do(lab: Lab, provisioned: dict[str, Any]) -> None:
+    plan = json.loads(gdsdeploy("plan", lab.fleet_path, "--json").stdout)["hosts"]
+    assert {name: item["state"] for name, item in plan.items()} == dict.fromkeys(("build1", "gpu1"), "nothing to do")
+    again = gdsdeploy("provision", lab.fleet_path, "--json")
+    assert json.loads(again.stdout)["log"] is None, "Ansible was started"
+    assert "Nothing to change" in again.stderr
+
+
+def test_the_roles_change_nothing_a_second_time(lab: Lab, provisioned: dict[str, Any]) -> None:
     booted = boot_id(lab)
-    hosts = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)["hosts"]
+    hosts = json.loads(gdsdeploy("provision", lab.fleet_path, "--json", "--force-roles").stdout)["hosts"]
     assert {name: value["changed"] for name, value in hosts.items()} == {"build1": [], "gpu1": []}
     assert boot_id(lab) == booted
 
@@ -154,9 +162,19 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     assert "535" in findings["nvidia-fs.driver-tree"]["found"]
     assert findings["nvidia-fs.driver-tree"]["hint"]
 
-    hosts = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)["hosts"]
-    assert any("gds_modules" in change for change in hosts["gpu1"]["changed"])
+    host.ssh(["sudo", "rm", "/etc/modprobe.d/gdsdeploy.conf"])
+    plan = json.loads(gdsdeploy("plan", lab.fleet_path, "--json", status=32).stdout)["hosts"]
+    assert plan["build1"]["state"] == "nothing to do"
+    actions = [(action["role"], action["disruption"]) for action in plan["gpu1"]["actions"]]
+    assert actions == [("gds_driver", "none"), ("gds_modules", "none"), ("gds_reboot", "reboot")]
+    assert "/etc/modprobe.d/gdsdeploy.conf" in plan["gpu1"]["actions"][0]["what"]
+    assert "nvidia-fs.ko" in plan["gpu1"]["actions"][1]["found"]
+
+    run = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)
+    assert run["satisfied"] == ["build1"], "only the host that differs is converged"
+    assert any("gds_modules" in change for change in run["hosts"]["gpu1"]["changed"])
     validated(lab, status=0)
+    gdsdeploy("plan", lab.fleet_path)
 
 
 def test_remove_takes_back_what_provision_did(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
