@@ -70,7 +70,7 @@ def text(recording: Recording, name: str) -> str:
         "  libcufile {}{}, nvidia-fs {}{}".format(
             release or "of unknown release",
             " (by its rows)" if source == "rows" else "",
-            report.nvidia_fs or ("not loaded" if report.complete else "not named"),
+            report.nvidia_fs or _unnamed(report),
             "" if report.exit_status is None else ", exit status {}".format(report.exit_status),
         )
     )
@@ -78,6 +78,11 @@ def text(recording: Recording, name: str) -> str:
         lines += _rows(report)
     lines += ["  warning: {}".format(item) for item in _warnings(recording)]
     return "\n".join(lines)
+
+
+def _unnamed(report: Report) -> str:
+    forced = report.config.get("properties.force_compat_mode") == "true"
+    return "not loaded" if report.complete and not forced else "not named"
 
 
 def _rows(report: Report) -> List[str]:

@@ -53,6 +53,8 @@ STRAYS = re.compile(
     r"|Total GPUS supported|Total GPUs: \d|WARN: GDS is not guaranteed|Found ACS enabled for switch"
     r"|No GPU found in the system|IOMMU enabled on the system for DGX platform"
     r"|version check ok|driver open invoked|Inconsistent configured array sizes"
+    # One for each key, where cufile.json lacks the section that it belongs to.
+    r"|^cannot find json field: "
 )
 #: What betrays a line as a damaged row.
 SUSPECT = re.compile(
@@ -109,8 +111,4 @@ def rows_of(release: Tuple[int, ...], labels: Tuple[str, ...]) -> bool:
     if not all(label in labels for label in (*ALWAYS, RDMA_ROW)) or not any(label in labels for label in LUSTRE):
         return False
     known = release[:2]
-    # Without the header's release only rows that every release prints can be there: those that print more, name it.
-    return all(
-        label in labels if first <= known <= last else bool(known) or label not in labels
-        for label, (first, last) in SINCE.items()
-    )
+    return all(label in labels for label, (first, last) in SINCE.items() if first <= known <= last)

@@ -117,7 +117,8 @@ def _compat(report: Report) -> List[str]:
     found = []
     config = report.config
     if config.get("properties.force_compat_mode") == "true":
-        found.append("the configuration forces compat mode (properties.force_compat_mode)")
+        # Nothing else was looked at.
+        return ["the configuration forces compat mode (properties.force_compat_mode)"]
     if not any(gpu.gds for gpu in report.gpus):
         why = "; ".join("GPU {}: {}".format(gpu.index, gpu.reason) for gpu in report.gpus if gpu.reason)
         found.append("no GPU supports GDS" + (": " + why if why else ""))

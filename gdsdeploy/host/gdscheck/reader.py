@@ -209,8 +209,12 @@ def _report(reader: Reader, exit_status: Optional[int]) -> Report:
     rows = reader.tables["storage"]
     release = grammar.version(reader.header.get("release", ""))
     sound = not reader.damaged and grammar.rows_of(release, tuple(rows)) and _one_style(release, rows)
-    # The header names a loaded nvidia-fs in every release: a path through one that is not named is half a report.
-    sound = sound and bool(reader.header.get("nvfs") or not _through_nvidia_fs(rows))
+    # The header names the release and a loaded nvidia-fs, but for runs without nvidia-fs and for forced compat mode:
+    # a direct path without a name is half a report.
+    claims = any((grammar.offers(value) or (False,))[0] for value in rows.values())
+    sound = (
+        sound and (bool(release) or not claims) and (bool(reader.header.get("nvfs")) or not _through_nvidia_fs(rows))
+    )
     complete = sound and tuple(reader.headings) == grammar.HEADINGS and reader.ends == 1 and not reader.fatal
     # Rows that claim nothing can be believed once their section has ended.
     ended = sound and tuple(reader.headings[:3]) == grammar.HEADINGS[:3]

@@ -1,6 +1,7 @@
 """Which release of libcufile a report comes from, when it does not say so.
 
-Up to 1.11 the header names the release only while nvidia-fs is loaded.  What is printed otherwise grew from release to
+Up to 1.11 the header names the release only while nvidia-fs is loaded, and in no release while the configuration forces
+compat mode.  What is printed otherwise grew from release to
 release, so that its presence and absence bound it.  Seen in the output of 1.4.0, 1.9.1, 1.11.1, 1.13.1, 1.14.1, 1.15.1,
 1.16.1, 1.17.1, 1.18.1, 1.19.1 and 1.20.0; a change between two of these is taken to have come in any release between.
 """
@@ -86,8 +87,8 @@ def _bounds(report: Report) -> Tuple[Version, Version]:
                 low = max(low, after)
     if "storage" in report.sections:
         low, high = _by_words(report, low, high)
-    if "environment" in report.sections and not report.nvidia_fs_minimum:
-        # From 1.13 the header comes without nvidia-fs as well.
+    if not report.nvidia_fs_minimum and report.config.get("properties.force_compat_mode") == "false":
+        # From 1.13 the header comes without nvidia-fs as well, but for forced compat mode.
         high = min(high, (1, 12))
     return low, high
 
