@@ -97,7 +97,8 @@ def read(
 ) -> tuple[Universe, tuple[Index, ...]]:
     """Fetch and verify everything that ``repositories`` offer for ``architecture`` (rpm's name).
 
-    now: aware; the time that the indices' dates are held against.
+    now: aware; the time that the indices' dates are held against.  File lists are fetched when a package needs a file
+    that no primary list has, so that ``fetcher`` has to stay open for as long as the universe is asked.
     Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
     """
     moment = now or datetime.now(UTC)

@@ -6,9 +6,11 @@ of which it has a single version, so that a repository of a hundred packages tak
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,6 +169,28 @@ class RpmArchive:
         signature.unlink(missing_ok=True)
         if key is not None:
             signature.write_bytes(key.detached(self.repomd.read_bytes()))
+
+    def rewrite(self, kind: str, change: Callable[[bytes], bytes], key: Key) -> None:
+        """Change the text of a list (compressed with gzip) and sign an index that names the changed one."""
+        path = self.find(kind)
+        before = path.read_bytes()
+        text = change(gzip.decompress(before))
+        after = gzip.compress(text, mtime=0)
+        path.write_bytes(after)
+        index = self.repomd.read_text()
+        was = gzip.decompress(before)
+        for old, new in ((before, after), (was, text)):
+            index = index.replace(hashlib.sha256(old).hexdigest() + "</", hashlib.sha256(new).hexdigest() + "</")
+        index = index.replace(f"<size>{len(before)}<", f"<size>{len(after)}<")
+        self.repomd.write_text(index.replace(f"<open-size>{len(was)}<", f"<open-size>{len(text)}<"))
+        self.sign(key)
+
+    def reindex(self, old: str, new: str, key: Key) -> None:
+        """Change every ``old`` in repomd.xml and sign it."""
+        text = self.repomd.read_text()
+        assert old in text
+        self.repomd.write_text(text.replace(old, new))
+        self.sign(key)
 
     def find(self, kind: str) -> Path:
         """The file of one list, e.g. ``primary``."""

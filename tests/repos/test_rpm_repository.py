@@ -1,0 +1,285 @@
+"""Trust, from the pinned fingerprint to the package file: every link is broken once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.errors import RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.repo.candidate import Relation
+from gdsdeploy.repo.fetch import Fetcher
+from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.rpm import MAX_LIST, Repository, read
+from gdsdeploy.repo.rpmrich import relation
+from tests.repos.archive import Key
+from tests.repos.conftest import Rhel
+
+KMOD = "kmod-nvidia-open-dkms"
+
+
+def fetch(rhel: Rhel, key: Key | None = None, *, now: datetime | None = None) -> Universe:
+    """What the CUDA repository offers to somebody who pins ``key``."""
+    pinned = key or rhel.key
+    repository = Repository("cuda", f"{rhel.server.uri}/cuda", pinned.keyring, (pinned.fingerprint,), "/k")
+    with Fetcher(apt={}, sleep=lambda seconds: None) as fetcher:
+        return read(fetcher, [repository], "x86_64", now=now)[0]
+
+
+def flip(path: Path, at: int = -1) -> None:
+    """Change one byte."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_signed_repository_is_read(rhel: Rhel) -> None:
+    found = {c.version: c for c in fetch(rhel).named(KMOD)}["3:580.95.05-1.el9"]
+    assert (found.architecture, found.filename) == ("x86_64", f"{KMOD}-580.95.05-1.el9.x86_64.rpm")
+    assert (found.repository, found.suite, found.component, found.origin) == ("cuda", "", "", "nvidia")
+    assert relation("nvidia-kmod", "=", "3:580.95.05") in found.provides
+    assert (relation("nvidia-kmod-common", "=", "3:580.95.05"),) in found.depends
+    assert found.conflicts == (relation("kmod-nvidia-latest-dkms"),)
+    assert found.size == (rhel.cuda.root / found.filename).stat().st_size
+    common = fetch(rhel).named("nvidia-kmod-common")[0]
+    assert common.obsoletes == (relation("cuda-nvidia-kmod-common", "<=", "3:500"),)
+    assert (
+        relation("kernel-modules-core"),
+        Relation("kernel-core", order=common.obsoletes[0].order, negated=True),
+    ) in (common.depends)
+
+
+@pytest.mark.parametrize("compression", ["xz", "bz2"])
+def test_every_compression_is_read(compression: str, rhel: Rhel) -> None:
+    rhel.cuda.compression = compression
+    rhel.cuda.publish(rhel.key)
+    assert rhel.cuda.find("primary").suffix == f".{compression}"
+    assert fetch(rhel).with_streams({"nvidia-driver": "570-open"}).named(KMOD)
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_zstd_is_read_as_newer_repositories_have_it(sound: bool, rhel: Rhel) -> None:
+    """createrepo_c writes it by default since 1.0, which is newer than Debian 12's."""
+    path = rhel.cuda.find("primary")
+    plain = gzip.decompress(path.read_bytes())
+    packed = subprocess.run(["zstd", "-c"], input=plain, check=True, capture_output=True).stdout
+    packed = packed if sound else packed[:-9]
+    before = path.read_bytes()
+    for old, new in (
+        (path.name, path.with_suffix(".zst").name),
+        (hashlib.sha256(before).hexdigest() + "<", hashlib.sha256(packed).hexdigest() + "<"),
+        (f"<size>{len(before)}<", f"<size>{len(packed)}<"),
+    ):
+        rhel.cuda.reindex(old, new, rhel.key)
+    path.with_suffix(".zst").write_bytes(packed)
+    if sound:
+        assert fetch(rhel).named(KMOD)
+    else:
+        with pytest.raises(RepositoryUnusable, match=r"primary\.xml\.zst: cannot be decompressed"):
+            fetch(rhel)
+
+
+def test_an_unsigned_repository_is_refused(rhel: Rhel) -> None:
+    rhel.cuda.sign(None)
+    with pytest.raises(RepositoryUntrusted, match=r"cuda/repodata/repomd\.xml: it is not signed"):
+        fetch(rhel)
+
+
+def test_a_missing_repository_is_named(rhel: Rhel) -> None:
+    rhel.cuda.repomd.unlink()
+    with pytest.raises(RepositoryUnusable, match=r"cuda/repodata/repomd\.xml: there is no such file"):
+        fetch(rhel)
+
+
+def test_a_changed_byte_in_the_index_is_refused(rhel: Rhel) -> None:
+    flip(rhel.cuda.repomd)
+    with pytest.raises(RepositoryUntrusted, match=r"cuda/repodata/repomd\.xml.*\n.*changed after key"):
+        fetch(rhel)
+
+
+def test_a_signature_by_a_stranger_is_refused(rhel: Rhel, other_key: Key) -> None:
+    rhel.cuda.sign(other_key)
+    with pytest.raises(RepositoryUntrusted, match="not in the keyring"):
+        fetch(rhel)
+
+
+def test_a_key_of_the_keyring_that_is_not_pinned_is_refused(rhel: Rhel, other_key: Key, tmp_path: Path) -> None:
+    rhel.cuda.sign(other_key)
+    both = tmp_path / "both.gpg"
+    both.write_bytes(rhel.key.keyring.read_bytes() + other_key.keyring.read_bytes())
+    with pytest.raises(RepositoryUntrusted, match=f"{other_key.fingerprint}, which is not one of the pinned"):
+        fetch(rhel, Key(rhel.key.home, rhel.key.fingerprint, both))
+
+
+def test_an_expired_key_is_refused(rhel: Rhel, tmp_path: Path) -> None:
+    short = Key.generate(tmp_path / "short", "short", expires="seconds=3600", at=datetime.now(UTC) - timedelta(hours=3))
+    try:
+        rhel.cuda.sign(short)
+        with pytest.raises(RepositoryUntrusted, match="the key has expired"):
+            fetch(rhel, short)
+    finally:
+        short.forget()
+
+
+def test_an_index_from_the_future_is_refused(rhel: Rhel) -> None:
+    with pytest.raises(RepositoryUntrusted, match=r"repomd\.xml: this index is dated"):
+        fetch(rhel, now=datetime.now(UTC) - timedelta(days=1))
+
+
+@pytest.mark.parametrize("kind", ["primary", "modules"])
+def test_a_changed_byte_in_a_list_is_refused(kind: str, rhel: Rhel) -> None:
+    path = rhel.cuda.find(kind)
+    flip(path)
+    with pytest.raises(RepositoryUntrusted, match=rf"{re.escape(path.name)}: this is not the file that the signed"):
+        fetch(rhel)
+
+
+def test_a_longer_list_is_refused_without_reading_it_all(rhel: Rhel) -> None:
+    path = rhel.cuda.find("primary")
+    path.write_bytes(path.read_bytes() + b"\0" * 5_000_000)
+    with pytest.raises(RepositoryUntrusted, match=r"primary\.xml\.gz: longer than the"):
+        fetch(rhel)
+
+
+def test_a_list_that_is_gone_is_named(rhel: Rhel) -> None:
+    rhel.cuda.find("primary").unlink()
+    with pytest.raises(RepositoryUnusable, match=r"primary\.xml\.gz: the signed index names this list, but"):
+        fetch(rhel)
+
+
+def test_a_changed_byte_in_a_package_is_refused(rhel: Rhel, tmp_path: Path) -> None:
+    found = fetch(rhel).named(KMOD)[0]
+    uri = f"{rhel.server.uri}/cuda/{found.filename}"
+    with Fetcher(tmp_path / "packages", apt={}) as fetcher:
+        assert fetcher.file(uri, sha256=found.sha256, size=found.size).read_bytes().startswith(b"\xed\xab\xee\xdb")
+    flip(rhel.cuda.root / found.filename)
+    with (
+        Fetcher(tmp_path / "others", apt={}) as fetcher,
+        pytest.raises(RepositoryUntrusted, match=rf"{re.escape(found.filename)}: this is not the file"),
+    ):
+        fetcher.file(uri, sha256=found.sha256, size=found.size)
+
+
+def test_a_list_that_decompresses_to_more_than_it_may_is_refused(rhel: Rhel) -> None:
+    """The signature is good; a small file that fills the memory would still be read no further than the index says."""
+    text = rhel.cuda.repomd.read_text()
+    size = re.search(r"primary.*?<open-size>(\d+)<", text, re.DOTALL)
+    assert size
+    rhel.cuda.reindex(f"<open-size>{size[1]}<", "<open-size>1000<", rhel.key)
+    with pytest.raises(RepositoryUntrusted, match="it does not decompress to the 1000 bytes"):
+        fetch(rhel)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('<checksum type="sha256">', '<checksum type="sha">', "its checksum is a sha, not a sha256"),
+        ('href="repodata/', 'href="../', "it is not inside the repository"),
+        ('href="repodata/', 'href="http://elsewhere.example/', "it is not inside the repository"),
+        ("<size>", f"<size>{MAX_LIST}", "are not what a list can have"),
+        ('type="primary"', 'type="primarily"', "it lists no primary"),
+        ("</repomd>", "", "not well-formed XML"),
+    ],
+)
+def test_an_index_that_makes_no_sense_is_refused(old: str, new: str, words: str, rhel: Rhel) -> None:
+    rhel.cuda.reindex(old, new, rhel.key)
+    with pytest.raises((RepositoryUnusable, RepositoryUntrusted), match=rf"cuda/repodata/repomd\.xml.*{words}"):
+        fetch(rhel)
+
+
+LAUGHS = '<!DOCTYPE l [<!ENTITY a "ha">' + "".join(
+    f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("<repomd ", f"{LAUGHS}]>\n<repomd ", "it has a document type"),
+        ("<repomd ", '<!DOCTYPE l SYSTEM "file:///etc/passwd">\n<repomd ', "it has a document type"),
+        ('encoding="UTF-8"', 'encoding="cp037"', "written in cp037"),
+        ('<?xml version="1.0"', '\ufeff<?xml version="1.0"', "this is not XML"),
+    ],
+)
+def test_dangerous_xml_is_not_read_however_well_it_is_signed(old: str, new: str, words: str, rhel: Rhel) -> None:
+    rhel.cuda.reindex(old, new, rhel.key)
+    with pytest.raises(RepositoryUntrusted, match=rf"repomd\.xml: {words}"):
+        fetch(rhel)
+
+
+def test_a_document_type_in_a_list_is_not_read_either(rhel: Rhel) -> None:
+    rhel.cuda.rewrite("primary", lambda text: text.replace(b"<metadata ", b"<!DOCTYPE x []><metadata ", 1), rhel.key)
+    with pytest.raises(RepositoryUntrusted, match=r"primary\.xml\.gz: it has a document type"):
+        fetch(rhel)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'href="kmod-nvidia-open', b'href="../kmod-nvidia-open', "its file is not inside the repository"),
+        (b'<location href="kmod', b'<location xml:base="http://x.example" href="kmod', "its file is not inside"),
+        (b'<checksum type="sha256"', b'<checksum type="sha512"', "its checksum is a sha512, not a sha256"),
+        (b'flags="EQ"', b'flags="ALMOST"', "not a relation in \\w+: ALMOST"),
+        (b'ver="580.95.05"', b'ver="580-95:05"', "not an rpm version"),
+        (b"<size package=", b"<size packaged=", "invalid literal for int"),
+        (b"<rpm:entry name=\"dkms\"", b"<rpm:entry name=\"(dkms if\"", "not a boolean dependency|a name is missing"),
+    ],
+)  # fmt: skip
+def test_a_package_that_cannot_be_read_is_named(old: bytes, new: bytes, words: str, rhel: Rhel) -> None:
+    rhel.cuda.rewrite("primary", lambda text: text.replace(old, new), rhel.key)
+    with pytest.raises(RepositoryUnusable, match=rf"primary\.xml\.gz: package {KMOD}: .*({words})"):
+        fetch(rhel).named(KMOD)
+
+
+def test_a_list_with_fewer_packages_than_it_says_is_refused(rhel: Rhel) -> None:
+    rhel.cuda.rewrite("primary", lambda text: re.sub(rb'packages="\d+"', b'packages="1000"', text), rhel.key)
+    with pytest.raises(RepositoryUnusable, match="it says 1000 packages and has"):
+        fetch(rhel)
+
+
+def test_packages_of_other_architectures_are_not_offered(rhel: Rhel) -> None:
+    before = len(fetch(rhel).named("libnvidia-ml"))
+    name = b"<name>libnvidia-ml</name>\n  <arch>"
+    rhel.cuda.rewrite("primary", lambda text: text.replace(name + b"x86_64", name + b"i686", 2), rhel.key)
+    found = fetch(rhel).named("libnvidia-ml")
+    assert (len(found), {c.architecture for c in found}) == (before - 2, {"x86_64"})
+
+
+def test_a_file_is_found_in_the_primary_list_or_else_in_the_file_lists(rhel: Rhel) -> None:
+    repository = Repository("baseos", f"{rhel.server.uri}/baseos", rhel.key.keyring, (rhel.key.fingerprint,), "/k")
+    with Fetcher(apt={}, sleep=lambda seconds: None) as fetcher:
+        universe, _ = read(fetcher, [repository], "x86_64")
+        assert [c.package for c in universe.answering(relation("/usr/bin/sh"))] == ["bash"]
+        assert not any("filelists" in line for line in rhel.server.log)
+        assert [c.package for c in universe.answering(relation("/usr/share/ocl-icd/registry"))] == ["ocl-icd"]
+        assert any("filelists" in line for line in rhel.server.log)
+        assert not universe.answering(relation("/usr/share/ocl-icd/regist"))
+        assert not universe.answering(relation("usr/share/ocl-icd/registry"))
+
+
+def test_a_tampered_file_list_is_refused(rhel: Rhel) -> None:
+    flip(rhel.cuda.find("filelists"))
+    repository = Repository("cuda", f"{rhel.server.uri}/cuda", rhel.key.keyring, (rhel.key.fingerprint,), "/k")
+    with Fetcher(apt={}, sleep=lambda seconds: None) as fetcher:
+        universe, _ = read(fetcher, [repository], "x86_64")
+        with pytest.raises(RepositoryUntrusted, match=r"filelists\.xml\.gz: this is not the file"):
+            universe.answering(relation("/usr/share/nothing"))
+
+
+def test_capabilities_are_found_with_what_they_provide(rhel: Rhel) -> None:
+    universe = fetch(rhel)
+    found = {str(c) for c in universe.answering(relation("nvidia-kmod", "=", "3:580.95.05"))}
+    assert found == {f"{KMOD} 3:580.95.05-1.el9", "kmod-nvidia-latest-dkms 3:580.95.05-1.el9"}
+    assert universe.answering(relation("libcufile.so.0()(64bit)"))
+    assert not universe.answering(relation("nvidia-kmod", ">", "3:600"))
+
+
+def test_module_metadata_that_cannot_be_read_is_named(rhel: Rhel) -> None:
+    rhel.cuda.rewrite("modules", lambda text: text.replace(b"  name: ", b"  nome: "), rhel.key)
+    with pytest.raises(RepositoryUnusable, match=r"modules\.yaml\.gz: not module metadata"):
+        fetch(rhel)
