@@ -9,6 +9,7 @@ from ..facts.cufile import REJECTED, refusal
 from ..facts.environment import Variable
 from ..facts.storage import Mount
 from ..facts.unknown import test
+from ..gdscheck import Report
 from . import quote, reference
 from .blocks import stack
 from .cause import Cause, Condition, numbers
@@ -105,6 +106,14 @@ def _list(value: Any) -> List[Any]:
     return value if isinstance(value, list) else []
 
 
+def library(facts: HostFacts) -> Maybe[Optional[str]]:
+    """The release of libcufile: by the name of its file, else as it logs it; None where none is installed."""
+    logged = facts.gdscheck.logged
+    if isinstance(facts.cufile.library, Unknown) and isinstance(logged, Report) and logged.release:
+        return logged.release
+    return facts.cufile.library
+
+
 def asks_for_p2pdma(facts: HostFacts) -> Maybe[bool]:
     asked = facts.cufile.setting("properties", "use_pci_p2pdma", False)
     found = facts.environment.variables.get("CUFILE_USE_PCIP2PDMA")
@@ -120,8 +129,8 @@ def fallback(facts: HostFacts) -> Tuple[Maybe[bool], Optional[Cause]]:
             return value, None
     fix = "remove the causes before, or set properties.allow_compat_mode to true"
     variable = facts.environment.variables.get("CUFILE_ALLOW_COMPAT_MODE")
-    library = facts.cufile.library
-    reads = isinstance(library, str) and numbers(library) <= LAST_WITH_ALLOW_COMPAT
+    release = library(facts)
+    reads = isinstance(release, str) and numbers(release) <= LAST_WITH_ALLOW_COMPAT
     if variable is not None and variable.value == "false" and reads and forced is not True:
         return False, _by_variable("cufile.variable-no-compat", variable, "{} allows no compat mode", fix)
     if allowed is True or forced is True:

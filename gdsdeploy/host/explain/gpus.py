@@ -20,7 +20,6 @@ MIB = 1 << 20
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
 #: KiB of bounce buffers that libcufile maps through BAR1 where cufile.json says nothing.
 CACHE_KIB = 131072
-BAR1 = 1
 #: Bits of the control register of Access Control Services that send peers' requests up to the root (pci_regs.h).
 REDIRECTS = 0x04 | 0x08 | 0x20
 
@@ -82,16 +81,22 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
         evidence = quote.placed(PCI + "/" + gpu.address + "/resource", ["BARs of {} bytes".format(_sizes(gpu))])
         if not gpu.bars:
             yield Condition(Unknown("the BARs of the GPU {} are not shown".format(gpu.address)))
-        elif BAR1 not in gpu.bars:
+        elif bar1(gpu) is None:
             what = "the GPU {} has no BAR1, through which its memory is reached".format(gpu.address)
             fix = "enable Above 4G Decoding in the firmware; of a virtual machine, map the whole GPU"
             yield Condition(False, Cause("gpu.no-bar1", what, fix, evidence, reference.BAR1))
-        elif gpu.bars[BAR1] < needed:
+        elif (bar1(gpu) or 0) < needed:
             what = "BAR1 of the GPU {} has {} MiB, less than the {} MiB of bounce buffers in {}"
-            what = what.format(gpu.address, gpu.bars[BAR1] // MIB, needed // MIB, CUFILE)
+            what = what.format(gpu.address, (bar1(gpu) or 0) // MIB, needed // MIB, CUFILE)
             fix = "enable Resizable BAR in the firmware, or lower properties.max_device_cache_size_kb"
             cause = Cause("gpu.small-bar1", what, fix, evidence, reference.BAR1)
             yield Condition(Unknown(what), cause, suspect=True)
+
+
+def bar1(gpu: Function) -> Optional[int]:
+    """Bytes of what NVIDIA calls BAR1: the second that is there, because a 64-bit BAR takes two places."""
+    sizes = [gpu.bars[index] for index in sorted(gpu.bars)]
+    return sizes[1] if len(sizes) > 1 else None
 
 
 def _sizes(gpu: Function) -> str:

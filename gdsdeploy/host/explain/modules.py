@@ -26,8 +26,9 @@ class Subject:
     name: str
     words: str
     module: ModuleFacts
-    #: names of its DKMS packages and beginnings of those of its other packages
-    packages: Tuple[str, ...]
+    #: regular expressions for the names of it in DKMS, and of packages that bring it
+    in_dkms: str
+    packages: str
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,17 @@ class Reason:
 
 
 def driver(facts: HostFacts) -> Subject:
-    names = ("nvidia-current-open", "nvidia-current", "nvidia-open", "nvidia-kernel", "nvidia-driver", "nvidia")
-    return Subject("nvidia", "the nvidia module", facts.driver.module, names)
+    packages = r"(nvidia(?!-fs).*-dkms|kmod-nvidia.*|nvidia-dkms-.*)$"
+    return Subject("nvidia", "the nvidia module", facts.driver.module, r"nvidia(-current)?(-open)?", packages)
 
 
 def nvidia_fs(facts: HostFacts) -> Subject:
-    return Subject("nvidia-fs", "nvidia-fs", facts.nvidia_fs.module, ("nvidia-fs",))
+    return Subject("nvidia-fs", "nvidia-fs", facts.nvidia_fs.module, "nvidia-fs", r"nvidia-fs(-dkms)?$")
 
 
 def peermem(facts: HostFacts) -> Subject:
-    return Subject("nvidia-peermem", "nvidia-peermem", facts.peermem.module, ("nvidia-peermem",))
+    by = driver(facts)
+    return Subject("nvidia-peermem", "nvidia-peermem", facts.peermem.module, by.in_dkms, by.packages)
 
 
 def not_loaded(facts: HostFacts, subject: Subject) -> Cause:
@@ -96,14 +98,14 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     release = facts.kernel.release if isinstance(facts.kernel.release, str) else "the running kernel"
     build = "build it for this kernel: install its headers and run dkms autoinstall -k {}; or provision the host again"
     lines = facts.packages.dkms if isinstance(facts.packages.dkms, tuple) else ()
-    known = [line for line in lines if re.match(r"({})[/,]".format("|".join(subject.packages)), line)]
+    known = [line for line in lines if re.match("(?:{})[/,]".format(subject.in_dkms), line)]
     if known:
         built = [line for line in known if "installed" in line]
         what = "DKMS has it, but not built for " if not built else "DKMS has built it for other kernels, not for "
         return Reason("not-built", what + release, build.format(release), quote.placed("dkms", known), reference.DKMS)
     installed = facts.packages.installed
     names = sorted(installed) if isinstance(installed, dict) else []
-    have = [name for name in names if name.startswith(subject.packages) and re.search(r"dkms|kernel|nvidia-fs", name)]
+    have = [name for name in names if re.match(subject.packages, name)]
     evidence = quote.program(facts, "modprobe:" + subject.name)
     if have:
         what = "{} is installed, but there is no module of it for {}".format(have[0], release)

@@ -71,7 +71,19 @@ def direct(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
             yield Condition(test(item.transport, lambda name: name == "rdma"), cause)
             yield from hooks(facts, "nvme_rdma")
         elif item.kind == storage.MULTIPATH:
-            yield Condition(Unknown("{} is NVMe multipath: its paths were not judged".format(item.name)))
+            yield from _paths(facts, item)
+
+
+def _paths(facts: HostFacts, item: storage.Device) -> Iterator[Condition]:
+    """NVMe multipath: which driver its paths go through is not known, but some driver has to have hooks."""
+    names = HOOKS["nvme"] + HOOKS["nvme_rdma"]
+    what = "the loaded nvme has no hooks for nvidia-fs, and neither has nvme_rdma"
+    fix = "install both of MLNX_OFED or DOCA for this kernel, or switch multipath off: nvme_core.multipath=N"
+    cause = Cause("nvme.no-hooks", what, fix, quote.symbols(facts, names), reference.NVME)
+    judged = Unknown("{} is NVMe multipath: its paths were not judged".format(item.name))
+    symbols = facts.kernel.symbols
+    none = not isinstance(symbols, Unknown) and not any(name in symbols for name in names)
+    yield Condition(False if none else judged, cause)
 
 
 def module(facts: HostFacts) -> Iterator[Condition]:

@@ -10,7 +10,7 @@ from ..facts.gpu import OPEN
 from ..facts.pci import Function, find
 from ..facts.storage import Device, Mount
 from ..facts.unknown import test
-from . import gpus, quote, reference
+from . import config, gpus, quote, reference
 from .blocks import stack
 from .cause import Cause, Condition, numbers
 
@@ -60,7 +60,7 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     what = "this kernel shows no pci_p2pdma_add_resource"
     cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
     yield Condition(test(facts.kernel.symbols, lambda symbols: "pci_p2pdma_add_resource" in symbols), cause)
-    library = facts.cufile.library
+    library = config.library(facts)
     what = "libcufile {} is older than 1.13, the first with this mode".format(library)
     cause = Cause("cufile.no-p2pdma", what, "install a newer libcufile", ("libcufile: {}".format(library),))
     yield Condition(test(library, lambda version: numbers(version or "0") >= LIBRARY), cause)
@@ -91,7 +91,7 @@ def _gpus(facts: HostFacts) -> Iterator[Condition]:
         named = test(model, lambda text: GPUS.search(text) is not None)
         yield Condition(Unknown(what) if named is False else named, cause, suspect=True)
     for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
-        size = gpu.bars.get(gpus.BAR1, 0)
+        size = gpus.bar1(gpu) or 0
         if 0 < size < STATIC_BYTES:
             what = "BAR1 of the GPU {} has {} MiB, too small for all of its memory".format(gpu.address, size >> 20)
             evidence = ("{}: BAR1 of {} bytes".format(gpu.address, size),)
