@@ -69,7 +69,12 @@ def library(version: str) -> Library:
 
 
 def _debian(version: str, work: Path) -> Path:
-    os_name = SOURCES[version]
+    found = debian_package("libcufile0", version, SOURCES[version], work)
+    return next(found.glob("usr/lib/*/libcufile.so.0")).resolve()
+
+
+def debian_package(name: str, version: str, os_name: str, work: Path) -> Path:
+    """A package of Debian's archive whose version begins so, unpacked into ``work``."""
     fleet = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": os_name}}, "hosts": {"gpu1": "gds"}})
     platform = stack_platform_for(os_name)
     (archive,) = [r for r in settings.repositories(fleet, "gds", platform) if r.name == "debian"]
@@ -78,13 +83,13 @@ def _debian(version: str, work: Path) -> Path:
         for suite in archive.suites:
             release = apt.release(fetcher, archive, suite, now=datetime.now(UTC))
             offered = apt.package_list(fetcher, release, "non-free", "amd64")
-            for candidate in offered.named("libcufile0"):
+            for candidate in offered.named(name):
                 if candidate.version.startswith(version + "~"):
                     uri = f"{archive.uri.rstrip('/')}/{candidate.filename}"
                     package = fetcher.file(uri, sha256=candidate.sha256, size=candidate.size)
                     subprocess.run(["dpkg-deb", "-x", package, work], check=True)
-                    return next(work.glob("usr/lib/*/libcufile.so.0")).resolve()
-    raise LookupError(f"Debian's archive has no libcufile {version} for {os_name}")
+                    return work
+    raise LookupError(f"Debian's archive has no {name} {version} for {os_name}")
 
 
 def _wheel(version: str, work: Path) -> Path:

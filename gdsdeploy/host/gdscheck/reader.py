@@ -18,6 +18,8 @@ from .report import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, Gpu, Report, Row
 LINE_LIMIT = 2000
 #: Lines that are kept of each kind that is no row.
 KEPT = 200
+#: Releases up to 1.8 print so of models that they do not know.
+NO_WORD = "its row does not say that it supports GDS"
 #: The newest nvidia-fs that the proprietary driver takes, as gdscheck says it.
 _PROPRIETARY = re.compile(r"Supported only on \(nvidia-fs version <= ([0-9.]+)\)")
 
@@ -152,6 +154,7 @@ class Reader:
                 good.group("mode") == "supports GDS",
                 int(good.group("mib")),
                 good.group("iommu"),
+                "" if good.group("mode") else NO_WORD,
                 bar=int(good.group("bar")),
             )
         elif bad:

@@ -1,0 +1,106 @@
+"""Debian's real gdscheck programs, fetched when a test asks, and run as on a host with a GPU.
+
+What gdscheck prints comes from libcufile, so one gdscheck shows the output of every release.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdsdeploy import folders, run
+from gdsdeploy.cufile import ask, standin
+from gdsdeploy.cufile import library as asking
+from tests.cufile import libraries
+
+#: Debian release → version of its gds-tools, which is that of its libcufile.
+VERSIONS = {"debian-12": "1.4.0.31", "debian-13": "1.9.1.3"}
+GPU = "0000:00:06.0"
+_BARS = {0: (0xA0000000, 0xA0FFFFFF), 1: (0x2000000000, 0x3FFFFFFFFF), 3: (0x4000000000, 0x4001FFFFFF)}
+#: The stand-in GPU in sysfs, with a BAR1 of 128 GiB.
+SYSFS = {
+    f"bus/pci/devices/{GPU}/resource": "".join(
+        "0x{:016x} 0x{:016x} 0x{:016x}\n".format(*_BARS.get(bar, (0, 0)), 0x14220C if bar in _BARS else 0)
+        for bar in range(13)
+    ),
+    f"bus/pci/devices/{GPU}/numa_node": "0\n",
+}
+IOMMU = {**SYSFS, f"bus/pci/devices/{GPU}/iommu/name": ""}
+#: nvme and nvme_rdma have hooks, and have registered with nvidia-fs.
+HOOKS = {"driver/nvidia-fs/modules": "nvme: 2.28\nnvme_rdma: 2.28\n"}
+NO_NVIDIA_FS = {f"driver/nvidia-fs/{name}": None for name in ("version", "devcount", "modules")}
+PROPRIETARY = {
+    "driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release Build\n",
+}
+SECTIONS = (
+    '{"properties": {}, "fs": {"generic": {}}, "profile": {}, "miscellaneous": {}, "execution": {}, "denylist": {}}'
+)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What it printed, both streams together, and its exit status."""
+
+    text: str
+    status: int
+
+
+@functools.cache
+def program(os_name: str) -> Path:
+    """The gdscheck of a Debian release, in the user's cache."""
+    folder = folders.cache() / "cufile" / "gdscheck" / VERSIONS[os_name]
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
+            work = Path(unfinished)
+            found = libraries.debian_package("gds-tools", VERSIONS[os_name], os_name, work)
+            ready = work / "ready"
+            ready.mkdir()
+            (found / "usr/libexec/gds/tools/gdscheck").rename(ready / "gdscheck")
+            try:
+                ready.rename(folder)
+            except OSError:
+                # Another run was faster.
+                if not folder.is_dir():
+                    raise
+    return folder / "gdscheck"
+
+
+def gdscheck(
+    os_name: str,
+    version: str,
+    *,
+    config: str = SECTIONS,
+    proc: Mapping[str, str | None] | None = None,
+    sys_files: Mapping[str, str] | None = None,
+    libcuda: bool = True,
+) -> Printed:
+    """Run the gdscheck of a Debian release on this version of libcufile."""
+    library = libraries.library(version).path
+    request = {
+        "ask": ask.__file__,
+        "libcuda": str(standin.libcuda(library)) if libcuda else None,
+        "libcufile": str(library),
+        "config": config,
+        "proc": proc or {},
+        "sys": sys_files or {},
+        "argv": [str(program(os_name)), "-p"],
+    }
+    with tempfile.TemporaryDirectory(prefix="gdscheck-live-") as folder:
+        done = subprocess.run(
+            [run.which("unshare"), *asking._namespace(), sys.executable, "-I", Path(__file__).with_name("inside.py")],
+            input=json.dumps(request),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            timeout=60,
+            check=False,
+        )
+    return Printed(done.stdout, done.returncode)

@@ -1,0 +1,46 @@
+"""Run one program as on a host with a GPU: in a mount namespace of its own, started by gdschecks.py.
+
+Standard input is a JSON object: ``ask`` (path of gdsdeploy/cufile/ask.py, whose overlays are used), ``libcuda`` and
+``libcufile`` (paths, the first may be null), ``config`` (text of /etc/cufile.json), ``proc`` and ``sys`` (path below
+either → content, null: not there), ``argv``.  Standard library only; it becomes the program at its end.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    wanted = json.load(sys.stdin)
+    spec = importlib.util.spec_from_file_location("ask", wanted["ask"])
+    assert spec is not None
+    assert spec.loader is not None
+    ask = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(ask)
+    work = Path.cwd()
+    ask._mount("gdsdeploy", work, "tmpfs", 0)
+    os.chdir(work)
+    ask._show(work, standin=True)
+    for name, content in wanted["proc"].items():
+        path = Path("/proc") / name
+        if content is None:
+            path.unlink()
+        else:
+            path.write_text(content)
+    if wanted["sys"]:
+        ask._overlay(Path("/sys"), work / "sys", wanted["sys"])
+    Path("cufile.json").write_text(wanted["config"])
+    libraries = work / "lib"
+    libraries.mkdir()
+    for name, found in (("libcuda.so.1", wanted["libcuda"]), ("libcufile.so.0", wanted["libcufile"])):
+        if found:
+            (libraries / name).symlink_to(found)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("CUFILE_")}
+    os.execve(wanted["argv"][0], wanted["argv"], {**environment, "LD_LIBRARY_PATH": str(libraries)})
+
+
+main()
