@@ -52,7 +52,7 @@ def plan_fleet(
     """
     fleet_dir = fleet_path.resolve().parent
     rendered = variables(inventory(fleet, lock, sources(fleet, lock, fleet_dir)))
-    asked = {name: _Machine(fleet, lock, name, *rendered[name]) for name in names}
+    asked = {name: Machine(fleet, lock, name, *rendered[name]) for name in names}
     found: dict[str, HostPlan | GdsError] = {}
     seconds: dict[str, float] = {}
     for answer in transport.fan_out(
@@ -96,7 +96,7 @@ def variables(rendered: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any
     }
 
 
-class _Machine:
+class Machine:
     """One machine: what its roles would do, what has to be asked for that, and what the answer means."""
 
     def __init__(self, fleet: Fleet, lock: Lock, name: str, group: str, values: dict[str, Any]) -> None:
@@ -136,11 +136,11 @@ class _Machine:
         if answer.error is not None or answer.document is None:
             return answer.error or HostUnreachable(f"{answer.host}: no answer")
         facts = managed_facts(answer.document)
-        files, undecided = self._expected(facts)
+        files, undecided = self.expected(facts)
         wanted = Wanted(self._variables, tuple(files), tuple(undecided), self._archive)
         return plan(self._name, wanted, facts, self._order)
 
-    def _expected(self, facts: ManagedFacts) -> tuple[list[Managed], list[str]]:
+    def expected(self, facts: ManagedFacts) -> tuple[list[Managed], list[str]]:
         """What the file tasks leave behind, given the machine's answers; and the tasks that could not be judged."""
         told, failed = dict(self._told), {}
         for name in self.survey.commands:
