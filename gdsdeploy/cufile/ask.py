@@ -57,16 +57,18 @@ class _Result(ctypes.Structure):
 
 
 def main() -> int:
-    """Read ``{library, standin, timeout, jobs, level, documents}`` and write an answer for each document.
+    """Read ``{library, standin, timeout, jobs, level, folders, documents}`` and write an answer for each document.
 
     library: path of libcufile; standin: path of the stand-in libcuda, or null for the machine's own; timeout: seconds
-    for one document; jobs: children at a time; level: what the library logs; documents: base64 of each text.
+    for one document; jobs: children at a time; level: what the library logs; folders: paths that exist as folders;
+    documents: base64 of each text.
     """
     request = json.load(sys.stdin)
     work = Path.cwd()
     _mount("gdsdeploy", work, "tmpfs", 0)
     os.chdir(work)
     _show(work, standin=request["standin"] is not None)
+    _have(work, [Path(name) for name in request["folders"]])
     library = _load(request["library"], request["standin"])
     pending = [(number, base64.b64decode(text)) for number, text in enumerate(request["documents"])]
     _ask_all(library, pending[::-1], request, work)
@@ -80,6 +82,32 @@ def _show(work: Path, *, standin: bool) -> None:
         _overlay(Path("/dev"), work / "dev", _DEV)
     _overlay(Path("/etc"), work / "etc", {})
     Path("/etc/cufile.json").symlink_to("/proc/self/cwd/cufile.json")
+
+
+def _have(work: Path, folders: list[Path]) -> None:
+    """Let each of ``folders`` exist here, without a trace on the machine."""
+    if any(not Path(*path.parts[:2]).exists() for path in folders):
+        _new_root(work / "root")
+    for number, path in enumerate(folders):
+        parent = next(item for item in path.parents if item.exists())
+        if not path.exists() and parent != Path("/"):
+            _overlay(parent, work / f"parent{number}", {})
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def _new_root(root: Path) -> None:
+    """Begin anew with a root that can be written to, and has all that the old one has."""
+    root.mkdir()
+    _mount("gdsdeploy", root, "tmpfs", 0)
+    for entry in Path("/").iterdir():
+        if entry.is_symlink():
+            (root / entry.name).symlink_to(entry.readlink())
+        elif entry.is_dir():
+            (root / entry.name).mkdir()
+            _mount(entry, root / entry.name, None, _MS_BIND | _MS_REC)
+    here = Path.cwd()
+    os.chroot(root)
+    os.chdir(here)
 
 
 def _overlay(folder: Path, kept: Path, added: dict[str, str]) -> None:

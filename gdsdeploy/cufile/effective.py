@@ -73,13 +73,15 @@ class Effective:
         )
 
 
-def effective(library: Library, files: Mapping[str, bytes], *, timeout: float = TIMEOUT) -> Iterator[Effective]:
+def effective(
+    library: Library, files: Mapping[str, bytes], *, timeout: float = TIMEOUT, folders: Sequence[str] = ()
+) -> Iterator[Effective]:
     """Ask ``library`` about each of ``files`` (name → content), in their order.
 
     The defaults are the library's own: those that it works with under an empty configuration.
     Raises what Library.ask_all raises.
     """
-    answers = library.ask_all([b"{}", *files.values()], timeout=timeout)
+    answers = library.ask_all([b"{}", *files.values()], timeout=timeout, folders=folders)
     empty = next(answers)
     version = library.version_in(empty)
     for (name, content), answer in zip(files.items(), answers, strict=True):

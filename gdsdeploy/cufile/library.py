@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -94,9 +94,9 @@ class Library:
             raise LibraryUnusable(f"{self.path} does not say which release of libcufile it is: {words}")
         return found[1]
 
-    def ask(self, document: str | bytes, *, timeout: float = TIMEOUT) -> Answer:
+    def ask(self, document: str | bytes, *, timeout: float = TIMEOUT, folders: Sequence[str] = ()) -> Answer:
         """One document; see ``ask_all``."""
-        return next(self.ask_all([document], timeout=timeout))
+        return next(self.ask_all([document], timeout=timeout, folders=folders))
 
     def ask_all(
         self,
@@ -105,33 +105,35 @@ class Library:
         timeout: float = TIMEOUT,
         jobs: int | None = None,
         level: str = "INFO",
+        folders: Sequence[str] = (),
     ) -> Iterator[Answer]:
         """The answer to each document (its whole text), in their order.
 
-        timeout: seconds for one document; jobs: children at a time (default: one for each CPU); level: of the log.
+        timeout: seconds for one document; jobs: children at a time (default: one for each CPU); level: of the log;
+        folders: paths that exist as folders, although this machine may not have them.
         Raises LibraryUnusable when the library cannot be loaded or this machine gives us no mount namespace,
         MissingProgram when a stand-in libcuda is needed and there is no compiler.
         """
         todo = iter(documents)
         jobs = jobs or len(os.sched_getaffinity(0))
         while batch := [text.encode() if isinstance(text, str) else text for text in islice(todo, _BATCH)]:
-            yield from self._batch(batch, timeout, jobs, level)
+            request = {"timeout": timeout, "jobs": jobs, "level": level, "folders": list(folders)}
+            yield from self._batch(batch, request)
 
-    def _batch(self, documents: list[bytes], timeout: float, jobs: int, level: str) -> list[Answer]:
+    def _batch(self, documents: list[bytes], request: dict[str, Any]) -> list[Answer]:
         path = self.path.resolve()
         if not path.is_file():
             raise LibraryUnusable(f"{self.path}: there is no such library", hint=_hint(self.path))
         ours = standin.libcuda(path) if self._stands_in else None
-        request = {
+        request |= {
             "library": str(path),
             "standin": str(ours) if ours else None,
-            "timeout": timeout,
-            "jobs": jobs,
-            "level": level,
             "documents": [base64.b64encode(text).decode() for text in documents],
         }
         with tempfile.TemporaryDirectory(prefix="gdsdeploy-cufile-") as folder:
-            output = _start(request, Path(folder), limit=60 + timeout * (1 + len(documents) / jobs))
+            output = _start(
+                request, Path(folder), limit=60 + request["timeout"] * (1 + len(documents) / request["jobs"])
+            )
         rows = sorted((json.loads(line) for line in output.splitlines()), key=lambda row: int(row["number"]))
         if len(rows) != len(documents):
             raise LibraryUnusable(f"{self.path}: {len(documents)} questions, but {len(rows)} answers")

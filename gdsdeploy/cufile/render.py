@@ -1,6 +1,7 @@
-"""A profile's cufile.json: the mode's switches, a compat policy, sizes that agree, and the fleet's own words over them.
+"""A profile's cufile.json: the mode's switches, a compat policy, sizes that agree, what is fitted to one host (fit.py),
+and the fleet's own words over them all.
 
-Pure: the same profile and library version give the same text.
+Pure: the same profile, library version and facts give the same text.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from gdsdeploy import resources
-from gdsdeploy.cufile.model import OLDEST, Key, Release, check, get, keys, known_keys, release_of
+from gdsdeploy.cufile.fit import fit
+from gdsdeploy.cufile.model import OLDEST, Document, Key, Release, check, get, keys, known_keys, release_of
 from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.host.facts import HostFacts
+from gdsdeploy.host.facts.effective import given_keys
 from gdsdeploy.model.fleet import Profile
 
 #: Where the library looks first.
@@ -27,20 +32,93 @@ _ALLOW_COMPAT = "properties.allow_compat_mode"
 _LARGEST = "properties.max_direct_io_size_kb"
 _BUFFER = "properties.per_buffer_cache_size_kb"
 
+Variant = Literal["host", "container", "user"]
+
 _PEER_TYPE = {"peermem": "nvidia_peermem", "dmabuf": "dmabuf"}
 
 
-def render(name: str, profile: Profile, libcufile: str) -> str:
-    """The text of /etc/cufile.json for the profile ``name`` under that version of libcufile.
+@dataclass(frozen=True)
+class Rendered:
+    """A configuration: its text, what it says, and what the user should know about the host that it is for."""
 
-    Raises FleetInvalid with every problem, each with the profile and the key.
+    text: str
+    document: Mapping[str, Any]
+    #: dotted key → where its value is from
+    sources: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host that a file is fitted to."""
+
+    name: str
+    facts: HostFacts
+
+
+def render(name: str, profile: Profile, libcufile: str, host: Host | None = None) -> str:
+    """The text of /etc/cufile.json for the profile ``name`` under that version of libcufile; see ``rendered``."""
+    return rendered(name, profile, libcufile, host).text
+
+
+def rendered(
+    name: str, profile: Profile, libcufile: str, host: Host | None = None, *, variant: Variant = "host"
+) -> Rendered:
+    """The file of the profile ``name`` under that version of libcufile.
+
+    host: needed where ``profile.fit`` asks for what a host is, and else not looked at.
+    variant: ``container`` and ``user`` are for CUFILE_ENV_PATH_JSON, which lays a file over /etc/cufile.json.
+    Raises FleetInvalid with every problem, each with the profile and the key, and HostUnfit where the host does not say
+    what has to be known about it.
     """
-    intended = document(name, profile, libcufile)
-    return _template().render(entries=_entries(intended, "", keys(release_of(libcufile))))
+    release = _release(name, libcufile)
+    values = _defaults(profile, libcufile, release)
+    notes: tuple[str, ...] = ()
+    sources = {key: source for key, (_, source) in values.items()}
+    below = {key: value for key, (value, _) in values.items()}
+    if profile.fit is not None:
+        if host is None:
+            raise FleetInvalid(
+                f"profiles.{name}.fit: this file is fitted to each host, so it has to be known for which one it is"
+            )
+        fitted = fit(profile, host.facts, host.name, release)
+        below, sources, notes = {**below, **fitted.values}, {**sources, **fitted.sources}, fitted.notes
+    result = _overlaid(_nested(below), profile.cufile)
+    sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}
+    if variant == "container" and get(profile.cufile, "logging.dir") is None:
+        result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108
+    _refuse(name, profile, libcufile, release, result)
+    entries = _entries(result, "", keys(release), sources)
+    text = _template().render(entries=entries, usage=usage(profile, variant))
+    return Rendered(text, result, sources, notes)
 
 
 def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
-    """The same as a mapping; raises FleetInvalid."""
+    """The same as a mapping, for a profile that is not fitted to hosts; raises FleetInvalid."""
+    return dict(rendered(name, profile, libcufile).document)
+
+
+def usage(profile: Profile, variant: Variant) -> list[str]:
+    """How a program is given this file: the comment at its head."""
+    if variant == "host":
+        return []
+    lines = ["libcufile reads /etc/cufile.json first, and lays the file of this variable over it, key by key:"]
+    if variant == "user":
+        return [*lines, "    export CUFILE_ENV_PATH_JSON=$HOME/.config/cufile.json"]
+    options = ["--volume ./cufile.json:/etc/gdsdeploy/cufile.json:ro"]
+    options += ["--env CUFILE_ENV_PATH_JSON=/etc/gdsdeploy/cufile.json", "--gpus all"]
+    if profile.mode == "nvidia-fs":
+        # The module and its devices are the host's; a container sees /proc/driver/nvidia-fs by itself.
+        options += [f"--device /dev/nvidia-fs{number}" for number in range(16)]
+    if profile.rdma != "none":
+        options += ["--device /dev/infiniband", "--ulimit memlock=-1"]
+    # Without udev's database cuFileHandleRegister fails with 5027.
+    options.append("--volume /run/udev:/run/udev:ro")
+    options += [f"--volume {mount.mount}:{mount.mount}" for mount in profile.storage]
+    return [*lines, *(f"    {option}" for option in options)]
+
+
+def _release(name: str, libcufile: str) -> Release:
     release = release_of(libcufile)
     if release < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -48,14 +126,16 @@ def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
             f"profiles.{name}.libcufile: {libcufile} is older than {oldest}, the oldest release whose keys are known",
             hint="Pin a newer libcufile and run `gdsdeploy lock`",
         )
+    return release
+
+
+def _refuse(name: str, profile: Profile, libcufile: str, release: Release, result: Document) -> None:
     problems = _against_mode(profile, libcufile, release)
-    result = _overlaid(_defaults(profile, release), profile.cufile)
     problems += [(f"cufile.{item.key}".rstrip("."), item.message) for item in check(result, release)]
     if problems:
         lines = [f"profiles.{name}.{key}: {message}" for key, message in problems]
         hint = f"The lock has libcufile {libcufile} for this profile; the keys and limits are those of that release"
         raise FleetInvalid("\n".join(lines), hint=hint)
-    return result
 
 
 def log_dir(profile: Profile) -> str:
@@ -63,32 +143,48 @@ def log_dir(profile: Profile) -> str:
     return str(get(profile.cufile, "logging.dir") or LOG_DIR)
 
 
-def _defaults(profile: Profile, release: Release) -> dict[str, Any]:
-    """What is written where the fleet says nothing."""
+def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, tuple[Any, str]]:
+    """What is written where the fleet says nothing, and where it is from."""
     known = keys(release)
-    direct = [mount for mount in profile.storage if mount.path != "compat"]
-    everything_direct = bool(profile.storage) and len(direct) == len(profile.storage)
     largest = get(profile.cufile, _LARGEST) or known[_LARGEST].default_for(release)
     buffer = known[_BUFFER].default_for(release)
     if isinstance(largest, int) and largest >= 64:
         # From 1.13 on a buffer larger than a request is fatal, and the library's own default is one.
         buffer = min(buffer, largest)
-    values: dict[str, Any] = {
-        "logging.dir": log_dir(profile),
-        "logging.level": "ERROR",
-        _ALLOW_COMPAT: profile.mode == "compat" or not everything_direct,
-        "properties.force_compat_mode": profile.mode == "compat",
-        _LARGEST: largest,
-        _BUFFER: buffer,
+    own, mode = f"the default of libcufile {libcufile}", f"the mode {profile.mode}"
+    values: dict[str, tuple[Any, str]] = {
+        "logging.dir": (log_dir(profile), "gdsdeploy's own folder"),
+        "logging.level": ("ERROR", own),
+        _ALLOW_COMPAT: _compat(profile),
+        "properties.force_compat_mode": (profile.mode == "compat", mode),
+        _LARGEST: (largest, own),
+        _BUFFER: (buffer, own),
     }
     if _P2PDMA in known:
-        values[_P2PDMA] = profile.mode == "p2pdma"
+        values[_P2PDMA] = (profile.mode == "p2pdma", mode)
     if profile.rdma != "none":
-        values["properties.rdma_peer_type"] = _PEER_TYPE[profile.rdma]
+        values["properties.rdma_peer_type"] = (_PEER_TYPE[profile.rdma], f"rdma: {profile.rdma}")
+    return values
+
+
+def _compat(profile: Profile) -> tuple[bool, str]:
+    """Only where every mount asks for a direct path may the bounce buffer be forbidden."""
+    if profile.mode == "compat":
+        return True, "the mode compat"
+    content = [mount.mount for mount in profile.storage if mount.path == "compat"]
+    if content or not profile.storage:
+        return True, f"compat is good enough for {', '.join(content)}" if content else "the fleet file lists no mount"
+    return False, "every mount of the fleet file asks for a direct path"
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
-        section, last = key.split(".")
-        result.setdefault(section, {})[last] = value
+        *sections, last = key.split(".")
+        here = result
+        for section in sections:
+            here = here.setdefault(section, {})
+        here[last] = value
     return result
 
 
@@ -121,7 +217,9 @@ def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def _entries(content: Mapping[str, Any], path: str, known: Mapping[str, Key]) -> list[dict[str, Any]]:
+def _entries(
+    content: Mapping[str, Any], path: str, known: Mapping[str, Key], sources: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """What the template writes for one object, in the order of keys.yml: values as JSON, sections as entries."""
     every = list(known)
 
@@ -131,7 +229,8 @@ def _entries(content: Mapping[str, Any], path: str, known: Mapping[str, Key]) ->
     result: list[dict[str, Any]] = []
     for name in sorted(content, key=place):
         value, key = content[name], known.get(path + name)
-        inner = _entries(value, f"{path}{name}.", known) if key is None and isinstance(value, Mapping) else None
+        section = key is None and isinstance(value, Mapping)
+        inner = _entries(value, f"{path}{name}.", known, sources) if section else None
         if inner == []:
             continue
         unit = f"[{key.unit}] " if key and key.unit else ""
@@ -141,6 +240,8 @@ def _entries(content: Mapping[str, Any], path: str, known: Mapping[str, Key]) ->
                 "value": json.dumps(value),
                 "entries": inner,
                 "meaning": unit + key.meaning if key else None,
+                # What a host says may hold line ends, after which the rest would not be a comment.
+                "source": " ".join(sources.get(path + name, "").split()),
             }
         )
     return result

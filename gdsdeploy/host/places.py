@@ -45,3 +45,6 @@ GDSCHECK = "gdscheck"
 CUFILE_OPEN = "cufile-open"
 CUFILE_CONTROL = "cufile-open-control"
 MODPROBE = "modprobe:"
+
+#: RDMA devices.
+INFINIBAND = "/sys/class/infiniband"

@@ -99,6 +99,16 @@ def _check_cufile(value: object, where: str = "") -> object:
     return value
 
 
+class Fit(_Model):
+    """What of a profile's cufile.json is fitted to each host, from what that host is."""
+
+    #: RDMA interfaces whose addresses are listed: ``rail``: one for each network; ``near``: the nearest to each GPU.
+    addresses: Literal["none", "all", "rail", "near"] = "none"
+    family: Literal["any", "ipv4", "ipv6"] = "any"
+    #: Whether pools are made smaller where the host's memory or its GPUs' BAR1 are too small for the library's own.
+    pools: bool = True
+
+
 class Profile(_Model):
     """One kind of host: operating system, pins, configuration."""
 
@@ -122,6 +132,8 @@ class Profile(_Model):
     gpu: GpuClass | None = None
     #: Sections of cufile.json laid over the rendered defaults.
     cufile: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    #: Without it the file is the same on every host of the profile, and none is asked.
+    fit: Fit | None = None
     storage: Annotated[tuple[Mount, ...], Strict(False)] = ()
     #: Name of the builder whose audited modules the hosts receive; without it each host builds its own.
     builder: Name | None = None

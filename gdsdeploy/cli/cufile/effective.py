@@ -20,6 +20,14 @@ from gdsdeploy.errors import CufileInvalid
     metavar="PATH",
     help="The libcufile.so to ask; default: the one that is installed here.",
 )
+@click.option(
+    "--folder",
+    "folders",
+    multiple=True,
+    metavar="PATH",
+    callback=lambda _context, _option, paths: _absolute(paths),
+    help="Let this folder exist, as on the host that FILE is for: log folder, mounts. May be given more than once.",
+)
 @click.option("--stand-in", is_flag=True, help="Use the stand-in libcuda although this machine has a GPU.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=TIMEOUT, show_default=True, help="Seconds for each file."
@@ -27,7 +35,13 @@ from gdsdeploy.errors import CufileInvalid
 @click.option("--all", "every", is_flag=True, help="Show the keys that FILE does not give, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file, each on a line.")
 def command(
-    files: tuple[Path, ...], library: Path | None, stand_in: bool, timeout: float, every: bool, as_json: bool
+    files: tuple[Path, ...],
+    library: Path | None,
+    folders: tuple[str, ...],
+    stand_in: bool,
+    timeout: float,
+    every: bool,
+    as_json: bool,
 ) -> None:
     """Ask a real libcufile what it works with under each FILE, a cufile.json.
 
@@ -45,6 +59,7 @@ def command(
     Examples:
       gdsdeploy cufile effective /etc/cufile.json
       gdsdeploy cufile effective --library ./libcufile.so.0 --json *.json
+      gdsdeploy cufile effective --library ./libcufile.so.0 --folder /var/log/cufile gpu1.json
 
     \b
     Exit code:
@@ -58,13 +73,21 @@ def command(
     elif not has_gpu():
         console.say("This machine has no GPU: a stand-in for libcuda answers")
     problems: list[str] = []
-    for found in effective.effective(asked, {str(path): _content(path) for path in files}, timeout=timeout):
+    contents = {str(path): _content(path) for path in files}
+    for found in effective.effective(asked, contents, timeout=timeout, folders=folders):
         console.data(found.to_json() if as_json else effective.text(found, every=every))
         if found.problem:
             problems.append(f"{found.file}: {found.problem}")
     if problems:
         hint = "`gdsdeploy cufile check` says what each release knows about every key"
         raise CufileInvalid("\n".join(problems), hint=hint)
+
+
+def _absolute(paths: tuple[str, ...]) -> tuple[str, ...]:
+    for path in paths:
+        if not path.startswith("/") or ".." in Path(path).parts:
+            raise click.BadParameter(f"{path!r} is not an absolute path")
+    return paths
 
 
 def _content(path: Path) -> bytes:

@@ -30,7 +30,7 @@ import functools
 import os
 from typing import Any, Dict
 
-from . import boot, environment, gpu, kernel, modules, packages, pci, programs, storage
+from . import boot, environment, fit, gpu, kernel, modules, packages, pci, programs, storage
 from .recorder import VERSION, Recorder
 from .wanted import NOTHING, Wanted, wanted_by
 
@@ -45,6 +45,7 @@ COLLECTORS = (
     storage.collect,
     environment.collect,
     pci.collect,
+    fit.collect,
     modules.collect,
     programs.collect,
 )

@@ -15,6 +15,7 @@ from .document import Document
 from .environment import EnvironmentFacts, environment_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
+from .network import NetworkFacts, memory, network_facts
 from .packages import PackageFacts, package_facts
 from .pci import PciFacts, pci_facts
 from .storage import StorageFacts, storage_facts
@@ -47,6 +48,9 @@ class HostFacts:
     storage: StorageFacts
     pci: PciFacts
     environment: EnvironmentFacts
+    network: NetworkFacts
+    #: bytes
+    memory: Maybe[int]
     #: the evidence itself, to quote from
     document: Document = field(repr=False, compare=False)
 
@@ -71,6 +75,8 @@ def facts_from(evidence: Any) -> HostFacts:
         storage=storage_facts(document),
         pci=pci_facts(document),
         environment=environment_facts(document),
+        network=network_facts(document),
+        memory=memory(document),
         document=document,
     )
 

@@ -89,6 +89,14 @@ def test_a_user_namespace_does_as_well(newest: Library, monkeypatch: pytest.Monk
     assert newest.ask(BATCH % 9).effective["properties.max_batch_io_size"] == "9"
 
 
+@pytest.mark.parametrize("folder", ["/nowhere", "/nowhere/at/all", "/var/nowhere/log", "/proc/nowhere"])
+def test_folders_of_another_machine_can_be_shown(newest: Library, folder: str) -> None:
+    document = f'{{"logging": {{"dir": "{folder}"}}, "denylist": {{"mounts": ["{folder}"]}}}}'
+    assert newest.ask(document).key in {"logging.dir", "denylist.mounts"}
+    assert newest.ask(document, folders=[folder, "/nowhere/else", "/usr"]).reason is None
+    assert not Path(folder).exists()
+
+
 def made(folder: Path, source: str) -> Library:
     path = folder / "libcufile.so.0"
     head = "#include <stdio.h>\n#include <stdlib.h>\ntypedef struct { int a, b; } E;\n"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,14 +8,18 @@ from typing import Any
 import pytest
 import yaml
 
+from gdsdeploy.cufile.effective import effective
 from gdsdeploy.cufile.model import check, get, release_of
 from gdsdeploy.cufile.render import document, log_dir, render
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.fleet import Profile
+from tests.cufile import libraries
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = sorted((TESTS / "golden" / "cufile").glob("*.yml"))
-EVIDENCE = TESTS / "evidence" / "cufile"
+#: Folders that the goldens name; the hosts that they are for have them.
+FOLDERS = ("/var/log/cufile", "/mnt/lustre")
+LARGEST = "properties.max_direct_io_size_kb"
 
 
 def profile(**given: Any) -> Profile:
@@ -46,23 +49,19 @@ def test_golden(source: Path) -> None:
 
 
 @pytest.mark.parametrize("source", GOLDEN, ids=lambda p: p.stem)
-def test_the_real_library_took_each_golden(source: Path) -> None:
-    """The golden files were put at /etc/cufile.json in a Debian 13 root with the archive's gdscheck 1.9.1 and libcuda1,
-    and the library of the release in the name, on a machine without a GPU.  It gets as far as the missing GPU (or
-    nvidia-fs) with a file that it takes, and says `cuFile configuration load error` over one that it does not.
-    A golden that changed has to be tried again.
-    """
-    evidence = (EVIDENCE / f"{source.stem}.gdscheck.txt").read_text()
-    digest = hashlib.sha256(source.with_suffix(".json").read_bytes()).hexdigest()
-    assert evidence.splitlines()[0] == f"sha256 of /etc/cufile.json: {digest}"
-    assert "cuInit Failed" in evidence
-    assert "config" not in evidence.replace("/etc/cufile.json", "")
-
-
-def test_the_real_library_refuses_a_wrong_file_on_the_same_way() -> None:
-    evidence = (EVIDENCE / "refused.gdscheck.txt").read_text()
-    assert "cuFile configuration load error" in evidence
-    assert "cuInit Failed" not in evidence
+def test_the_real_library_works_with_each_golden_as_intended(source: Path) -> None:
+    library = libraries.library(source.name.split("-")[0])
+    content = source.with_suffix(".json").read_bytes()
+    (found,) = effective(library, {source.stem: content}, folders=FOLDERS)
+    assert found.problem is None
+    assert found.answer.accepted is True
+    assert {value.key for value in found.values if value.state == "set"} >= {
+        "properties.allow_compat_mode",
+        LARGEST,
+    }
+    # It is known to be judged.
+    wrong = content.replace(b'_direct_io_size_kb": ', b'_direct_io_size_kb": 9')
+    assert library.ask(wrong, folders=FOLDERS).key == LARGEST
 
 
 @pytest.mark.parametrize(

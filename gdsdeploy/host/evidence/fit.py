@@ -1,0 +1,22 @@
+"""What a cufile.json is fitted to: RDMA interfaces with their addresses, and memory."""
+
+from __future__ import annotations
+
+from ..places import INFINIBAND
+from .recorder import Recorder
+from .wanted import Wanted
+
+#: Entries of a port's table that name its network interface; the first one has it.
+NDEV = "/gid_attrs/ndevs/0"
+
+
+def collect(recorder: Recorder, _wanted: Wanted) -> None:
+    recorder.excerpt("/proc/meminfo", "^MemTotal:")
+    for name in recorder.names(INFINIBAND):
+        device = INFINIBAND + "/" + name
+        recorder.link(device + "/device")
+        recorder.names(device + "/device/net")
+        for port in recorder.names(device + "/ports"):
+            recorder.texts(device + "/ports/" + port, ("state", "link_layer"))
+            recorder.text(device + "/ports/" + port + NDEV)
+    recorder.command("ip-address", ["ip", "-json", "address", "show"])

@@ -1,0 +1,124 @@
+"""Network interfaces that can do RDMA, with their addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..places import INFINIBAND
+from .document import Document
+from .pci import addresses as pci_addresses
+from .unknown import Maybe, Unknown
+
+NDEV = "/gid_attrs/ndevs/0"
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address of an interface that others can reach, with the length of its network's prefix."""
+
+    address: str
+    prefix: int
+
+    @property
+    def version(self) -> int:
+        return ipaddress.ip_address(self.address).version
+
+    @property
+    def network(self) -> str:
+        """The network it lies in, e.g. ``192.0.2.0/24``."""
+        return str(ipaddress.ip_network("{}/{}".format(self.address, self.prefix), strict=False))
+
+
+@dataclass(frozen=True)
+class RdmaInterface:
+    """One network interface of one RDMA device, e.g. ``ens1f0`` of ``mlx5_0``."""
+
+    device: str
+    interface: str
+    #: one of the device's ports is active
+    active: bool
+    #: PCI address of the device; empty for one in software
+    pci: str
+    addresses: Tuple[Address, ...]
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """In the order of the devices' names, as numbers count: ``mlx5_2`` before ``mlx5_10``."""
+
+    rdma: Maybe[Tuple[RdmaInterface, ...]]
+
+
+def network_facts(document: Document) -> NetworkFacts:
+    devices = document.names(INFINIBAND)
+    if isinstance(devices, Unknown):
+        return NetworkFacts(devices)
+    if not devices:
+        return NetworkFacts(())
+    addresses = _addresses(document)
+    if isinstance(addresses, Unknown):
+        return NetworkFacts(addresses)
+    found: List[RdmaInterface] = []
+    for device in sorted(devices, key=_by_number):
+        path = document.link(INFINIBAND + "/" + device + "/device")
+        above = pci_addresses(path if isinstance(path, str) else "")
+        ports = [INFINIBAND + "/" + device + "/ports/" + port for port in _names(document, device + "/ports")]
+        active = any("ACTIVE" in str(document.line(port + "/state")) for port in ports)
+        pci = above[-1] if above else ""
+        found += [
+            RdmaInterface(device, interface, active, pci, addresses.get(interface, ()))
+            for interface in _interfaces(document, device, ports)
+        ]
+    return NetworkFacts(tuple(found))
+
+
+def _interfaces(document: Document, device: str, ports: List[str]) -> List[str]:
+    """A device in hardware has its interfaces below it; one in software names its own in the tables of its ports."""
+    below = sorted(_names(document, device + "/device/net"), key=_by_number)
+    tables = (document.line(port + NDEV) for port in ports)
+    return below or list(dict.fromkeys(name for name in tables if isinstance(name, str) and name))
+
+
+def _names(document: Document, path: str) -> Tuple[str, ...]:
+    names = document.names(INFINIBAND + "/" + path)
+    return names if isinstance(names, tuple) else ()
+
+
+def _by_number(name: str) -> List[Any]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _addresses(document: Document) -> Maybe[Dict[str, Tuple[Address, ...]]]:
+    run = document.ran("ip-address")
+    if isinstance(run, Unknown):
+        return run
+    try:
+        rows: Any = json.loads(run.stdout)
+        return {str(row["ifname"]): tuple(_usable(row)) for row in rows if row.get("ifname")}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Unknown("`ip -json address show` did not answer with addresses: {!r}".format(run.stdout[:100]))
+
+
+def _usable(row: Mapping[str, Any]) -> List[Address]:
+    found: List[Tuple[int, Address]] = []
+    for item in row.get("addr_info", []):
+        address = ipaddress.ip_address(item["local"])
+        # Temporary and deprecated ones go away; link-local ones mean nothing without an interface.
+        leaving = item.get("temporary") or item.get("deprecated") or item.get("tentative")
+        if item.get("scope") == "global" and not leaving and not address.is_link_local:
+            prefix = ipaddress.ip_network("{}/{}".format(address, int(item["prefixlen"])), strict=False).prefixlen
+            found.append((address.version, Address(str(address), prefix)))
+    return [address for _, address in sorted(found, key=lambda pair: pair[0])]
+
+
+def memory(document: Document) -> Maybe[int]:
+    """Bytes of this host's memory."""
+    lines = document.lines("/proc/meminfo")
+    if not isinstance(lines, tuple):
+        return lines if isinstance(lines, Unknown) else Unknown("there is no /proc/meminfo")
+    found: Optional[Any] = re.match(r"MemTotal:\s+(\d{1,15}) kB", lines[0]) if lines else None
+    return int(found.group(1)) * 1024 if found else Unknown("/proc/meminfo has no MemTotal")
