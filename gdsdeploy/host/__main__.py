@@ -1,4 +1,4 @@
-"""``gdsdeploy-host.pyz evidence|facts|validate|…``: the program on the host, usable without any controller.
+"""``gdsdeploy-host.pyz evidence|facts|validate|explain|…``: the program on the host, usable without any controller.
 
 Exit status of validate: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2 unusable
 arguments or no expectation.  The other commands: 0 done, 2 unusable arguments.
@@ -69,6 +69,8 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         )
         if name != "hello":
             command.add_argument("--expectation", metavar="FILE", help=default)
+        if name == "evidence":
+            command.add_argument("--mount", metavar="PATH", help="also what is to be known of this mount or file")
         if name in ("facts", "validate"):
             command.add_argument(
                 "--evidence", metavar="FILE", help="judge evidence that was collected before, of any host"
@@ -81,7 +83,9 @@ def _parser(verb: str) -> argparse.ArgumentParser:
     for name, add, text in (
         ("kmod", _add_kmod, "kernel modules: audit, build, pack, install"),
         ("boot", _add_boot, "what the next boot starts, and whether one is needed"),
+        ("guard", _add_guard, "which kernels may boot by default, and why not"),
         ("gdscheck", _add_gdscheck, "what gdscheck -p prints, from libcufile alone"),
+        ("explain", _add_explain, "why mounts do not take the direct path"),
     ):
         if verb == name:
             add(commands)
@@ -121,6 +125,36 @@ def _gdscheck(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
 
 
+def _add_guard(commands: Any) -> None:
+    from .guard_cli import add_parsers
+
+    add_parsers(commands)
+
+
+def _add_explain(commands: Any) -> None:
+    from .explaining import add_parser
+
+    add_parser(commands, _explain)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from . import explaining
+
+    try:
+        if arguments.error is not None:
+            explaining.error(arguments.error, arguments.json)
+            return OK
+        mount = explaining.absolute(arguments.mount)
+        if arguments.evidence is None:
+            evidence = explaining.collected(mount, _expectation(None, needed=False))
+        else:
+            evidence = _parsed(arguments.evidence, "evidence", json.loads)
+        explaining.answer(evidence, mount, arguments.json)
+    except explaining.NothingToExplainError as error:
+        raise UsageError(str(error)) from None
+    return OK
+
+
 def _hello(_arguments: argparse.Namespace) -> int:
     uname = os.uname()
     version = "{}.{}.{}".format(*sys.version_info[:3])
@@ -129,7 +163,13 @@ def _hello(_arguments: argparse.Namespace) -> int:
 
 
 def _evidence(arguments: argparse.Namespace) -> int:
-    _print(_collect(_expectation(arguments.expectation, needed=False)))
+    expectation = _expectation(arguments.expectation, needed=False)
+    if arguments.mount is not None:
+        from .explaining import collected
+
+        _print(collected(arguments.mount, expectation))
+    else:
+        _print(_collect(expectation))
     return OK
 
 

@@ -18,9 +18,10 @@ def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
     """Judge one mount, or ``file`` on it where that is not the whole mount."""
     gpu = test(facts.pci.gpus, bool)
     usable = weigh([*usable_at_all(facts), *blocks.udev(mount, facts.environment.container)])
-    if usable.holds is False:
-        return Path(BROKEN, usable.causes, gpu, unseen=usable.unseen)
     taken, found = _direct(facts, mount, file)
+    if usable.holds is False:
+        # What would keep it from the direct path is said too, so that one repair is not followed by the next riddle.
+        return Path(BROKEN, distinct((*usable.causes, *found.causes)), gpu, found.suspects, usable.unseen)
     if taken is None:
         path, causes = or_compat(facts, found.causes)
         path = usable.holds if isinstance(usable.holds, Unknown) and path != BROKEN else path

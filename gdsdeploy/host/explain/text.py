@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import Iterator, List, Sequence
 
@@ -12,6 +13,8 @@ from .explanation import Explained, Explanation
 from .kinds import DMABUF, PEERMEM, Kind
 
 WIDTH = 88
+#: What a host says is shown, never obeyed by the terminal.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 MEANS = {
     NVIDIA_FS: "straight between disk and GPU, through nvidia-fs",
     P2PDMA: "straight between disk and GPU, through PCI P2PDMA",
@@ -82,10 +85,11 @@ def _causes(causes: Sequence[Cause], heading: str) -> List[str]:
 
 
 def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
-    shown = "not known" if isinstance(kind.here, Unknown) else "" if kind.here else "none here"
-    taken = "not proven" if isinstance(kind.path.path, Unknown) else kind.path.path
-    said = "libcufile says: {}".format(kind.row) if kind.row else ""
-    yield "  {:<19}{:<12}{}".format(kind.label, taken, "; ".join(filter(None, (shown, said)))).rstrip()
+    shown = "not proven" if isinstance(kind.path.path, Unknown) else kind.path.path
+    if kind.here is not True:
+        shown = "not known whether it is here" if isinstance(kind.here, Unknown) else "none here"
+    said = "; libcufile says: {}".format(kind.row) if kind.row else ""
+    yield "  {:<22}{}{}".format(kind.label, CONTROL.sub(" ", shown), CONTROL.sub(" ", said))
     known = {cause.id for item in explanation.mounts for cause in item.path.causes}
     # What a mount above says in full is not said again, and a kind that nothing uses needs no explanation.
     if kind.here is True:
@@ -99,5 +103,10 @@ def _wrapped(words: str, first: str) -> List[str]:
         return []
     inner = " " * len(first)
     return textwrap.wrap(
-        words, WIDTH, initial_indent=first, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False
+        CONTROL.sub(" ", words),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=inner,
+        break_long_words=False,
+        break_on_hyphens=False,
     )

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ..places import CGROUP, CONTAINER_FILES, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..places import CGROUP, CONTAINER_FILES, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .document import Document
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, why_not
 
 #: Files in which a container manager leaves a mark → what to call it when the mark does not say.
 _MARKS = dict(zip(CONTAINER_FILES, ("a container", "Docker", "Podman")))
@@ -57,12 +57,15 @@ def environment_facts(document: Document) -> EnvironmentFacts:
 
 def _container(document: Document) -> Maybe[Optional[str]]:
     unknown: Optional[Unknown] = None
+    layered = _layered(document)
     for path, name in _MARKS.items():
         mark = document.line(path)
-        if isinstance(mark, str):
-            return mark.split("\n")[0] if path == CONTAINER_FILES[0] and mark else name
-        if isinstance(mark, Unknown):
-            unknown = mark
+        if isinstance(mark, str) and path == CONTAINER_FILES[0]:
+            return mark.split("\n")[0] or name
+        if isinstance(mark, str) and layered is True:
+            return name
+        if isinstance(mark, Unknown) or (isinstance(mark, str) and isinstance(layered, Unknown)):
+            unknown = mark if isinstance(mark, Unknown) else why_not(layered, "")
     own = document.environment()
     if isinstance(own, Unknown):
         unknown = own
@@ -72,6 +75,15 @@ def _container(document: Document) -> Maybe[Optional[str]]:
     if isinstance(groups, Unknown):
         unknown = groups
     return "a container" if isinstance(groups, tuple) and groups else unknown
+
+
+def _layered(document: Document) -> Maybe[bool]:
+    """Whether / is on no block device: a virtual machine that was made from an image keeps its container's marks."""
+    text = document.text(MOUNTINFO)
+    if not isinstance(text, str):
+        return why_not(text, "there is no " + MOUNTINFO)
+    roots = [line.split() for line in text.splitlines() if line.split()[4:5] == ["/"]]
+    return bool(roots) and roots[-1][2].startswith("0:")
 
 
 def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:

@@ -227,9 +227,7 @@ FAULTS = {
         both(
             UNLOADED,
             module_file("nvidia-fs"),
-            said(
-                "nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_get_pages from proprietary module nvidia."
-            ),
+            said("nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_x from proprietary module nvidia."),
         ),
         seen="GPL-only",
     ),
@@ -311,7 +309,9 @@ FAULTS = {
         seen="EPERM",
     ),
     "another page table, in the log": Fault(
-        "nvidia-fs.other-page-table", COMPAT, said("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000")
+        "nvidia-fs.other-page-table",
+        COMPAT,
+        said("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000"),
     ),
     "another page table, by its record": Fault(
         "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, 580.159.04 runs"
@@ -322,7 +322,9 @@ FAULTS = {
         file("/proc/driver/nvidia-fs/stats", "Bar1-map\t\t\t: n=7 ok=0 err=7 free=0 callbacks=0\n"),
         seen="err=7",
     ),
-    "below the minimum": Fault("nvidia-fs.below-minimum", NOT_PROVEN, file("/sys/module/nvidia_fs/version", "2.3.18\n")),
+    "below the minimum": Fault(
+        "nvidia-fs.below-minimum", NOT_PROVEN, file("/sys/module/nvidia_fs/version", "2.3.18\n")
+    ),
     "another major version": Fault("nvidia-fs.other-major", BROKEN, file("/sys/module/nvidia_fs/version", "3.1.0\n")),
     # --- configuration
     "forced": Fault(
@@ -399,7 +401,9 @@ FAULTS = {
     "nfs over rdma without OFED": Fault("rpcrdma.no-hooks", COMPAT, nfs("proto=rdma")),
     # --- block devices
     "dm-crypt": Fault("storage.device-mapper", COMPAT, over("dm-0", dm_uuid="CRYPT-LUKS2-0"), "encrypted by dm-crypt"),
-    "lvm": Fault("storage.device-mapper", COMPAT, over("dm-1", dm_uuid="LVM-x"), "dm-1 is a device-mapper device (LVM)"),
+    "lvm": Fault(
+        "storage.device-mapper", COMPAT, over("dm-1", dm_uuid="LVM-x"), "dm-1 is a device-mapper device (LVM)"
+    ),
     "raid1": Fault("storage.raid-level", COMPAT, over("md0", md_level="raid1"), "md0 is raid1"),
     "virtio": Fault("storage.no-nvme", COMPAT, in_folder(f"pci0000:00/{NVME}/virtio1/block/vdb"), "virtio"),
     "loop": Fault("storage.no-nvme", COMPAT, in_folder("virtual/block/loop3"), "loop3 is no NVMe disk (loop)"),
@@ -563,14 +567,14 @@ def worded(cause: Cause) -> None:
 
 
 #: Ids that begin with the name of a module or of a storage stack are documented once for all of them.
+OF_MODULES = (
+    "forbidden|not-on-container-host|not-installed|not-built|other-kernel|proprietary-driver|symbol-mismatch"
+    "|refused-signature|stub|no-gpu|nouveau|driver-missing|not-autoloaded|not-loaded"
+)
 GENERAL = (
-    (re.compile(r"^(nvidia-fs|nvidia-peermem|nvidia)\.(?=" + "|".join((
-        "forbidden", "not-on-container-host", "not-installed", "not-built", "other-kernel", "proprietary-driver",
-        "symbol-mismatch", "refused-signature", "stub", "no-gpu", "nouveau", "driver-missing", "not-autoloaded",
-        "not-loaded",
-    )) + "$)"), "MODULE."),
+    (re.compile(rf"^(nvidia-fs|nvidia-peermem|nvidia)\.(?=({OF_MODULES})$)"), "MODULE."),
     (re.compile(r"^(nvme|nvme_rdma|rpcrdma|lnet|beegfs|mmfslinux|scatefs)\.(?=no-hooks|not-registered)"), "STACK."),
-)  # fmt: skip
+)
 
 
 def general(ident: str) -> str:
