@@ -22,7 +22,8 @@ PathWanted = Literal["direct", "nvidia-fs", "p2pdma", "compat"]
 
 _PIN = re.compile(
     r"^(newest"  # whatever the rules admit
-    r"|(<|<=|>|>=|==|=)?\s*[0-9][0-9A-Za-z.+~:-]*"  # branch, exact version, or one bound
+    r"|(==|=)?\s*[0-9][0-9A-Za-z.+~:_-]*"  # branch or exact version, with rpm's "_"
+    r"|(<|<=|>|>=|==|=)?\s*[0-9][0-9A-Za-z.+~:-]*"  # the same, or one bound
     r"(\s*,\s*(<|<=|>|>=)\s*[0-9][0-9A-Za-z.+~:-]*)*)$"
 )
 

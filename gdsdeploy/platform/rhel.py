@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from gdsdeploy.model.lock import Part
+from gdsdeploy.platform import nvidia
 from gdsdeploy.platform.base import Flavour, Preset, Rdma, StackPlatform, Wanted
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import DEB, RPM, Kind, Order, upstream
@@ -22,12 +23,13 @@ _ONE_DKMS_NAME: Final = "570.148.08"
 
 _KERNEL: Final = re.compile(r"kernel(?:-core|-modules(?:-core)?|-devel)?")
 _DRIVER: Final = re.compile(
-    r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-.+)?|nvidia-open(?:-[0-9]+)?|"
-    r"nvidia-(?:persistenced|modprobe|settings|xconfig)|nvidia-libXNVCtrl(?:-devel)?|libnvidia-.+|"
-    r"nvidia-fabric-?manager(?:-.+)?|nvidia-imex(?:-[0-9]+)?"
+    r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-(?!assistant).+)?|nvidia-open(?:-[0-9]+)?|"
+    r"nvidia-(?:persistenced|modprobe|settings|xconfig)|nvidia-libXNVCtrl(?:-devel)?|libnvidia-(?!container).+|"
+    r"nvidia-fabric-?manager(?:-.+)?|nvidia-imex(?:-[0-9]+)?|cuda-drivers(?:-.+)?"
 )
 _GDS: Final = re.compile(r"nvidia-fs(?:-dkms)?|libcufile-[0-9-]+|gds-tools-[0-9-]+|nvidia-gds(?:-[0-9-]+)?")
-_LIBCUFILE: Final = re.compile(r"libcufile-([0-9]+-[0-9]+)")
+#: The toolkit's pieces, whose names end in the CUDA release, and the metapackages over them.
+_CUDA: Final = re.compile(r"cuda(?:-(?!drivers).+)?|lib(?:cu|np|nv).+-[0-9]+-[0-9]+")
 _COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)")
 
 _PIN: Final = re.compile(r"={0,2}\s*([0-9]{3,})(?:\..*)?")
@@ -77,8 +79,7 @@ class Rhel(StackPlatform):
 
     def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """One of each for every CUDA release."""
-        found = [match for match in map(_LIBCUFILE.fullmatch, names) if match]
-        return [(match[0], f"gds-tools-{match[1]}") for match in found]
+        return nvidia.libcufile_packages(names)
 
     def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002 - alike for all
         # libcufile's package has its RDMA half in it.
@@ -103,8 +104,7 @@ class Rhel(StackPlatform):
         return upstream(version).split("~", 1)[0]
 
     def cuda_version(self, candidate: Candidate) -> str | None:
-        match = _LIBCUFILE.fullmatch(candidate.package)
-        return match[1].replace("-", ".") if match else None
+        return nvidia.cuda_version(candidate)
 
     def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
         old = flavour == "open" and bool(version) and DEB.holds(version, "<<", _ONE_DKMS_NAME)
@@ -119,7 +119,8 @@ class Rhel(StackPlatform):
         return (
             "kmod-nvidia-*", "akmod-nvidia*", "nvidia-driver*", "nvidia-kmod-common", "nvidia-open*", "cuda-drivers*",
             "nvidia-persistenced", "nvidia-modprobe", "nvidia-settings", "nvidia-fabric*manager*", "nvidia-imex*",
-            "libnvidia-*", "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
+            "libnvidia-ml*", "libnvidia-cfg*", "libnvidia-fbc*", "libnvidia-gpucomp*",
+            "nvidia-fs*", "nvidia-gds*", "libcufile-*", "gds-tools-*",
         )  # fmt: skip
 
     def driver_module(self, flavour: Flavour) -> str:  # noqa: ARG002 - both files are called nvidia.ko
@@ -140,12 +141,15 @@ class Rhel(StackPlatform):
             return "kernel-headers" if name.endswith("-devel") else "kernel-image"
         if _COMPANIONS.fullmatch(name):
             return "companion"
-        return "driver-userland" if _DRIVER.fullmatch(name) else "support"
+        if _DRIVER.fullmatch(name):
+            return "driver-userland"
+        return "cuda" if name.startswith("cuda-") else "support"
 
     def in_stack(self, candidate: Candidate) -> bool:
         """By name: the source packages of NVIDIA's rpms are named after no rule that is known."""
         name = candidate.package
-        return bool(_KERNEL.fullmatch(name) or _GDS.fullmatch(name)) or name == "dkms" or self.follows_driver(candidate)
+        patterns = (_KERNEL, _GDS, _CUDA, _DRIVER)
+        return name == "dkms" or any(pattern.fullmatch(name) for pattern in patterns)
 
     def follows_driver(self, candidate: Candidate) -> bool:
         return bool(_DRIVER.fullmatch(candidate.package))

@@ -61,7 +61,8 @@ class Candidate:
     repository: str
     suite: str
     component: str
-    #: the signed index's Origin, lower case: who made the package (``debian``, ``nvidia``)
+    #: the signed index's Origin, lower case: who made the package (``debian``, ``nvidia``); rpm's indices have none,
+    #: and its packages' Vendor is nobody's to check, so that the fleet file's name of the repository stands for it
     origin: str
     #: rpm's Obsoletes: packages of these names, not providers of them, may not be installed beside this one
     obsoletes: tuple[Relation, ...] = ()

@@ -6,7 +6,7 @@ no package of that name from outside the stream does either.  A test holds it ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +14,8 @@ import yaml
 
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.packages import Offers, Universe
+from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.rpmprimary import Primary
 
 # Texts stay texts: a stream 5.10 is not the number 5.1.  This loader makes nothing but texts, lists and mappings.
 _LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -90,19 +91,24 @@ class ModularUniverse(Universe):
 
     def __init__(
         self,
-        lists: Iterable[Offers],
+        lists: Sequence[Primary],
         modules: Modules,
         visible: Callable[[Candidate], bool] | None = None,
         enabled: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(lists)
+        self._primaries = lists
+        self._repositories = [each.where.repository.lower() for each in lists]
         self._modules = modules
         self._visible = visible
         self._enabled = dict(enabled or {})
 
     def with_streams(self, streams: Mapping[str, str]) -> ModularUniverse:
         there = {name: stream for name, stream in streams.items() if name in self._modules.artifacts}
-        return ModularUniverse(self._lists, self._modules, self._modules.enable(streams), there)
+        return ModularUniverse(self._primaries, self._modules, self._modules.enable(streams), there)
+
+    def precedence(self, origin: str) -> int:
+        return self._repositories.index(origin) if origin in self._repositories else 0
 
     def streams(self) -> tuple[str, ...]:
         return tuple(sorted(f"{name}:{stream}" for name, stream in self._enabled.items()))

@@ -170,7 +170,7 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
         repository=where.repository,
         suite="",
         component="",
-        origin=(form.findtext(f"{_R}vendor") or "").strip().lower(),
+        origin=where.repository.lower(),
     )
 
 

@@ -106,7 +106,7 @@ def _lacks(wish: Wish, preset: Preset | None, kind: Kind) -> list[str]:
     if kind == "rpm":
         del needed["suites"]
     lacks = [key for key, value in needed.items() if not value]
-    if wish.suites and not all(suite.endswith("/") for suite in wish.suites) and not wish.components:
+    if kind == "apt" and wish.suites and not all(suite.endswith("/") for suite in wish.suites) and not wish.components:
         lacks.append("components")
     return lacks
 

@@ -109,7 +109,10 @@ def gds(cuda: str, version: str) -> list[Rpm]:
             f"nvidia-gds-{name}", f"{cuda}.1-1",
             requires=(f"libcufile-{name} >= {version}", f"gds-tools-{name} >= {version}", "nvidia-fs >= 2.0"),
         ),
-        Rpm(f"cuda-{name}", f"{cuda}.1-1", requires=("cuda-drivers >= 3:525", f"nvidia-gds-{name}")),
+        Rpm(f"cuda-{name}", f"{cuda}.1-1", requires=(f"cuda-toolkit-{name}", "cuda-drivers >= 3:525")),
+        Rpm(f"cuda-toolkit-{name}", f"{cuda}.1-1", requires=(f"cuda-nvcc-{name}", f"libcublas-{name} >= {cuda}")),
+        Rpm(f"cuda-nvcc-{name}", f"{cuda}.86-1", requires=("gcc",)),
+        Rpm(f"libcublas-{name}", f"{cuda}.1.4-1"),
     ]  # fmt: skip
 
 

@@ -1,0 +1,283 @@
+"""``gdsdeploy lock`` of RHEL-family fleets, from the command line down to served rpm repositories."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import lockfile
+from gdsdeploy.cli import main
+from gdsdeploy.errors import (
+    FleetInvalid,
+    GdsError,
+    LockInvalid,
+    LockStale,
+    NoSolution,
+    RepositoryUntrusted,
+    RepositoryUnusable,
+)
+from gdsdeploy.model.lock import Target
+from tests.repos import rpmstack
+from tests.repos.conftest import Rhel
+from tests.repos.rpmarchive import build
+
+NEWEST = rpmstack.KERNELS[-1]
+
+
+def run(*arguments: object) -> int:
+    """The exit code of ``gdsdeploy`` with these arguments."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def locked(rhel: Rhel) -> Target:
+    """What ``gdsdeploy lock`` writes for the fleet as it is."""
+    assert run("lock", rhel.fleet) == 0
+    return lockfile.read(lockfile.beside(rhel.fleet)).targets["gds"]
+
+
+def refusal(rhel: Rhel, capsys: pytest.CaptureFixture[str], error: type[GdsError], *options: str) -> str:
+    """What ``gdsdeploy lock`` says when it ends in ``error``."""
+    capsys.readouterr()
+    assert run("lock", *options, rhel.fleet) == error.exit_code
+    return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().err)
+
+
+def test_lock_writes_the_newest_admitted_stack(rhel: Rhel) -> None:
+    target = locked(rhel)
+    assert (target.kernel.release, target.kernel.version) == (f"{NEWEST}.x86_64", NEWEST)
+    assert (target.driver.version, target.driver.flavour) == ("580.95.05", "open")
+    assert (target.driver.source_tree, target.driver.dkms_name) == ("/usr/src/nvidia-580.95.05", "nvidia")
+    assert target.nvidia_fs is not None
+    assert (target.nvidia_fs.version, target.nvidia_fs.source_tree) == ("2.26.6", "/usr/src/nvidia-fs-2.26.6")
+    assert (target.libcufile.version, target.modules) == ("1.15.1.6", ("nvidia-driver:580-open",))
+    assert {(r.what, r.rule) for r in target.refused} == {
+        ("driver 580.126.09 (open)", "dependencies"),
+        (f"kernel {rpmstack.HEADERLESS}.x86_64", "kernel-headers"),
+    }
+    assert [(i.repository, i.kind, i.suite, i.components) for i in target.indices] == [
+        ("baseos", "rpm", "", ()),
+        ("cuda", "rpm", "", ()),
+    ]
+    assert {i.signed_by for i in target.indices} == {rhel.key.fingerprint}
+    assert target.indices[1].host_keyring == "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-cuda"
+    newest = max(int(stamp) for stamp in re.findall(r"<timestamp>(\d+)<", rhel.cuda.repomd.read_text()))
+    assert datetime.fromisoformat(target.indices[1].date).timestamp() == newest
+
+
+def test_what_the_lock_holds_and_where_it_is_needed(rhel: Rhel) -> None:
+    target = locked(rhel)
+    assert {p.package: (p.part, p.needed_by) for p in target.packages} == {
+        "dkms": ("dkms", "both"),
+        "gds-tools-13-0": ("gds-tools", "host"),
+        "kernel": ("kernel-image", "host"),
+        "kernel-core": ("kernel-image", "both"),
+        "kernel-devel": ("kernel-headers", "both"),
+        "kernel-modules": ("kernel-image", "host"),
+        "kernel-modules-core": ("kernel-image", "both"),
+        "kmod-nvidia-open-dkms": ("driver-source", "both"),
+        "libcufile-13-0": ("libcufile", "host"),
+        "libnvidia-ml": ("driver-userland", "host"),
+        "nvidia-driver-cuda": ("driver-userland", "host"),
+        "nvidia-driver-cuda-libs": ("driver-userland", "host"),
+        "nvidia-fs-dkms": ("nvidia-fs-source", "build"),
+        "nvidia-kmod-common": ("companion", "both"),
+        "nvidia-modprobe": ("companion", "host"),
+        "nvidia-persistenced": ("companion", "host"),
+    }
+    versions = {p.package: p.version for p in target.packages}
+    assert {versions[n] for n in versions if "nvidia" in n and "fs" not in n} == {"3:580.95.05-1.el9"}
+    assert {versions[n] for n in versions if n.startswith("kernel")} == {NEWEST}
+    for package in target.packages:
+        file = rhel.cuda.root.parent / package.repository / package.file
+        assert (file.stat().st_size, package.suite, package.component) == (package.size, "", "")
+
+
+def test_lock_check_holds_and_a_second_lock_changes_nothing(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    locked(rhel)
+    path = lockfile.beside(rhel.fleet)
+    before = path.read_bytes()
+    assert run("lock", "--check", rhel.fleet) == 0
+    assert run("lock", rhel.fleet) == 0
+    assert path.read_bytes() == before
+    path.unlink()
+    assert run("lock", rhel.fleet) == 0
+    assert path.read_bytes() == before
+    capsys.readouterr()
+    assert run("lock", "--check", "--json", rhel.fleet) == 0
+    assert not json.loads(capsys.readouterr().out)["reasons"]
+
+
+def test_lock_check_names_what_the_repository_lost(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    locked(rhel)
+    (rhel.cuda.root / "libcufile-13-0-1.15.1.6-1.x86_64.rpm").unlink()
+    rhel.cuda.publish(rhel.key)
+    text = refusal(rhel, capsys, LockStale, "--check")
+    assert "package no longer in its repository libcufile-13-0" in text
+
+
+def test_lock_check_names_what_was_replaced(rhel: Rhel, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    locked(rhel)
+    name = "libcufile-13-0-1.15.1.6-1.x86_64.rpm"
+    other = next(rpm for rpm in rpmstack.CUDA if rpm.file == name)
+    build([type(other)(**{**vars(other), "requires": ()})], tmp_path / "other")
+    (tmp_path / "other" / name).replace(rhel.cuda.root / name)
+    rhel.cuda.publish(rhel.key)
+    assert "package replaced in its repository libcufile-13-0" in refusal(rhel, capsys, LockStale, "--check")
+
+
+@pytest.mark.parametrize(
+    ("profile", "os", "driver", "streams"),
+    [
+        ("driver: newest", "rhel-9", "590.44.01", ("nvidia-driver:open-dkms",)),
+        ("driver: '570'", "rocky-9", "570.172.08", ("nvidia-driver:570-open",)),
+        ("driver: 580.65.06", "almalinux-9", "580.65.06", ("nvidia-driver:580-open",)),
+        ("driver: '==580.65.06'", "rhel-8", "580.65.06", ("nvidia-driver:580-open",)),
+        ("driver: '>=570, <590'", "rhel-9", "580.95.05", ("nvidia-driver:open-dkms",)),
+        (
+            "driver: {version: '580', flavour: proprietary}, mode: compat",
+            "rhel-9", "580.95.05", ("nvidia-driver:580-dkms",),
+        ),
+        ("driver: {version: newest, flavour: proprietary}, mode: compat", "rhel-9", "590.44.01",
+         ("nvidia-driver:latest-dkms",)),
+    ],
+)  # fmt: skip
+def test_a_pin_chooses_the_stream(profile: str, os: str, driver: str, streams: tuple[str, ...], rhel: Rhel) -> None:
+    rhel.write_fleet(profile, os)
+    target = locked(rhel)
+    assert (target.driver.version, target.modules) == (driver, streams)
+    source = [p for p in target.packages if p.part == "driver-source"]
+    assert [p.package for p in source] == [
+        f"kmod-nvidia-{'open' if target.driver.flavour == 'open' else 'latest'}-dkms"
+    ]
+
+
+def test_a_package_outside_the_enabled_stream_is_not_chosen(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    """580.200.01 is on offer and newer, but belongs to a stream that a host does not have enabled."""
+    rhel.write_fleet("driver: 580.200.01")
+    text = refusal(rhel, capsys, NoSolution)
+    assert "the pin driver: '580.200.01' admits nothing that is on offer: 580.126.09, 580.95.05, 580.95.05" in text
+
+
+def test_a_stream_that_is_not_there_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    rhel.write_fleet("driver: '595'")
+    text = refusal(rhel, capsys, NoSolution)
+    assert "profile gds (rhel-9, x86_64): the repositories have no module stream nvidia-driver:595-open" in text
+    assert "there are 570-open, 580-dkms, 580-open" in text
+
+
+def test_release_10_has_no_streams(rhel: Rhel) -> None:
+    """NVIDIA's repository for it has no modules: what a pin admits is taken from all there is."""
+    rhel.cuda.streams = ()
+    rhel.cuda.publish(rhel.key)
+    rhel.write_fleet("driver: '580'", "rhel-10")
+    target = locked(rhel)
+    assert (target.driver.version, target.modules) == ("580.200.01", ())
+
+
+def test_a_rule_moves_the_kernel_down(rhel: Rhel) -> None:
+    """P2PDMA does not work on RHEL 9.5, so that the lock takes 9.4's kernel and says why."""
+    rhel.write_fleet("driver: '580', mode: p2pdma")
+    target = locked(rhel)
+    assert target.kernel.release == f"{rpmstack.KERNELS[0]}.x86_64"
+    assert {r.rule for r in target.refused if r.what.startswith("kernel 5.14.0-503")} == {"p2pdma-rhel-9.5"}
+    assert target.nvidia_fs is None
+    versions = {p.package: p.version for p in target.packages}
+    assert {versions[n] for n in versions if n.startswith("kernel")} == {rpmstack.KERNELS[0]}
+
+
+@pytest.mark.parametrize(
+    ("pin", "kernel"),
+    [
+        ("'5.14.0-503'", NEWEST),
+        ("5.14.0-503.15.1.el9_5", rpmstack.KERNELS[1]),
+        ("5.14.0-503.15.1.el9_5.x86_64", rpmstack.KERNELS[1]),
+        ("'<5.14.0-503'", rpmstack.KERNELS[0]),
+        ("'>=5.14.0-503.15.1, <5.14.0-503.40.1'", rpmstack.KERNELS[1]),
+    ],
+)
+def test_a_kernel_may_be_pinned_by_any_of_its_names(pin: str, kernel: str, rhel: Rhel) -> None:
+    rhel.write_fleet(f"driver: '580', kernel: {pin}")
+    assert locked(rhel).kernel.version == kernel
+
+
+def test_companions_come_in_the_drivers_own_version(rhel: Rhel) -> None:
+    rhel.write_fleet("driver: '580', companions: [fabricmanager, imex]")
+    versions = {p.package: p.version for p in locked(rhel).packages}
+    assert versions["nvidia-fabricmanager"] == versions["nvidia-imex"] == "3:580.95.05-1.el9"
+
+
+def test_a_metapackage_that_pulls_a_driver_is_refused_and_the_toolkit_taken(
+    rhel: Rhel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rhel.write_fleet("driver: '580', cuda: [cuda-12-9]")
+    assert "[cuda] cuda-12-9 would pull the driver cuda-drivers" in refusal(rhel, capsys, NoSolution)
+    rhel.write_fleet("driver: '580', cuda: [cuda-toolkit-12-9]")
+    names = {p.package for p in locked(rhel).packages}
+    assert {"cuda-toolkit-12-9", "cuda-nvcc-12-9", "libcublas-12-9"} <= names
+    assert not names & {"cuda-drivers", "cuda-12-9", "gcc"}
+
+
+def flip(path: Path) -> str:
+    """Change one byte of a file; its name."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return path.name
+
+
+@pytest.mark.parametrize("what", ["repomd.xml", "repomd.xml.asc", "primary", "modules", "filelists"])
+def test_tampering_is_refused_by_name_and_the_lock_stays(
+    what: str, rhel: Rhel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    locked(rhel)
+    before = lockfile.beside(rhel.fleet).read_bytes()
+    for path in (rhel.fleet.parent / "cache").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    archive = rhel.baseos if what == "filelists" else rhel.cuda
+    name = flip(archive.repomd.with_name(what) if what.startswith("repomd") else archive.find(what))
+    text = refusal(rhel, capsys, RepositoryUntrusted)
+    assert name.removesuffix(".asc") in text
+    assert lockfile.beside(rhel.fleet).read_bytes() == before
+
+
+def test_an_edited_lock_is_refused(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    locked(rhel)
+    path = lockfile.beside(rhel.fleet)
+    path.write_text(path.read_text().replace("580-open", "590-open"))
+    assert "edited by hand" in refusal(rhel, capsys, LockInvalid, "--check")
+
+
+def test_a_dependency_that_no_repository_has_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    (rhel.baseos.root / "numactl-libs-2.0.18-2.el9.x86_64.rpm").unlink()
+    rhel.baseos.publish(rhel.key)
+    text = refusal(rhel, capsys, NoSolution)
+    assert "libcufile-13-0 1.15.1.6-1 needs numactl-libs, of which the repositories have nothing" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("kind: rpm, uri", "kind: apt, uri", "repositories.baseos: kind is apt, but rhel-9 of profile gds uses rpm"),
+        ("kind: rpm, uri", "suites: [x], uri", "an rpm repository has neither suites nor components"),
+        (", repositories: [baseos, cuda]", "", "rhel-9 has no presets, so list some; the fleet file has baseos, cuda"),
+        ("fingerprints", "signed_by: /k, x", "x: unknown key"),
+    ],
+)
+def test_a_fleet_that_cannot_be_right_is_refused(
+    old: str, new: str, words: str, rhel: Rhel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rhel.fleet.write_text(rhel.fleet.read_text().replace(old, new))
+    assert words in " ".join(refusal(rhel, capsys, FleetInvalid).split())
+
+
+def test_a_repository_that_is_not_there_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    rhel.fleet.write_text(rhel.fleet.read_text().replace("/cuda'", "/elsewhere'"))
+    assert "/elsewhere/repodata/repomd.xml: there is no such file" in refusal(rhel, capsys, RepositoryUnusable)
