@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from later_evidence import complete
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.expectation import Expectation, from_json
@@ -392,9 +393,10 @@ def test_a_direct_path_that_is_not_there_fails_with_all_steps(wanted: str) -> No
     assert found.found == "compat: the loaded nvme has no hooks for nvidia-fs"
     assert found.hint.startswith("Install the nvme of MLNX_OFED or DOCA for this kernel")
     assert "set its path to compat" in found.hint
-    document = copy.deepcopy(GOOD)
+    document = complete(copy.deepcopy(GOOD))
     hook = "0000000000000000 T nvme_v1_register_nvfs_dma_ops\t[nvme]"
     document["excerpts"]["/proc/kallsyms"]["lines"].append(hook)
+    document["files"]["/proc/driver/nvidia-fs/modules"] = "nvme: 1\n"
     good = findings(document, replace(WANTED, storage=storage))["storage.path:/mnt/nvme"]
     assert good.verdict == (FAIL if wanted == "p2pdma" else PASS)
     assert good.found.startswith("nvidia-fs")
