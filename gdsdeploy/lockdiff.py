@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.platform import version_order
@@ -73,13 +73,33 @@ def subjects(target: Target) -> dict[str, str]:
     }
 
 
+_VERSIONS: Final[dict[str, Callable[[Target], str]]] = {
+    "kernel": lambda target: target.kernel.version,
+    "driver": lambda target: target.driver.version,
+    "nvidia-fs": lambda target: target.nvidia_fs.version if target.nvidia_fs else "",
+    "libcufile": lambda target: target.libcufile.version,
+    "gds-tools": lambda target: target.gds_tools.version if target.gds_tools else "",
+}
+
+
 def _subjects(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:
     before, after = (subjects(old) if old else {}), (subjects(new) if new else {})
     for what in before or after:
         a, b = before.get(what, ""), after.get(what, "")
         if a != b:
             kind: Kind = "added" if not a else "removed" if not b else "changed"
+            if old and new and kind == "changed" and _goes_back(what, old, new):
+                kind = "downgraded"
             yield Change(profile, kind, what, a, b, subject=True)
+
+
+def _goes_back(what: str, old: Target, new: Target) -> bool:
+    """Whether a subject's version is lower than it was; two systems are not compared."""
+    if old.os != new.os or what not in _VERSIONS:
+        return False
+    order, version = version_order(new.os), _VERSIONS[what]
+    before, after = version(old), version(new)
+    return bool(before and after and order.key(after) < order.key(before))
 
 
 def _packages(profile: str, old: Target | None, new: Target | None) -> Iterator[Change]:

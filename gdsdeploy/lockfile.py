@@ -163,6 +163,9 @@ class Difference(enum.Enum):
     KEYS_CHANGED = "signing keys"
     PACKAGE_GONE = "package no longer in its repository"
     PACKAGE_REPLACED = "package replaced in its repository"
+    FILE_GONE = "file no longer in its repository"
+    INDEX_REFUSED = "index refused"
+    INDEX_OLDER = "index older than the one that was locked"
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,9 @@ class Reason:
         what = f"{self.difference.value} {self.subject}".strip()
         if not self.expected and not self.found:
             return f"profile {self.profile}: {what}"
-        if self.difference in (Difference.PACKAGE_GONE, Difference.PACKAGE_REPLACED):
+        if self.difference in (Difference.INDEX_REFUSED, Difference.FILE_GONE):
+            return f"profile {self.profile}: {what}: {self.found}"
+        if self.difference in (Difference.PACKAGE_GONE, Difference.PACKAGE_REPLACED, Difference.INDEX_OLDER):
             return f"profile {self.profile}: {what}: the lock has {self.expected}, the repository {self.found}"
         return f"profile {self.profile}: {what}: the fleet file says {self.expected}, the lock has {self.found}"
 

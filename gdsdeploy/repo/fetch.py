@@ -114,6 +114,20 @@ class Fetcher:
                 hint="Make room, or set GDSDEPLOY_CACHE_DIR to a folder that has some",
             ) from error
 
+    def has(self, uri: str) -> bool:
+        """Whether the repository has the file behind ``uri``, without fetching it; raises as ``small`` does."""
+        try:
+            if urlsplit(uri).scheme == "file":
+                return Path(unquote(urlsplit(uri).path)).is_file()
+            self._retrying(uri, lambda: self._head(uri))
+        except NotThere:
+            return False
+        return True
+
+    def _head(self, uri: str) -> None:
+        with _as_ours(uri):
+            _check_status(uri, self._client.head(uri).status_code)
+
     def _store(self, uri: str, path: Path, sha256: str, size: int) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._prune()
@@ -143,9 +157,12 @@ class Fetcher:
             return
         if scheme not in ("http", "https"):
             raise RepositoryUnusable(f"{uri}: cannot fetch {scheme}: addresses", hint="Use http, https or file")
+        self._retrying(uri, lambda: self._get(uri, sink, limit))
+
+    def _retrying(self, uri: str, request: Callable[[], None]) -> None:
         for attempt in range(1, TRIES + 1):
             try:
-                self._get(uri, sink, limit)
+                request()
             except _RetryableError as error:
                 if attempt == TRIES:
                     raise RepositoryUnusable(
@@ -153,26 +170,17 @@ class Fetcher:
                         hint="Check the address, the network and the proxy settings of this machine",
                     ) from error
                 self._sleep(0.5 * 2 ** (attempt - 1))
-                sink.seek(0)
-                sink.truncate()
             else:
                 return
 
     def _get(self, uri: str, sink: IO[bytes], limit: int) -> None:
-        try:
-            with self._client.stream("GET", uri) as answer:
-                if answer.status_code in (404, 410):
-                    raise NotThere(f"{uri}: the repository has no such file (status {answer.status_code})")
-                if answer.status_code >= 500 or answer.status_code in (408, 429):
-                    raise _RetryableError(f"the server answered with status {answer.status_code}")
-                if answer.status_code != 200:
-                    raise RepositoryUnusable(f"{uri}: the server answered with status {answer.status_code}")
-                # Raw: a Packages.gz served as "Content-Encoding: gzip" has to stay what was signed.
-                _pour(answer.iter_raw(_CHUNK), sink, limit, uri)
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
-            raise RepositoryUnusable(f"{uri}: {error}") from error
-        except httpx.HTTPError as error:
-            raise _RetryableError(str(error) or type(error).__name__) from error
+        # An earlier try may have left a part.
+        sink.seek(0)
+        sink.truncate()
+        with _as_ours(uri), self._client.stream("GET", uri) as answer:
+            _check_status(uri, answer.status_code)
+            # Raw: a Packages.gz served as "Content-Encoding: gzip" has to stay what was signed.
+            _pour(answer.iter_raw(_CHUNK), sink, limit, uri)
 
     @staticmethod
     def _copy(uri: str, sink: IO[bytes], limit: int) -> None:
@@ -194,6 +202,26 @@ class Fetcher:
 
 class _RetryableError(Exception):
     """Worth another try."""
+
+
+@contextmanager
+def _as_ours(uri: str) -> Iterator[None]:
+    """What the client raises, as errors of ours or as worth another try."""
+    try:
+        yield
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.TooManyRedirects) as error:
+        raise RepositoryUnusable(f"{uri}: {error}") from error
+    except httpx.HTTPError as error:
+        raise _RetryableError(str(error) or type(error).__name__) from error
+
+
+def _check_status(uri: str, status: int) -> None:
+    if status in (404, 410):
+        raise NotThere(f"{uri}: the repository has no such file (status {status})")
+    if status >= 500 or status in (408, 429):
+        raise _RetryableError(f"the server answered with status {status}")
+    if status != 200:
+        raise RepositoryUnusable(f"{uri}: the server answered with status {status}")
 
 
 @contextmanager

@@ -53,20 +53,21 @@ class Keep:
         """The options with each subject that does not move cut down to what is locked, as far as that is on offer."""
         held: list[list[Option]] = []
         for options in levels:
-            mine = [o for o in options if self._is_locked(o)]
+            mine = [o for o in options if self.has(o)]
             held.append(mine if mine and not self._moves(mine[0].subject) else list(options))
         return held
 
     def prefer(self, levels: Sequence[Sequence[Option]]) -> list[list[Option]]:
         """All options, what is locked first: for when holding it has no solution."""
-        return [sorted(options, key=lambda o: not self._is_locked(o) or self._moves(o.subject)) for options in levels]
+        return [sorted(options, key=lambda o: not self.has(o) or self._moves(o.subject)) for options in levels]
 
     def refused(self) -> list[Refused]:
         """Why newer ones were not taken of what does not move, as the lock says."""
         subjects = [subject for subject in PARTS if not self._moves(subject)]
         return [r for r in self.target.refused if r.what.split(" ", 1)[0] in subjects]
 
-    def _is_locked(self, option: Option) -> bool:
+    def has(self, option: Option) -> bool:
+        """Whether an option is what the lock has."""
         there = {(p.package, p.version, p.architecture) for p in self.target.packages}
         if not option.packages:
             return option.subject == "nvidia-fs" and self.target.nvidia_fs is None

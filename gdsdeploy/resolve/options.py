@@ -30,6 +30,8 @@ class Option:
     packages: Mapping[Part, Candidate]
     #: of the package that the option is named after
     version: str = "0"
+    #: what a pin may call it; bounds look at the first
+    names: tuple[str, ...] = ("0",)
     #: for a kernel: as ``uname -r`` prints it
     release: str = ""
     #: for a driver: the companions of its version that the profile asks for
@@ -60,15 +62,15 @@ class Options:
     #: subjects that nothing is left of, in words
     missing: list[str] = field(default_factory=list)
 
-    def add(self, subject: str, pin: str, offered: Sequence[tuple[Option, tuple[str, ...]]], otherwise: str) -> None:
-        """Take what the pin admits of the offered options with their version names; ``otherwise``: none was offered."""
+    def add(self, subject: str, pin: str, offered: Sequence[Option], otherwise: str) -> None:
+        """Take what the pin admits of the offered options; ``otherwise``: words for when there are none."""
         expression = versions.parse(pin)
-        admitted = [option for option, names in offered if expression.admits(*names)]
+        admitted = [option for option in offered if expression.admits(*option.names)]
         self.levels.append(admitted)
         if not offered:
             self.missing.append(f"[{subject}] {otherwise}")
         elif not admitted:
-            there = ", ".join(names[0] for _, names in offered[:12]) + (", …" if len(offered) > 12 else "")
+            there = ", ".join(option.names[0] for option in offered[:12]) + (", …" if len(offered) > 12 else "")
             self.missing.append(f"[pin] the pin {subject}: {pin!r} admits nothing that is on offer: {there}")
 
 
@@ -97,10 +99,10 @@ def _preferred_first(platform: StackPlatform, universe: Universe, candidates: li
 
 def _driver(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     flavour = profile.driver.flavour
-    packages = platform.driver_packages(flavour, universe.names())
+    holders = platform.driver_packages(flavour, universe.names())
     pin, labels = versions.parse(profile.driver.version), set[str]()
-    offered: list[tuple[Option, tuple[str, ...]]] = []
-    for candidate in _preferred_first(platform, universe, [c for name in packages for c in universe.named(name)]):
+    offered = []
+    for candidate in _preferred_first(platform, universe, [c for name in holders for c in universe.named(name)]):
         version = platform.upstream_version(candidate.version)
         names, stub = (version, candidate.version), platform.stands_for(candidate)
         label = f"driver {version} ({flavour})"
@@ -117,11 +119,11 @@ def _driver(found: Options, profile: Profile, platform: StackPlatform, universe:
                 found.incomplete.append(Incomplete("driver", candidate.version, lacks))
             continue
         facts = {"driver": version, "driver_package": candidate.version, "driver_origin": candidate.origin}
-        option = Option("driver", label, facts, {"driver-source": candidate}, candidate.version, companions=companions)
-        offered.append((option, names))
+        packages: dict[Part, Candidate] = {"driver-source": candidate}
+        offered.append(Option("driver", label, facts, packages, candidate.version, names, companions=companions))
     otherwise = f"the repositories have no {platform.driver_package(flavour)}"
     if found.incomplete:
-        otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(packages))})"
+        otherwise = f"no driver on offer is complete (the repositories have {', '.join(sorted(holders))})"
     found.add("driver", profile.driver.version, offered, otherwise)
 
 
@@ -160,7 +162,7 @@ def _kernel(found: Options, profile: Profile, platform: StackPlatform, universe:
             continue
         facts = {"kernel": names[0], "kernel_package": image.version}
         packages: dict[Part, Candidate] = {"kernel-image": image, "kernel-headers": headers[0]}
-        offered.append((Option("kernel", label, facts, packages, image.version, release), names))
+        offered.append(Option("kernel", label, facts, packages, image.version, names, release))
     found.add("kernel", profile.kernel, offered, "the repositories have no kernel image with headers of its version")
 
 
@@ -172,8 +174,9 @@ def _nvidia_fs(found: Options, profile: Profile, platform: StackPlatform, univer
         facts = {
             "nvidia_fs": version, "nvidia_fs_package": candidate.version, "nvidia_fs_origin": candidate.origin,
         }  # fmt: skip
-        option = Option("nvidia-fs", f"nvidia-fs {version}", facts, {"nvidia-fs-source": candidate}, candidate.version)
-        offered.append((option, (version, candidate.version)))
+        packages: dict[Part, Candidate] = {"nvidia-fs-source": candidate}
+        names = (version, candidate.version)
+        offered.append(Option("nvidia-fs", f"nvidia-fs {version}", facts, packages, candidate.version, names))
     found.add("nvidia_fs", profile.nvidia_fs, offered, f"the repositories have no {package}")
 
 
@@ -194,7 +197,8 @@ def _libcufile(found: Options, profile: Profile, platform: StackPlatform, univer
             continue
         facts = {"libcufile": version, "cuda": platform.cuda_version(candidate)}
         packages: dict[Part, Candidate] = {"libcufile": candidate, "gds-tools": tools[0]}
-        offered.append((Option("libcufile", label, facts, packages, candidate.version), (version, candidate.version)))
+        names = (version, candidate.version)
+        offered.append(Option("libcufile", label, facts, packages, candidate.version, names))
     otherwise = f"the repositories have no {platform.libcufile_package()} with its {platform.gds_tools_package()}"
     found.add("libcufile", profile.libcufile, offered, otherwise)
 
@@ -205,6 +209,6 @@ def _doca(found: Options, profile: Profile, platform: StackPlatform, universe: U
     offered = []
     for candidate in _preferred_first(platform, universe, universe.named(package)):
         version = platform.upstream_version(candidate.version)
-        option = Option("doca", f"doca {version}", {"doca": version}, {"doca": candidate}, candidate.version)
-        offered.append((option, (version, candidate.version)))
+        names = (version, candidate.version)
+        offered.append(Option("doca", f"doca {version}", {"doca": version}, {"doca": candidate}, names[1], names))
     found.add("doca", "newest", offered, f"the repositories have no {package}")

@@ -11,8 +11,9 @@ import pytest
 
 from tests.repos import rpmstack
 from tests.repos.archive import Archive, Key, Server, Suite, serve
+from tests.repos.cuda import CUDA_UBUNTU, flat, noble_suites
 from tests.repos.rpmarchive import RpmArchive, build
-from tests.repos.stack import TRIXIE, suites, write_pool
+from tests.repos.stack import TRIXIE, Stanza, suites, write_pool
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +65,55 @@ class Debian:
             f"hosts:\n  gpu1: gds\n"
         )
         return self.fleet
+
+
+@dataclass
+class Ubuntu:
+    """Ubuntu's archive and NVIDIA's CUDA repository, imitated and served, and a fleet file for both."""
+
+    archive: Archive
+    cuda: Archive
+    server: Server
+    key: Key
+    fleet: Path
+
+    def publish(self, noble: Sequence[Suite], cuda: Sequence[Stanza], *, detached: bool = False) -> None:
+        """Replace what both offer; ``detached``: with Release.gpg instead of InRelease."""
+        for suite in noble:
+            self.archive.publish(suite, self.key)
+            for stanzas in suite.packages.values():
+                write_pool(self.archive.root, stanzas)
+        published = flat(cuda)
+        self.cuda.publish(published, self.key, detached=detached)
+        for stanza in published.packages[""]:
+            write_pool(self.cuda.root, [stanza])
+
+    def write_fleet(self, profile: str = "driver: '580'") -> Path:
+        """A fleet of one host on Ubuntu 24.04, NVIDIA's repository first."""
+        signed = f"keyring: '{self.key.keyring}', fingerprints: [{self.key.fingerprint}]"
+        self.fleet.write_text(
+            f"version: 1\n"
+            f"repositories:\n"
+            f"  cuda: {{uri: '{self.server.uri}/cuda/x86_64', suites: ['/'], {signed}}}\n"
+            f"  ubuntu: {{uri: '{self.server.uri}/ubuntu', {signed}}}\n"
+            f"  ubuntu-security: {{uri: '{self.server.uri}/ubuntu', {signed}}}\n"
+            f"profiles:\n"
+            f"  gds: {{os: ubuntu-24.04, repositories: [cuda, ubuntu, ubuntu-security], {profile}}}\n"
+            f"hosts:\n  gpu1: gds\n"
+        )
+        return self.fleet
+
+
+@pytest.fixture
+def ubuntu(tmp_path: Path, key: Key) -> Iterator[Ubuntu]:
+    """Noble and the CUDA repository as tests.repos.cuda has them."""
+    root = tmp_path / "www"
+    archive, cuda = Archive(root / "ubuntu"), Archive(root / "cuda" / "x86_64")
+    with serve(root) as server:
+        made = Ubuntu(archive, cuda, server, key, tmp_path / "fleet.yml")
+        made.publish(noble_suites(), CUDA_UBUNTU)
+        made.write_fleet()
+        yield made
 
 
 @pytest.fixture

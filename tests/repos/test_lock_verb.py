@@ -130,7 +130,7 @@ def test_the_change_list_names_what_moved(debian: Debian, capsys: pytest.Capture
     ]
     debian.publish(suites(newer))
     capsys.readouterr()
-    assert run("lock", debian.fleet) == 0
+    assert run("lock", "--upgrade", debian.fleet) == 0
     out = capsys.readouterr().out
     assert "  kernel 6.12.94+deb13-amd64 → 6.12.99+deb13-amd64\n" in out
     assert "  linux-image-6.12.94+deb13-amd64 6.12.94-1 (removed)\n" in out
