@@ -40,7 +40,7 @@ def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
     for name, host in fleet.everyone().items():
         group = BUILDERS if name in fleet.builders else HOSTS
-        profile, target = fleet.profiles[host.profile], lock.targets[host.profile]
+        target = lock.targets[host.profile]
         groups[group]["hosts"][name] = {
             **connection(fleet, name, sources.fleet_dir),
             **variables(fleet, name, target, sources),
@@ -140,6 +140,7 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
         "gds_host_expectation": sources.expectations[name] if is_host else "",
         "gds_repo_manager": MANAGERS[platform.family],
         "gds_packages_manager": MANAGERS[platform.family],
+        "gds_kernel_manager": MANAGERS[platform.family],
         "gds_remove_manager": MANAGERS[platform.family],
         "gds_repo_indices": [
             {

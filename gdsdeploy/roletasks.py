@@ -107,7 +107,7 @@ def tasks(playbook: str, group: str, variables: Mapping[str, Any]) -> list[Task]
             continue
         for item in play["roles"]:
             conditions = (item["when"],) if "when" in item else ()
-            found += _role(item["role"], variables, conditions)
+            found += _role(item["role"], {**variables, **item.get("vars", {})}, conditions)
     return found
 
 

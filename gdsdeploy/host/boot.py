@@ -1,7 +1,6 @@
-"""Which kernel GRUB boots, on Debian and Ubuntu: read it, and make one the default until told otherwise.
+"""Which kernel GRUB boots: read it, and make one the default until told otherwise.
 
-Entries are named by their ids, joined with ``>`` below submenus, as grub-set-default(8) takes them; positions and
-titles change whenever a kernel is installed.
+Debian and Ubuntu have their menu in grub.cfg; hosts with Boot Loader Specification entries are ``bls.py``'s.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ import argparse
 import json
 import os
 import re
-import shlex
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List
 
-from . import process
+from . import bls, process
+from .grubmenu import Entry, entries, environment, resolve
 from .kmod.errors import KmodError, guarded
 from .kmod.rootdir import inside, read_text
 
@@ -22,86 +21,10 @@ GRUB_ENV = "/boot/grub/grubenv"
 DEFAULTS = "/etc/default/grub.d/gdsdeploy.cfg"
 _DEFAULTS_TEXT = "# Written by gdsdeploy: the kernel to boot is kept in /boot/grub/grubenv.\nGRUB_DEFAULT=saved\n"
 _TIMEOUT = 600.0
-_KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel)-(\S+)")
 
 
 class BootError(KmodError):
     """GRUB is not there, does not know the kernel, or refuses a change."""
-
-
-class Entry(NamedTuple):
-    """A menu entry that can be booted."""
-
-    #: ids (titles where there is no id) from the outermost submenu on, joined with ``>``
-    path: str
-    title: str
-    #: of the Linux kernel it starts; empty for anything else
-    release: str
-    recovery: bool
-    #: position at each level, as GRUB counts
-    numbers: Tuple[int, ...]
-    titles: Tuple[str, ...]
-
-
-class _Menu:
-    """A submenu, or the whole menu, while it is read."""
-
-    def __init__(self, ids: Tuple[str, ...] = (), titles: Tuple[str, ...] = (), numbers: Tuple[int, ...] = ()) -> None:
-        self.ids, self.titles, self.numbers = ids, titles, numbers
-        self.count = 0
-
-
-class _Block:
-    """An open brace: a menu entry with its kernel, a submenu, or something else such as a function."""
-
-    def __init__(self, menu: Optional[_Menu] = None, place: Optional[_Menu] = None) -> None:
-        self.menu, self.place = menu, place
-        self.kernel: List[str] = []
-
-
-def entries(text: str) -> List[Entry]:
-    """Every menu entry of a grub.cfg, in its order."""
-    found: List[Entry] = []
-    menus = [_Menu()]
-    blocks: List[_Block] = []
-    for line in text.splitlines():
-        words = _words(line)
-        if not words:
-            continue
-        if words[0] in ("menuentry", "submenu") and len(words) > 1:
-            menu = menus[-1]
-            ids, titles = (*menu.ids, _id(words)), (*menu.titles, words[1])
-            place = _Menu(ids, titles, (*menu.numbers, menu.count))
-            menu.count += 1
-            if words[0] == "submenu":
-                menus.append(place)
-                blocks.append(_Block(menu=place))
-            else:
-                blocks.append(_Block(place=place))
-        elif words[-1] == "{":
-            blocks.append(_Block())
-        elif words[0].startswith("linux") and blocks and blocks[-1].place is not None and not blocks[-1].kernel:
-            blocks[-1].kernel = words[1:]
-        if words[-1] == "}" and blocks:
-            block = blocks.pop()
-            if block.menu is not None:
-                menus.pop()
-            elif block.place is not None:
-                found.append(_entry(block.place, block.kernel))
-    return found
-
-
-def resolve(found: List[Entry], wanted: str) -> Optional[Entry]:
-    """The entry that GRUB takes for ``wanted``: numbers, ids or titles joined with ``>``; None when there is none."""
-    parts = wanted.split(">")
-    for entry in found:
-        # A submenu alone means its first entry.
-        if len(entry.numbers) >= len(parts) and not any(entry.numbers[len(parts) :]):
-            ids = entry.path.split(">")
-            levels = zip(parts, entry.numbers, ids, entry.titles)
-            if all(part in (str(number), name, title) for part, number, name, title in levels):
-                return entry
-    return None
 
 
 def default_kernel(root: str = "/") -> Dict[str, str]:
@@ -109,6 +32,8 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
 
     Releases are empty where an entry is unknown or starts no Linux kernel.  Raises BootError without a grub.cfg.
     """
+    if bls.present(root):
+        return bls.default_kernel(root)
     text = _config(root)
     found = entries(text)
     env = environment(read_text(root, GRUB_ENV))
@@ -127,18 +52,14 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
     }
 
 
-def environment(text: str) -> Dict[str, str]:
-    """The variables of a grubenv file."""
-    lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
     """Make the kernel ``release`` the one that boots until told otherwise; idempotent.
 
     Returns ``{"changed", "changes": [text], "kernel", "entry"}``.  Raises BootError when GRUB has no entry for it, and
     then nothing has changed.
     """
+    if bls.present(root):
+        return bls.set_default(release, check, root)
     entry = _entry_of(release, root)
     changes = []
     if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
@@ -162,6 +83,8 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
 
 def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
     """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then."""
+    if bls.present(root):
+        return bls.clear_default(root)
     changes = []
     if os.path.lexists(inside(root, DEFAULTS)):
         changes.append("{} (removed)".format(DEFAULTS))
@@ -242,32 +165,6 @@ def _entry_of(release: str, root: str) -> Entry:
         raise BootError(message, "install linux-image-{}, then run update-grub".format(release))
     # The topmost entry starts whatever kernel is newest, whose release its id does not name.
     return next((item for item in fit if release in item.path.split(">")[-1]), fit[0])
-
-
-def _entry(place: _Menu, kernel: List[str]) -> Entry:
-    match = _KERNEL_FILE.fullmatch(os.path.basename(kernel[0])) if kernel else None
-    recovery = "single" in kernel or "-recovery-" in place.ids[-1]
-    release = match.group(1) if match else ""
-    return Entry(">".join(place.ids), place.titles[-1], release, recovery, place.numbers, place.titles)
-
-
-def _id(words: List[str]) -> str:
-    for option in ("$menuentry_id_option", "--id"):
-        if option in words[:-1]:
-            return words[words.index(option) + 1]
-    return words[1]
-
-
-def _words(line: str) -> List[str]:
-    """A line as GRUB's shell splits it, roughly; commands that end with ``;`` on one line do not matter here."""
-    text = line.strip()
-    if not text or text.startswith("#"):
-        return []
-    try:
-        return shlex.split(text)
-    except ValueError:
-        # An open quote: text that goes over several lines, in a custom entry.
-        return text.split()
 
 
 def _write_defaults(root: str) -> None:

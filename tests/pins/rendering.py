@@ -29,7 +29,7 @@ def host_variables() -> dict[str, Any]:
 def rendered(template: str, variables: dict[str, Any]) -> str:
     """A template of the roles with their variables."""
     loader = jinja2.FileSystemLoader(ROOT / "templates")
-    environment = jinja2.Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - no HTML
+    environment = jinja2.Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True)
     return environment.get_template(template).render(variables)
 
 
