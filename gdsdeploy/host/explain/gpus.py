@@ -48,8 +48,9 @@ def _class(facts: HostFacts) -> Condition:
     if consumer and len(consumer) == len(facts.driver.models):
         path = "/proc/driver/nvidia/gpus/{}/information".format(consumer[0][0])
         return Condition(False, _unsupported(str(consumer[0][1]), "", quote.file(facts, path, "^Model:")))
-    if isinstance(report, Unknown):
-        return Condition(Unknown("whether libcufile takes these GPUs: {}".format(report.reason)))
+    unknown = [item for item in (facts.driver.gpus, *facts.driver.models.values(), report) if isinstance(item, Unknown)]
+    if isinstance(report, Unknown) or unknown:
+        return Condition(Unknown("whether libcufile takes these GPUs: {}".format(unknown[0].reason)))
     bad = [gpu for gpu in report.gpus if _refused(gpu)]
     if not bad or len(bad) < len(report.gpus):
         return Condition(True)

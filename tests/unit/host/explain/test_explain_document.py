@@ -1,0 +1,104 @@
+"""What is said of a whole host: the kinds of storage, and the explanation as data and as text."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+from capable_host import H100, PROVISIONED, Document, capable, config, p2pdma, with_gpu
+from test_explain_causes import NVME, on_amd
+
+from gdsdeploy.host import report
+from gdsdeploy.host.explain import as_document, explain
+from gdsdeploy.host.explain.kinds import Kind
+from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.facts import Unknown, facts_from
+
+
+def kinds(document: Document) -> dict[str, Kind]:
+    return {item.label: item for item in explain(facts_from(document), ()).kinds}
+
+
+def ids(kind: Kind) -> list[str]:
+    return [cause.id for cause in kind.path.causes]
+
+
+def test_the_kinds_of_a_provisioned_host() -> None:
+    found = kinds(PROVISIONED)
+    assert {label for label, item in found.items() if item.here is True} == {"NVMe", "Userspace RDMA"}
+    assert (found["NVMe"].path.path, ids(found["NVMe"])) == ("compat", ["nvme.no-hooks"])
+    assert ids(found["NVMeOF"]) == ["nvme_rdma.no-hooks"]
+    assert ids(found["IBM Spectrum Scale"]) == ["mmfslinux.no-hooks"]
+    # The lab's nvidia-peermem is the archive's, which was built without OFED.
+    assert ids(found["Userspace RDMA"]) == ["nvidia-peermem.stub"]
+
+
+def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
+    found = kinds(H100)
+    assert {item.row for item in found.values()} == {"compat", "Unsupported"}
+    assert {item.path.path for item in found.values()} == {"compat"}
+    assert found["NVMe"].here is False
+    assert ids(found["NVMe"])[0] == "nvidia-fs.not-autoloaded"
+    assert ids(found["Userspace RDMA"])[0] == "rdma.no-adapter"
+
+
+def test_the_kinds_of_a_host_with_everything() -> None:
+    document = with_gpu(capable())
+    found = kinds(document)
+    assert (found["NVMe"].here, found["NVMe"].path.path) == (True, "nvidia-fs")
+    assert found["NVMeOF"].path.path == "compat"
+    p2pdma(document)
+    on_amd(document)
+    assert kinds(document)["NVMe"].path.path == "p2pdma"
+
+
+def test_rdma_by_dma_buf() -> None:
+    document = with_gpu(capable())
+    document["listings"]["/sys/class/infiniband"] = ["mlx5_0"]
+    config(properties={"rdma_peer_type": "dmabuf"})(document)
+    assert kinds(document)["Userspace RDMA"].path.path == "dmabuf"
+    driver = document["files"]["/proc/driver/nvidia/version"]
+    document["files"]["/proc/driver/nvidia/version"] = driver.replace("Open Kernel Module", "Kernel Module")
+    assert ids(kinds(document)["Userspace RDMA"]) == ["driver.proprietary"]
+
+
+def test_as_data() -> None:
+    facts = facts_from(PROVISIONED)
+    found = as_document(explain(facts, report.stack(facts)))
+    assert json.loads(json.dumps(found)) == found
+    assert set(found) == {"version", "host", "collected_at", "stack", "mounts", "kinds", "unseen"}
+    assert [name for name, _ in found["stack"]] == ["os", "kernel", "driver", "nvidia-fs", "libcufile"]
+    mount = next(item for item in found["mounts"] if item["mount"] == "/mnt/nvme")
+    assert (mount["path"], mount["gpu"], mount["devices"]) == ("compat", False, ["nvme0n1"])
+    assert set(mount["causes"][0]) == {"id", "what", "fix", "evidence", "reference"}
+    assert "not proven" not in {item["path"] for item in found["mounts"]}
+
+
+def test_as_text() -> None:
+    facts = facts_from(PROVISIONED)
+    text = render(explain(facts, report.stack(facts)))
+    assert text.index("/mnt/nvme  COMPAT: through CPU memory") < text.index("[nvme.no-hooks]")
+    assert "\n     seen /proc/kallsyms: no nvme_v1_register_nvfs_dma_ops" in text
+    assert "\n     do   install the nvme of MLNX_OFED" in text
+    assert "\n     read NVIDIA GPUDirect Storage" in text
+    assert "this host has no GPU: nothing can be proven" in text
+    assert "  NVMeOF                none here" in text
+
+
+def test_without_root_it_says_so() -> None:
+    document = copy.deepcopy(PROVISIONED)
+    document["host"]["uid"] = 1000
+    text = render(explain(facts_from(document), ()))
+    assert "What could not be seen\n  - the evidence was not collected by root" in text
+
+
+def test_what_was_not_proven_says_why() -> None:
+    document = with_gpu(capable())
+    document["links"][f"/sys/bus/pci/devices/{NVME}/iommu_group"] = "../../../kernel/iommu_groups/1"
+    document["files"][f"/sys/bus/pci/devices/{NVME}/iommu_group/type"] = "DMA\n"
+    found = explain(facts_from(document), (), "/mnt/nvme")
+    assert isinstance(found.mounts[0].path.path, Unknown)
+    text = render(found)
+    assert f"/mnt/nvme  NOT PROVEN: an IOMMU stands between {NVME}" in text
+    assert "Not proven because of this:\n  1. an IOMMU" in text
+    assert "Kinds of storage" not in text

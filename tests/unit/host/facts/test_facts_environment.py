@@ -1,0 +1,97 @@
+"""Containers and variables, by the marks that they leave."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from later_evidence import complete
+
+from gdsdeploy.host.facts import Unknown
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.environment import EnvironmentFacts, environment_facts
+
+HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
+BARE = json.loads((HOSTS / "lab-vm-bare.json").read_text())
+LAYERED = "1 0 0:50 / / rw - overlay overlay rw,lowerdir=/a\n2 1 8:1 / /data rw - ext4 /dev/sda1 rw\n"
+
+
+def facts(change: dict[str, Any] | None = None, **sections: Any) -> EnvironmentFacts:
+    document = complete(copy.deepcopy(BARE))
+    document["files"].update(change or {})
+    for section, value in sections.items():
+        document[section] = {**document[section], **value} if isinstance(value, dict) else value
+    return environment_facts(Document(document))
+
+
+def test_a_host_is_no_container() -> None:
+    found = facts()
+    assert (found.container, found.root, found.variables, found.complete) == (None, True, {}, True)
+
+
+@pytest.mark.parametrize(
+    ("mark", "text", "name"),
+    [
+        ("/run/systemd/container", "systemd-nspawn\n", "systemd-nspawn"),
+        ("/.dockerenv", "", "Docker"),
+        ("/run/.containerenv", 'engine="podman-4.3.1"\n', "Podman"),
+    ],
+)
+def test_marks_of_containers(mark: str, text: str, name: str) -> None:
+    assert facts({mark: text, "/proc/self/mountinfo": LAYERED}).container == name
+
+
+def test_a_virtual_machine_that_was_made_from_an_image_is_none() -> None:
+    assert facts({"/.dockerenv": ""}).container is None
+
+
+def test_kubernetes_and_control_groups() -> None:
+    assert facts(environment={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).container == "Kubernetes"
+    groups = {"/proc/1/cgroup": {"pattern": "", "lines": ["12:pids:/docker/0123"]}}
+    assert facts(excerpts=groups).container == "a container"
+
+
+def test_what_was_not_looked_at_is_not_known() -> None:
+    assert isinstance(environment_facts(Document(BARE)).container, Unknown)
+    assert isinstance(environment_facts(Document(BARE)).variable("CUFILE_FORCE_COMPAT_MODE"), Unknown)
+    assert isinstance(facts({"/.dockerenv": {"error": "EACCES"}}).container, Unknown)
+    document = complete(copy.deepcopy(BARE))
+    del document["files"]["/proc/self/mountinfo"]
+    document["files"]["/.dockerenv"] = ""
+    assert isinstance(environment_facts(Document(document)).container, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "value"),
+    [
+        ("/etc/environment", "CUFILE_X=true", "true"),
+        ("/etc/environment", 'CUFILE_X="true"', "true"),
+        ("/etc/profile", "export CUFILE_X=/a/b.json", "/a/b.json"),
+        ("/etc/security/pam_env.conf", "CUFILE_X DEFAULT=1 OVERRIDE=2", "1"),
+        ("/etc/systemd/system.conf", "DefaultEnvironment=CUFILE_X=true OTHER=1", "true"),
+        ("/etc/environment", "# CUFILE_X=true", None),
+        ("/etc/environment", "CUFILE_OTHER=true", None),
+    ],
+)
+def test_variables_where_hosts_give_them(place: str, line: str, value: str | None) -> None:
+    found = facts(excerpts={place: {"pattern": "", "lines": [line]}}).variable("CUFILE_X")
+    if value is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert not isinstance(found, Unknown)
+        assert (found.value, found.place, found.line) == (value, place, line)
+
+
+def test_variables_in_folders_and_in_the_environment_itself() -> None:
+    listings = {"/etc/profile.d": ["gds.sh", "README"]}
+    excerpts = {"/etc/profile.d/gds.sh": {"pattern": "", "lines": ["export CUFILE_X=1"]}}
+    found = facts(listings=listings, excerpts=excerpts)
+    assert found.variables["CUFILE_X"].place == "/etc/profile.d/gds.sh"
+    assert found.complete is True, "a README sets nothing"
+    own = facts(listings=listings, excerpts=excerpts, environment={"CUFILE_X": "2"}).variables["CUFILE_X"]
+    assert (own.value, own.place) == ("2", "the environment of this program")
+    assert isinstance(facts(listings=listings).complete, Unknown), "the fragment was listed and not read"
