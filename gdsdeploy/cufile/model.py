@@ -11,7 +11,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ Document = Mapping[str, Any]
 OLDEST: Release = (1, 4)
 #: A newer library is judged by this one until its keys are known.
 NEWEST: Release = (1, 20)
+#: The releases that were asked; what lies between two of them is judged by the older one.
+ASKED: tuple[Release, ...] = (OLDEST, (1, 9), (1, 11), *((1, minor) for minor in range(13, NEWEST[1] + 1)))
 
 #: One unsigned key above this aborts the process that reads the file.
 _UINT_MAX = 2**32 - 1
@@ -48,6 +50,10 @@ class Problem:
 
     key: str
     message: str
+    #: stable name of the kind of problem; docs/cufile.md lists them
+    id: str = field(default="", compare=False)
+    #: the key that was probably meant
+    near: str | None = field(default=None, compare=False)
 
 
 class _Model(BaseModel):
@@ -80,6 +86,11 @@ class Key(_Model):
     defaults: dict[str, Any] | None = None
     limits: Limits = Limits()
     limits_from: dict[str, Limits] | None = None
+    bits: Literal[8, 32, 64] = 64
+    enforced: Limits | None = None
+    enforced_from: dict[str, Limits] | None = None
+    heeded: str | None = None
+    clamped: bool = False
     shown: str | None = None
     formerly: str | None = None
     refused: str | None = None
@@ -94,8 +105,20 @@ class Key(_Model):
         return _latest(self.defaults, release) if self.defaults else self.default
 
     def limits_for(self, release: Release) -> Limits:
+        """What gdsdeploy writes and finds right."""
         found: Limits = _latest(self.limits_from, release) if self.limits_from else self.limits
         return found
+
+    def enforced_for(self, release: Release) -> Limits:
+        """What the library itself insists on."""
+        if self.enforced_from:
+            found: Limits = _latest(self.enforced_from, release)
+            return found
+        return self.limits_for(release) if self.enforced is None else self.enforced
+
+    def heeded_by(self, release: Release) -> bool:
+        """Whether the release does anything about a wrong value of the key."""
+        return self.heeded is None or release_of(self.heeded) <= release
 
 
 def release_of(version: str) -> Release:
@@ -136,11 +159,11 @@ def check(document: Document, release: Release) -> list[Problem]:
     for name, value in _leaves(document, ()):
         key = readable.get(name)
         if key is None:
-            found.append(Problem(name, _unknown(name, value, release)))
+            found.append(_unknown(name, value, release))
         elif key.refused:
-            found.append(Problem(name, f"gdsdeploy does not write this key: {key.refused}"))
+            found.append(Problem(name, f"gdsdeploy does not write this key: {key.refused}", "not-written"))
         else:
-            found += [Problem(name, message) for message in _judge(value, key, min(release, NEWEST))]
+            found += [Problem(name, message, kind) for kind, message in _judge(value, key, min(release, NEWEST))]
     wrong = {problem.key for problem in found}
     return found + [problem for problem in _relations(document, readable, release) if problem.key not in wrong]
 
@@ -180,22 +203,24 @@ def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]
         yield name, value
 
 
-def _unknown(name: str, value: object, release: Release) -> str:
+def _unknown(name: str, value: object, release: Release) -> Problem:
     every = known_keys()
     if any(known.startswith(name + ".") for known in every):
-        return f"expected an object (found {value!r})"
+        return Problem(name, f"expected an object (found {_found(value)})", "wrong-type")
     key = every.get(name)
     if key is not None and release < release_of(key.since):
-        return f"libcufile reads this key from {key.since} on; this is {_text(release)}"
+        return Problem(name, f"libcufile reads this key from {key.since} on; this is {_text(release)}", "newer-key")
     if key is not None:
-        return f"libcufile reads this key up to {key.until}; this is {_text(release)}"
+        return Problem(name, f"libcufile reads this key up to {key.until}; this is {_text(release)}", "dropped-key")
     for known in every.values():
         if known.shown == name:
-            return f"unknown key (gdscheck prints {known.key} under this name; did you mean that?)"
+            message = f"unknown key (gdscheck prints {known.key} under this name; did you mean that?)"
+            return Problem(name, message, "unknown-key", known.key)
         if known.formerly == name:
-            return f"libcufile no longer reads this key; it is {known.key} now"
+            return Problem(name, f"libcufile no longer reads this key; it is {known.key} now", "renamed-key", known.key)
     near = _nearest(name, keys(release))
-    return "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
+    message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
+    return Problem(name, message, "unknown-key", near)
 
 
 def _nearest(name: str, known: Mapping[str, Key]) -> str | None:
@@ -208,9 +233,10 @@ def _nearest(name: str, known: Mapping[str, Key]) -> str | None:
     return last[near[0]] if near else None
 
 
-def _judge(value: object, key: Key, release: Release) -> Iterator[str]:
+def _judge(value: object, key: Key, release: Release) -> Iterator[tuple[str, str]]:
+    """(kind, message) of each problem of a value."""
     if not _is(value, key.type):
-        yield f"expected {_WORDS[key.type]} (found {value!r})"
+        yield "wrong-type", f"expected {_WORDS[key.type]} (found {_found(value)})"
         return
     limits = key.limits_for(release)
     for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -233,7 +259,7 @@ def _is(value: object, kind: _Kind) -> bool:
     return isinstance(value, (list, tuple)) and all(_is(part, item) for part in value)
 
 
-def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[str]:
+def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, str]]:
     if value in limits.also:
         return
     unit = f" {key.unit}" if key.unit else ""
@@ -241,23 +267,23 @@ def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[str]:
     high = limits.max if limits.max is not None else (_UINT_MAX // 2 if key.type == "int" else _UINT_MAX)
     if not low <= value <= high:
         also = "".join(f" or {one}" for one in limits.also)
-        yield f"must be {low} to {high}{unit}{also} (found {value})"
+        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {_found(value)})"
     elif limits.multiple and value % limits.multiple:
-        yield f"must be a multiple of {limits.multiple}{unit} (found {value})"
+        yield "not-a-multiple", f"must be a multiple of {limits.multiple}{unit} (found {value})"
 
 
-def _judge_text(value: str, limits: Limits) -> Iterator[str]:
+def _judge_text(value: str, limits: Limits) -> Iterator[tuple[str, str]]:
     if limits.words and value not in limits.words:
-        yield f"must be one of {', '.join(limits.words)} (found {value!r})"
+        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {_found(value)})"
     if limits.pattern and not re.fullmatch(limits.pattern, value):
-        yield f"must look like {limits.pattern} (found {value!r})"
+        yield "bad-format", f"must look like {limits.pattern} (found {_found(value)})"
     if limits.form == "path" and not value.startswith("/"):
-        yield f"must be an absolute path (found {value!r})"
+        yield "bad-format", f"must be an absolute path (found {_found(value)})"
     if limits.form == "address":
         try:
             ipaddress.ip_address(value)
         except ValueError:
-            yield f"must be an IPv4 or IPv6 address (found {value!r})"
+            yield "bad-format", f"must be an IPv4 or IPv6 address (found {_found(value)})"
 
 
 def _relations(document: Document, readable: Mapping[str, Key], release: Release) -> Iterator[Problem]:
@@ -275,6 +301,7 @@ def _relations(document: Document, readable: Mapping[str, Key], release: Release
         yield Problem(
             buffer if buffer in given else largest,
             f"per_buffer_cache_size_kb ({sizes[0]}) may not exceed max_direct_io_size_kb ({sizes[1]})",
+            "buffer-exceeds-request",
         )
     for sizes_of, counts_of in (
         ("properties.posix_pool_slab_size_kb", "properties.posix_pool_slab_count"),
@@ -286,10 +313,18 @@ def _relations(document: Document, readable: Mapping[str, Key], release: Release
         values = effective(sizes_of), effective(counts_of)
         lengths = [len(value) if isinstance(value, (list, tuple)) else 0 for value in values]
         if lengths[0] != lengths[1]:
-            yield Problem(sizes_of, f"has {lengths[0]} entries but {counts_of.rsplit('.', 1)[-1]} has {lengths[1]}")
+            message = f"has {lengths[0]} entries but {counts_of.rsplit('.', 1)[-1]} has {lengths[1]}"
+            yield Problem(sizes_of, message, "list-lengths")
     force, allow = "properties.force_compat_mode", "properties.allow_compat_mode"
     if effective(force) is True and effective(allow) is False:
-        yield Problem(force, "contradicts allow_compat_mode: false, which the library then ignores")
+        message = "contradicts allow_compat_mode: false, which the library then ignores"
+        yield Problem(force, message, "compat-contradiction")
+
+
+def _found(value: object) -> str:
+    """A value in a message, cut where it would fill the screen."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
 
 
 def _text(release: Release) -> str:
