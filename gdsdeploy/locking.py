@@ -18,7 +18,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import settings
-from gdsdeploy.repo.fetch import Fetcher
+from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
 from gdsdeploy.resolve import resolve
@@ -209,9 +209,9 @@ def _lost(name: str, target: Target, universe: Universe) -> Iterator[Reason]:
 
 def _absent(name: str, target: Target, lost: set[str], fetcher: Fetcher) -> list[Reason]:
     """Files that the indices list and the repository does not have."""
-    base = {(index.repository, index.suite): index.uri.rstrip("/") for index in target.indices}
+    base = {(index.repository, index.suite): index.uri for index in target.indices}
     listed = [package for package in target.packages if package.package not in lost]
-    uris = [f"{base[package.repository, package.suite]}/{package.file}" for package in listed]
+    uris = [address(base[package.repository, package.suite], package.file) for package in listed]
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         there = list(pool.map(fetcher.has, uris))
     return [

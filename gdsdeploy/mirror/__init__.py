@@ -20,7 +20,7 @@ from gdsdeploy.model.lock import Index, Lock, Package, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.fetch import Fetcher, NotThere
+from gdsdeploy.repo.fetch import Fetcher, NotThere, address
 from gdsdeploy.repo.packages import PackageList, Universe
 from gdsdeploy.repo.signature import verify
 
@@ -158,7 +158,7 @@ def _content(
         for c in candidates:
             where = aptrepo.place(c.repository, c.filename)
             written[component].append(Entry(c.package, c.version, stanzas[c.repository, c.filename], where))
-            files.append(File(f"{uris[c.repository].rstrip('/')}/{c.filename}", c.sha256, c.size, where))
+            files.append(File(address(uris[c.repository], c.filename), c.sha256, c.size, where))
     return _Content(Suite(name, architecture, len(stack), len(found)), written, files, date)
 
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import certifi
 import httpx
@@ -40,6 +40,11 @@ _CHUNK: Final = 1 << 20
 
 class NotThere(Exception):
     """The repository answered that it has no such file."""
+
+
+def address(base: str, file: str) -> str:
+    """The address of a package file, whose name in an index is a path and no address: ``%3a`` is no colon in it."""
+    return base.rstrip("/") + "/" + quote(file, safe="/~+:@!$&'()*,;=")
 
 
 def cache_dir() -> Path:
