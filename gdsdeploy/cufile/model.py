@@ -29,6 +29,9 @@ NEWEST: Release = (1, 20)
 #: The releases that were asked; what lies between two of them is judged by the older one.
 ASKED: tuple[Release, ...] = (OLDEST, (1, 9), (1, 11), *((1, minor) for minor in range(13, NEWEST[1] + 1)))
 
+#: Problems after which no more is guessed what an unknown key was meant to be: each guess looks at all keys.
+GUESSES = 100
+
 #: One unsigned key above this aborts the process that reads the file.
 _UINT_MAX = 2**32 - 1
 
@@ -159,7 +162,7 @@ def check(document: Document, release: Release) -> list[Problem]:
     for name, value in _leaves(document, ()):
         key = readable.get(name)
         if key is None:
-            found.append(_unknown(name, value, release))
+            found.append(_unknown(name, value, release, guess=len(found) < GUESSES))
         elif key.refused:
             found.append(Problem(name, f"gdsdeploy does not write this key: {key.refused}", "not-written"))
         else:
@@ -203,7 +206,7 @@ def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]
         yield name, value
 
 
-def _unknown(name: str, value: object, release: Release) -> Problem:
+def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Problem:
     every = known_keys()
     if any(known.startswith(name + ".") for known in every):
         return Problem(name, f"expected an object (found {_found(value)})", "wrong-type")
@@ -218,7 +221,7 @@ def _unknown(name: str, value: object, release: Release) -> Problem:
             return Problem(name, message, "unknown-key", known.key)
         if known.formerly == name:
             return Problem(name, f"libcufile no longer reads this key; it is {known.key} now", "renamed-key", known.key)
-    near = _nearest(name, keys(release))
+    near = _nearest(name, keys(release)) if guess else None
     message = "unknown key, which libcufile would ignore" + (f" (did you mean {near}?)" if near else "")
     return Problem(name, message, "unknown-key", near)
 

@@ -1,0 +1,96 @@
+"""``gdsdeploy cufile check``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.cufile.check import Report, check, judged_release, unreadable
+from gdsdeploy.cufile.machine import content, this_machine
+from gdsdeploy.cufile.model import ASKED, Release
+from gdsdeploy.errors import CufileInvalid
+
+RELEASES = ", ".join(f"{major}.{minor}" for major, minor in ASKED)
+
+
+def release_for(option: str, version: str | None) -> Release:
+    """The release to judge by; says so when it is not the one that was named."""
+    if version is None:
+        raise click.UsageError(f"{option} is missing: which libcufile is the file for? Known releases: {RELEASES}")
+    try:
+        release, instead = judged_release(version)
+    except ValueError as reason:
+        raise click.BadParameter(f"{reason}. Known releases: {RELEASES}", param_hint=option) from None
+    if instead:
+        console.warn(instead)
+    return release
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--libcufile", "version", metavar="VERSION", help="Version of libcufile, such as 1.20 or 1.9.1.3.")
+@click.option("--here", is_flag=True, help="The files are for this machine: look at their paths and its kernel too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file, each on one line.")
+def command(files: tuple[str, ...], version: str | None, here: bool, as_json: bool) -> None:
+    """Report every problem of each cufile.json, and what that release of libcufile would do with it.
+
+    FILE - is standard input. VERSION may be longer than a release (1.9.1.3); one that could not be asked is judged as
+    the nearest older one. Each line reads file:line:column: severity: message [id]; docs/cufile.md explains every id.
+
+    \b
+    Examples:
+      gdsdeploy cufile check /etc/cufile.json --libcufile 1.15.1.6 --here
+      gdsdeploy cufile check site/*.json --libcufile 1.20 --json | jq 'select(.accepted | not)'
+
+    Exit code: 16 when any file has an error, 0 when none has; warnings do not count.
+    """
+    release = release_for("--libcufile", version)
+    machine = this_machine() if here else None
+    counted: Counter[str] = Counter()
+    wrong = 0
+    for file in files:
+        try:
+            report = check(content(file), release, machine)
+        except OSError as reason:
+            report = unreadable(release, f"cannot be read: {reason.strerror or reason}")
+        wrong += bool(report.errors)
+        counted.update(finding.severity for finding in report.findings)
+        console.data(_line(file, report) if as_json else _text("<stdin>" if file == "-" else file, report))
+    if wrong:
+        some = f"{wrong} of {len(files)} files {'has' if wrong == 1 else 'have'}" if len(files) > 1 else "the file has"
+        count = f"{counted['error']} error{'s' if counted['error'] != 1 else ''}"
+        raise CufileInvalid(f"{some} {count}", hint="docs/cufile.md tells what each [id] means and what to do")
+
+
+def _line(file: str, report: Report) -> str:
+    return json.dumps(
+        {
+            "file": file,
+            "libcufile": f"{report.release[0]}.{report.release[1]}",
+            "accepted": report.accepted,
+            "findings": [asdict(finding) for finding in report.findings],
+        }
+    )
+
+
+def _text(file: str, report: Report) -> str:
+    name = f"libcufile {report.release[0]}.{report.release[1]}"
+    lines = []
+    for one in report.findings:
+        about = f"{one.key}: " if one.key else ""
+        lines.append(f"{file}:{one.line}:{one.column}: {one.severity}: {about}{one.message} [{one.id}]")
+        lines.append(f"    {one.hint}")
+    if report.accepted is None:
+        lines.append(f"{file}: not judged")
+    elif report.accepted:
+        lines.append(f"{file}: {name} takes it")
+    elif report.aborts:
+        lines.append(f"{file}: {name} ends every process that reads it")
+    else:
+        lines.append(f"{file}: {name} refuses it: every cuFile call of every process fails")
+    # A terminal is no place for what a file may hold.
+    return "\n".join("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in lines)
