@@ -20,6 +20,7 @@ PURE = (
     "expect.py",
     "host/facts/",
     "host/checks/",
+    "host/explain/",
     "report/",
     "cufile/render.py",
 )
