@@ -114,6 +114,16 @@ def plan(host: str, wanted: Wanted, facts: ManagedFacts, order: Order) -> HostPl
     return HostPlan(host, tuple(actions), tuple(dict.fromkeys(unknown)), refusal)
 
 
+def built_by_dkms(variables: Mapping[str, Any]) -> list[str]:
+    """NAME/VERSION of what a machine that builds has DKMS build, as the role names it."""
+    names = [f"{variables['gds_modules_driver_dkms_name']}/{variables['gds_modules_driver_version']}"]
+    if variables["gds_modules_nvidia_fs_version"]:
+        # The name of the source tree ends in the version that DKMS knows.
+        version = re.sub(r"^.*-", "", variables["gds_modules_nvidia_fs_tree"])
+        names.append(f"{variables['gds_modules_nvidia_fs_dkms_name']}/{version}")
+    return names
+
+
 class _Plan:
     """A plan while it is made."""
 
@@ -195,7 +205,7 @@ class _Plan:
         """Modules that DKMS has not built, that the audit refuses, or that a builder has not handed over."""
         release = self._variables["gds_modules_kernel_release"]
         before = len(self.actions)
-        lacking = self._unbuilt(release)
+        lacking = self._unbuilt()
         for item in lacking:
             words = f"build {item} with DKMS for kernel {release}"
             self.actions.append(Action("gds_modules", words, "not installed by DKMS", release))
@@ -208,25 +218,14 @@ class _Plan:
         if self._variables["gds_modules_archive"]:
             self._handed_over(release, changed=len(self.actions) > before)
 
-    def _unbuilt(self, release: str) -> list[str]:
-        variables = self._variables
-        names = [f"{variables['gds_modules_driver_dkms_name']}/{variables['gds_modules_driver_version']}"]
-        if variables["gds_modules_nvidia_fs_version"]:
-            # The name of the source tree ends in the version that DKMS knows.
-            version = re.sub(r"^.*-", "", variables["gds_modules_nvidia_fs_tree"])
-            names.append(f"{variables['gds_modules_nvidia_fs_dkms_name']}/{version}")
-        lines = self._facts.packages.dkms
-        if isinstance(lines, Unknown):
-            if self._pending("gds_modules"):
-                return names
-            self.unknown.append(f"what DKMS has built: {lines.reason}")
+    def _unbuilt(self) -> list[str]:
+        answer = self._facts.answer("dkms")
+        if isinstance(answer, Unknown):
+            if self._pending("gds_modules", "gds_kernel"):
+                return built_by_dkms(self._variables)
+            self.unknown.append(f"what DKMS has built: {answer.reason}")
             return []
-        pattern = "{}, {},.*: installed"
-        return [
-            name
-            for name in names
-            if not any(re.match(pattern.format(re.escape(name), re.escape(release)), line) for line in lines)
-        ]
+        return [name for name in built_by_dkms(self._variables) if name not in answer.get("installed", ())]
 
     def _handed_over(self, release: str, *, changed: bool) -> None:
         """A builder's archive on the controller is the one that it packed last."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gdsdeploy import folders, hostapp, roletasks, transport
 from gdsdeploy.answer import Answer
+from gdsdeploy.cufile import hosts
+from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.expect import expectation
@@ -19,7 +21,7 @@ from gdsdeploy.host.survey import Survey
 from gdsdeploy.inventory import BUILDERS, HOSTS, Sources, inventory
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.plan import ARCHIVE, COVERED, HostPlan, Wanted, plan
+from gdsdeploy.plan import ARCHIVE, COVERED, HostPlan, Wanted, built_by_dkms, plan
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.roletasks import Managed, NotTold, Task
 
@@ -35,6 +37,8 @@ class Planned:
 
     hosts: Mapping[str, HostPlan | GdsError]
     seconds: Mapping[str, float]
+    #: what the hosts are to which a cufile.json is fitted
+    known: Mapping[str, Host] = field(default_factory=dict)
 
 
 def plan_fleet(
@@ -51,12 +55,18 @@ def plan_fleet(
     timeout: seconds for each machine.  Raises LockStale and FleetInvalid where nothing can be planned, and Interrupted.
     """
     fleet_dir = fleet_path.resolve().parent
-    rendered = variables(inventory(fleet, lock, sources(fleet, lock, fleet_dir)))
-    asked = {name: Machine(fleet, lock, name, *rendered[name]) for name in names}
     found: dict[str, HostPlan | GdsError] = {}
-    seconds: dict[str, float] = {}
+    seconds: dict[str, float] = dict.fromkeys(names, 0.0)
+    fits = hosts.ask(fleet, lock, fleet_path, hosts.fitted(fleet, names), timeout=timeout)
+    for name, fit in fits.items():
+        if isinstance(fit, GdsError):
+            found[name] = fit
+            progress(fit, name, 0.0)
+    known = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
+    rendered = variables(inventory(fleet, lock, sources(fleet, lock, fleet_dir, known)))
+    asked = {name: Machine(fleet, lock, name, *rendered[name]) for name in names if name not in found}
     for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_dir, names),
+        transport.endpoints(fleet, fleet_dir, list(asked)),
         hostapp.build(),
         SURVEY,
         stdin={name: machine.survey.to_json().encode() for name, machine in asked.items()},
@@ -65,11 +75,15 @@ def plan_fleet(
         made = asked[answer.host].judge(answer)
         found[answer.host], seconds[answer.host] = made, answer.seconds
         progress(made, answer.host, answer.seconds)
-    return Planned({name: found[name] for name in names}, {name: seconds[name] for name in names})
+    return Planned({name: found[name] for name in names}, {name: seconds[name] for name in names}, known)
 
 
-def sources(fleet: Fleet, lock: Lock, fleet_dir: Path) -> Sources:
-    """Write what a run hands over to the controller's cache and render what it says."""
+def sources(fleet: Fleet, lock: Lock, fleet_dir: Path, known: Mapping[str, Host] | None = None) -> Sources:
+    """Write what a run hands over to the controller's cache and render what it says.
+
+    known: what the hosts are whose cufile.json is fitted to them; the file of one that is not among them is empty.
+    """
+    known = known or {}
     cache = folders.cache()
     modules = cache / "modules"
     modules.mkdir(parents=True, exist_ok=True)
@@ -79,13 +93,17 @@ def sources(fleet: Fleet, lock: Lock, fleet_dir: Path) -> Sources:
         fleet_dir=fleet_dir,
         program=program,
         modules=modules,
-        expectations={name: expectation(fleet, lock, name).to_json() for name in fleet.hosts},
-        cufile={
-            name: render_cufile(name, profile, lock.targets[name].libcufile.version)
-            for name, profile in fleet.profiles.items()
-            if name in lock.targets
-        },
+        expectations={name: expectation(fleet, lock, name, known.get(name)).to_json() for name in fleet.hosts},
+        cufile={name: _cufile(fleet, lock, name, known.get(name)) for name in fleet.hosts},
     )
+
+
+def _cufile(fleet: Fleet, lock: Lock, name: str, known: Host | None) -> str:
+    profile_name = fleet.hosts[name].profile
+    profile = fleet.profiles[profile_name]
+    if profile.fit is not None and known is None:
+        return ""
+    return render_cufile(profile_name, profile, lock.targets[profile_name].libcufile.version, known)
 
 
 def variables(rendered: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -126,6 +144,7 @@ class Machine:
             boot=bool(values["gds_kernel_boot"]),
             modules=list(values["gds_reboot_modules"]) if values["gds_modules_load"] else [],
             archive=archive if receives and not builds else "",
+            dkms=built_by_dkms(values) if builds else [],
             audit=builds,
             driver_version=values["gds_modules_driver_version"],
             driver_flavour=values["gds_modules_driver_flavour"],

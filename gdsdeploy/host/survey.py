@@ -31,6 +31,8 @@ class Survey:
     modules: List[str]
     #: archive on the machine whose modules have to be in place
     archive: str
+    #: NAME/VERSION of what DKMS has to have built and installed for that kernel
+    dkms: List[str]
     #: whether modules are built here, and so audited here: the driver that they have to be of
     audit: bool = False
     driver_version: str = ""

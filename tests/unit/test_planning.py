@@ -62,23 +62,19 @@ def converged(made: Machine) -> Evidence:
     survey, empty = made.survey, {"status": 0, "stdout": "", "stderr": ""}
     locked = {p.package: p for p in LOCK.targets["gds"].packages}
     lines = [f"{name}\t{locked[name].version}\t{locked[name].architecture}\thi \n" for name in survey.packages]
-    dkms = [
-        f"nvidia-current-open/550.163.01, {RELEASE}, x86_64: installed",
-        f"nvidia-fs/2.19.7, {RELEASE}, x86_64: installed",
-    ]
     evidence: Evidence = {
         "host": {"uname": {"machine": "x86_64"}},
         "files": {"/etc/os-release": 'ID=debian\nVERSION_ID="13"\n'},
         "commands": {
             **dict.fromkeys(survey.commands, empty),
             "dpkg-query": {**empty, "stdout": "".join(lines)},
-            "dkms": {**empty, "stdout": "\n".join(dkms)},
         },
         "managed": {},
         "answers": {
             "boot-default": {"changes": []},
             "modules": {"changes": []},
             "audit": {"objections": []},
+            "dkms": {"installed": ["nvidia-current-open/550.163.01", "nvidia-fs/2.19.7"]},
             "reboot": {"needed": False, "reasons": [], "unloaded": []},
         },
         "gaps": [],
@@ -201,10 +197,10 @@ def test_a_host_whose_builder_has_not_delivered_waits_for_it() -> None:
     assert "which has to deliver them first" in found.actions[0].what
 
 
-def test_dkms_that_built_for_another_kernel_builds_again() -> None:
+def test_what_dkms_has_not_built_is_built_and_loaded() -> None:
     made = machine("gpu1", self_building())
     evidence = converged(made)
-    evidence["commands"]["dkms"]["stdout"] = evidence["commands"]["dkms"]["stdout"].replace(RELEASE, "6.1.0-1")
+    answer("dkms", installed=[])(evidence)
     found = planned(made, evidence)
     assert [action.what.split(" with ")[0] for action in found.actions] == [
         "build nvidia-current-open/550.163.01", "build nvidia-fs/2.19.7", "reboot",
@@ -291,7 +287,6 @@ def test_a_bare_machine_is_planned_whole() -> None:
     bare = copy.deepcopy(converged(made))
     bare["managed"] = {path: {"error": "ENOENT"} for path in made.survey.paths}
     bare["commands"]["dpkg-query"]["stdout"] = ""
-    bare["commands"].pop("dkms")
     bare["answers"] = {
         "boot-default": {"error": "GRUB has no entry for kernel"},
         "modules": {"error": "kernel has no modules"},

@@ -3,11 +3,12 @@
 Adds two sections to the document::
 
     managed  path → {kind: "file"|"folder"|"other", mode, uid, gid, sha256 of a file} | {"error"}
-    answers  boot-default, reboot, modules, audit → what that program answers | {"error": words}
+    answers  boot-default, reboot, modules, dkms, audit → what that program answers | {"error": words}
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from . import packages
 from .recorder import Recorder, failure
 from .wanted import Wanted
 
+DKMS = "/var/lib/dkms"
 #: Seconds for the digests of some hundred megabytes of modules, and for an audit, on a slow machine.
 SECONDS = 120.0
 TOTAL_SECONDS = 240.0
@@ -31,7 +33,7 @@ def collect_survey(survey: Survey) -> Dict[str, Any]:
     document = recorder.document
     document["host"]["uid"] = os.geteuid()
     document["managed"], document["answers"] = {}, {}
-    recorder.attempt("packages", lambda: packages.collect(recorder, Wanted(tuple(survey.packages))), SECONDS)
+    recorder.attempt("packages", lambda: packages.installed(recorder, Wanted(tuple(survey.packages))), SECONDS)
     recorder.text("/etc/os-release")
     for name, argv in sorted(survey.commands.items()):
         recorder.command(name, argv, timeout=30)
@@ -70,6 +72,8 @@ def _questions(survey: Survey) -> List[Any]:
         asked.append(("boot-default", lambda: _boot_default(survey.kernel_release)))
     if survey.archive:
         asked.append(("modules", lambda: _modules(survey)))
+    if survey.dkms:
+        asked.append(("dkms", lambda: {"installed": [item for item in survey.dkms if _by_dkms(survey, item)]}))
     if survey.audit:
         asked.append(("audit", lambda: _audit(survey)))
     if survey.modules:
@@ -95,6 +99,16 @@ def _modules(survey: Survey) -> Any:
     from ..kmod.kernel import Kernel
 
     return {"changes": pack.differences(survey.archive, Kernel(survey.kernel_release))}
+
+
+def _by_dkms(survey: Survey, item: str) -> bool:
+    """As ``dkms status`` judges it, which takes most of a second of shell: built, and all of it among the kernel's."""
+    from ..kmod.kernel import Kernel
+    from ..kmod.module import name_of
+
+    built = glob.glob("{}/{}/{}/*/module/*.ko*".format(DKMS, item, survey.kernel_release))
+    there = Kernel(survey.kernel_release).by_name if built else {}
+    return bool(built) and all(name_of(path) in there for path in built)
 
 
 def _audit(survey: Survey) -> Any:

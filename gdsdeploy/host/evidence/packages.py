@@ -17,12 +17,17 @@ RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\t%{ARCH}\\
 
 
 def collect(recorder: Recorder, wanted: Wanted) -> None:
+    installed(recorder, wanted)
+    if recorder.exists("/var/lib/dkms"):
+        recorder.command("dkms", ["dkms", "status"], timeout=30)
+    recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))
+
+
+def installed(recorder: Recorder, wanted: Wanted) -> None:
+    """The package manager's own list, of packages of interest."""
     exact = "|".join(re.escape(name) for name in wanted.packages)
     pattern = "^(?:{}{})".format(NAMES, r"|(?:{})\t".format(exact) if exact else "")
     if recorder.exists("/var/lib/dpkg/status"):
         recorder.command("dpkg-query", ["dpkg-query", "-W", "-f", DPKG_FORMAT], timeout=30, pattern=pattern)
     elif recorder.exists("/var/lib/rpm") or recorder.exists("/usr/lib/sysimage/rpm"):
         recorder.command("rpm", ["rpm", "-qa", "--qf", RPM_FORMAT], timeout=30, pattern=pattern)
-    if recorder.exists("/var/lib/dkms"):
-        recorder.command("dkms", ["dkms", "status"], timeout=30)
-    recorder.texts("/etc/apt/preferences.d", recorder.names("/etc/apt/preferences.d", "*gdsdeploy*"))
