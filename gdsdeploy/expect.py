@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import PATH, render
 from gdsdeploy.errors import LockStale
 from gdsdeploy.host.expectation import Expectation
@@ -12,10 +13,12 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 
 
-def expectation(fleet: Fleet, lock: Lock, name: str) -> Expectation:
+def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -> Expectation:
     """The expectation of the host ``name`` (never of a builder).
 
-    Raises LockStale when the lock lacks the host's profile, FleetInvalid when its cufile.json cannot be rendered.
+    host: what it is, where its cufile.json is fitted to it; without, the digest of that file is left empty.
+    Raises LockStale when the lock lacks the host's profile, FleetInvalid when its cufile.json cannot be rendered,
+    HostUnfit when facts that it is fitted to are not known.
     """
     profile_name = fleet.hosts[name].profile
     profile = fleet.profiles[profile_name]
@@ -23,7 +26,9 @@ def expectation(fleet: Fleet, lock: Lock, name: str) -> Expectation:
     if target is None:
         raise LockStale(f"the lock has nothing for profile {profile_name}", hint="Run `gdsdeploy lock` again")
     nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
-    text = render(profile_name, profile, target.libcufile.version)
+    digest = ""
+    if profile.fit is None or host is not None:
+        digest = hashlib.sha256(render(profile_name, profile, target.libcufile.version, host).encode()).hexdigest()
     return Expectation(
         host=name,
         profile=profile_name,
@@ -38,7 +43,7 @@ def expectation(fleet: Fleet, lock: Lock, name: str) -> Expectation:
         nvidia_fs_version=nvidia_fs.version if nvidia_fs else "",
         libcufile_version=target.libcufile.version,
         cufile_path=PATH,
-        cufile_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        cufile_sha256=digest,
         packages={
             package.package: package.version
             for package in packages_for(target, host=True, build=profile.builder is None)

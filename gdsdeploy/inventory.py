@@ -31,7 +31,7 @@ class Sources:
     modules: Path
     #: host → text of its expectation
     expectations: Mapping[str, str]
-    #: profile → text of its cufile.json
+    #: host → text of its cufile.json; empty for one whose facts it is fitted to, while they are not known
     cufile: Mapping[str, str]
 
 
@@ -160,7 +160,7 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
         "gds_kernel_packages": [_package(p) for p in kernel],
         "gds_kernel_boot": is_host,
         "gds_cufile_packages": [_package(p) for p in cufile] if is_host else [],
-        "gds_cufile_content": sources.cufile[profile_name] if is_host else "",
+        "gds_cufile_content": sources.cufile[name] if is_host else "",
         "gds_cufile_log_dir": log_dir(profile),
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_options": dict(profile.driver.options),

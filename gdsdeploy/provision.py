@@ -6,13 +6,15 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from gdsdeploy import converge, folders, hostapp, transport
+from gdsdeploy.cufile import hosts
+from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError
 from gdsdeploy.inventory import inventory
 from gdsdeploy.model.fleet import Fleet
@@ -64,8 +66,13 @@ def provision(
     satisfied: tuple[str, ...] = ()
     if playbook != "provision" or force_roles or not only_converges(extra):
         refused = first_contact(fleet, fleet_dir, names)
+        wanted = hosts.fitted(fleet, [name for name in names if name not in refused])
+        fits = hosts.ask(fleet, lock, fleet_path, wanted) if playbook == "provision" else {}
+        refused |= {name: found for name, found in fits.items() if isinstance(found, GdsError)}
+        known: Mapping[str, Host] = {name: found for name, found in fits.items() if isinstance(found, Host)}
     else:
-        plans = plan_fleet(fleet, lock, fleet_path, names).hosts
+        planned = plan_fleet(fleet, lock, fleet_path, names)
+        plans, known = planned.hosts, planned.known
         refused = {name: found for name, found in plans.items() if isinstance(found, GdsError)}
         satisfied = tuple(name for name, found in plans.items() if isinstance(found, HostPlan) and found.satisfied)
         for name in satisfied:
@@ -78,7 +85,7 @@ def provision(
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
         return Run(converge.Outcome(status=0), refused, log, satisfied)
-    rendered = inventory(fleet, lock, sources(fleet, lock, fleet_dir))
+    rendered = inventory(fleet, lock, sources(fleet, lock, fleet_dir, known))
     # One of its own for each run: another run, of another fleet, may be under way.
     path = log.with_suffix(f".{os.getpid()}.yml")
     path.write_text(yaml.safe_dump(rendered, sort_keys=True, allow_unicode=True))

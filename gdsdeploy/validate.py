@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gdsdeploy import hostapp, transport
 from gdsdeploy.answer import Answer
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnreachable, all_errors
+from gdsdeploy.cufile.fit import Host
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
 from gdsdeploy.expect import expectation
 from gdsdeploy.host import checks
 from gdsdeploy.host.expectation import Expectation
@@ -51,7 +52,7 @@ def validate(
         stdin={name: item.to_json().encode() for name, item in expected.items()},
         timeout=timeout,
     ):
-        host = _judge(expected[answer.host], answer, only)
+        host = _judge(_fitted(fleet, lock, expected[answer.host], answer), answer, only)
         found[answer.host] = host
         progress(f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({host.seconds:.1f} s)")
     return Report(str(fleet_path), lock.digest, when, tuple(found[name] for name in names))
@@ -77,6 +78,16 @@ def outcome(report: Report) -> GdsError | None:
     if report.verdict == UNKNOWN:
         return ChecksUnknown(f"could not tell on {', '.join(unknown) or 'any host: there is none'}", hint=hint)
     return None
+
+
+def _fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:
+    """The expectation with what follows from the host's own facts, where its file is fitted to them."""
+    if answer.document is None or expected.cufile_sha256:
+        return expected
+    try:
+        return expectation(fleet, lock, answer.host, Host(answer.host, facts_from(answer.document), settled=True))
+    except HostUnfit:
+        return expected
 
 
 def _judge(expected: Expectation, answer: Answer, only: Sequence[str]) -> HostReport:

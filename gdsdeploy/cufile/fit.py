@@ -32,6 +32,16 @@ _VERSIONS = {"ipv4": (4,), "ipv6": (6,), "any": (4, 6)}
 
 
 @dataclass(frozen=True)
+class Host:
+    """A host that a file is fitted to."""
+
+    name: str
+    facts: HostFacts
+    #: The file that is there is being judged, not replaced: that its paths were proven since is no fault of it.
+    settled: bool = False
+
+
+@dataclass(frozen=True)
 class Fitted:
     """Values by dotted key, where each is from, and what the user should know about the host."""
 
@@ -40,10 +50,11 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fit(profile: Profile, facts: HostFacts, host: str, release: Release) -> Fitted:
+def fit(profile: Profile, host: Host, release: Release) -> Fitted:
     """What ``profile.fit`` asks for on that host; raises HostUnfit naming the fact that is missing."""
     assert profile.fit is not None
-    found = [*_addresses(profile, facts, host), *_compat(profile, facts)]
+    facts = host.facts
+    found = [*_addresses(profile, facts, host.name), *_compat(profile, host)]
     if profile.fit.pools:
         found += [*_host_pool(profile, facts, release), *_gpu_pool(profile, facts, release)]
     known = keys(release)
@@ -51,7 +62,7 @@ def fit(profile: Profile, facts: HostFacts, host: str, release: Release) -> Fitt
     return Fitted(
         values={key: value for key, value, _ in found},
         sources={key: source for key, _, source in found},
-        notes=tuple(_notes(profile, facts, host)),
+        notes=tuple(_notes(profile, host)),
     )
 
 
@@ -73,7 +84,7 @@ def _addresses(profile: Profile, facts: HostFacts, host: str) -> _Found:
         for item in facts.network.rdma
         if item.active
     ]
-    usable = [(item, addresses[:1]) for item, addresses in usable if addresses]
+    usable = [(item, addresses) for item, addresses in usable if addresses]
     if not usable:
         seen = "; ".join(map(_why_not, facts.network.rdma)) or "it has no RDMA device"
         raise HostUnfit(
@@ -83,7 +94,7 @@ def _addresses(profile: Profile, facts: HostFacts, host: str) -> _Found:
     chosen = {"all": _all, "rail": _rails, "near": _near}[which](usable, facts)
     words = ", ".join(f"{item.interface} ({item.device})" for item, _ in chosen)
     told = {"all": "every active RDMA interface", "rail": "one for each network", "near": "the nearest to each GPU"}
-    yield ADDRESSES, [a.address for _, found in chosen for a in found], f"{told[which]} of {host}: {words}"
+    yield ADDRESSES, [found[0].address for _, found in chosen], f"{told[which]} of {host}: {words}"
 
 
 _Usable = Sequence[tuple[RdmaInterface, Sequence[Address]]]
@@ -94,9 +105,15 @@ def _all(usable: _Usable, _facts: HostFacts) -> _Usable:
 
 
 def _rails(usable: _Usable, _facts: HostFacts) -> _Usable:
-    """Interfaces in one network are one rail; the first one serves it."""
-    rails = {addresses[0].network: (item, addresses) for item, addresses in reversed(usable)}
-    return [pair for pair in usable if pair in rails.values()]
+    """Interfaces with a network in common are one rail; the first one serves it."""
+    chosen: list[tuple[RdmaInterface, Sequence[Address]]] = []
+    served: set[str] = set()
+    for item, addresses in usable:
+        networks = {address.network for address in addresses}
+        if not networks & served:
+            chosen.append((item, addresses))
+        served |= networks
+    return chosen
 
 
 def _near(usable: _Usable, facts: HostFacts) -> _Usable:
@@ -128,7 +145,7 @@ def _why_not(item: RdmaInterface) -> str:
     return f"{item.interface} ({item.device}) is {'active' if item.active else 'down'}, {len(item.addresses)} addresses"
 
 
-def _compat(profile: Profile, facts: HostFacts) -> _Found:
+def _compat(profile: Profile, host: Host) -> _Found:
     """A fleet that asks for direct paths alone forbids the bounce buffer where they are proven.
 
     A path that breaks later is then an error, and not a slow success.
@@ -136,15 +153,13 @@ def _compat(profile: Profile, facts: HostFacts) -> _Found:
     wanted = [mount for mount in profile.storage if mount.path != "compat"]
     if profile.mode == "compat" or not wanted or len(wanted) < len(profile.storage):
         return
-    if facts.cufile.setting("properties", "allow_compat_mode", True) is False:
-        # Proven once. To allow it again over a path that broke would hide what the policy is there to show.
-        yield ALLOW_COMPAT, False, "the host's file forbids it already; to allow it, say so in the fleet file"
-        return
-    lacking = [f"{mount} takes {found}" for mount, good, found in _paths(profile, facts) if not good]
-    if lacking:
-        yield ALLOW_COMPAT, True, "not every mount is proven to take a direct path: " + "; ".join(lacking)
+    # Once the bounce buffer is forbidden it stays so: to allow it over a path that broke would hide what broke.
+    now = host.facts.cufile.setting("properties", "allow_compat_mode", None)
+    forbid = now is False or all(good for _, good, _ in _paths(profile, host.facts))
+    if forbid and not (host.settled and now is True):
+        yield ALLOW_COMPAT, False, "each mount was seen to take its path; from then on a broken one is an error"
     else:
-        yield ALLOW_COMPAT, False, f"every mount takes the path it should: {', '.join(m.mount for m in wanted)}"
+        yield ALLOW_COMPAT, True, "not every mount was seen to take its path yet"
 
 
 def _paths(profile: Profile, facts: HostFacts) -> Iterator[tuple[str, bool, str]]:
@@ -201,13 +216,18 @@ def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Found:
             yield _BUFFER, share, f"all of max_device_cache_size_kb, for the {source}"
 
 
-def _notes(profile: Profile, facts: HostFacts, host: str) -> Iterator[str]:
-    """What the library would refuse, and only this host can tell."""
-    mounts = facts.storage.mounts
+def _notes(profile: Profile, host: Host) -> Iterator[str]:
+    """Why compat mode stays allowed; and what the library would refuse, and only this host can tell."""
+    for key, allowed, _ in _compat(profile, host):
+        lacking = [f"{mount} takes {found}" for mount, good, found in _paths(profile, host.facts) if not good]
+        if allowed:
+            yield f"{key} stays true on {host.name} until its paths are proven: {'; '.join(lacking)}"
+        elif lacking:
+            yield f"{key} is false on {host.name}, and not every path works: {'; '.join(lacking)}"
+    mounts = host.facts.storage.mounts
     if isinstance(mounts, Unknown):
         return
-    keys_of = ["denylist.mounts", *(f"fs.{name}.mount_table" for name in profile.cufile.get("fs", {}))]
-    for key in keys_of:
+    for key in ["denylist.mounts", *(f"fs.{name}.mount_table" for name in profile.cufile.get("fs", {}))]:
         for mount in get(profile.cufile, key) or ():
             if mount not in mounts:
-                yield f"{key}: {mount} is not mounted on {host}; libcufile refuses a file with a folder that is missing"
+                yield f"{key}: {mount} is not mounted on {host.name}; libcufile refuses a file if a folder is missing"

@@ -15,10 +15,9 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from gdsdeploy import resources
-from gdsdeploy.cufile.fit import fit
+from gdsdeploy.cufile.fit import Host, fit
 from gdsdeploy.cufile.model import OLDEST, Document, Key, Release, check, get, keys, known_keys, release_of
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.host.facts import HostFacts
 from gdsdeploy.host.facts.effective import given_keys
 from gdsdeploy.model.fleet import Profile
 
@@ -48,14 +47,6 @@ class Rendered:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Host:
-    """A host that a file is fitted to."""
-
-    name: str
-    facts: HostFacts
-
-
 def render(name: str, profile: Profile, libcufile: str, host: Host | None = None) -> str:
     """The text of /etc/cufile.json for the profile ``name`` under that version of libcufile; see ``rendered``."""
     return rendered(name, profile, libcufile, host).text
@@ -81,7 +72,7 @@ def rendered(
             raise FleetInvalid(
                 f"profiles.{name}.fit: this file is fitted to each host, so it has to be known for which one it is"
             )
-        fitted = fit(profile, host.facts, host.name, release)
+        fitted = fit(profile, host, release)
         below, sources, notes = {**below, **fitted.values}, {**sources, **fitted.sources}, fitted.notes
     result = _overlaid(_nested(below), profile.cufile)
     sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}

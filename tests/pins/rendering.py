@@ -20,7 +20,7 @@ def host_variables() -> dict[str, Any]:
     fleet = load_fleet(LAB / "fleet.yml")
     profile = fleet.profiles["gds"].model_copy(update={"builder": None})
     fleet = fleet.model_copy(update={"profiles": {"gds": profile}, "builders": {}})
-    sources = Sources(Path("/fleet"), Path("/host.pyz"), Path("/modules"), {"gpu1": "{}\n"}, {"gds": "{}\n"})
+    sources = Sources(Path("/fleet"), Path("/host.pyz"), Path("/modules"), {"gpu1": "{}\n"}, {"gpu1": "{}\n"})
     groups = inventory(fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources)["all"]["children"]
     found: dict[str, Any] = groups["hosts"]["hosts"]["gpu1"]
     return found

@@ -37,7 +37,7 @@ def rendered(fleet: Fleet, lock: Lock) -> dict[str, dict[str, Any]]:
         program=Path("/cache/gdsdeploy-host.pyz"),
         modules=Path("/cache/modules"),
         expectations=dict.fromkeys(fleet.hosts, "{}\n"),
-        cufile=dict.fromkeys(fleet.profiles, "{}\n"),
+        cufile=dict.fromkeys(fleet.hosts, "{}\n"),
     )
     groups = inventory(fleet, lock, sources)["all"]["children"]
     return {name: values for group in groups.values() for name, values in group["hosts"].items()}

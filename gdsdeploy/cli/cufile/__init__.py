@@ -8,6 +8,7 @@ import click
 
 #: Verb → what it does, in the order of use.
 VERBS: dict[str, str] = {
+    "render": "Make the cufile.json of a host from the fleet, its lock and what the host is",
     "check": "Report every problem of a cufile.json, and what a release of libcufile would do with it",
     "effective": "Ask a real libcufile what it works with under a cufile.json",
     "migrate": "Move a cufile.json from one release of libcufile to another",

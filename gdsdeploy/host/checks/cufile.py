@@ -34,6 +34,8 @@ def library(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     path = expectation.cufile_path
+    if not expectation.cufile_sha256:
+        raise UndecidedError("the file is fitted to this host, whose facts do not say what it has to be")
     digest = known(facts.cufile.digests.get(path, Unknown("{} was not looked at".format(path))))
     if digest is None:
         return failed("{} does not exist".format(path), "Provision the host again")

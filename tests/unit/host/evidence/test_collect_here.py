@@ -69,6 +69,7 @@ READERS = {
     "modinfo": "-n",
     "systemctl": r"is-system-running|show|list-units",
     "ldconfig": "-p",
+    "ip": "show",
     "env": r"-p|cuFileDriverOpen",
 }
 

@@ -1,0 +1,72 @@
+"""What the hosts are to which a profile's cufile.json is fitted: evidence from each, in one round trip."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy import hostapp, transport
+from gdsdeploy.cufile.fit import Host
+from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.expect import expectation
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+
+#: Seconds for one host; its evidence is bounded by itself.
+TIMEOUT = 300.0
+_EVIDENCE = ("evidence", "--json", "--expectation", "-")
+
+
+def fitted(fleet: Fleet, names: Sequence[str]) -> list[str]:
+    """Those of the machines ``names`` whose file is fitted to them; builders have none."""
+    return [name for name in names if name in fleet.hosts and fleet.profiles[fleet.hosts[name].profile].fit]
+
+
+def ask(
+    fleet: Fleet, lock: Lock, fleet_path: Path, names: Sequence[str], *, timeout: float = TIMEOUT
+) -> dict[str, Host | GdsError]:
+    """What each of ``names`` is now, or why its file cannot be fitted to it; without a name, nobody is asked.
+
+    Raises what transport.endpoints and expect.expectation raise.
+    """
+    if not names:
+        return {}
+    found: dict[str, Host | GdsError] = {}
+    for answer in transport.fan_out(
+        transport.endpoints(fleet, fleet_path.resolve().parent, names),
+        hostapp.build(),
+        _EVIDENCE,
+        stdin={name: expectation(fleet, lock, name).to_json().encode() for name in names},
+        timeout=timeout,
+    ):
+        if answer.error is not None or answer.document is None:
+            found[answer.host] = answer.error or HostUnreachable(f"{answer.host}: no answer")
+        else:
+            found[answer.host] = _usable(fleet, lock, Host(answer.host, facts_from(answer.document)))
+    return found
+
+
+def _usable(fleet: Fleet, lock: Lock, host: Host) -> Host | GdsError:
+    try:
+        expectation(fleet, lock, host.name, host)
+    except HostUnfit as error:
+        return error
+    return host
+
+
+def read(name: str, file: Path) -> Host:
+    """The host ``name`` as saved evidence shows it; raises HostUnfit when the file has none."""
+    try:
+        document: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        raise HostUnfit(
+            f"{file}: no evidence of {name}: {reason}",
+            hint="Save it on the host: python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json > FILE",
+        ) from error
+    if not isinstance(document, Mapping) or "files" not in document or "commands" not in document:
+        raise HostUnfit(f"{file}: this is no evidence: it has no files and commands")
+    return Host(name, facts_from(document))
