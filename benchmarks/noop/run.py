@@ -1,0 +1,126 @@
+"""A no-op provision of eight light hosts, paired with ansible-playbook running the same roles on them.
+
+The hosts are machines that build modules: everything of the lock is installed and built on them for real, on the first
+one by provision; the others begin as copies of it.  Then, in alternation and in one run, both commands are timed as a
+user starts them.  Prints one JSON object: seconds of each round, both medians, their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from gdsdeploy import console, converge, folders, lockfile
+from gdsdeploy import lab as labs
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.load import load_fleet
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.planning import plan_fleet
+
+PROGRAM = Path(sys.executable).parent / "gdsdeploy"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lab", default="noop", help="name of the lab; made if it is not there (default: %(default)s)")
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--keep", action="store_true", help="leave the lab up, for another run")
+    options = parser.parse_args()
+    lab = labs.up(options.lab, vms=0, lights=options.hosts)
+    try:
+        fleet = write_fleet(lab)
+        command("lock", fleet)
+        command("provision", fleet, "--limit", "build1")
+        names = [host.name for host in lab.hosts()]
+        if not satisfied(fleet, names):
+            spread(lab.hosts())
+            command("provision", fleet, "--limit", ",".join(names))
+        console.data(json.dumps(measure(fleet, names, options.rounds), indent=2))
+    finally:
+        if not options.keep:
+            labs.down(lab)
+
+
+def write_fleet(lab: Lab) -> Path:
+    """The lab's machines as builders; a fleet has to have a host, which is never asked."""
+    value = yaml.safe_load(lab.fleet_path.read_text())
+    value["hosts"] = {"none": {"profile": "gds", "address": "127.0.0.1", "port": 9}}
+    folder = lab.directory / "noop"
+    folder.mkdir(exist_ok=True)
+    value["ssh"] |= {key: str(lab.directory / value["ssh"][key]) for key in ("identity_file", "known_hosts")}
+    path = folder / "fleet.yml"
+    path.write_text(yaml.safe_dump(value))
+    return path
+
+
+def satisfied(fleet: Path, names: list[str]) -> bool:
+    """Whether every machine is as the lock wants it."""
+    lock = lockfile.read(lockfile.beside(fleet))
+    plans = plan_fleet(load_fleet(fleet), lock, fleet, names).hosts.values()
+    return all(isinstance(found, HostPlan) and found.satisfied for found in plans)
+
+
+def spread(hosts: list[Host]) -> None:
+    """Make every host a copy of the first, with a name and keys of its own."""
+    first, *others = hosts
+    for host in hosts:
+        host.stop()
+    for host in others:
+        upper = host.directory / "upper"
+        subprocess.run(["rm", "-rf", upper], check=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", first.directory / "upper", upper], check=True)
+        (upper / "etc" / "lab-seeded").unlink()
+    for host in hosts:
+        host.start()
+    for host in hosts:
+        host.wait_ssh()
+
+
+def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
+    limit = ("--limit", ",".join(names))
+    noop: list[float] = []
+    roles: list[float] = []
+    command("provision", fleet, *limit, "--force-roles")
+    inventory = folders.state() / "runs" / "inventory.yml"
+    argv = converge.argv("provision", inventory, limit=names, extra=[])
+    env = converge.environment(control_dir=folders.state() / "runs" / "cm")
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        said = command("provision", fleet, *limit)
+        noop.append(time.perf_counter() - begin)
+        assert "Nothing to change" in said, said
+        begin = time.perf_counter()
+        played = subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ, **env}).stdout
+        roles.append(time.perf_counter() - begin)
+        assert played.count("changed=0 ") == len(names), played
+    middle = statistics.median(noop), statistics.median(roles)
+    return {
+        "hosts": len(names),
+        "noop_seconds": [round(item, 2) for item in noop],
+        "ansible_seconds": [round(item, 2) for item in roles],
+        "noop_median": round(middle[0], 2),
+        "ansible_median": round(middle[1], 2),
+        "ratio": round(middle[1] / middle[0], 1),
+    }
+
+
+def command(*arguments: str | Path) -> str:
+    """Run gdsdeploy as a user does; return what it said."""
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(done.stdout + done.stderr)
+    return done.stderr
+
+
+if __name__ == "__main__":
+    main()
