@@ -136,6 +136,8 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         self._preferred = preferred
         self._locked = locked
         self._whole = whole
+        #: what is chosen so far, by identifier
+        self.chosen: Mapping[str, Answer] = {}
 
     def in_stack(self, candidate: Candidate) -> bool:
         """Whether a candidate is locked, and its dependencies with it."""
@@ -177,14 +179,15 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         identifier: str,
         requirements: Mapping[str, Iterator[Requirement]],
         incompatibilities: Mapping[str, Iterator[Answer]],
-    ) -> list[Answer]:
+    ) -> Sequence[Answer]:
         wanted = list(requirements[identifier])
         tried = set(incompatibilities[identifier])
         answers: list[Answer]
         either = [item for item in wanted if isinstance(item, Either)]
         if either:
-            answers = [Picked(either[0].words, option) for option in either[0].options]
-        elif any(isinstance(item, Need) for item in wanted):
+            picks = (Picked(either[0].words, option) for option in either[0].options)
+            return _Picks(self, [p for p in picks if p not in tried])
+        if any(isinstance(item, Need) for item in wanted):
             answers = [*sorted(self._named(identifier), key=self._rank, reverse=True)]
         else:
             answers = [Absent(identifier)]
@@ -205,6 +208,11 @@ class Provider(resolvelib.AbstractProvider[Requirement, Answer, str]):
         groups = (*candidate.pre_depends, *candidate.depends)
         found = [requirement for group in groups for requirement in self._requirements(group)]
         return [*found, *self._conflicts(candidate)]
+
+    def is_there(self, option: Need | Never) -> bool:
+        """Whether an alternative is satisfied by what is chosen already."""
+        chosen = self.chosen.get(option.package)
+        return chosen is not None and self.is_satisfied_by(option, chosen)
 
     def _named(self, package: str) -> list[Candidate]:
         return [c for c in self._universe.named(package) if self.usable(c)]
@@ -270,13 +278,34 @@ def exactly(candidate: Candidate) -> Need:
     return Need(candidate.package, frozenset({key(candidate)}), f"{candidate.package} (= {candidate.version})")
 
 
-class _Rejections(resolvelib.BaseReporter[Requirement, Answer, str]):
-    """Remembers the first requirement that nothing at all answers.
+class _Picks(Sequence[Answer]):
+    """The alternatives of an Either, in an order that is looked at when one is picked.
+
+    By then it shows which of them is there anyway; when they are found, nothing is chosen yet.
+    """
+
+    def __init__(self, provider: Provider, picks: list[Picked]) -> None:
+        self._provider = provider
+        self._picks = picks
+
+    def __iter__(self) -> Iterator[Answer]:
+        return iter(sorted(self._picks, key=lambda picked: not self._provider.is_there(picked.option)))
+
+    def __len__(self) -> int:
+        return len(self._picks)
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+
+class _Course(resolvelib.BaseReporter[Requirement, Answer, str]):
+    """Tells the provider what is chosen, and remembers the first requirement that nothing at all answers.
 
     The search goes on from there with other candidates of other packages, and ends by naming the last of those.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
         self.causes: list[Any] = []
 
     def rejecting_candidate(self, criterion: Any, candidate: Answer) -> None:  # noqa: ARG002
@@ -284,15 +313,18 @@ class _Rejections(resolvelib.BaseReporter[Requirement, Answer, str]):
             needs = (i for i in criterion.information if isinstance(i.requirement, Need))
             self.causes = [i for i in needs if not i.requirement.allowed]
 
+    def ending_round(self, index: int, state: Any) -> None:  # noqa: ARG002 - resolvelib's signature
+        self._provider.chosen = state.mapping
+
 
 def solve(provider: Provider, roots: Sequence[Requirement]) -> Solution:
     """Everything that ``roots`` need; raises Unsolvable."""
-    rejections = _Rejections()
-    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, rejections)
+    course = _Course(provider)
+    resolver: resolvelib.Resolver[Requirement, Answer, str] = resolvelib.Resolver(provider, course)
     try:
         result = resolver.resolve(roots, max_rounds=MAX_ROUNDS)
     except resolvelib.ResolutionImpossible as error:
-        raise Unsolvable(_reasons(provider, rejections.causes or error.causes)) from None
+        raise Unsolvable(_reasons(provider, course.causes or error.causes)) from None
     except resolvelib.ResolutionTooDeep:
         raise Unsolvable([f"no answer after {MAX_ROUNDS} rounds of search"]) from None
     packages = {name: answer for name, answer in result.mapping.items() if isinstance(answer, Candidate)}
