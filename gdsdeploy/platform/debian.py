@@ -72,6 +72,8 @@ class Debian(StackPlatform):
         }
 
     def kernel_release(self, package: str, arch: str) -> str | None:
+        if not package.startswith("linux-image-"):
+            return None
         # cloud and rt kernels carry their flavour before the architecture; dbg and unsigned images after it.
         match = re.fullmatch(rf"linux-image-([0-9][0-9a-z.+~-]*-{_ARCHITECTURES[arch]})", package)
         if match is None or re.search(r"-(?:cloud|rt|dbg|unsigned)\b", match[1]):
@@ -87,7 +89,7 @@ class Debian(StackPlatform):
 
     def driver_packages(self, flavour: Flavour, names: Iterable[str]) -> list[str]:
         nvidias = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
-        return [name for name in names if name in (self.driver_package(flavour), nvidias)]
+        return sorted({self.driver_package(flavour), nvidias}.intersection(names))
 
     def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:
         if driver.origin == nvidia.ORIGIN:

@@ -108,7 +108,7 @@ def debian_packaging(driver: Candidate, flavour: Flavour) -> Packaging:
 
 def libcufile_packages(names: Iterable[str]) -> list[tuple[str, str]]:
     """Of ``names``, each libcufile of one CUDA release, with its gds-tools."""
-    matches = filter(None, map(_LIBCUFILE.fullmatch, names))
+    matches = filter(None, (_LIBCUFILE.fullmatch(name) for name in names if name.startswith("libcufile-")))
     return sorted((match[0], f"gds-tools-{match[1]}-{match[2]}") for match in matches)
 
 

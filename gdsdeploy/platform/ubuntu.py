@@ -55,6 +55,8 @@ class Ubuntu(StackPlatform):
         }
 
     def kernel_release(self, package: str, arch: str) -> str | None:  # noqa: ARG002 - names do not carry it
+        if not package.startswith("linux-image-"):
+            return None
         # Flavours other than generic (lowlatency, the clouds' own) have their names at the end; metapackages no ABI.
         match = re.fullmatch(r"linux-image-([0-9]+\.[0-9]+\.[0-9]+-[0-9]+-generic)", package)
         return match[1] if match else None

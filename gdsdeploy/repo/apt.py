@@ -150,24 +150,32 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
             f"{where}: {release.suite} lists no {stem}",
             hint=f"This repository offers {release.fields.get('architectures', 'no architectures')}",
         )
+    where_from = Origin(
+        repository=release.repository.name,
+        suite=release.suite,
+        component=component,
+        origin=release.fields.get("origin", "").lower(),
+        architectures=(architecture, "all"),
+        uri=release.base + paths[0],
+    )
+    # Unpacking Debian's list takes longer than everything else together; the signed index has its sha256 as well.
+    plain = release.files.get(stem)
+    unpacked = fetcher.kept(*plain) if plain else None
+    if unpacked is not None:
+        return PackageList(unpacked.read_bytes(), where_from)
     missing: NotThere | None = None
     for path in paths:
         sha256, size = release.files[path]
         for uri in _addresses(release, path, sha256):
             try:
-                data = fetcher.file(uri, sha256=sha256, size=size).read_bytes()
+                file = fetcher.file(uri, sha256=sha256, size=size)
             except NotThere as error:
                 missing = error
                 continue
-            origin = Origin(
-                repository=release.repository.name,
-                suite=release.suite,
-                component=component,
-                origin=release.fields.get("origin", "").lower(),
-                architectures=(architecture, "all"),
-                uri=release.base + path,
-            )
-            return PackageList(_decompress(data, path, release.base + path), origin)
+            data = _decompress(file.read_bytes(), path, release.base + path)
+            if plain and path != stem:
+                fetcher.keep(data, plain[0], instead_of=file)
+            return PackageList(data, where_from)
     raise RepositoryUnusable(
         f"{release.base}{stem}: the signed index names this list, but the repository does not have it",
         hint="The mirror may be between two updates: try again in some minutes, or take another mirror",

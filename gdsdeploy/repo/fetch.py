@@ -107,17 +107,39 @@ class Fetcher:
 
         Raises NotThere and RepositoryUnusable as ``small`` does, RepositoryUntrusted when the content differs.
         """
-        path = self.cache / sha256[:2] / sha256
-        if path.is_file() and path.stat().st_size == size and _sha256(path) == sha256:
-            os.utime(path)
-            return path
-        try:
+        kept = self.kept(sha256, size)
+        if kept is not None:
+            return kept
+        path = self._place(sha256)
+        with _writing(path):
             return self._store(uri, path, sha256, size)
-        except OSError as error:
-            raise RepositoryUnusable(
-                f"{path}: cannot be written: {error.strerror}",
-                hint="Make room, or set GDSDEPLOY_CACHE_DIR to a folder that has some",
-            ) from error
+
+    def kept(self, sha256: str, size: int) -> Path | None:
+        """The path of a cached file with exactly this content, if there is one."""
+        path = self._place(sha256)
+        if not path.is_file() or path.stat().st_size != size or _sha256(path) != sha256:
+            return None
+        os.utime(path)
+        return path
+
+    def keep(self, data: bytes, sha256: str, instead_of: Path) -> None:
+        """Cache ``data``, what a cached file unpacks to, in that file's place; if that is its content."""
+        if hashlib.sha256(data).hexdigest() != sha256:
+            return
+        path = self._place(sha256)
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as sink:
+                try:
+                    sink.write(data)
+                    sink.close()
+                    Path(sink.name).replace(path)
+                finally:
+                    Path(sink.name).unlink(missing_ok=True)
+            instead_of.unlink(missing_ok=True)
+
+    def _place(self, sha256: str) -> Path:
+        return self.cache / sha256[:2] / sha256
 
     def has(self, uri: str) -> bool:
         """Whether the repository has the file behind ``uri``, without fetching it; raises as ``small`` does."""
@@ -207,6 +229,18 @@ class Fetcher:
 
 class _RetryableError(Exception):
     """Worth another try."""
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """The cache's own troubles, as errors of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise RepositoryUnusable(
+            f"{path}: cannot be written: {error.strerror}",
+            hint="Make room, or set GDSDEPLOY_CACHE_DIR to a folder that has some",
+        ) from error
 
 
 @contextmanager

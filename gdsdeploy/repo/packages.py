@@ -1,7 +1,7 @@
 """A ``Packages`` list in memory: found by byte offsets, parsed only where asked.
 
-Debian's main list has 56 MB and 69 000 stanzas, of which a lock reads some hundred; so the names are indexed with
-one regular expression and a stanza becomes a Candidate only when somebody wants it.
+Debian's main list has 56 MB and 69 000 stanzas, of which a lock reads some hundred; so the names are indexed in one
+pass and a stanza becomes a Candidate only when somebody wants it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import Protocol
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo.candidate import Candidate, Relation, relations
 
-_NAME = re.compile(rb"^Package: *(\S+)", re.MULTILINE)
-_PROVIDES = re.compile(rb"^Provides: *([^\n]*(?:\n[ \t][^\n]*)*)", re.MULTILINE)
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
 
 
@@ -48,18 +46,18 @@ class PackageList:
     @cached_property
     def _offsets(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for match in _NAME.finditer(self._text):
-            found.setdefault(match[1].decode("ascii", "replace"), []).append(match.start())
+        for offset, value in _lines(self._text, b"Package:"):
+            found.setdefault(value.decode("ascii", "replace").strip(), []).append(offset)
         return found
 
     @cached_property
     def _provided(self) -> dict[str, list[int]]:
         """Virtual name → offsets inside the stanzas that provide it."""
         found: dict[str, list[int]] = {}
-        for match in _PROVIDES.finditer(self._text):
-            for word in match[1].decode("ascii", "replace").split(","):
-                name = word.strip().split(" ", 1)[0].split("(", 1)[0]
-                found.setdefault(name, []).append(match.start())
+        for offset, value in _lines(self._text, b"Provides:"):
+            for word in value.decode("ascii", "replace").split(","):
+                name = word.split("(", 1)[0].strip()
+                found.setdefault(name, []).append(offset)
         return found
 
     def names(self) -> Iterable[str]:
@@ -96,6 +94,22 @@ class PackageList:
                 self._parsed[start] = _candidate(_fields(stanza.decode("utf-8", "replace")), self.where)
             if self._parsed[start].architecture in self.where.architectures:
                 yield self._parsed[start]
+
+
+def _lines(text: bytes, field: bytes) -> Iterator[tuple[int, bytes]]:
+    """Where ``field`` begins and its value, continuation lines included, for each stanza that has it.
+
+    Finding plain bytes takes a tenth of the time that a regular expression needs on 56 MB.
+    """
+    marker = b"\n" + field
+    begin = 0 if text.startswith(field) else text.find(marker) + 1 or -1
+    while begin >= 0:
+        end = text.find(b"\n", begin)
+        while end >= 0 and text[end + 1 : end + 2] in (b" ", b"\t"):
+            end = text.find(b"\n", end + 1)
+        end = len(text) if end < 0 else end
+        yield begin, text[begin + len(field) : end]
+        begin = text.find(marker, end) + 1 or -1
 
 
 def _fields(stanza: str) -> dict[str, str]:
@@ -184,9 +198,13 @@ class Universe:
         """The module streams, ``NAME:STREAM``, that had to be asked for to get this view."""
         return ()
 
-    def names(self) -> set[str]:
+    def names(self) -> frozenset[str]:
         """Every package name on offer."""
-        return {name for each in self._lists for name in each.names()}
+        return self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(name for each in self._lists for name in each.names())
 
     def precedence(self, origin: str) -> int:
         """Where a maker stands in the profile's order of repositories, the first of which has 0."""
