@@ -32,7 +32,7 @@ WORDS = {
     "I/O on this mount takes the path that the fleet asks for",
     expects="the path of the fleet file",
     prevents="everything else green and the data still going through CPU memory",
-    unknown_hint="The reason above says what could not be read; run it as root, or ask: gdsdeploy explain",
+    unknown_hint="The reason above says what could not be read; run it as root",
 )
 def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     for item in expectation.storage:
@@ -51,7 +51,9 @@ def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> An
         hint = "Mount it, and have it mounted at boot (/etc/fstab); then validate again"
         return failed("nothing is mounted there", hint, subject=mount_point, expected=expected)
     result = path_of(facts, mount)
-    taken = known(result.path)
+    if isinstance(result.path, Unknown):
+        return unknown(result.path.reason, _doubts(result), mount_point, expected)
+    taken = result.path
     words = "{}{}".format(taken, _reasons(result, taken))
     evidence = [
         "{} on {} type {} ({})".format(mount.source, mount.mount_point, mount.filesystem, ",".join(mount.options)),
@@ -74,6 +76,12 @@ def _reasons(result: Path, taken: str) -> str:
         others = " (and {} more, see the evidence)".format(more) if more else ""
         return ": " + result.causes[0].what + others
     return ""
+
+
+def _doubts(result: Path) -> str:
+    """What to do about a path that is not known: about what makes it doubtful, if something does."""
+    fixes = "; ".join(dict.fromkeys(cause.fix for cause in result.suspects)) or UNKNOWN_HINT
+    return "{}{}; or see all of it: gdsdeploy explain".format(fixes[0].upper(), fixes[1:])
 
 
 def _proof(result: Path) -> str:

@@ -251,7 +251,12 @@ FAULTS = {
     "refused for its signature": Fault(
         "nvidia-fs.refused-signature",
         COMPAT,
-        both(UNLOADED, module_file("nvidia-fs"), said("Loading of module with unavailable key is rejected")),
+        both(
+            UNLOADED,
+            module_file("nvidia-fs"),
+            file("/sys/module/module/parameters/sig_enforce", "Y\n"),
+            said("Loading of module with unavailable key is rejected"),
+        ),
         seen="unavailable key",
     ),
     "forbidden": Fault(

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
-from capable_host import H100, PROVISIONED, Document, capable, config, p2pdma, with_gpu
+from capable_host import (
+    BARE,
+    EVIDENCE,
+    H100,
+    PROVISIONED,
+    Document,
+    capable,
+    config,
+    p2pdma,
+    with_gpu,
+    with_libcufile,
+)
 from test_explain_causes import NVME, on_amd
 
-from gdsdeploy.host import report
+from gdsdeploy.host import checks, report
+from gdsdeploy.host.expectation import from_json
 from gdsdeploy.host.explain import as_document, explain
 from gdsdeploy.host.explain.kinds import Kind
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.finding import Finding
 
 
 def kinds(document: Document) -> dict[str, Kind]:
@@ -102,3 +116,22 @@ def test_what_was_not_proven_says_why() -> None:
     assert f"/mnt/nvme  NOT PROVEN: an IOMMU stands between {NVME}" in text
     assert "Not proven because of this:\n  1. an IOMMU" in text
     assert "Kinds of storage" not in text
+
+
+def test_validate_has_its_words_from_here() -> None:
+    wanted = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
+    wanted = replace(wanted, storage=[{"mount": "/mnt/nvme", "path": "direct"}])
+
+    def finding(document: Document) -> Finding:
+        return next(item for item in checks.run(facts_from(document), wanted) if item.check.startswith("storage.path"))
+
+    found = finding(with_libcufile(BARE))
+    assert found.found == "compat: the nvidia module is not loaded: it is not installed (and 2 more, see the evidence)"
+    assert any("[" not in line and line.startswith("modprobe nvidia: ") for line in found.evidence)
+    document = with_gpu(capable())
+    assert (finding(document).verdict, finding(document).found) == ("pass", "nvidia-fs (not proven: no I/O was tried)")
+    document["links"][f"/sys/bus/pci/devices/{NVME}/iommu_group"] = "../../../kernel/iommu_groups/1"
+    document["files"][f"/sys/bus/pci/devices/{NVME}/iommu_group/type"] = "DMA\n"
+    found = finding(document)
+    assert found.verdict == "unknown"
+    assert found.hint.startswith("Switch it off: intel_iommu=off")
