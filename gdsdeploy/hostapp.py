@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import zipfile
 from collections.abc import Iterator
 from importlib import resources
@@ -45,11 +47,22 @@ def build(path: Path | None = None) -> bytes:
     program = stream.getvalue()
     if path is not None and not (path.is_file() and path.read_bytes() == program):
         # Whoever runs the old one meanwhile keeps it whole.
-        part = path.with_name(path.name + ".part")
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         part.write_bytes(program)
         part.chmod(0o755)
         part.replace(path)
     return program
+
+
+def keep(folder: Path) -> Path:
+    """The zipapp as a file in ``folder``, named by its content: runs of different versions do not disturb each other.
+
+    Raises OSError when it cannot be written.
+    """
+    path = folder / f"gdsdeploy-host-{hashlib.sha256(build()).hexdigest()[:16]}.pyz"
+    folder.mkdir(parents=True, exist_ok=True)
+    build(path)
+    return path
 
 
 def _files() -> Iterator[tuple[str, bytes]]:

@@ -87,8 +87,7 @@ def sources(fleet: Fleet, lock: Lock, fleet_dir: Path, known: Mapping[str, Host]
     cache = folders.cache()
     modules = cache / "modules"
     modules.mkdir(parents=True, exist_ok=True)
-    program = cache / "gdsdeploy-host.pyz"
-    hostapp.build(program)
+    program = hostapp.keep(cache / "program")
     return Sources(
         fleet_dir=fleet_dir,
         program=program,

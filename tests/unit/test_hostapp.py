@@ -118,3 +118,13 @@ def test_a_python_that_is_too_old_is_told_so() -> None:
 def test_it_can_be_started_by_name(program: Path) -> None:
     assert program.read_bytes().startswith(b"#!/usr/bin/env python3\n")
     assert subprocess.run([program, "hello"], capture_output=True, check=True).stdout
+
+
+def test_versions_are_kept_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = hostapp.keep(tmp_path / "new")
+    assert first.read_bytes() == hostapp.build()
+    assert hostapp.keep(tmp_path / "new") == first
+    monkeypatch.setattr(hostapp, "_MAIN", "print()\n")
+    second = hostapp.keep(tmp_path / "new")
+    assert second != first
+    assert sorted((tmp_path / "new").iterdir()) == sorted([first, second])
