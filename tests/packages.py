@@ -15,6 +15,7 @@ from gdsdeploy.lab.requirements import Requirement
 WANTED = (
     Requirement("gpg", "gnupg", "signs the repositories that tests serve"),
     Requirement("gpgv", "gpgv", "verifies repository indices"),
+    Requirement("openssl", "openssl", "makes the certificates that tests show"),
     Requirement("/usr/sbin/sshd", "openssh-server", "answers the tests of the transport"),
     Requirement("sudo", "sudo", "is what those tests become root with"),
     Requirement("depmod", "kmod", "is what the order of modules is compared with"),

@@ -14,6 +14,7 @@ import shutil
 import ssl
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,11 +71,11 @@ class Fetcher:
         self.cache = cache or cache_dir()
         self._sleep = sleep
         settings = apt_settings() if apt is None else apt
-        authorities = _authorities(settings.get("Acquire::https::CAInfo"))
+        authorities = _authorities(settings.get("Acquire::https::CAInfo"), _client_certificates(settings).get(""))
         try:
             self._client = httpx.Client(
                 verify=authorities,
-                mounts=_proxies(settings, authorities),
+                mounts=_certified(settings, _proxies(settings, authorities)),
                 transport=transport,
                 timeout=TIMEOUT,
                 follow_redirects=True,
@@ -314,7 +315,34 @@ def _proxies(settings: dict[str, str], authorities: ssl.SSLContext) -> dict[str,
     return mounts
 
 
-def _authorities(extra: str | None) -> ssl.SSLContext:
+def _client_certificates(settings: dict[str, str]) -> dict[str, tuple[str, str | None]]:
+    """Host, or nothing for all hosts → files of the client's certificate and key; see apt-transport-https(1)."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in settings.items():
+        _, scheme, name, *host = key.split("::")
+        if scheme == "https" and name.lower() in ("sslcert", "sslkey"):
+            found.setdefault(host[0] if host else "", {})[name.lower()] = value
+    return {host: (pair["sslcert"], pair.get("sslkey")) for host, pair in found.items() if "sslcert" in pair}
+
+
+def _certified(
+    settings: dict[str, str], mounts: dict[str, httpx.BaseTransport | None]
+) -> dict[str, httpx.BaseTransport | None]:
+    """The mounts of hosts that a certificate of their own is shown to, through the proxy that they have anyway."""
+    found = dict(mounts)
+    for host, pair in _client_certificates(settings).items():
+        if not host:
+            continue
+        context = _authorities(settings.get("Acquire::https::CAInfo"), pair)
+        keys = (f"Acquire::https::Proxy::{host}", "Acquire::https::Proxy")
+        proxy = next((settings[key] for key in keys if key in settings), None)
+        if proxy is None and not urllib.request.proxy_bypass(host):
+            proxy = urllib.request.getproxies().get("https")
+        found[f"https://{host}"] = httpx.HTTPTransport(proxy=None if proxy == "DIRECT" else proxy, verify=context)
+    return found
+
+
+def _authorities(extra: str | None, client: tuple[str, str | None] | None = None) -> ssl.SSLContext:
     """The system's certificate authorities (SSL_CERT_FILE and SSL_CERT_DIR included) and apt's own."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
@@ -326,5 +354,12 @@ def _authorities(extra: str | None) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             raise RepositoryUnusable(
                 f"{extra}: not a file of certificate authorities (apt's CAInfo): {error}"
+            ) from error
+    if client:
+        try:
+            context.load_cert_chain(*client)
+        except (OSError, ssl.SSLError) as error:
+            raise RepositoryUnusable(
+                f"{client[0]}: not a client's certificate with its key (apt's SSLCert and SSLKey): {error}"
             ) from error
     return context
