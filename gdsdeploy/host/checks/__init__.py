@@ -6,13 +6,14 @@ To add one, see docs/howto/add-a-check.md.
 from __future__ import annotations
 
 # Importing a module registers its checks.
-from . import boot, cufile, driver, gdscheck, kernel, nvidia_fs, packages, peermem, storage, system
+from . import boot, cufile, drift, driver, gdscheck, kernel, nvidia_fs, packages, peermem, storage, system
 from .registry import Check, listed, run
 
 __all__ = [
     "Check",
     "boot",
     "cufile",
+    "drift",
     "driver",
     "gdscheck",
     "kernel",

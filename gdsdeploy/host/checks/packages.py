@@ -9,6 +9,8 @@ from ..facts import HostFacts, UndecidedError, known
 from ..facts.packages import Package
 from .registry import Answer, check, failed, passed
 
+#: Completely installed, and wanted so: as it is, or held.
+COMPLETE = ("ii", "hi")
 #: Packages named in a finding; the rest is counted.
 NAMED = 5
 
@@ -34,7 +36,7 @@ def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
 
 def _wrong(installed: Mapping[str, Tuple[Package, ...]], name: str, version: str) -> List[str]:
     found = installed.get(name, ())
-    if any(item.version == version and item.status == "ii" for item in found):
+    if any(item.version == version and item.status in COMPLETE for item in found):
         return []
     if not found or all(item.status.startswith(("un", "rc", "pn")) for item in found):
         return ["{} is not installed (locked: {})".format(name, version)]

@@ -30,7 +30,7 @@ import functools
 import os
 from typing import Any, Dict
 
-from . import boot, environment, fit, gpu, kernel, modules, packages, pci, programs, storage
+from . import boot, drift, environment, fit, gpu, kernel, modules, packages, pci, programs, storage
 from .recorder import VERSION, Recorder
 from .wanted import NOTHING, Wanted, wanted_by
 
@@ -42,6 +42,7 @@ COLLECTORS = (
     gpu.collect,
     boot.collect,
     packages.collect,
+    drift.collect,
     storage.collect,
     environment.collect,
     pci.collect,

@@ -12,6 +12,7 @@ from typing import Any, Tuple
 from .boot import BootFacts, boot_facts
 from .cufile import CufileFacts, cufile_facts
 from .document import Document
+from .drift import DriftFacts, drift_facts
 from .environment import EnvironmentFacts, environment_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
@@ -43,6 +44,7 @@ class HostFacts:
     nvidia_fs: NvidiaFsFacts
     peermem: PeermemFacts
     packages: PackageFacts
+    drift: DriftFacts
     cufile: CufileFacts
     gdscheck: GdscheckFacts
     storage: StorageFacts
@@ -70,6 +72,7 @@ def facts_from(evidence: Any) -> HostFacts:
         nvidia_fs=nvidia_fs_facts(document),
         peermem=peermem_facts(document),
         packages=package_facts(document),
+        drift=drift_facts(document),
         cufile=cufile_facts(document),
         gdscheck=gdscheck_facts(document),
         storage=storage_facts(document),

@@ -97,7 +97,7 @@ def edited(path: str, before: str, after: str) -> Change:
 
 def package(name: str, version: str, status: str) -> Change:
     return output(
-        "dpkg-query", f"\n{name}\t{WANTED.packages[name]}\tamd64\tii ", f"\n{name}\t{version}\tamd64\t{status} "
+        "dpkg-query", f"\n{name}\t{WANTED.packages[name]}\tamd64\thi ", f"\n{name}\t{version}\tamd64\t{status} "
     )
 
 
@@ -229,9 +229,9 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         lambda document: document["listings"]["/dev/nvidia*"].remove("nvidia-fs7"),
         {"nvidia-fs.devices"},
     ),
-    "a package was upgraded": (package("libcufile0", "2.0-1", "ii"), {"packages.locked-versions"}),
+    "a package was upgraded": (package("libcufile0", "2.0-1", "ii"), {"packages.locked-versions", "packages.drift"}),
     "a package is half-configured": (
-        package("gds-tools", WANTED.packages["gds-tools"], "iF"),
+        package("gds-tools", WANTED.packages["gds-tools"], "hF"),
         {"packages.locked-versions"},
     ),
     "nothing loads nvidia-fs at boot": (file("/etc/modules-load.d/gdsdeploy.conf", "nvidia\n"), {"boot.autoload"}),

@@ -1,0 +1,38 @@
+"""What could move the stack, and what has: the package manager's choices and locks, and its logs."""
+
+from __future__ import annotations
+
+import re
+
+from .recorder import Recorder
+from .wanted import Wanted
+
+#: Beginnings of the names of logs, current and rotated, in /var/log and below; at most this many of each are read.
+DPKG_LOG, APT_HISTORY, DNF_LOG, DNF_COMMANDS = "dpkg.log", "history.log", "dnf.rpm.log", "dnf.log"
+ROTATIONS = 13
+VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
+
+
+def collect(recorder: Recorder, wanted: Wanted) -> None:
+    """Only for packages that are expected: without them, there is nothing that could have moved."""
+    if not wanted.packages:
+        return
+    names = "(?:{})".format("|".join(re.escape(name) for name in wanted.packages))
+    if recorder.exists("/var/lib/dpkg/status"):
+        recorder.command("apt-policy", ["apt-cache", "policy", *wanted.packages], timeout=60)
+        _logs(recorder, "/var/log", DPKG_LOG, r"^\S+ \S+ (?:install|upgrade|remove|purge) {}[: ]".format(names))
+        # One block a run: who began it when and how, and what it did.
+        kept = r"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{}:".format(names)
+        _logs(recorder, "/var/log/apt", APT_HISTORY, kept)
+        return
+    for path in VERSIONLOCKS:
+        recorder.text(path)
+    recorder.text("/etc/zypp/locks")
+    _logs(recorder, "/var/log", DNF_LOG, r"[A-Z][a-z]+: {}-[0-9]".format(names))
+    _logs(recorder, "/var/log", DNF_COMMANDS, r" Command: ")
+    _logs(recorder, "/var/log/zypp", "history", r"^[0-9][^|]*\|(?:(?:install|remove *)\|{}\||command)".format(names))
+
+
+def _logs(recorder: Recorder, folder: str, begin: str, pattern: str) -> None:
+    for name in recorder.names(folder, begin + "*")[:ROTATIONS]:
+        recorder.excerpt(folder + "/" + name, pattern)

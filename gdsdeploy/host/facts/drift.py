@@ -1,0 +1,166 @@
+"""What could move the stack and what has, as the package manager and its logs say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Tuple
+
+from .document import Document
+from .unknown import Maybe, Unknown
+
+VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
+LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log", "/var/log/zypp/history")
+_DNF_LINE = re.compile(r"(\S+) \S+ (Installed|Upgrade|Downgrade|Erase|Removed): (.+?)-((?:\d+:)?[^-]+-[^-]+)\.[^.]+$")
+ZYPP_LOCKS = "/etc/zypp/locks"
+
+
+class Choice(NamedTuple):
+    """What apt would take of one package.  Versions are empty where there is none; ``source`` is the candidate's."""
+
+    installed: str
+    candidate: str
+    source: str
+
+
+class Move(NamedTuple):
+    """One change of one package.  ``at`` is the host's local time; ``command`` is empty where no log has it."""
+
+    at: str
+    package: str
+    action: str
+    before: str
+    after: str
+    command: str
+    user: str
+
+
+@dataclass(frozen=True)
+class DriftFacts:
+    """``choices``: apt's; ``locked``: names that dnf or zypper may not change; ``moves``: the oldest first."""
+
+    choices: Maybe[Mapping[str, Choice]]
+    locked: Maybe[Tuple[str, ...]]
+    moves: Maybe[Tuple[Move, ...]]
+
+
+def drift_facts(document: Document) -> DriftFacts:
+    shown = document.ran("apt-policy")
+    moves = sorted([*_dpkg(document), *_dnf(document), *_zypp(document)])
+    logged = [path for path in document.paths("excerpts") if path.startswith(LOGS)]
+    return DriftFacts(
+        choices=shown if isinstance(shown, Unknown) else _choices(shown.stdout),
+        locked=_locked(document),
+        moves=tuple(moves) if logged else Unknown("no log of the package manager was looked at"),
+    )
+
+
+def _choices(text: str) -> Mapping[str, Choice]:
+    """``apt-cache policy``: a block a package, its versions with the sources that offer them."""
+    found: Dict[str, Choice] = {}
+    for block in re.split(r"\n(?=\S)", text):
+        head = re.match(r"(\S+?)(?::[a-z0-9]+)?:\n\s+Installed: (\S+)\n\s+Candidate: (\S+)", block)
+        if head is None:
+            continue
+        installed, candidate = ("" if item == "(none)" else item for item in head.groups()[1:])
+        found[head.group(1)] = Choice(installed, candidate, _source(block, candidate))
+    return found
+
+
+def _source(block: str, version: str) -> str:
+    """The first repository that offers a version, from the table where each version is followed by its sources."""
+    if not version:
+        return ""
+    rows = re.search(r"^ (?:\*\*\*|   ) {} .*\n((?:\s{{6,}}.*\n?)*)".format(re.escape(version)), block, re.MULTILINE)
+    sources = [line.split(None, 1) for line in (rows.group(1) if rows else "").splitlines()]
+    return next((words[1] for words in sources if len(words) > 1 and "/var/lib/dpkg/" not in words[1]), "")
+
+
+def _locked(document: Document) -> Maybe[Tuple[str, ...]]:
+    texts = [document.text(path) for path in (*VERSIONLOCKS, ZYPP_LOCKS)]
+    if all(isinstance(item, Unknown) for item in texts):
+        return Unknown("the locks of dnf and zypper were not looked at")
+    names: List[str] = []
+    for text in texts:
+        if isinstance(text, str):
+            names += re.findall(r"^\s*solvable_name:\s*(\S+)", text, re.MULTILINE)
+            # NAME-EPOCH:VERSION-RELEASE.ARCH, with the epoch before the name in older lists
+            names += re.findall(r"^(?:\d+:)?([A-Za-z0-9][\w.+-]*?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", text, re.MULTILINE)
+    return tuple(sorted(set(names)))
+
+
+def _logs(document: Document, begin: str) -> Iterator[str]:
+    for path in document.paths("excerpts"):
+        lines = document.lines(path) if path.startswith(begin) else None
+        if isinstance(lines, tuple):
+            yield from lines
+
+
+def _dpkg(document: Document) -> List[Move]:
+    runs = _apt_runs(document)
+    found = []
+    for line in _logs(document, "/var/log/dpkg.log"):
+        words = line.split()
+        if len(words) != 6 or words[2] not in ("install", "upgrade", "remove", "purge"):
+            continue
+        at, name = " ".join(words[:2]), words[3].partition(":")[0]
+        before, after = ("" if item == "<none>" else item for item in words[4:])
+        command, user = next(((run[2], run[3]) for run in runs if run[0] <= at <= run[1]), ("", ""))
+        found.append(Move(at, name, words[2], before, after, command, user))
+    return found
+
+
+def _apt_runs(document: Document) -> List[Tuple[str, str, str, str]]:
+    """(begin, end, command line, user) of each run in apt's history; one that never ended has no end that counts."""
+    runs: List[Tuple[str, str, str, str]] = []
+    for line in _logs(document, "/var/log/apt/history.log"):
+        key, _, value = line.partition(": ")
+        value = " ".join(value.split())
+        if key == "Start-Date":
+            runs.append((value, "9999", "", ""))
+        elif runs and key == "Commandline":
+            runs[-1] = (*runs[-1][:2], value, runs[-1][3])
+        elif runs and key == "Requested-By":
+            runs[-1] = (*runs[-1][:3], value)
+        elif runs and key == "End-Date":
+            runs[-1] = (runs[-1][0], value, *runs[-1][2:])
+    # Rotated files come after the current one, so the blocks are put in their order first.
+    return sorted(runs, reverse=True)
+
+
+def _dnf(document: Document) -> List[Move]:
+    """dnf4 logs ``Upgrade: new`` and ``Upgraded: old``; the command that began before stands in another log."""
+    commands = []
+    for line in _logs(document, "/var/log/dnf.log"):
+        stamp, _, command = line.partition(" Command: ")
+        commands.append((_stamp(stamp), command.strip()))
+    found = []
+    for line in _logs(document, "/var/log/dnf.rpm.log"):
+        match = _DNF_LINE.match(line)
+        if match is None:
+            continue
+        at, action, name, version = _stamp(match.group(1)), match.group(2).lower(), match.group(3), match.group(4)
+        gone = action in ("erase", "removed")
+        command = next((item[1] for item in sorted(commands, reverse=True) if item[0] <= at), "")
+        found.append(Move(at, name, action, version if gone else "", "" if gone else version, command, ""))
+    return found
+
+
+def _zypp(document: Document) -> List[Move]:
+    """``date|install|NAME|VERSION|ARCH|USER|REPOSITORY|…`` and ``date|command|USER@HOST|WORDS|`` before it."""
+    found = []
+    command = user = ""
+    for line in _logs(document, "/var/log/zypp/history"):
+        words = [word.strip() for word in line.split("|")]
+        if len(words) > 3 and words[1] == "command":
+            user, command = words[2], words[3].replace("'", "")
+        elif len(words) > 4 and words[1] in ("install", "remove"):
+            gone = words[1] == "remove"
+            before, after = (words[3], "") if gone else ("", words[3])
+            found.append(Move(words[0], words[2], words[1], before, after, command, user))
+    return found
+
+
+def _stamp(text: str) -> str:
+    """``2026-11-21T03:00:00+0000 …`` as the other logs write it."""
+    return text.split()[0][:19].replace("T", " ") if text.split() else ""

@@ -1,0 +1,231 @@
+"""The kernel guard on a real host: packages with kernels come and go by the real dpkg, and the default stays good.
+
+A light host has dpkg, run-parts, GRUB's own scripts and a journal; only the disk that GRUB would probe is imitated.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kmod_root import RELEASE, VERSION, Root
+
+from gdsdeploy import hostapp
+from gdsdeploy import lab as labs
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.grubmenu import entries
+from gdsdeploy.lab import guest
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+
+pytestmark = pytest.mark.lab
+
+ROOT = Path(__file__).parents[2]
+NEWER = "6.12.117+deb13-amd64"
+PROGRAM = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
+HOOKS = ["/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard"]
+WANTED = Expectation(
+    host="build1",
+    profile="gds",
+    os="debian-13",
+    arch="x86_64",
+    kernel_release=RELEASE,
+    driver_version=VERSION,
+    driver_flavour="open",
+    driver_tree="/usr/src/nvidia-current-open-" + VERSION,
+    mode="nvidia-fs",
+    rdma="none",
+    nvidia_fs_version="2.19.7",
+    libcufile_version="1.9.1",
+    cufile_path="/etc/cufile.json",
+    cufile_sha256="",
+)
+#: What Debian's own linux-image packages do in their maintainer scripts.
+SCRIPT = """#!/bin/sh
+set -e
+test -d /etc/kernel/{event}.d || exit 0
+export DEB_MAINT_PARAMS="$*"
+run-parts --report --exit-on-error --arg={release} --arg=/boot/vmlinuz-{release} /etc/kernel/{event}.d
+"""
+#: GRUB with its own scripts, which ask the lab's stand-in about the disk.
+GRUB = """
+set -e
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update
+apt-get -qq install --no-install-recommends grub2-common >/dev/null
+install -m 0755 /dev/stdin /usr/sbin/grub-probe
+# GRUB's hooks do nothing in a container.
+printf '#!/bin/sh\\nexit 1\\n' >/usr/local/bin/systemd-detect-virt
+chmod 0755 /usr/local/bin/systemd-detect-virt
+mkdir -p /boot/grub
+touch /boot/grub/grub.cfg
+printf 'GRUB_TIMEOUT=0\\nGRUB_DISABLE_OS_PROBER=true\\nexport GRUB_PROBE_UUID=0\\n' >/etc/default/grub
+"""
+
+
+def kernel_package(folder: Path, release: str, tree: Path | None = None) -> Path:
+    """A package of a kernel with Debian's maintainer scripts; ``tree`` is laid over its files."""
+    root = folder / f"linux-image-{release}"
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "boot").mkdir()
+    (root / "boot" / f"vmlinuz-{release}").write_text("imitated\n")
+    modules = root / "lib" / "modules" / release
+    modules.mkdir(parents=True)
+    (modules / "modules.order").touch()
+    if tree is not None:
+        subprocess.run(["cp", "-a", f"{tree}/.", root], check=True)
+    (root / "DEBIAN/control").write_text(
+        f"Package: linux-image-{release}\nVersion: 1\nArchitecture: amd64\n"
+        "Maintainer: nobody <nobody@archive.example>\nDescription: imitated kernel\n"
+    )
+    for event in ("postinst", "postrm"):
+        script = root / "DEBIAN" / event
+        script.write_text(SCRIPT.format(event=event, release=release))
+        script.chmod(0o755)
+    made = folder / f"{root.name}.deb"
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, made], check=True, capture_output=True)
+    return made
+
+
+def play(host: Host, tmp: Path, role: str, **variables: Any) -> list[str]:
+    """Run one role on the host as provision would; what it changed."""
+    variables = {"ansible_become": True, "ansible_ssh_common_args": f"-F {host.ssh_config}", **variables}
+    (tmp / "inventory.yml").write_text(yaml.safe_dump({"all": {"hosts": {host.name: variables}}}))
+    (tmp / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "roles": [role]}]))
+    env = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(ROOT / "playbooks/ansible.cfg"),
+        "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+    }
+    argv = [Path(sys.executable).parent / "ansible-playbook", "-i", tmp / "inventory.yml", tmp / "play.yml"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("changed:")]
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    """A light host with GRUB, the host program and the expectation."""
+    name = f"guard-{os.getpid()}"
+    try:
+        made = labs.up(name, vms=0, lights=1).host("build1")
+        probe = guest.data("guest/grub-probe").read_bytes()
+        made.ssh(["sudo", "sh", "-c", GRUB], input=probe, timeout=300)
+        put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
+        put(made, "/etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)).encode())
+        yield made
+    finally:
+        labs.down(Lab(name))
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory, host: Host) -> None:
+    """Both kernels' packages, on the host: the locked one comes with good modules, as if DKMS had built them."""
+    folder = tmp_path_factory.mktemp("kernels")
+    good = Root(folder / "good")
+    good.nvidia()
+    good.nvidia_fs()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for made in (kernel_package(folder, RELEASE, folder / "good"), kernel_package(folder, NEWER)):
+            archive.add(made, made.name)
+    host.ssh(["tar", "-C", "/tmp", "-xf", "-"], input=buffer.getvalue())
+
+
+def put(host: Host, path: str, data: bytes) -> None:
+    host.ssh(["sudo", "sh", "-c", f"mkdir -p {Path(path).parent} && cat > {path}"], input=data)
+
+
+def install(host: Host, release: str) -> str:
+    """Install a kernel as a user does; what the terminal shows."""
+    return dpkg(host, "--install", f"/tmp/linux-image-{release}.deb")
+
+
+def dpkg(host: Host, *words: str) -> str:
+    done = host.ssh(["sudo", "sh", "-c", f"dpkg {' '.join(words)} 2>&1"], timeout=120)
+    assert host.ssh(["dpkg", "--audit"]).stdout == ""
+    return done.stdout
+
+
+def default(host: Host) -> str:
+    return str(json.loads(host.ssh([*PROGRAM, "boot", "show", "--json"]).stdout)["default"])
+
+
+def journal(host: Host) -> str:
+    return host.ssh(["sudo", "journalctl", "--quiet", "--identifier=gdsdeploy-guard", "--output=cat"]).stdout
+
+
+def test_the_role_puts_the_guard_there_once(host: Host, packages: None, tmp_path: Path) -> None:
+    given = {"gds_kernel_release": RELEASE, "gds_kernel_packages": []}
+    assert play(host, tmp_path, "gds_kernel", **given)
+    assert host.ssh(["ls", *HOOKS]).stdout.split() == sorted(HOOKS)
+    assert host.ssh(["run-parts", "--test", "/etc/kernel/postinst.d"]).stdout.split()[-1] == HOOKS[0]
+    assert play(host, tmp_path, "gds_kernel", **given) == []
+
+
+def test_a_kernel_without_modules_does_not_become_the_default(host: Host, packages: None) -> None:
+    assert f"the locked kernel {RELEASE} is the boot default, and its modules are good" in install(host, RELEASE)
+    said = install(host, NEWER)
+    assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in said
+    assert f"{RELEASE} becomes the boot default again" in said, "nobody had chosen a default, so GRUB took the newest"
+    assert default(host) == RELEASE
+    assert f"{RELEASE} stays the boot default" in install(host, NEWER)
+    assert f"kernel {NEWER} is not admitted" in journal(host)
+    menu = host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
+    assert f"gnulinux-{NEWER}-advanced" in menu
+    status = json.loads(host.ssh([*PROGRAM, "guard", "status", "--json"]).stdout)
+    assert status["ok"]
+    assert {item["release"]: item["admitted"] for item in status["kernels"]} == {RELEASE: True, NEWER: False}
+
+
+def test_a_default_that_others_moved_is_brought_back(host: Host, packages: None) -> None:
+    """As an administrator does who wants the newest kernel."""
+    menu = host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
+    entry = next(item for item in entries(menu) if item.release == NEWER and "advanced" in item.path)
+    host.ssh(["sudo", "grub-set-default", entry.path])
+    assert default(host) == NEWER
+    assert host.ssh([*PROGRAM, "guard", "status"], ok=(1,)).stdout.startswith(RELEASE)
+    assert f"{RELEASE} becomes the boot default again" in install(host, NEWER)
+    assert default(host) == RELEASE
+
+
+def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: Host, packages: None) -> None:
+    other = {**asdict(WANTED), "driver_version": "580.1", "kernel_release": NEWER}
+    put(host, "/tmp/other.json", json.dumps(other).encode())
+    refused = host.ssh([*PROGRAM, "guard", "default", "--expectation", "/tmp/other.json"], ok=(1,))
+    assert f"kernel {NEWER} is not admitted: it has no module nvidia" in refused.stderr
+    assert default(host) == RELEASE
+
+
+def test_a_host_without_python_installs_kernels_all_the_same(host: Host, packages: None) -> None:
+    host.ssh(["sudo", "mv", "/usr/bin/python3", "/usr/bin/python3.away"])
+    try:
+        assert f"gdsdeploy: kernel {NEWER}: nobody can tell whether it may boot by default" in install(host, NEWER)
+    finally:
+        host.ssh(["sudo", "mv", "/usr/bin/python3.away", "/usr/bin/python3"])
+    assert default(host) == RELEASE
+    assert "python3 is missing" in journal(host)
+
+
+def test_the_last_good_kernel_does_not_go_silently(host: Host, packages: None) -> None:
+    said = dpkg(host, "--purge", f"linux-image-{RELEASE}")
+    assert f"the locked kernel {RELEASE} was removed" in said
+    assert f"the next boot ({NEWER}) comes up without GPUDirect Storage" in said
+    assert "provision this host before it reboots" in journal(host)
+
+
+def test_remove_dismisses_the_guard(host: Host, packages: None, tmp_path: Path) -> None:
+    assert play(host, tmp_path, "gds_remove", gds_remove_kernel_release=NEWER)
+    assert host.ssh(["ls", *HOOKS], ok=(2,)).stdout == ""
+    assert "gdsdeploy" not in dpkg(host, "--purge", f"linux-image-{NEWER}")
