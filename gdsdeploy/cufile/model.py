@@ -94,6 +94,7 @@ class Key(_Model):
     enforced_from: dict[str, Limits] | None = None
     heeded: str | None = None
     clamped: bool = False
+    logged: str | None = None
     shown: str | None = None
     formerly: str | None = None
     refused: str | None = None
@@ -118,6 +119,10 @@ class Key(_Model):
             found: Limits = _latest(self.enforced_from, release)
             return found
         return self.limits_for(release) if self.enforced is None else self.enforced
+
+    def silent_in(self, release: Release) -> bool:
+        """Whether the release logs nothing about the key."""
+        return self.logged == "never" or (self.logged is not None and release < release_of(self.logged))
 
     def heeded_by(self, release: Release) -> bool:
         """Whether the release does anything about a wrong value of the key."""

@@ -31,8 +31,9 @@ BUFFER = "properties.per_buffer_cache_size_kb"
 CACHE = "properties.max_device_cache_size_kb"
 LARGEST = "properties.max_direct_io_size_kb"
 
+_ALLOW = "properties.allow_compat_mode"
+_FORCE = "properties.force_compat_mode"
 _MAX_UINT32 = 2**32 - 1
-_MAX_UINT64 = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -84,22 +85,33 @@ def _judged(root: Node, release: Release, look: Look) -> Verdict:
     effective: dict[str, Any] = {name: key.default_for(release) for name, key in known.items()}
     for name in reading_order(release):
         try:
-            node = _find(root, name)
-            if node is None or node.kind == "null" or not known[name].heeded_by(release):
-                continue
-            value = _converted(node, known[name])
-            if value == [] and name in {SLAB_SIZES, SLAB_COUNTS}:
-                continue
-            _enforce(value, known[name], release, effective, look)
+            value = _read(root, known[name], release, effective, look)
+            if value is not None:
+                effective[name] = value
+            # Also where it is not given: the default may be too large.
+            if name == BUFFER and release >= (1, 13) and effective[BUFFER] > effective[LARGEST]:
+                raise _Stop(f"{effective[BUFFER]} is more than max_direct_io_size_kb ({effective[LARGEST]})")
         except _Stop as stop:
             # The key of a value that ends the process is ours to name: the library no longer can.
             return Verdict(False, name, stop.reason, stop.aborts)
-        effective[name] = _clamped(value, known[name], release)
-    try:
-        _gpu_slabs(root, known, effective)
-    except _Stop as stop:
-        return Verdict(False, GPU_SIZES, stop.reason, stop.aborts)
+    if effective[_FORCE]:
+        effective[_ALLOW] = True
+    _gpu_slabs(root, known, effective)
     return _crash(effective) or Verdict(True, effective=effective)
+
+
+def _read(root: Node, key: Key, release: Release, effective: Mapping[str, Any], look: Look) -> Any:
+    """The value that the file gives the key, or None: it gives none that counts."""
+    node = _find(root, key.key)
+    # Slabs of GPU bounce buffers are never refused: see _gpu_slabs.
+    if node is None or node.kind == "null" or key.key == GPU_SIZES or not key.heeded_by(release):
+        return None
+    value = _converted(node, key)
+    if value == []:
+        # As if it were not given.
+        return None
+    _enforce(value, key, key.enforced_for(release), effective, look)
+    return _clamped(value, key, release)
 
 
 @functools.cache
@@ -192,7 +204,7 @@ def _table(node: Node, key: Key) -> dict[str, list[str]]:
     if node.kind != "object":
         raise _mismatch()
     found: dict[str, list[str]] = {}
-    for member in node.members:
+    for member in {member.name: member for member in node.members}.values():
         if member.value.kind != "object":
             raise _mismatch()
         inner = member.value.last("rdma_dev_addr_list")
@@ -200,17 +212,14 @@ def _table(node: Node, key: Key) -> dict[str, list[str]]:
     return found
 
 
-def _enforce(value: Any, key: Key, release: Release, effective: Mapping[str, Any], look: Look) -> None:
-    limits = key.enforced_for(release)
+def _enforce(value: Any, key: Key, limits: Limits, effective: Mapping[str, Any], look: Look) -> None:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, int) and not isinstance(item, bool):
             _enforce_number(item, limits)
         elif isinstance(item, str):
-            _enforce_text(item, limits, look)
-    if isinstance(value, dict) and any(look(folder) != "folder" for folder in value):
+            _enforce_text(item, limits, look, folder=key.key == "logging.dir")
+    if isinstance(value, dict) and any(look(folder) != "folder" for folder, hosts in value.items() if hosts):
         raise _Stop("a mount point of it is no folder")
-    if key.key == BUFFER and release >= (1, 13) and value > effective[LARGEST]:
-        raise _Stop(f"more than max_direct_io_size_kb ({effective[LARGEST]})")
     if key.key == SLAB_COUNTS and len(value) != len(effective[SLAB_SIZES]):
         raise _Stop(f"{len(value)} entries, but posix_pool_slab_size_kb has {len(effective[SLAB_SIZES])}")
 
@@ -229,13 +238,16 @@ def _clamped(value: Any, key: Key, release: Release) -> Any:
     return max(limits.min or 0, min(value, limits.max)) if key.clamped and limits.max is not None else value
 
 
-def _enforce_text(value: str, limits: Limits, look: Look) -> None:
+def _enforce_text(value: str, limits: Limits, look: Look, *, folder: bool) -> None:
     if limits.words and value not in limits.words:
         raise _Stop(f"{value!r} is none of its words")
     if limits.pattern and not re.fullmatch(limits.pattern, value):
         raise _Stop(f"{value!r} does not look like {limits.pattern}")
-    if limits.form == "path" and not look(value):
-        raise _Stop(f"{value!r} does not exist")
+    if limits.form == "path":
+        # To C a text ends at its first NUL.
+        what = look(value.split("\0")[0])
+        if not what or (folder and what != "folder"):
+            raise _Stop(f"{value!r} {'is no folder' if what else 'does not exist'}")
 
 
 def _gpu_slabs(root: Node, known: Mapping[str, Key], effective: dict[str, Any]) -> None:
