@@ -1,6 +1,7 @@
 """Debian's real gdscheck programs, fetched when a test asks, and run as on a host with a GPU.
 
 What gdscheck prints comes from libcufile, so one gdscheck shows the output of every release.
+``python -m tests.cufile.gdschecks FOLDER`` records it there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,23 @@ PROPRIETARY = {
 }
 SECTIONS = (
     '{"properties": {}, "fs": {"generic": {}}, "profile": {}, "miscellaneous": {}, "execution": {}, "denylist": {}}'
+)
+FORCED = '{"properties": {"force_compat_mode": true}}'
+DIRECT_ONLY = '{"properties": {"allow_compat_mode": false}}'
+#: The library throws, and nothing catches it.
+TOO_LARGE = '{"profile": {"cufile_stats": 99999999999}}'
+#: Rows that are printed for some configurations only.
+RICH = json.dumps(
+    {
+        "properties": {
+            "rdma_peer_type": "dmabuf",
+            "rdma_dev_addr_list": ["127.0.0.1", "10.0.0.9"],
+            "rdma_dynamic_routing": True,
+            "rdma_dynamic_routing_order": ["GPU_MEM", "SYS_MEM"],
+        },
+        "fs": {"nfs": {"mount_table": {"/tmp": {"rdma_dev_addr_list": ["10.0.0.1", "127.0.0.1"]}}}},
+        "denylist": {"drivers": ["nvme"]},
+    }
 )
 
 
@@ -82,6 +100,20 @@ def gdscheck(
     libcuda: bool = True,
 ) -> Printed:
     """Run the gdscheck of a Debian release on this version of libcufile."""
+    argv = [str(program(os_name)), "-p"]
+    return started(argv, version, config=config, proc=proc, sys_files=sys_files, libcuda=libcuda)
+
+
+def started(
+    argv: Sequence[str],
+    version: str,
+    *,
+    config: str = SECTIONS,
+    proc: Mapping[str, str | None] | None = None,
+    sys_files: Mapping[str, str] | None = None,
+    libcuda: bool = True,
+) -> Printed:
+    """Run any program where this version of libcufile is the one that the loader finds."""
     library = libraries.library(version).path
     request = {
         "ask": ask.__file__,
@@ -90,7 +122,7 @@ def gdscheck(
         "config": config,
         "proc": proc or {},
         "sys": sys_files or {},
-        "argv": [str(program(os_name)), "-p"],
+        "argv": list(argv),
     }
     with tempfile.TemporaryDirectory(prefix="gdscheck-live-") as folder:
         done = subprocess.run(
@@ -104,3 +136,31 @@ def gdscheck(
             check=False,
         )
     return Printed(done.stdout, done.returncode)
+
+
+def recordings() -> Iterator[tuple[str, str]]:
+    """(name, text) of what tests/evidence/gdscheck-live holds: each state once or in every release, each log once."""
+    for version in libraries.RELEASES:
+        yield f"{version}.direct.txt", _recorded(gdscheck("debian-13", version, proc=HOOKS, sys_files=SYSFS))
+        yield f"{version}.no-sections.txt", _recorded(gdscheck("debian-13", version, config="{}"))
+        yield f"{version}.forced-compat.txt", _recorded(gdscheck("debian-13", version, config=FORCED, sys_files=SYSFS))
+        yield f"{version}.mount-table.txt", _recorded(gdscheck("debian-13", version, config=RICH, proc=HOOKS))
+        yield f"{version}.cufile.log", libraries.library(version).ask(RICH).log
+    for debian, version in VERSIONS.items():
+        yield f"{version}.no-libcuda.txt", _recorded(gdscheck(debian, version, libcuda=False))
+        yield f"{version}.aborts.txt", _recorded(gdscheck(debian, version, config=TOO_LARGE))
+        yield (
+            f"{version}.compat-disallowed.txt",
+            _recorded(gdscheck(debian, version, config=DIRECT_ONLY, proc=NO_NVIDIA_FS)),
+        )
+
+
+def _recorded(printed: Printed) -> str:
+    # As a shell tells it.
+    status = 128 - printed.status if printed.status < 0 else printed.status
+    return f"{printed.text.replace(str(folders.cache()), '/home/user/.cache/gdsdeploy')}rc={status}\n"
+
+
+if __name__ == "__main__":
+    for name, text in recordings():
+        (Path(sys.argv[1]) / f"gdscheck-p.libcufile-{name}").write_text(text)

@@ -33,7 +33,10 @@ def main() -> None:
             path.write_text(content)
     if wanted["sys"]:
         ask._overlay(Path("/sys"), work / "sys", wanted["sys"])
-    Path("cufile.json").write_text(wanted["config"])
+    # The program may change its folder, so that the link there would not do.
+    config = Path("/etc/cufile.json")
+    config.unlink()
+    config.write_text(wanted["config"])
     libraries = work / "lib"
     libraries.mkdir()
     for name, found in (("libcuda.so.1", wanted["libcuda"]), ("libcufile.so.0", wanted["libcufile"])):

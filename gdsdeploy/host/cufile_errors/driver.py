@@ -219,7 +219,7 @@ DRIVER: Tuple[Entry, ...] = (
             "ls -l /dev/nvidia-fs* beside /proc/driver/nvidia-fs/devcount",
             "reload nvidia-fs, or hand all nodes to the container",
         ),
-        seen="cuFileDriverOpen of 1.4.0 to 1.15.1 without libcuda.so.1; 1.17 to 1.20 never return there",
+        seen="cuFileDriverOpen of 1.4.0 to 1.15.1 without libcuda.so.1; from 1.16 it succeeds, for host memory",
     ),
     cufile(
         48,

@@ -45,8 +45,13 @@ ERRORS = re.compile(
     r"|gdscheck\S*: (command )?not found|gdscheck\S*: (No such file or directory|Permission denied)"
     r"|driver or file access error"
 )
-#: An error that a release from 1.20 on can go on after, in compat mode and with host memory only.
-SURVIVED = re.compile(r"use this library only for sysmem")
+#: Without CUDA or a GPU releases from 1.16 on serve host memory only: their reports end with the configuration.
+SYSMEM = re.compile(r"use this library only for sysmem")
+#: The same in a log, where it is a warning; up to 1.15 it is an error.
+SYSMEM_LOGGED = re.compile(r"use this library only for sysmem|missing cuda symbols while dynamic loading")
+#: The last row of the configuration since 1.16, and what a log says when the library is open.
+LAST_SETTING = "block.nvmeof.use_pci_p2pdma"
+OPENED = "CUFile initialization complete"
 #: Lines that come between rows and mean nothing for them.
 STRAYS = re.compile(
     r"Using legacy GPU bounce buffer configuration|Error Loading numa symbols|warn: error opening log file"
@@ -76,7 +81,7 @@ ROW = re.compile(r"([A-Za-z][A-Za-z0-9 ]*?)\s*:\s+(.+)$")
 RDMA = re.compile(r"--(\S.*?)\s*:\s+(.+)$")
 SETTING = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)\s*:\s?(.*)$")
 #: A row of ``fs.….mount_table``: mount point and source, then addresses.
-MOUNT = re.compile(r"(/\S*(?: \S+)*?)\s+dev_id \d+ :\s*([0-9A-Fa-f.: ]*)$")
+MOUNT = re.compile(r"(/\S*(?: \S+)*?)\s+dev_id \d+\s*:\s*([0-9A-Fa-f.: ]*)$")
 GPU = re.compile(
     r"GPU index (?P<index>\d+) (?P<name>.+?) bar:(?P<bar>\d+) bar size \(MiB\):(?P<mib>\d+)"
     r"(?: (?P<mode>supports GDS|compat mode))?, IOMMU State: (?P<iommu>Disabled|Pass-through or Enabled)$"

@@ -1,7 +1,7 @@
 """Make gdscheck's report on this host from libcufile alone: the library logs at level INFO all that gdscheck prints.
 
-The library is opened in a child of ours, as ``cufile_probe`` does it, since some releases never return where CUDA is
-not there; its log goes to a temporary folder.
+The library is opened in a child of ours, as ``cufile_probe`` does it, since releases from 1.16 never return where
+/proc/modules is not there (seen without CUDA); its log goes to a temporary folder.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def as_document(opened: Opened) -> Dict[str, Any]:
     """The JSON object of ``gdscheck parse``, and under ``opened`` what cuFileDriverOpen did."""
     found = document.document(opened.recording, opened.library)
     if opened.hung:
-        found["reasons"].insert(0, "cuFileDriverOpen did not return, as some releases do not where CUDA is not there")
+        found["reasons"].insert(
+            0, "cuFileDriverOpen did not return, as releases from 1.16 do not where /proc/modules is not there"
+        )
     found["opened"] = {
         "error": opened.error,
         "name": _name(opened.error),

@@ -25,7 +25,7 @@ _ERRORS: Tuple[Tuple[str, Optional[int], str], ...] = (
     (r"cuda devices probe failed", 5007, "no GPU could be looked at"),
     (r"not supported on current platform|platform is not supported", 5007, "this machine has no GPU that cuFile takes"),
     (r"Platform verification failed", None, "the check of GPUs and platform failed; the reason stands before"),
-    (r"[Ii]nit Failed, error CUDA_ERROR_(\w+)", 5011, "CUDA could not be initialised: {0}"),
+    (r"[Ii]nit Failed, error (\w+)", 5011, "CUDA could not be initialised ({0})"),
     (r"CUDA Driver API error", 5011, "a call of CUDA failed; the reason stands before"),
     (r"missing cuda symbols", 5033, "libcuda.so.1 is not there, or too old"),
     (r"dlopen error (\S+?):", 5033, "{0} cannot be loaded"),
@@ -119,6 +119,8 @@ def _compat(report: Report) -> List[str]:
     if config.get("properties.force_compat_mode") == "true":
         # Nothing else was looked at.
         return ["the configuration forces compat mode (properties.force_compat_mode)"]
+    if report.sysmem:
+        return ["CUDA or a GPU is not there: the library serves host memory only"]
     if not any(gpu.gds for gpu in report.gpus):
         why = "; ".join("GPU {}: {}".format(gpu.index, gpu.reason) for gpu in report.gpus if gpu.reason)
         found.append("no GPU supports GDS" + (": " + why if why else ""))

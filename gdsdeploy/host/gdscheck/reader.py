@@ -42,7 +42,9 @@ class Reader:
         self.headings: List[str] = []
         self.ends = 0
         self.damaged = False
-        self._table = ""
+        self.sysmem = False
+        self.opened = False
+        self.last_setting = ""
 
     def line(self, text: str, whole: bool = True) -> None:
         """One line without its end; ``whole``: it was seen to its end."""
@@ -56,9 +58,11 @@ class Reader:
         elif text == grammar.END:
             self.ends += 1
         elif grammar.ERRORS.search(text):
-            self.fatal = self.fatal or not grammar.SURVIVED.search(text)
+            survived = grammar.SYSMEM.search(text) is not None
+            self.sysmem, self.fatal = self.sysmem or survived, self.fatal or not survived
             self._keep(self.errors, text)
         elif grammar.STRAYS.search(text) and not grammar.NO_GPU.match(text):
+            self.sysmem = self.sysmem or grammar.SYSMEM.search(text) is not None
             self._keep(self.remarks, text)
         elif not whole or not self._row(text):
             self._stray(text)
@@ -66,23 +70,34 @@ class Reader:
     def logged(self, level: str, text: str) -> None:
         """One message of a log.  It is full of other remarks, and none of them is half of a row."""
         text = text.strip()
+        done = self.ends > 0 or self.opened
         if level == "ERROR":
-            if self.ends:
-                self._keep(self.later, text)
-            else:
-                self.fatal = self.fatal or (
-                    grammar.ERRORS.search(text) is not None and not grammar.SURVIVED.search(text)
-                )
-                self._keep(self.errors, text)
-        elif level in ("INFO", "WARN", "NOTICE") and not self.ends:
+            self._keep(self.later if done else self.errors, text)
+            survived = grammar.SYSMEM.search(text) is not None
+            self.sysmem = self.sysmem or survived
+            self.fatal = self.fatal or (not done and not survived and grammar.ERRORS.search(text) is not None)
+        elif level in ("INFO", "WARN", "NOTICE") and not done:
             if text in grammar.SECTIONS:
                 self.headings.append(text)
             elif text == grammar.END:
                 self.ends += 1
+            elif text == grammar.OPENED:
+                self.opened = True
+            elif grammar.SYSMEM_LOGGED.search(text):
+                self.sysmem = True
+                self._keep(self.remarks, text)
             elif grammar.STRAYS.search(text) and not grammar.NO_GPU.match(text):
                 self._keep(self.remarks, text)
             elif len(text) <= LINE_LIMIT and not grammar.RULER.match(text):
                 self._row(text)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the report has come to its end, in one of the two ways that it has."""
+        if tuple(self.headings) == grammar.HEADINGS:
+            return self.ends == 1
+        only_config = self.sysmem and tuple(self.headings) == grammar.HEADINGS[:3] and not self.ends
+        return only_config and (self.opened if self.log else self.last_setting == grammar.LAST_SETTING)
 
     def _stray(self, text: str) -> None:
         self._keep(self.strays, text)
@@ -123,11 +138,11 @@ class Reader:
         found = grammar.SETTING.match(text)
         mount = grammar.MOUNT.match(text)
         if found:
-            self._table = found.group(1)
-        elif mount and self._table.endswith(".mount_table"):
+            self.last_setting = found.group(1)
+        elif mount and self.last_setting.endswith(".mount_table"):
             rows = self.tables["config"]
             row = "{}: {}".format(mount.group(1), mount.group(2).strip())
-            rows[self._table] = "; ".join(filter(None, (rows[self._table], row)))
+            rows[self.last_setting] = "; ".join(filter(None, (rows[self.last_setting], row)))
             return True
         return self._put("config", found)
 
@@ -203,7 +218,7 @@ def parse_log(text: str) -> Report:
         found = grammar.LOG.match(line[:LINE_LIMIT])
         if found:
             reader.logged(found.group("level"), found.group("text"))
-        if reader.ends:
+        if reader.ends or reader.opened:
             break
     return reader.report(None)
 
@@ -218,9 +233,12 @@ def _report(reader: Reader, exit_status: Optional[int]) -> Report:
     sound = (
         sound and (bool(release) or not claims) and (bool(reader.header.get("nvfs")) or not _through_nvidia_fs(rows))
     )
-    complete = sound and tuple(reader.headings) == grammar.HEADINGS and reader.ends == 1 and not reader.fatal
+    complete = sound and reader.ended and not reader.fatal
     # Rows that claim nothing can be believed once their section has ended.
     ended = sound and tuple(reader.headings[:3]) == grammar.HEADINGS[:3]
+    if reader.headings[-1:] == ["CUFILE CONFIGURATION:"] and reader.last_setting.endswith(".mount_table"):
+        # The text ends within this table, or before it.
+        del reader.tables["config"][reader.last_setting]
     storage = {label: _storage_row(label, value, complete, ended) for label, value in rows.items()}
     gpus = tuple(reader.gpus[index] for index in sorted(reader.gpus))
     contradictions = _contradictions(reader) if complete else ()
@@ -244,6 +262,7 @@ def _report(reader: Reader, exit_status: Optional[int]) -> Report:
         later=tuple(reader.later),
         sections=_sections(reader, sound),
         log=reader.log,
+        sysmem=reader.sysmem,
     )
 
 
@@ -251,7 +270,7 @@ def _sections(reader: Reader, sound: bool) -> Tuple[str, ...]:
     seen = tuple(reader.headings)
     if reader.damaged or seen != grammar.HEADINGS[: len(seen)]:
         return ()
-    done = seen if reader.ends else seen[:-1]
+    done = seen if reader.ended else seen[:-1]
     return tuple(name for name in (grammar.SECTIONS[item] for item in done) if name != "storage" or sound)
 
 
@@ -308,7 +327,7 @@ def _verdict(
     gpus: Tuple[Gpu, ...],
     contradictions: Tuple[str, ...],
 ) -> str:
-    if reader.fatal or (reader.log and reader.errors and not reader.ends):
+    if reader.fatal or (reader.log and reader.errors and not reader.ended):
         return REFUSED
     if not complete or not storage:
         return UNKNOWN

@@ -74,3 +74,5 @@ class Report:
     sections: Tuple[str, ...] = ()
     #: made from a libcufile log
     log: bool = False
+    #: no CUDA or no GPU was there, and the library serves host memory only
+    sysmem: bool = False

@@ -142,9 +142,8 @@ def _starts(text: str, piece: List[str]) -> bool:
     header = grammar.HEADER.match(text)
     if header and (header.group("release") or header.group("nvfs")):
         return True
-    if text == grammar.HEADINGS[0]:
-        # Its own header, or the ruler above it, has begun it already.
-        return any(line.strip() in grammar.HEADINGS for line in piece)
+    if text == grammar.HEADINGS[0] or grammar.SYSMEM.search(text):
+        return True
     return text != "" and grammar.ERRORS.search(text) is not None and grammar.END in (line.strip() for line in piece)
 
 

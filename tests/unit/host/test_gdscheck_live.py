@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,10 +9,22 @@ import pytest
 from gdsdeploy.host.gdscheck import document, runs
 from gdsdeploy.host.gdscheck.release import ROWS, release_of
 from tests.cufile import gdschecks, libraries
-from tests.cufile.gdschecks import HOOKS, IOMMU, NO_NVIDIA_FS, PROPRIETARY, SYSFS, VERSIONS, Printed, gdscheck
+from tests.cufile.gdschecks import (
+    DIRECT_ONLY,
+    FORCED,
+    HOOKS,
+    IOMMU,
+    NO_NVIDIA_FS,
+    PROPRIETARY,
+    RICH,
+    SYSFS,
+    TOO_LARGE,
+    VERSIONS,
+    Printed,
+    gdscheck,
+)
 
 DEBIAN = tuple(VERSIONS)
-FORCED = '{"properties": {"force_compat_mode": true}}'
 
 
 def parsed(printed: Printed) -> dict[str, Any]:
@@ -54,11 +65,11 @@ def test_without_libcuda_the_loader_stops_it(debian: str) -> None:
 @pytest.mark.parametrize(
     ("config", "proc", "code", "words"),
     [
-        ('{"properties": {"allow_compat_mode": false}}', NO_NVIDIA_FS, 5001, "nvidia-fs is not loaded"),
+        (DIRECT_ONLY, NO_NVIDIA_FS, 5001, "nvidia-fs is not loaded"),
         ('{"properties": {"use_poll_mode": 1}}', {}, 5002, "the value of properties.use_poll_mode has a wrong type"),
         ('{"properties": {', {}, 5002, "/etc/cufile.json is not JSON"),
         ('{"properties": {"io_batchsize": 5000}}', {}, 5002, "a value is not taken: invalid directIO size"),
-        ('{"profile": {"cufile_stats": 99999999999}}', {}, 5002, "too large"),
+        (TOO_LARGE, {}, 5002, "too large"),
         (gdschecks.SECTIONS, {"driver/nvidia-fs/version": "version: 3.1\n"}, 5004, "another major version"),
     ],
     ids=["no-nvidia-fs", "wrong-type", "broken", "out-of-range", "aborts", "version"],
@@ -119,18 +130,7 @@ def test_forced_compat_mode_has_no_header_and_its_rows_bound_the_release(version
 
 @pytest.mark.parametrize("version", ["1.4.0.31", "1.15.1.6", "1.20.0.107"])
 def test_mount_tables_and_rdma_are_typed(version: str) -> None:
-    table = {"/tmp": {"rdma_dev_addr_list": ["10.0.0.1", "127.0.0.1"]}}
-    config = {
-        "properties": {
-            "rdma_peer_type": "dmabuf",
-            "rdma_dev_addr_list": ["127.0.0.1", "10.0.0.9"],
-            "rdma_dynamic_routing": True,
-            "rdma_dynamic_routing_order": ["GPU_MEM", "SYS_MEM"],
-        },
-        "fs": {"nfs": {"mount_table": table}},
-        "denylist": {"drivers": ["nvme"]},
-    }
-    found = parsed(gdscheck("debian-13", version, config=json.dumps(config), proc=HOOKS, sys_files=SYSFS))
+    found = parsed(gdscheck("debian-13", version, config=RICH, proc=HOOKS, sys_files=SYSFS))
     assert found["complete"]
     assert found["storage"]["NVMe"]["state"] == "disabled"
     assert found["storage"]["NVMe"]["supported"] is False

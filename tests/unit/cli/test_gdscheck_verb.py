@@ -1,0 +1,84 @@
+"""``gdsdeploy gdscheck parse``: what it prints for files, standard input and mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gdsdeploy.cli import VERBS, group
+
+EVIDENCE = Path(__file__).parents[2] / "evidence"
+DIRECT = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.20.0.ngpu1.nvfs-2.28.open-driver.txt"
+REFUSED = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.15.1.json-badtype.txt"
+LOG = EVIDENCE / "h200" / "libcufile-1.20.0-p2pdma-requested-trace.log"
+KEYS = ("release", "nvidia_fs_version", "storage", "rdma", "config", "gpus", "platform", "errors", "exit_status")
+
+
+def parse(*words: str | Path, text: bytes | None = None) -> Result:
+    return CliRunner().invoke(group, ["gdscheck", "parse", *map(str, words)], input=text)
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_one_object_a_line_for_each_file_in_order() -> None:
+    found = objects(parse("--json", DIRECT, REFUSED, LOG))
+    assert [item["file"] for item in found] == [str(DIRECT), str(REFUSED), str(LOG)]
+    assert [item["verdict"] for item in found] == ["direct", "refused", "compat"]
+    assert [item["kind"] for item in found] == ["gdscheck", "gdscheck", "cufile.log"]
+    assert all(key in item for item in found for key in ("file", *KEYS, "verdict"))
+    assert found[1]["errors"][0] == {
+        "line": "json type mismatch, config read failed for json field properties.use_poll_mode",
+        "means": "the value of properties.use_poll_mode has a wrong type",
+        "code": 5002,
+        "name": "CU_FILE_DRIVER_INVALID_PROPS",
+    }
+
+
+@pytest.mark.parametrize("words", [(), ("-",)])
+def test_standard_input(words: tuple[str, ...]) -> None:
+    (found,) = objects(parse("--json", *words, text=DIRECT.read_bytes()))
+    assert (found["file"], found["verdict"], found["exit_status"]) == ("-", "direct", 0)
+
+
+def test_an_exit_status_that_is_given_overrules_the_file_but_not_the_verdict() -> None:
+    (found,) = objects(parse("--json", "--exit-status", "134", DIRECT))
+    assert (found["exit_status"], found["verdict"]) == (134, "direct")
+    assert "it ended with status 134 after a whole report" in found["warnings"]
+    (found,) = objects(parse("--json", "--exit-status", "0", REFUSED))
+    assert (found["exit_status"], found["verdict"]) == (0, "refused")
+    assert "it ended with status 0 although the library gave up" in found["warnings"]
+
+
+def test_text_tells_verdict_reason_and_rows() -> None:
+    result = parse(DIRECT, REFUSED)
+    assert result.exit_code == 0
+    assert f"{DIRECT}: direct\n  a direct path is offered for NVMe, NVMeOF\n" in result.stdout
+    assert "  direct: NVMe (nvfs), NVMeOF (nvfs)\n" in result.stdout
+    assert "  GPU 0 NVIDIA H100 80GB HBM3: supports GDS, BAR1 131072 MiB\n" in result.stdout
+    assert f"{REFUSED}: refused\n  the value of properties.use_poll_mode has a wrong type: " in result.stdout
+
+
+def test_what_is_no_report_is_told_so() -> None:
+    (found,) = objects(parse("--json", text=b"hello\n"))
+    assert (found["kind"], found["verdict"], found["storage"]) == ("unknown", "unknown", {})
+    assert found["reasons"] == ["this is no output of gdscheck, and no log of libcufile at level INFO or more"]
+
+
+@pytest.mark.parametrize("words", [("nowhere.txt",), (str(EVIDENCE),), ("--exit-status", "x", "-"), ("--frob",)])
+def test_mistakes_end_in_usage(words: tuple[str, ...]) -> None:
+    result = parse(*words, text=b"")
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert "Error" in result.output
+
+
+def test_the_verb_is_listed_and_has_examples() -> None:
+    assert "gdscheck" in VERBS
+    assert "gdscheck -p 2>&1 | gdsdeploy gdscheck parse" in parse("--help").output

@@ -1,0 +1,116 @@
+"""gdscheck's report without gdscheck: the host program opens libcufile itself and reads its log."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import hostapp
+from gdsdeploy.host import __main__ as host
+from gdsdeploy.host.gdscheck import document, runs
+from tests.cufile import gdschecks, libraries
+
+
+@pytest.fixture(scope="module")
+def zipapp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("zipapp") / "gdsdeploy-host.pyz"
+    hostapp.build(path)
+    return path
+
+
+def report(zipapp: Path, version: str, *words: str, **wanted: Any) -> dict[str, Any]:
+    """The JSON object that the zipapp prints where this version of libcufile is the one that the loader finds."""
+    argv = [sys.executable, str(zipapp), "gdscheck", "--json", *words]
+    done = gdschecks.started(argv, version, **wanted)
+    assert done.status == 0, done.text
+    found: dict[str, Any] = json.loads(done.text)
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.4.0.31", "1.9.1.3"])
+def test_without_nvidia_fs_everything_is_compat_and_the_reasons_are_told(
+    version: str, zipapp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUFILE_LOGGING_LEVEL", "ERROR")
+    found = report(zipapp, version, proc=gdschecks.NO_NVIDIA_FS)
+    assert found["file"].endswith("/libcufile.so.0")
+    assert (found["kind"], found["verdict"]) == ("cufile.log", "compat")
+    assert found["opened"] == {"error": 0, "name": None, "cuda_error": 0, "hung": False}
+    assert found["reasons"] == [
+        "no GPU supports GDS: GPU 0: Model Not Supported",
+        "nvidia-fs is not loaded, or not there in this container",
+    ]
+    assert found["config"]["properties.max_direct_io_size_kb"] == 1024
+    assert not any(row["supported"] for row in found["storage"].values())
+
+
+def test_a_configuration_that_is_refused_is_told_though_it_is_not_logged(zipapp: Path) -> None:
+    found = report(zipapp, "1.9.1.3", config='{"properties": {"use_poll_mode": 1}}')
+    assert (found["verdict"], found["opened"]["error"], found["opened"]["name"]) == ("refused", -22, "EINVAL")
+    assert found["reasons"][0].startswith("the value of properties.use_poll_mode has a wrong type")
+
+
+def test_a_library_that_never_returns_is_ended(zipapp: Path) -> None:
+    """Without CUDA and without /proc/modules, as in some containers, releases from 1.16 spin."""
+    nothing = {**gdschecks.NO_NVIDIA_FS, "modules": None}
+    found = report(zipapp, "1.20.0.107", "--timeout", "2", libcuda=False, proc=nothing)
+    assert (found["verdict"], found["complete"]) == ("unknown", False)
+    assert found["opened"] == {"error": None, "name": None, "cuda_error": None, "hung": True}
+    assert found["reasons"][0].startswith("cuFileDriverOpen did not return")
+    assert not any(row["supported"] for row in found["storage"].values())
+
+
+@pytest.mark.parametrize("version", libraries.RELEASES)
+def test_without_libcuda_old_releases_give_up_and_new_ones_serve_host_memory(version: str, zipapp: Path) -> None:
+    found = report(zipapp, version, libcuda=False, proc=gdschecks.NO_NVIDIA_FS)
+    if tuple(int(part) for part in version.split(".")[:2]) < (1, 16):
+        assert (found["verdict"], found["opened"]["error"]) == ("refused", 5033)
+        assert found["opened"]["name"] == "CU_FILE_NVFS_SETUP_ERROR"
+        assert found["reasons"][0].startswith("libcuda.so.1 is not there, or too old: missing cuda symbols")
+    else:
+        assert (found["verdict"], found["opened"]["error"], found["release"]) == ("compat", 0, version)
+        assert found["reasons"] == ["CUDA or a GPU is not there: the library serves host memory only"]
+        assert found["config"]["execution.max_io_threads"] == 8
+
+
+def test_text_names_the_library_that_was_asked(zipapp: Path) -> None:
+    library = libraries.library("1.9.1.3").path
+    argv = [sys.executable, str(zipapp), "gdscheck", "--library", str(library)]
+    done = gdschecks.started(argv, "1.9.1.3", proc=gdschecks.HOOKS, sys_files=gdschecks.SYSFS)
+    assert (done.status, done.text.splitlines()[:2]) == (
+        0,
+        [f"{library}: direct", "  a direct path is offered for NVMe, NVMeOF"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--library", "/nowhere/libcufile.so.0"), "no libcufile can be asked: /nowhere/libcufile.so.0: cannot open"),
+        (("--library", "/etc/passwd"), "no libcufile can be asked: /etc/passwd: "),
+        (("--timeout", "0"), "'0' is no number of seconds up to 3600"),
+        (("--timeout", "soon"), "'soon' is no number of seconds up to 3600"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = host.main(["gdscheck", *words])
+    except SystemExit as end:
+        status = int(str(end.code))
+    assert status == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_report_is_that_of_gdscheck(zipapp: Path, tmp_path: Path) -> None:
+    """Both in the same imitated host, on the same library."""
+    version = "1.9.1.3"
+    alone = report(zipapp, version, proc=gdschecks.HOOKS, sys_files=gdschecks.SYSFS)
+    text = gdschecks.gdscheck("debian-13", version, proc=gdschecks.HOOKS, sys_files=gdschecks.SYSFS).text
+    printed = document.document(runs.read(text.encode()), "printed")
+    assert alone["verdict"] == printed["verdict"] == "direct"
+    for key in ("release", "nvidia_fs_version", "storage", "rdma", "config", "gpus", "platform"):
+        assert alone[key] == printed[key]

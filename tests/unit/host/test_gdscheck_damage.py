@@ -1,0 +1,304 @@
+"""What damage to a recording must never do: stop the reader, or offer a path that the recording does not."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsdeploy.host.gdscheck import COMPAT, DIRECT, UNKNOWN, document, runs
+from gdsdeploy.host.gdscheck.runs import LIMIT
+
+EVIDENCE = Path(__file__).parents[2] / "evidence"
+FILES = sorted(
+    [
+        *(EVIDENCE / "gdscheck").glob("*.txt"),
+        *(EVIDENCE / "gdscheck-live").glob("gdscheck-p.*"),
+        *(EVIDENCE / "cufile").glob("*.txt"),
+    ]
+)
+#: Short enough to be read some hundred times; the long ones are mostly lines that nobody reads.
+DATA = {path: path.read_bytes() for path in FILES}
+LOGS = [path for path in FILES if path.suffix == ".log"]
+PRINTED = [path for path in FILES if path.suffix == ".txt"]
+H200 = (EVIDENCE / "h200" / "libcufile-1.15.1-trace.log").read_bytes()
+
+ANY = st.sampled_from(FILES)
+PLACE = st.floats(0, 1, exclude_max=True)
+
+
+def typed(data: bytes) -> dict[str, Any]:
+    """As the command line makes it, as text and as JSON."""
+    recording = runs.read(data)
+    assert document.text(recording, "damaged")
+    found = document.document(recording, "damaged")
+    json.dumps(found)
+    return found
+
+
+def claims(found: dict[str, Any]) -> set[str]:
+    rows = {f"row {label}" for label, row in found["storage"].items() if row["supported"]}
+    return rows | {f"GPU {gpu['index']}" for gpu in found["gpus"] if gpu["supports_gds"]}
+
+
+CLAIMS = {path: claims(typed(data)) for path, data in DATA.items()}
+
+
+def at(where: float, data: bytes) -> int:
+    return int(where * (len(data) + 1))
+
+
+def test_the_recordings_claim_something() -> None:
+    assert sum(bool(found) for found in CLAIMS.values()) > 30
+
+
+@settings(max_examples=400)
+@given(ANY, PLACE)
+def test_a_cut_recording_claims_nothing_new_and_before_its_end_nothing(path: Path, where: float) -> None:
+    data = DATA[path]
+    cut = data[: at(where, data)]
+    found = typed(cut)
+    assert claims(found) <= CLAIMS[path]
+    whole = typed(data)
+    for table in ("config", "environment"):
+        assert all(whole[table][key] == value for key, value in found[table].items())
+    assert all(value in (None, whole["platform"][key]) for key, value in found["platform"].items())
+    if b"Platform verification succeeded" not in cut and cut.rstrip() != data.rstrip():
+        assert claims(found) == set() or ".no-gpu." in path.name
+        assert found["verdict"] not in (DIRECT, COMPAT) or b"block.nvmeof.use_pci_p2pdma : false\n" in cut
+
+
+@settings(max_examples=300)
+@given(ANY, PLACE)
+def test_a_recording_without_its_beginning_claims_nothing_new(path: Path, where: float) -> None:
+    data = DATA[path]
+    assert claims(typed(data[at(where, data) :])) <= CLAIMS[path]
+
+
+@settings(max_examples=500)
+@given(
+    ANY, st.lists(st.tuples(PLACE, st.sampled_from("rid"), st.binary(min_size=1, max_size=3)), min_size=1, max_size=4)
+)
+def test_changed_bytes_claim_nothing_new(path: Path, changes: list[tuple[float, str, bytes]]) -> None:
+    data = bytearray(DATA[path])
+    for where, kind, new in changes:
+        place = int(where * len(data))
+        end = place + (0 if kind == "i" else len(new))
+        data[place:end] = b"" if kind == "d" else new
+    assert claims(typed(bytes(data))) <= CLAIMS[path]
+
+
+@settings(max_examples=300)
+@given(ANY, PLACE, PLACE)
+def test_a_hole_claims_nothing_new(path: Path, first: float, second: float) -> None:
+    data = DATA[path]
+    start, end = sorted((at(first, data), at(second, data)))
+    assert claims(typed(data[:start] + data[end:])) <= CLAIMS[path]
+
+
+WHOLE = {path: data for path, data in DATA.items() if ".direct." in path.name}
+ROW = re.compile(rb"^ (\w[\w ]*?) +: (.*)$", re.MULTILINE)
+
+
+def rows(data: bytes) -> list[re.Match[bytes]]:
+    """The storage rows of a recording."""
+    end = data.index(b"CUFILE CONFIGURATION")
+    return [
+        found for found in ROW.finditer(data, data.index(b"DRIVER CONFIGURATION"), end) if b"CUFILE" not in found[1]
+    ]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
+def test_no_row_takes_the_path_of_another_across_a_hole(path: Path) -> None:
+    """Each row in turn is the only one with a path, and is lost together with those between it and an earlier label."""
+    words = {b"Supported": b"Unsupported", b"nvfs, compat": b"compat"}
+    for place in range(1, len(rows(WHOLE[path])) - 1):
+        data = WHOLE[path]
+        for good, bad in words.items():
+            data = data.replace(b": " + good + b"\n", b": " + bad + b"\n")
+        row = rows(data)[place]
+        good = b"nvfs, compat" if row[2] == b"compat" else b"Supported"
+        data = data[: row.start(2)] + good + data[row.end(2) :]
+        value = rows(data)[place].start(2)
+        for other in rows(data)[:place]:
+            assert not claims(typed(data[: other.start(2)] + data[value:])) - {"GPU 0"}
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
+def test_without_the_name_of_the_release_nothing_is_claimed(path: Path) -> None:
+    """Which rows must be there is known of a release only."""
+    found = typed(re.sub(rb" GDS release version.*\n", b"", WHOLE[path]))
+    assert (claims(found), found["verdict"]) == (set(), UNKNOWN)
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
+def test_a_second_row_of_the_same_label_claims_nothing(path: Path) -> None:
+    data = WHOLE[path].replace(b": Supported\n", b": Unsupported\n").replace(b": nvfs, compat\n", b": compat\n")
+    claim = next(row[0] for row in rows(WHOLE[path]) if row[2] in (b"Supported", b"nvfs, compat"))
+    for row in rows(data):
+        assert claims(typed(data[: row.start()] + claim + b"\n" + data[row.start() :])) == set()
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
+def test_a_row_that_no_release_prints_is_told_but_not_believed(path: Path) -> None:
+    row = rows(WHOLE[path])[-1]
+    found = typed(WHOLE[path][: row.start()] + b" FooFS              : nvfs, compat\n" + WHOLE[path][row.start() :])
+    if found["complete"]:
+        assert (found["storage"]["FooFS"]["supported"], found["storage"]["FooFS"]["state"]) == (None, "unknown")
+        assert "rows that no release up to 1.20 prints: FooFS" in found["warnings"]
+    assert claims(found) <= CLAIMS[path]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name[11:])
+def test_a_cut_run_before_a_whole_one_could_be_lines_of_one_among_the_others(path: Path) -> None:
+    half = WHOLE[path][: WHOLE[path].index(b"GPU INFO")]
+    found = typed(half + b"rc=1\n" + WHOLE[path])
+    assert (found["runs"], found["verdict"], claims(found)) == (1, UNKNOWN, set())
+
+
+@settings(max_examples=300)
+@given(ANY, st.lists(st.tuples(st.sampled_from(["twice", "away", "swap"]), PLACE, PLACE), min_size=1, max_size=5))
+def test_lines_twice_away_or_elsewhere_claim_nothing_new(path: Path, changes: list[tuple[str, float, float]]) -> None:
+    lines = DATA[path].split(b"\n")
+    for kind, first, second in changes:
+        one, other = int(first * len(lines)), int(second * len(lines))
+        if kind == "twice":
+            lines.insert(other, lines[one])
+        elif kind == "swap":
+            lines[one], lines[other] = lines[other], lines[one]
+        elif len(lines) > 1:
+            del lines[one]
+    assert claims(typed(b"\n".join(lines))) <= CLAIMS[path]
+
+
+def mixed(first: bytes, second: bytes, choose: random.Random) -> bytes:
+    left, right = first.split(b"\n"), second.split(b"\n")
+    found = []
+    while left or right:
+        found.append((left if left and (not right or choose.random() < 0.5) else right).pop(0))
+    return b"\n".join(found)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(PRINTED), st.sampled_from(PRINTED), st.integers(0, 2**32))
+def test_two_runs_mixed_line_by_line_claim_nothing(first: Path, second: Path, seed: int) -> None:
+    found = typed(mixed(DATA[first], DATA[second], random.Random(seed)))
+    assert claims(found) <= CLAIMS[first] | CLAIMS[second]
+    if b"ENVIRONMENT" in DATA[first] and b"ENVIRONMENT" in DATA[second]:
+        assert claims(found) == set()
+        assert found["verdict"] != DIRECT
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(LOGS), st.sampled_from(LOGS), st.integers(0, 2**32))
+def test_logs_of_two_processes_mixed_are_two_runs(first: Path, second: Path, seed: int) -> None:
+    left, right = DATA[first], DATA[second].replace(b"[pid=", b"[pid=9")
+    found = typed(mixed(left.rstrip(b"\n"), right.rstrip(b"\n"), random.Random(seed)) + b"\n")
+    assert found["runs"] == 2
+    assert claims(found) <= CLAIMS[first] | CLAIMS[second]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(PRINTED), st.sampled_from(PRINTED))
+def test_runs_after_each_other_are_told_apart(first: Path, second: Path) -> None:
+    found = typed(DATA[first] + DATA[second])
+    whole = [typed(DATA[path]) for path in (first, second)]
+    assert found["runs"] == 2
+    for key in ("verdict", "release", "storage", "config", "exit_status", "gpus"):
+        assert found[key] == whole[1][key]
+    assert found["earlier"] == [{key: whole[0][key] for key in ("verdict", "release", "exit_status")}]
+    assert found["warnings"][0] == "the file holds 2 runs; this is the last of them"
+
+
+def without_status(path: Path) -> bytes:
+    return b"".join(line for line in DATA[path].splitlines(keepends=True) if not line.startswith(b"rc="))
+
+
+@pytest.mark.parametrize("second", [p for p in PRINTED if b"ENVIRONMENT" in DATA[p]], ids=lambda path: path.name[11:])
+def test_runs_without_their_status_are_told_apart_too(second: Path) -> None:
+    first = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.9.1.ngpu1.nvfs-2.28.open-driver.txt"
+    found, whole = typed(without_status(first) + without_status(second)), typed(without_status(second))
+    assert (found["runs"], found["verdict"], found["release"]) == (2, whole["verdict"], whole["release"])
+    assert found["storage"] == whole["storage"]
+    refused = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.15.1.json-badtype.txt"
+    found = typed(without_status(refused) + without_status(second))
+    assert (found["runs"], found["storage"]) == (2, whole["storage"])
+
+
+def test_a_failing_run_after_a_good_one_counts() -> None:
+    good = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.20.0.ngpu1.nvfs-2.28.open-driver.txt"
+    for name in ("1.15.1.json-badtype", "1.20.0.nvfs-version-3.1", "1.9.1.no-nvfs.compat-false"):
+        bad = EVIDENCE / "gdscheck" / f"gdscheck-p.libcufile-{name}.txt"
+        found = typed(without_status(good) + without_status(bad))
+        assert (found["verdict"], claims(found)) == ("refused", set())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[11:])
+def test_terminals_and_other_systems_change_nothing(path: Path) -> None:
+    data, found = DATA[path], typed(DATA[path])
+    for changed in (
+        data.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + data,
+        b"".join(b"\x1b[0;32m" + line + b"\x1b[0m\n" for line in data.splitlines()),
+        b"\n\n" + data + b"\n\n",
+        b"".join(line.lstrip() + b"\n" for line in data.splitlines()),
+    ):
+        assert typed(changed) == found
+
+
+@pytest.mark.parametrize("path", [p for p in PRINTED if b"ENVIRONMENT" in DATA[p]], ids=lambda path: path.name[11:])
+def test_colons_may_stand_close_or_far(path: Path) -> None:
+    data, found = DATA[path], typed(DATA[path])
+    for changed in (data.replace(b" : ", b": "), data.replace(b"kb: ", b"kb : ")):
+        again = typed(changed)
+        assert (again["verdict"], again["storage"], again["config"]) == (
+            found["verdict"],
+            found["storage"],
+            found["config"],
+        )
+
+
+@given(st.binary(max_size=2000))
+def test_no_bytes_stop_the_reader(data: bytes) -> None:
+    found = typed(data)
+    assert (found["verdict"], claims(found)) != (DIRECT, set())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\0" * 5000,
+        b"\x7fELF" + bytes(range(256)) * 40,
+        b"rc=0\n",
+        b"rc=255\n",
+        b"Platform verification succeeded\nrc=0\n",
+    ],
+    ids=["empty", "newline", "zeros", "binary", "good-status", "bad-status", "words-of-success"],
+)
+def test_what_is_no_report_is_unknown(data: bytes) -> None:
+    found = typed(data)
+    assert (found["verdict"], found["storage"], found["runs"]) == (UNKNOWN, {}, 1)
+
+
+def test_a_long_log_is_read_and_a_larger_one_only_in_part() -> None:
+    found = typed(H200 * 12)
+    assert (found["kind"], found["runs"], found["release"], found["verdict"]) == (
+        "cufile.log",
+        12,
+        "1.15.1.6",
+        "compat",
+    )
+    assert "udev property not found: ID_FS_USAGE vda" in [error["line"] for error in found["later_errors"]]
+    assert {error["code"] for error in found["later_errors"]} >= {5027}
+    whole = DATA[PRINTED[0]]
+    recording = runs.read(whole + b"x" * (LIMIT + 1 - len(whole)))
+    assert recording.cut
+    assert document.document(recording, "huge")["warnings"][0].startswith("the file is too large")
