@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,6 +34,42 @@ def dpkg(a: str, relation: str, b: str) -> bool:
 @given(_VERSION, _VERSION, st.sampled_from(sorted(_DPKG)))
 def test_order_equals_dpkgs(a: str, b: str, relation: str) -> None:
     assert holds(a, relation, b) == dpkg(a, relation, b)
+
+
+def _near(random: Random, version: str) -> str:
+    """The same version with one piece put in, taken out or doubled: pairs that differ where it is hard to see."""
+    at = random.randrange(len(version) + 1)
+    change = random.choice(["", *_PIECES, "-", "-1", "0", version[max(0, at - 1) : at]])
+    return version[:at] + change + version[at + random.randrange(2) :]
+
+
+def _valid(version: str) -> bool:
+    """What dpkg takes without a word, which is less than what it compares."""
+    return re.fullmatch(r"(?:[0-9]:)?[0-9][0-9a-z.+~]*(?:-[0-9a-z.+~]+)*", version) is not None
+
+
+def test_thousands_of_pairs_sort_as_the_real_dpkg_sorts_them() -> None:
+    """In one shell, so that what takes time is dpkg itself."""
+    random = Random(20261121)
+    pairs: list[tuple[str, str]] = []
+    while len(pairs) < 2000:
+        upstream_part = str(random.randrange(999)) + "".join(random.choices(_PIECES, k=random.randrange(6)))
+        revision = random.choice(["", "-1", "-0ubuntu1", "-2+deb13u1", "-1~bpo12+1"])
+        one = random.choice(["", "0:", "1:", "3:"]) + upstream_part + revision
+        other = _near(random, one)
+        if _valid(one) and _valid(other):
+            pairs.append((one, other))
+    script = (
+        'while read -r a b; do if dpkg --compare-versions "$a" lt "$b"; then echo -1; '
+        'elif dpkg --compare-versions "$a" eq "$b"; then echo 0; else echo 1; fi; done'
+    )
+    text = "".join(f"{a} {b}\n" for a, b in pairs)
+    done = subprocess.run(["sh", "-c", script], input=text, capture_output=True, text=True, check=True)
+    assert not done.stderr, done.stderr
+    theirs = [int(line) for line in done.stdout.split()]
+    ours = [(deb(a) > deb(b)) - (deb(a) < deb(b)) for a, b in pairs]
+    assert [pair for pair, x, y in zip(pairs, ours, theirs, strict=True) if x != y] == []
+    assert {-1, 0, 1} == set(theirs)
 
 
 @pytest.mark.parametrize(
