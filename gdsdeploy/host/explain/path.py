@@ -58,8 +58,9 @@ def or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], 
 def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[str]], Verdict]:
     """The direct path that is taken, None if there is none.  P2PDMA, where asked for, comes first."""
     shared = [*either(facts, mount), *filesystem.direct(mount)]
-    if file and file in facts.storage.inodes:
-        shared += filesystem.flagged(file, facts.storage.inodes[file])
+    if file and mount.filesystem in filesystem.LOCAL:
+        unseen = Unknown("the flags of {} were not looked at".format(file))
+        shared += filesystem.flagged(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(nvidia_fs.direct(facts, mount)))]
     asked = config.asks_for_p2pdma(facts)
     if asked is not False:

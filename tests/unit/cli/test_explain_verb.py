@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from loopback_fleet import RUNNING, LoopbackFleet
 from loopback_sshd import Sshd, free_port
 
+from gdsdeploy import transport
+from gdsdeploy.answer import Answer
 from gdsdeploy.cli import main
 from gdsdeploy.errors import FleetInvalid, HostUnreachable
 from gdsdeploy.host import __main__ as program
@@ -54,6 +57,24 @@ def test_a_host_is_asked_once(made: Make, run: Run) -> None:
     code, out, err = run("gone", "--fleet", fleet.path)
     assert (code, out) == (HostUnreachable.exit_code, "")
     assert "gone (127.0.0.1:" in err
+
+
+def test_the_host_looks_at_the_file_that_was_asked_about(made: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+    fan_out = transport.fan_out
+
+    def kept(*arguments: Any, **options: Any) -> Iterator[Answer]:
+        for answer in fan_out(*arguments, **options):
+            answers.append(answer)
+            yield answer
+
+    monkeypatch.setattr(transport, "fan_out", kept)
+    fleet = made(gpu1={"profile": "right"})
+    assert run("gpu1", "/etc/hosts", "--fleet", fleet.path)[0] == 0
+    assert answers[0].document is not None
+    # Only on a disk of the host's own: on any other mount a file may make its reader wait for ever.
+    local = os.stat("/etc/hosts").st_dev >> 8 != 0
+    assert isinstance(answers[0].document["inodes"].get("/etc/hosts"), int) is local
 
 
 def test_this_machine(run: Run) -> None:

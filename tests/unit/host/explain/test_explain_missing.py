@@ -131,7 +131,11 @@ def test_a_file_is_explained_with_its_mount_and_its_own_flags() -> None:
     found = explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts
     assert [(item.mount.mount_point, item.asked) for item in found] == [("/mnt/nvme", "/mnt/nvme/deep/file")]
     assert [cause.id for cause in found[0].path.causes] == ["filesystem.inline-data"]
+    document["inodes"]["/mnt/nvme/deep/file"] = 0x80000
+    assert explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path == "nvidia-fs"
     document["inodes"]["/mnt/nvme/deep/file"] = {"error": "EACCES"}
+    assert isinstance(explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path, Unknown)
+    del document["inodes"]["/mnt/nvme/deep/file"]
     assert isinstance(explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path, Unknown)
 
 

@@ -113,6 +113,41 @@ def test_p2pdma_comes_before_nvidia_fs_where_it_is_asked_for() -> None:
     assert taken(document).path == P2PDMA
 
 
+def test_p2pdma_that_may_be_taken_leaves_the_path_open() -> None:
+    document = with_gpu(capable())
+    p2pdma(document)
+    assert taken(document).path == NVIDIA_FS, "QEMU's host bridge is in no list"
+    del document["excerpts"]["/proc/cpuinfo"]
+    assert isinstance(taken(document).path, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "nvidia_fs", "version", "path"),
+    [
+        ("6.12.94+deb13-amd64", "2.28.4", 1, NVIDIA_FS),
+        ("6.12.94+deb13-amd64", "2.28.4", 2, COMPAT),
+        ("6.17.0-5-generic", "2.28.2", 2, NVIDIA_FS),
+        ("6.17.0-5-generic", "2.28.2", 1, COMPAT),
+        ("6.18.1", "2.26.6", 1, NVIDIA_FS),
+        ("6.18.1", "2.26.6", 2, COMPAT),
+    ],
+)
+def test_hooks_of_nvme_come_in_two_versions(kernel: str, nvidia_fs: str, version: int, path: str) -> None:
+    document = capable()
+    hooks_gone(document)
+    hook = f"0000000000000000 T nvme_v{version}_register_nvfs_dma_ops\t[nvme]"
+    document["excerpts"]["/proc/kallsyms"]["lines"].append(hook)
+    document["host"]["uname"]["release"] = kernel
+    file("/sys/module/nvidia_fs/version", nvidia_fs + "\n")(document)
+    found = taken(document)
+    assert (found.path, [cause.id for cause in found.causes]) == (
+        path,
+        [] if path == NVIDIA_FS else ["nvme.other-hooks"],
+    )
+    document["excerpts"]["/proc/kallsyms"]["lines"].append(hook.replace(f"v{version}", f"v{3 - version}"))
+    assert taken(document).path == NVIDIA_FS, "with both, either nvidia-fs is served"
+
+
 def test_p2pdma_that_is_asked_for_in_vain_leaves_nvidia_fs() -> None:
     document = capable()
     config(properties={"use_pci_p2pdma": True})(document)
