@@ -12,6 +12,7 @@ import glob
 import os
 import stat
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any, Callable, Dict, List
 
 from ..kmod.errors import KmodError
@@ -96,18 +97,24 @@ def _boot_default(release: str) -> Any:
 
 def _modules(survey: Survey) -> Any:
     from ..kmod import pack
+
+    return {"changes": pack.differences(survey.archive, _kernel(survey.kernel_release))}
+
+
+@lru_cache(maxsize=1)
+def _kernel(release: str) -> Any:
+    """Walked once for all questions."""
     from ..kmod.kernel import Kernel
 
-    return {"changes": pack.differences(survey.archive, Kernel(survey.kernel_release))}
+    return Kernel(release)
 
 
 def _by_dkms(survey: Survey, item: str) -> bool:
     """As ``dkms status`` judges it, which takes most of a second of shell: built, and all of it among the kernel's."""
-    from ..kmod.kernel import Kernel
     from ..kmod.module import name_of
 
     built = glob.glob("{}/{}/{}/*/module/*.ko*".format(DKMS, item, survey.kernel_release))
-    there = Kernel(survey.kernel_release).by_name if built else {}
+    there = _kernel(survey.kernel_release).by_name if built else {}
     return bool(built) and all(name_of(path) in there for path in built)
 
 
@@ -115,11 +122,10 @@ def _audit(survey: Survey) -> Any:
     from ..kmod import tree
     from ..kmod.audit import audit
     from ..kmod.driver import Expected
-    from ..kmod.kernel import Kernel
 
     digest = tree.digest(tree.expect(survey.driver_tree))
     expected = Expected(survey.driver_version, survey.driver_flavour, digest, False)
-    results = audit(Kernel(survey.kernel_release), (), expected)
+    results = audit(_kernel(survey.kernel_release), (), expected)
     return {
         "audited": [item["module"] for item in results],
         "objections": [

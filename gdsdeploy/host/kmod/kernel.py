@@ -54,6 +54,8 @@ class Kernel:
         self.order = read_order(root, release)
         self.renames = read_renames(root)
         self.dependencies = read_dependencies(read_text(root, "/lib/modules/{}/modules.dep".format(release)))
+        #: name → the file that modules.dep has first under it
+        self._present: Dict[str, str] = {}
         self._modules: Dict[str, Module] = {}
         self._own: List[Optional[Module]] = []
         self._vermagic: Optional[str] = None
@@ -75,8 +77,10 @@ class Kernel:
         files = self.by_name.get(name)
         if not files:
             return None
-        present = next((item for item in self.dependencies if name_of(item) == name), "")
-        return self.order.choose(files, present)
+        if not self._present and self.dependencies:
+            for item in self.dependencies:
+                self._present.setdefault(name_of(item), item)
+        return self.order.choose(files, self._present.get(name, ""))
 
     @property
     def config(self) -> Dict[str, str]:
