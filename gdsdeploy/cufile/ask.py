@@ -1,4 +1,4 @@
-"""The program that asks one libcufile about many configurations; started by library.py, never imported.
+"""The program that asks one libcufile about many configurations; started by library.py.
 
 It runs in a mount namespace that is its own to change.  There /etc/cufile.json is whatever lies in the current folder
 of the process that looks, so that every child finds the document it is asked about at the place where a real program
@@ -31,6 +31,9 @@ _PR_SET_PDEATHSIG = 1
 _FILE_LIMIT = 4 << 20
 #: Bytes of address space for one child; the default pools of POSIX buffers take one GiB of it.
 _MEMORY_LIMIT = 8 << 30
+
+#: Exit status of a child that could not ask.
+FAILED = 70
 
 _VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
 #: What a host with both modules shows there; nvidia-fs 2.28 is accepted by every release.
@@ -191,13 +194,15 @@ def _start(library: Any, folder: Path, text: bytes, request: dict[str, Any]) -> 
         # Over the file's own, which may name a folder that the caller cannot write to, or log nothing.
         os.environ["CUFILE_LOGFILE_PATH"] = str(folder / "cufile.log")
         os.environ["CUFILE_LOGGING_LEVEL"] = request["level"]
+        begin = time.perf_counter()
         result = library.cuFileDriverOpen()
+        inside = time.perf_counter() - begin
         _libc.fflush(None)
-        Path("result").write_text(json.dumps([result.error, result.cuda_error]))
+        Path("result").write_text(json.dumps([result.error, result.cuda_error, inside]))
         os._exit(0)
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process may not go on as its parent
         os.write(2, f"gdsdeploy: {error!r}\n".encode())
-        os._exit(70)
+        os._exit(FAILED)
 
 
 def _limit(*, standin: bool) -> None:

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import Any, Literal
 
 from gdsdeploy import run
 from gdsdeploy.cufile import standin
+from gdsdeploy.cufile.ask import FAILED
 from gdsdeploy.errors import LibraryUnusable, ProgramFailed
 from gdsdeploy.host.facts.cufile import INVALID, REFUSAL
 from gdsdeploy.host.facts.effective import effective_values
@@ -68,6 +70,8 @@ class Answer:
     #: killed after its time
     hung: bool
     seconds: float
+    #: of these, in cuFileDriverOpen itself; None: it did not return
+    inside: float | None = None
 
 
 @dataclass(frozen=True)
@@ -206,10 +210,12 @@ def _answer(row: Mapping[str, Any]) -> Answer:
     said = tuple(line.strip() for line in row["said"].splitlines() if line.strip())
     error = row["result"][0] if row["result"] else None
     effective = effective_values(row["log"])
-    refused = _refused(said, error, row)
+    # Some values end the process: a size of 0 by which 1.4 to 1.18 divide, a number where an object should be.
+    died = error is None and not row["hung"] and row["status"] != FAILED
+    refused = died or error in INVALID or any(REFUSAL.search(line) for line in said)
     return Answer(
         accepted=False if refused else True if effective or error is not None else None,
-        reason=_reason(said) if refused else None,
+        reason=_reason(said, row["status"] if died else None) if refused else None,
         key=_key(said) if refused else None,
         effective={} if refused else effective,
         error=error,
@@ -217,19 +223,16 @@ def _answer(row: Mapping[str, Any]) -> Answer:
         log=row["log"],
         hung=row["hung"],
         seconds=row["seconds"],
+        inside=row["result"][2] if row["result"] else None,
     )
 
 
-def _refused(said: tuple[str, ...], error: int | None, row: Mapping[str, Any]) -> bool:
-    if error in INVALID or any(REFUSAL.search(line) for line in said):
-        return True
-    # A number beyond 32 bits ends in an exception that nothing catches (seen in 1.4.0 to 1.20.0).
-    return error is None and not row["hung"] and any("LargestUInt" in line or "Json" in line for line in said)
-
-
-def _reason(said: tuple[str, ...]) -> str | None:
-    words = [line for line in said if not _GENERAL.search(line)]
-    return "; ".join(words or said) or None
+def _reason(said: tuple[str, ...], status: int | None) -> str:
+    """``status``: of a process that died of it."""
+    words = [line for line in said if not _GENERAL.search(line)] or list(said)
+    if status is not None:
+        words.append(f"it ends the process ({signal.Signals(-status).name if status < 0 else f'status {status}'})")
+    return "; ".join(words)
 
 
 def _key(said: tuple[str, ...]) -> str | None:

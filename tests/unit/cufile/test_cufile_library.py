@@ -52,6 +52,16 @@ def test_every_release_answers(version: str) -> None:
     assert (folder.accepted, folder.key) == (False, "logging.dir")
 
 
+def test_a_file_that_ends_the_process_is_not_accepted() -> None:
+    fatal = '{"properties": {"per_buffer_cache_size_kb": 0}}'
+    answer = libraries.library("1.9.1.3").ask(fatal)
+    assert (answer.accepted, answer.error, answer.hung, answer.effective) == (False, None, False, {})
+    assert answer.reason == "it ends the process (SIGFPE)"
+    aborted = libraries.library("1.20.0.107").ask('{"properties": 5}')
+    assert aborted.accepted is False
+    assert str(aborted.reason).endswith("requires objectValue or nullValue; it ends the process (SIGABRT)")
+
+
 def test_many_answers_come_in_order_and_do_not_mix(newest: Library) -> None:
     answers = list(newest.ask_all((BATCH % number for number in range(1, 258)), jobs=3))
     assert [a.effective["properties.max_batch_io_size"] for a in answers[:-1]] == [str(n) for n in range(1, 257)]
@@ -113,7 +123,7 @@ def test_a_library_that_spins_or_dies_is_reported(tmp_path: Path) -> None:
         assert (answer.accepted, answer.hung, answer.said, answer.error) == (None, True, ("so far",), None)
         assert 0.5 <= answer.seconds < 3
     died = made(tmp_path, "abort();").ask("{}")
-    assert (died.accepted, died.hung, died.error) == (None, False, None)
+    assert (died.accepted, died.hung, died.error, died.reason) == (False, False, None, "it ends the process (SIGABRT)")
 
 
 def test_a_child_cannot_fill_the_disk_or_the_memory(tmp_path: Path) -> None:
