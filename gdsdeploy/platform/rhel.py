@@ -25,7 +25,8 @@ _KERNEL: Final = re.compile(r"kernel(?:-core|-modules(?:-core)?|-devel)?")
 _DRIVER: Final = re.compile(
     r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-(?!assistant).+)?|nvidia-open(?:-[0-9]+)?|"
     r"nvidia-(?:persistenced|modprobe|settings|xconfig)|nvidia-libXNVCtrl(?:-devel)?|libnvidia-(?!container).+|"
-    r"nvidia-fabric-?manager(?:-.+)?|nvidia-imex(?:-[0-9]+)?|cuda-drivers(?:-.+)?"
+    r"nvidia-fabric-?manager(?:-.+)?|nvidia-imex(?:-[0-9]+)?|cuda-drivers(?:-.+)?|"
+    r"libnvsdm(?:-.+)?|nvlink5(?:-.+)?|xorg-x11-nvidia"
 )
 _GDS: Final = re.compile(r"nvidia-fs(?:-dkms)?|libcufile-[0-9-]+|gds-tools-[0-9-]+|nvidia-gds(?:-[0-9-]+)?")
 #: The toolkit's pieces, whose names end in the CUDA release, and the metapackages over them.
@@ -149,7 +150,7 @@ class Rhel(StackPlatform):
         """By name: the source packages of NVIDIA's rpms are named after no rule that is known."""
         name = candidate.package
         patterns = (_KERNEL, _GDS, _CUDA, _DRIVER)
-        return name == "dkms" or any(pattern.fullmatch(name) for pattern in patterns)
+        return name in ("dkms", "nvlsm") or any(pattern.fullmatch(name) for pattern in patterns)
 
     def follows_driver(self, candidate: Candidate) -> bool:
         return bool(_DRIVER.fullmatch(candidate.package))

@@ -73,15 +73,17 @@ class Primary:
         return found
 
     @cached_property
-    def _provided(self) -> dict[bytes, list[int]]:
+    def _provided(self) -> dict[bytes, tuple[int, ...]]:
         """Capability, or file, as it is written → offsets inside the packages that provide it."""
-        found: dict[bytes, list[int]] = {}
+        found: dict[bytes, tuple[int, ...]] = {}
         for section in _PROVIDES.finditer(self._text):
-            for entry in _ENTRY.finditer(self._text, *section.span(1)):
-                found.setdefault(entry[1], []).append(section.start())
+            start = section.start()
+            for name in _ENTRY.findall(self._text, *section.span(1)):
+                found[name] = (*found.get(name, ()), start)
         for match in _FILE.finditer(self._text):
-            found.setdefault(match[1], []).append(match.start())
-        return {_decode(name).encode() if b"&" in name else name: offsets for name, offsets in found.items()}
+            found[match[1]] = (*found.get(match[1], ()), match.start())
+        escaped = [name for name in found if b"&" in name]
+        return found | {_decode(name).encode(): found[name] for name in escaped}
 
     @cached_property
     def _filelists(self) -> bytes:

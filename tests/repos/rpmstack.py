@@ -63,12 +63,12 @@ def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) 
     kmod = f"nvidia-kmod = {epoch}"
     made = [
         Rpm(
-            "kmod-nvidia-open-dkms", full, provides=(kmod,), files=(f"/usr/src/nvidia-{version}/dkms.conf",),
+            "kmod-nvidia-open-dkms", full, "noarch", provides=(kmod,), files=(f"/usr/src/nvidia-{version}/dkms.conf",),
             requires=("dkms", f"nvidia-kmod-common = {epoch}", "kernel-devel"),
             conflicts=("kmod-nvidia-latest-dkms",),
         ),
         Rpm(
-            "kmod-nvidia-latest-dkms", full, provides=(kmod,),
+            "kmod-nvidia-latest-dkms", full, "noarch", provides=(kmod,),
             requires=("dkms", f"nvidia-kmod-common = {epoch}"), conflicts=("kmod-nvidia-open-dkms",),
         ),
         Rpm(
@@ -88,8 +88,9 @@ def driver(version: str, *, release: str = "1.el9", lags: tuple[str, ...] = ()) 
         Rpm("nvidia-driver-libs", full, requires=(f"libnvidia-ml = {full}", "libdrm")),
         Rpm("nvidia-persistenced", full, requires=(f"libnvidia-ml = {full}", "(systemd and shadow-utils)")),
         Rpm("nvidia-modprobe", full),
-        Rpm("nvidia-fabricmanager", full, requires=(f"nvidia-driver-cuda = {full}",)),
-        Rpm("nvidia-imex", full),
+        # These come from another pipeline, without epoch and distribution tag.
+        Rpm("nvidia-fabricmanager", f"{version}-1", requires=("nvlsm",)),
+        Rpm("nvidia-imex", f"{version}-1"),
         Rpm("cuda-drivers", full, requires=("kmod-nvidia-latest-dkms >= 3:0", f"nvidia-driver-cuda = {full}")),
         Rpm(
             "nvidia-open", full, "noarch", requires=(f"nvidia-driver = {full}", f"kmod-nvidia-open-dkms = {full}"),
@@ -161,6 +162,8 @@ CUDA: tuple[Rpm, ...] = (
     *D570, *D580_OLD, *CANDIDATE, *D580, *LAGGING, *STRAY, *D590,
     *gds("12.9", "1.14.1.1"), *gds("13.0", "1.15.1.6"),
     *nvidia_fs("2.25.7"), *nvidia_fs("2.26.6"),
+    Rpm("nvlsm", "2025.10.14-1"),
+    Rpm("nvidia-driver-assistant", "0.46.126.20-1"),
     Rpm("dkms", "3.2.1-1.el9", "noarch", requires=("gcc", "make", "kernel-devel")),
 )  # fmt: skip
 

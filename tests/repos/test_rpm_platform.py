@@ -1,0 +1,169 @@
+"""What is stated about RHEL and its equals."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+
+import pytest
+
+from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.platform.base import Flavour
+from gdsdeploy.repo.candidate import Candidate
+
+SYSTEMS = [f"{name}-{release}" for name in ("rhel", "rocky", "almalinux") for release in ("8", "9", "10")]
+RHEL_9 = stack_platform_for("rhel-9")
+
+
+def candidate(package: str, version: str = "1-1") -> Candidate:
+    return Candidate(
+        package,
+        version,
+        "x86_64",
+        package,
+        version,
+        (),
+        (),
+        (),
+        (),
+        f"{package}.rpm",
+        1,
+        "0" * 64,
+        "cuda",
+        "",
+        "",
+        "cuda",
+    )
+
+
+@pytest.mark.parametrize("os", SYSTEMS)
+def test_every_release_is_of_one_family(os: str) -> None:
+    platform = stack_platform_for(os)
+    assert (platform.kind, platform.family, platform.os) == ("rpm", "rhel", os)
+    assert not platform.presets()
+    assert platform.architecture("aarch64") == "aarch64"
+
+
+@pytest.mark.parametrize(
+    ("pin", "open_stream", "proprietary_stream"),
+    [
+        ("580", "580-open", "580-dkms"),
+        ("580.95.05", "580-open", "580-dkms"),
+        ("==580.95.05", "580-open", "580-dkms"),
+        ("= 580.95.05-1.el9", "580-open", "580-dkms"),
+        ("newest", "open-dkms", "latest-dkms"),
+        (">=580", "open-dkms", "latest-dkms"),
+        (">=580, <590", "open-dkms", "latest-dkms"),
+    ],
+)
+def test_a_pin_names_its_stream(pin: str, open_stream: str, proprietary_stream: str) -> None:
+    assert RHEL_9.module_streams(pin, "open") == {"nvidia-driver": open_stream}
+    assert RHEL_9.module_streams(pin, "proprietary") == {"nvidia-driver": proprietary_stream}
+    assert not stack_platform_for("rocky-10").module_streams(pin, "open")
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "first"),
+    [
+        ("5.14.0-503.15.1.el9_5", "5.14.0-503.15.1.el9_5.x86_64", "5.14.0-503.15.1"),
+        ("4.18.0-553.el8_10", "4.18.0-553.el8_10.x86_64", "4.18.0-553"),
+        ("6.12.0-55.9.1.el10_0", "6.12.0-55.9.1.el10_0.x86_64", "6.12.0-55.9.1"),
+    ],
+)
+def test_names_of_a_kernel(version: str, release: str, first: str) -> None:
+    assert RHEL_9.kernel_names(candidate("kernel", version), release) == (first, release, version)
+
+
+def test_source_trees_lie_where_the_packages_put_them() -> None:
+    """NVIDIA gave the open modules' name up within branch 570."""
+    assert RHEL_9.driver_tree("open", "580.95.05") == ("/usr/src/nvidia-580.95.05", "nvidia")
+    assert RHEL_9.driver_tree("open", "570.148.08") == ("/usr/src/nvidia-570.148.08", "nvidia")
+    assert RHEL_9.driver_tree("open", "570.133.20") == ("/usr/src/nvidia-open-570.133.20", "nvidia-open")
+    assert RHEL_9.driver_tree("proprietary", "550.163.01") == ("/usr/src/nvidia-550.163.01", "nvidia")
+    assert RHEL_9.nvidia_fs_tree("2.26.6") == ("/usr/src/nvidia-fs-2.26.6", "nvidia-fs")
+
+
+@pytest.mark.parametrize(
+    ("package", "stack", "driver"),
+    [
+        ("kmod-nvidia-open-dkms", True, True),
+        ("nvidia-kmod-common", True, True),
+        ("nvidia-driver-cuda-libs", True, True),
+        ("libnvidia-ml", True, True),
+        ("libnvidia-nscq", True, True),
+        ("nvidia-fabricmanager", True, True),
+        ("nvidia-fabric-manager", True, True),
+        ("nvidia-imex-570", True, True),
+        ("cuda-drivers", True, True),
+        ("nvidia-driver-assistant", False, False),
+        ("libnvidia-container1", False, False),
+        ("nvidia-container-toolkit", False, False),
+        ("nvidia-fs-dkms", True, False),
+        ("libcufile-12-9", True, False),
+        ("gds-tools-13-0", True, False),
+        ("nvidia-gds-12-9", True, False),
+        ("cuda-toolkit-12-9", True, False),
+        ("libcublas-13-0", True, False),
+        ("nvlsm", True, False),
+        ("dkms", True, False),
+        ("kernel", True, False),
+        ("kernel-modules-core", True, False),
+        ("kernel-devel", True, False),
+        ("kernel-headers", False, False),
+        ("kernel-debug-core", False, False),
+        ("kernel-rt", False, False),
+        ("glibc", False, False),
+        ("linux-firmware", False, False),
+    ],
+)
+def test_what_is_locked_and_what_is_of_the_driver(package: str, stack: bool, driver: bool) -> None:
+    found = candidate(package)
+    assert (RHEL_9.in_stack(found), RHEL_9.follows_driver(found)) == (stack, driver)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "package", "out"),
+    [
+        ("open", "kmod-nvidia-open-dkms", False),
+        ("open", "kmod-nvidia-latest-dkms", True),
+        ("open", "kmod-nvidia-580.95.05-5.14.0-503.15.1", True),
+        ("open", "akmod-nvidia", True),
+        ("open", "cuda-drivers", True),
+        ("open", "cuda-drivers-580", True),
+        ("open", "cuda-12-9", True),
+        ("open", "cuda-toolkit-12-9", False),
+        ("open", "nvidia-driver-cuda", False),
+        ("proprietary", "kmod-nvidia-latest-dkms", False),
+        ("proprietary", "kmod-nvidia-open-dkms", True),
+        ("proprietary", "nvidia-open-580", True),
+    ],
+)
+def test_the_other_flavour_and_what_pulls_a_driver_stay_out(flavour: Flavour, package: str, out: bool) -> None:
+    patterns: tuple[re.Pattern[str], ...] = RHEL_9.excluded(flavour)
+    assert any(pattern.fullmatch(package) for pattern in patterns) is out
+
+
+@pytest.mark.parametrize(
+    ("package", "kept"),
+    [
+        ("kmod-nvidia-open-dkms", True),
+        ("cuda-drivers-580", True),
+        ("nvidia-fabric-manager", True),
+        ("nvidia-fs-dkms", True),
+        ("libcufile-13-0", True),
+        ("nvidia-container-toolkit", False),
+        ("libnvidia-container1", False),
+        ("cuda-toolkit-12-9", False),
+        ("kernel-core", False),
+    ],
+)
+def test_what_a_host_refuses_outside_of_the_lock(package: str, kept: bool) -> None:
+    assert any(fnmatch(package, glob) for glob in RHEL_9.kept_out()) is kept
+
+
+def test_parts() -> None:
+    parts = {name: RHEL_9.part(candidate(name)) for name in ("kernel-core", "kernel-devel", "nvidia-kmod-common")}
+    assert parts == {"kernel-core": "kernel-image", "kernel-devel": "kernel-headers", "nvidia-kmod-common": "companion"}
+    assert RHEL_9.part(candidate("libnvidia-ml")) == "driver-userland"
+    assert RHEL_9.part(candidate("cuda-nvcc-12-9")) == "cuda"
+    assert RHEL_9.cuda_version(candidate("libcufile-12-9")) == "12.9"
