@@ -81,12 +81,14 @@ class Stream:
     stream: str
     rpms: tuple[Rpm, ...]
     default: bool = False
+    version: int = 20261101000000
+    context: str = "0badc0de"
 
     def document(self) -> str:
         """Its part of modules.yaml."""
         lines = [
             "---", "document: modulemd", "version: 2", "data:", f"  name: {self.module}", f'  stream: "{self.stream}"',
-            "  version: 20261101000000", "  context: 0badc0de", f"  arch: {ARCHITECTURE}", "  summary: Nothing",
+            f"  version: {self.version}", f"  context: {self.context}", f"  arch: {ARCHITECTURE}", "  summary: Nothing",
             "  description: Nothing", "  license: {module: [MIT]}",
             "  profiles: {default: {rpms: [kmod-nvidia-open-dkms]}}",
             "  artifacts:", "    rpms:", *(f"    - {rpm.nevra}" for rpm in self.rpms), "...",

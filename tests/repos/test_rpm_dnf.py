@@ -113,6 +113,9 @@ SHADOWS = {
     "aid": Rpm("aid", "5-1"),
     "lib": Rpm("lib", "1.10-1", "noarch"),
     "lib-plain": Rpm("lib", "7-1", "noarch"),
+    "earlier": Rpm("first-aid", "1-1"),
+    "later": Rpm("first-aid", "2-1"),
+    "dropped": Rpm("first-help", "1-1"),
 }
 _S = SHADOWS
 SHADOW_STREAMS = (
@@ -120,6 +123,9 @@ SHADOW_STREAMS = (
     Stream("tool", "2", (_S["second"],)),
     Stream("aid", "1", (_S["old"],)),
     Stream("lib", "1.10", (_S["lib"],)),
+    # One stream in two versions, as repositories that keep their history have it.
+    Stream("aids", "a", (_S["earlier"], _S["dropped"]), version=1),
+    Stream("aids", "a", (_S["later"],), version=2),
 )
 
 
@@ -129,6 +135,7 @@ SHADOW_STREAMS = (
         ({}, {"first", "free", "aid", "lib-plain"}),
         ({"tool": "2"}, {"second", "free", "aid", "lib-plain"}),
         ({"aid": "1", "lib": "1.10"}, {"first", "free", "old", "lib"}),
+        ({"aids": "a"}, {"first", "free", "aid", "lib-plain", "earlier", "later", "dropped"}),
     ],
 )
 def test_dnf_hides_the_same_packages_behind_a_module(
