@@ -25,6 +25,7 @@ WANTED = (
     Requirement("/usr/lib/python3/dist-packages/distro_info.py", "python3-distro-info", "is what it needs beside"),
     Requirement("grub-editenv", "grub-common", "keeps the boot default that the kernel guard sets"),
     Requirement("kernel-install", "systemd", "runs the kernel guard's plugin"),
+    Requirement("cc", "gcc", "compiles the stand-in libcuda"),
     Requirement("ps", "procps", "lists processes"),
     Requirement("xz", "xz-utils", "compresses modules"),
     Requirement("zstd", "zstd", "compresses modules"),

@@ -11,11 +11,12 @@ from pathlib import Path
 from gdsdeploy import folders, run
 
 _SOURCE = "libcuda.c"
-_FLAGS = ("-O1", "-fPIC", "-fno-builtin", "-w", "-shared", "-Wl,-soname,libcuda.so.1")
+_FLAGS = ("-O1", "-fPIC", "-fno-builtin", "-fno-stack-protector", "-nostdlib", "-w", "-shared")
+_SONAME = "-Wl,-soname,libcuda.so.1"
 #: Names of the driver API in the library's strings; cuFile's and cuObject's own functions look like them.
 _NAME = re.compile(rb"(?<=\0)cu(?!File|Obj)[A-Z][A-Za-z0-9_]{2,60}(?=\0)")
 _DEFINED = re.compile(r"^int (cu\w+)\(", re.MULTILINE)
-_HINT = "Install a C compiler (on Debian: sudo apt-get install gcc libc6-dev), or ask on a machine with a GPU"
+_HINT = "Install a C compiler (on Debian: sudo apt-get install gcc), or ask on a machine with a GPU"
 
 
 def libcuda(library: Path) -> Path:
@@ -32,7 +33,7 @@ def libcuda(library: Path) -> Path:
     if not found.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / f"{digest}.{os.getpid()}"
-        argv: list[str | Path] = [run.which("cc", hint=_HINT), *_FLAGS, "-x", "c", "-o", unfinished, "-", "-ldl"]
+        argv: list[str | Path] = [run.which("cc", hint=_HINT), *_FLAGS, "-x", "c", _SONAME, "-o", unfinished, "-"]
         run.run(argv, doing="compile the stand-in libcuda", input=whole, hint=_HINT, timeout=120)
         unfinished.replace(found)
     return found

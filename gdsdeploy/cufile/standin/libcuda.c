@@ -4,10 +4,15 @@
  *
  * The build adds one function for every other name that the library looks up; it answers "not supported".
  */
-#include <dlfcn.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
+
+/* Declared here and found in the program at run time, so that a compiler without the C library's headers will do. */
+typedef unsigned long size_t;
+#define NULL ((void *)0)
+int snprintf(char *, size_t, const char *, ...);
+void *memset(void *, int, size_t);
+void *dlopen(const char *, int);
+void *dlsym(void *, const char *);
+enum { RTLD_LAZY = 1, RTLD_NOLOAD = 4 };
 
 enum { OK = 0, INVALID = 1, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
 
