@@ -93,7 +93,9 @@ def _nvidia_fs(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     version = known(facts.nvidia_fs.module.version) if loaded else ""
     if report.nvidia_fs and not loaded:
         return ["it sees nvidia-fs {}, which is not loaded here".format(report.nvidia_fs)]
-    if not report.nvidia_fs and loaded:
+    # Where the configuration forces compat mode, the library does not look for it.
+    forced = report.config.get("properties.force_compat_mode") == "true"
+    if not report.nvidia_fs and loaded and not forced:
         return ["it does not see nvidia-fs, which is loaded here"]
     if report.nvidia_fs and not (version + ".").startswith(report.nvidia_fs + "."):
         return ["it sees nvidia-fs {}; loaded here is {}".format(report.nvidia_fs, version)]

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gdsdeploy.cli import VERBS, group
+from gdsdeploy.host.gdscheck import VERDICTS
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
 DIRECT = EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.20.0.ngpu1.nvfs-2.28.open-driver.txt"
@@ -82,3 +83,11 @@ def test_mistakes_end_in_usage(words: tuple[str, ...]) -> None:
 def test_the_verb_is_listed_and_has_examples() -> None:
     assert "gdscheck" in VERBS
     assert "gdscheck -p 2>&1 | gdsdeploy gdscheck parse" in parse("--help").output
+
+
+def test_the_page_tells_every_verdict_and_key() -> None:
+    page = (EVIDENCE.parents[1] / "docs" / "gdscheck.md").read_text()
+    (found,) = objects(parse("--json", DIRECT))
+    assert not [key for key in found if f"`{key}`" not in page]
+    assert not [key for key in (*found["rdma"], *found["platform"], *found["gpus"][0]) if f"`{key}`" not in page]
+    assert not [verdict for verdict in VERDICTS if f"| `{verdict}` |" not in page]
