@@ -174,7 +174,7 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
                 continue
             data = _decompress(file.read_bytes(), path, release.base + path)
             if plain and path != stem:
-                fetcher.keep(data, plain[0], instead_of=file)
+                fetcher.keep(data, plain[0])
             return PackageList(data, where_from)
     raise RepositoryUnusable(
         f"{release.base}{stem}: the signed index names this list, but the repository does not have it",

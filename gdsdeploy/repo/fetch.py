@@ -123,8 +123,8 @@ class Fetcher:
         os.utime(path)
         return path
 
-    def keep(self, data: bytes, sha256: str, instead_of: Path) -> None:
-        """Cache ``data``, what a cached file unpacks to, in that file's place; if that is its content."""
+    def keep(self, data: bytes, sha256: str) -> None:
+        """Cache ``data``, what a fetched file unpacks to, if that is what has this sha256."""
         if hashlib.sha256(data).hexdigest() != sha256:
             return
         path = self._place(sha256)
@@ -137,7 +137,6 @@ class Fetcher:
                     Path(sink.name).replace(path)
                 finally:
                     Path(sink.name).unlink(missing_ok=True)
-            instead_of.unlink(missing_ok=True)
 
     def _place(self, sha256: str) -> Path:
         return self.cache / sha256[:2] / sha256

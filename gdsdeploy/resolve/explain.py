@@ -68,7 +68,7 @@ def explain(
 ) -> Explanation:
     """Explain ``what``, a subject or a package of ``target``; raises KeyError for anything else."""
     universe = enabled(f"profile {name}", profile, platform, universe)
-    found = _package(target, what)
+    found = _package(target, platform, what)
     subject = subject_of(found.part)
     index = next(i for i in target.indices if (i.repository, i.suite) == (found.repository, found.suite))
     newer = (
@@ -87,12 +87,10 @@ def explain(
     )
 
 
-def _package(target: Target, what: str) -> Package:
+def _package(target: Target, platform: StackPlatform, what: str) -> Package:
     by_name = {package.package: package for package in target.packages}
     if what == "kernel":
-        return next(
-            p for p in target.packages if p.part == "kernel-image" and p.package.endswith(target.kernel.release)
-        )
+        return by_name[platform.kernel_packages(target.kernel.release)[0]]
     for package in target.packages:
         if subject_of(package.part) == what:
             by_name.setdefault(what, package)

@@ -71,4 +71,5 @@ class Keep:
         there = {(p.package, p.version, p.architecture) for p in self.target.packages}
         if not option.packages:
             return option.subject == "nvidia-fs" and self.target.nvidia_fs is None
-        return all((c.package, c.version, c.architecture) in there for _, c in option.members())
+        # Not its companions: asking for one more of them does not let the driver move.
+        return all((c.package, c.version, c.architecture) in there for c in option.packages.values())

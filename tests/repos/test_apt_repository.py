@@ -88,8 +88,17 @@ def test_a_list_that_is_known_is_not_fetched_again(archive: Archive, server: Ser
 def test_a_damaged_cache_is_fetched_anew(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
     archive.publish(suite(), key)
     fetch(server, key)
-    (cached,) = (path for path in (tmp_path / "cache" / "repo").rglob("*") if path.is_file())
-    cached.write_bytes(b"x" * cached.stat().st_size)
+    cached = [path for path in (tmp_path / "cache" / "repo").rglob("*") if path.is_file()]
+    assert len(cached) == 2  # as it was fetched, and unpacked
+    for path in cached:
+        path.write_bytes(b"x" * path.stat().st_size)
+    assert fetch(server, key).named("hello")
+
+
+def test_a_list_is_unpacked_once(archive: Archive, server: Server, key: Key, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive.publish(suite(), key)
+    assert fetch(server, key).named("hello")
+    monkeypatch.setattr("gdsdeploy.repo.apt._decompress", None)
     assert fetch(server, key).named("hello")
 
 

@@ -109,6 +109,18 @@ def test_an_older_driver_for_a_companions_sake_is_said(ubuntu: Ubuntu, capsys: p
     assert "  newer      driver 580.95.05 (open)\n    - [companion] It needs imex of its own version" in out
 
 
+def test_asking_for_one_more_companion_does_not_let_the_driver_move(ubuntu: Ubuntu) -> None:
+    older = [p for p in CUDA_UBUNTU if "580.95.05" not in p["Version"]]
+    ubuntu.publish(noble_suites([p for p in NOBLE if "580.95.05" not in p["Version"]]), older)
+    assert run("lock", ubuntu.fleet) == 0
+    ubuntu.publish(noble_suites(), CUDA_UBUNTU)
+    ubuntu.write_fleet("driver: '580', companions: [persistenced]")
+    assert run("lock", ubuntu.fleet) == 0
+    found = locked(ubuntu.fleet)
+    assert found.driver.version == "580.82.07"
+    assert {p.version for p in found.packages if p.package == "nvidia-persistenced"} == {"580.82.07-0ubuntu1"}
+
+
 def test_cuda_would_pull_a_driver(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
     ubuntu.write_fleet("driver: '580', cuda: [cuda-13-0]")
     assert run("lock", ubuntu.fleet) == NoSolution.exit_code

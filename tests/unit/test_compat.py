@@ -99,6 +99,19 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
     ),
     "dmabuf-open-driver": ([{"rdma": "dmabuf", "flavour": "proprietary"}], [{"rdma": "dmabuf"}]),
     "dmabuf-kernel": ([{"rdma": "dmabuf", "kernel": "5.10.1"}], [{"rdma": "dmabuf"}]),
+    "nvidia-fs-peermem": (
+        [{"rdma": "peermem", "nvidia_fs": "2.7.49"}],
+        [{"rdma": "peermem", "nvidia_fs": "2.9.4"}, {"nvidia_fs": "2.7.49"}],
+    ),
+    "nvidia-fs-rdma-4-gib": (
+        [{"rdma": r, "nvidia_fs": "2.28.2"} for r in ("peermem", "dmabuf")],
+        [{"rdma": "peermem", "nvidia_fs": "2.28.4"}, {"nvidia_fs": "2.28.2"}],
+    ),
+    "nvidia-fs-kernel-4.15": ([{"kernel": "4.4.0"}], [{"kernel": "4.15.0"}]),
+    "libcufile-driver-535": (
+        [{"libcufile": "1.15.1.6", "driver": "525.147.05"}],
+        [{"libcufile": "1.15.1.6", "driver": "535.54.03"}, {"driver": "525.147.05"}],
+    ),
     "dmabuf-cuda": ([{"rdma": "dmabuf", "libcufile": "1.2.1.4"}], [{"rdma": "dmabuf"}, {"libcufile": "1.2.1.4"}]),
     "dmabuf-gpu": ([{"rdma": "dmabuf", "gpu": "volta"}], [{"rdma": "dmabuf", "gpu": "turing"}, {"gpu": "volta"}]),
     "p2pdma-gpu": (

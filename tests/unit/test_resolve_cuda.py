@@ -251,7 +251,9 @@ def test_names_of_companions_from_590_on() -> None:
 def test_persistenced_of_debians_archive() -> None:
     offer: Offer = {"debian": DEBIAN["debian"]}
     assert versions(target(offer, "debian-13", companions=["persistenced"]))["nvidia-persistenced"] == "550.163.01-1"
-    assert any("[companion]" in r and "nothing of the kind" in r for r in reasons(offer, "debian-13", companions=["imex"]))
+    assert any(
+        "[companion]" in r and "nothing of the kind" in r for r in reasons(offer, "debian-13", companions=["imex"])
+    )
 
 
 # ── CUDA and DOCA ────────────────────────────────────────────────────────────────────────────────────────────────
