@@ -126,12 +126,12 @@ def _reaches(facts: HostFacts, disk: Function) -> Iterator[Condition]:
 def _pair(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
     shared = [name for name in disk.bridges if name in gpu.bridges]
     apart = {*disk.bridges, *gpu.bridges} - set(shared)
-    if shared and not apart & set(gpus.redirecting(facts)):
-        unknown = [facts.pci.acs.get(name, Unknown("ACS of {} was not read".format(name))) for name in apart]
-        # Bridges whose access control is not known may still send everything through the host bridge.
-        if not any(isinstance(item, Unknown) for item in unknown):
-            return True
-    return _host_bridge(facts, disk, gpu)
+    through_host = _host_bridge(facts, disk, gpu)
+    if not shared or apart & set(gpus.redirecting(facts)) or through_host is True:
+        return through_host
+    controls = [facts.pci.acs.get(name, Unknown("ACS of {} was not read".format(name))) for name in sorted(apart)]
+    # Bridges whose access control is not known may still send everything through the host bridge.
+    return next((item for item in controls if isinstance(item, Unknown)), True)
 
 
 def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:

@@ -60,10 +60,8 @@ def _container(document: Document) -> Maybe[Optional[str]]:
     layered = _layered(document)
     for path, name in _MARKS.items():
         mark = document.line(path)
-        if isinstance(mark, str) and path == CONTAINER_FILES[0]:
-            return mark.split("\n")[0] or name
         if isinstance(mark, str) and layered is True:
-            return name
+            return (mark.split("\n")[0] if path == CONTAINER_FILES[0] else "") or name
         if isinstance(mark, Unknown) or (isinstance(mark, str) and isinstance(layered, Unknown)):
             unknown = mark if isinstance(mark, Unknown) else why_not(layered, "")
     own = document.environment()
@@ -78,12 +76,16 @@ def _container(document: Document) -> Maybe[Optional[str]]:
 
 
 def _layered(document: Document) -> Maybe[bool]:
-    """Whether / is on no block device: a virtual machine that was made from an image keeps its container's marks."""
+    """Whether / is something other than a whole filesystem on a block device of this kernel's.
+
+    A virtual machine that was made from an image has the marks of the image's container, and is none (seen on one with
+    a GPU, whose /run/systemd/container says docker).
+    """
     text = document.text(MOUNTINFO)
     if not isinstance(text, str):
         return why_not(text, "there is no " + MOUNTINFO)
     roots = [line.split() for line in text.splitlines() if line.split()[4:5] == ["/"]]
-    return bool(roots) and roots[-1][2].startswith("0:")
+    return bool(roots) and (roots[-1][2].startswith("0:") or roots[-1][3] != "/")
 
 
 def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:

@@ -128,7 +128,12 @@ def nfs(options: str) -> Change:
 
 
 def container(document: Document) -> None:
+    """The same disk, mounted into a container whose own root is made of layers."""
     document["files"]["/run/systemd/container"] = "podman\n"
+    mountinfo, root = document["files"]["/proc/self/mountinfo"], " 254:1 / / rw,noatime shared:1 - ext4 /dev/vda1 "
+    assert root in mountinfo
+    layers = " 0:60 / / rw,noatime - overlay overlay "
+    document["files"]["/proc/self/mountinfo"] = mountinfo.replace(root, layers)
 
 
 def below_bridges(document: Document) -> None:

@@ -10,6 +10,7 @@ from capable_host import (
     H100,
     MOUNT,
     PROVISIONED,
+    RELEASE,
     Document,
     absent,
     both,
@@ -119,6 +120,51 @@ def test_p2pdma_that_may_be_taken_leaves_the_path_open() -> None:
     assert taken(document).path == NVIDIA_FS, "QEMU's host bridge is in no list"
     del document["excerpts"]["/proc/cpuinfo"]
     assert isinstance(taken(document).path, Unknown)
+
+
+def behind_a_switch(acs: int | None) -> Document:
+    """GPU and disk below two ports of one PCIe switch on an Intel machine; ``acs``: the ports' control register."""
+    document = with_gpu(capable())
+    both(p2pdma, absent("files", "/sys/module/nvidia_fs/version"))(document)
+    above = "pci0000:00/0000:00:01.0/0000:01:00.0"
+    for address, port in (("0000:00:06.0", "0000:02:00.0"), ("0000:00:02.0", "0000:02:01.0")):
+        document["links"][f"/sys/bus/pci/devices/{address}"] = f"../../../devices/{above}/{port}/{address}"
+        folder = f"/sys/bus/pci/devices/{port}"
+        document["listings"]["/sys/bus/pci/devices"].append(port)
+        document["links"][folder] = f"../../../devices/{above}/{port}"
+        document["files"].update({f"{folder}/vendor": "0x10b5\n", f"{folder}/device": "0x8796\n"})
+        document["files"][f"{folder}/class"] = "0x060400\n"
+        document["acs"][port] = {"error": "EACCES"} if acs is None else acs
+    return document
+
+
+def test_below_a_switch_no_host_bridge_is_in_the_way() -> None:
+    assert taken(behind_a_switch(acs=0)).path == P2PDMA
+    assert taken(behind_a_switch(acs=-1)).path == P2PDMA, "the switch has no access control at all"
+    redirected = taken(behind_a_switch(acs=0x1D))
+    assert (redirected.path, redirected.causes[0].id) == (COMPAT, "platform.host-bridge")
+    assert isinstance(taken(behind_a_switch(acs=None)).path, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "family", "kernel", "path"),
+    [
+        ("AuthenticAMD", 0x1480, 25, "6.12.1", P2PDMA),
+        ("AuthenticAMD", 0x1480, 21, "6.12.1", COMPAT),
+        ("GenuineIntel", 0x09A2, 6, "6.12.1", P2PDMA),
+        ("GenuineIntel", 0x29C0, 6, "6.12.1", COMPAT),
+        ("GenuineIntel", 0x29C0, 6, "7.1.0", None),
+    ],
+)
+def test_host_bridges_of_the_kernels_list(vendor: str, device: int, family: int, kernel: str, path: str | None) -> None:
+    document = with_gpu(capable())
+    both(p2pdma, absent("files", "/sys/module/nvidia_fs/version"))(document)
+    document["excerpts"]["/proc/cpuinfo"]["lines"] = [f"vendor_id\t: {vendor}", f"cpu family\t: {family}"]
+    file("/sys/bus/pci/devices/0000:00:00.0/device", f"0x{device:04x}\n")(document)
+    document["excerpts"][f"/boot/config-{kernel}"] = document["excerpts"][f"/boot/config-{RELEASE}"]
+    document["host"]["uname"]["release"] = kernel
+    found = taken(document).path
+    assert isinstance(found, Unknown) if path is None else found == path
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,14 @@ def test_marks_of_containers(mark: str, text: str, name: str) -> None:
     assert facts({mark: text, "/proc/self/mountinfo": LAYERED}).container == name
 
 
+def test_a_machine_below_a_folder_of_its_host() -> None:
+    root = "1 0 8:1 /var/lib/machines/x / rw - ext4 /dev/sda1 rw\n"
+    marks = {"/run/systemd/container": "systemd-nspawn\n", "/proc/self/mountinfo": root}
+    assert facts(marks).container == "systemd-nspawn"
+
+
 def test_a_virtual_machine_that_was_made_from_an_image_is_none() -> None:
-    assert facts({"/.dockerenv": ""}).container is None
+    assert facts({"/.dockerenv": "", "/run/systemd/container": "docker\n"}).container is None
 
 
 def test_kubernetes_and_control_groups() -> None:
