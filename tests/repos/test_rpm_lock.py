@@ -225,6 +225,32 @@ def test_a_metapackage_that_pulls_a_driver_is_refused_and_the_toolkit_taken(
     assert not names & {"cuda-drivers", "cuda-12-9", "gcc"}
 
 
+@pytest.mark.parametrize("what", ["driver", "kernel", "kernel-core", "libcufile", "nvidia-persistenced"])
+def test_every_choice_can_be_explained(what: str, rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    rhel.write_fleet("driver: '580', mode: p2pdma")
+    locked(rhel)
+    capsys.readouterr()
+    assert run("lock", "--explain", what, rhel.fleet) == 0
+    text = capsys.readouterr().out
+    assert f"signed by  {rhel.key.fingerprint}" in text
+    if what == "kernel":
+        assert f"newer      kernel {NEWEST}.x86_64\n    - [p2pdma-rhel-9.5]" in text
+
+
+def test_an_upgrade_moves_what_was_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
+    """The lock stays where it is when the repository goes on, until a name is given."""
+    rhel.write_fleet("driver: '580.65.06'")
+    locked(rhel)
+    rhel.write_fleet("driver: '580'")
+    assert locked(rhel).driver.version == "580.65.06"
+    capsys.readouterr()
+    assert run("lock", "--upgrade", rhel.fleet, "driver") == 0
+    out = capsys.readouterr().out
+    assert "  nvidia-persistenced 3:580.65.06-1.el9 → 3:580.95.05-1.el9 (upgraded)\n" in out
+    assert "  driver 580.65.06 (open) → 580.95.05 (open)\n" in out
+    assert "libcufile-13-0" not in out
+
+
 def flip(path: Path) -> str:
     """Change one byte of a file; its name."""
     data = bytearray(path.read_bytes())
