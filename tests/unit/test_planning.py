@@ -36,9 +36,9 @@ Change = Callable[[Evidence], None]
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        planning.sources(load_fleet(LAB / "fleet.yml"), LOCK, LAB)
+        program = planning.sources(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
         # Packed once; it is the same for every test.
-        patch.setattr(planning.hostapp, "build", lambda *_: b"")
+        patch.setattr(planning.hostapp, "keep", lambda *_: program)
         yield
 
 
