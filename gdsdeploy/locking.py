@@ -14,7 +14,7 @@ from gdsdeploy import lockfile
 from gdsdeploy.compat import Verdict
 from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted
 from gdsdeploy.lockfile import Difference, Reason
-from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import settings
@@ -25,6 +25,7 @@ from gdsdeploy.resolve import resolve
 from gdsdeploy.resolve.explain import Explanation, known
 from gdsdeploy.resolve.explain import explain as why
 from gdsdeploy.resolve.keep import Keep
+from gdsdeploy.resolve.target import pins
 
 #: Announces a long step while it runs.
 Step = Callable[[str], AbstractContextManager[None]]
@@ -101,9 +102,16 @@ def resolve_fleet(
         universe, indices = reader.read(name, platforms[name])
         before = _before(fleet, old, name)
         _refuse_replay(name, before, indices)
-        keep = Keep(before, upgrade.what) if before and not upgrade.everything else None
+        keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         try:
-            resolution = resolve(name, fleet.profiles[name], platforms[name], universe, indices, keep=keep)
+            resolution = resolve(
+                name,
+                fleet.profiles[name],
+                platforms[name],
+                universe,
+                indices,
+                keep=None if upgrade.everything else keep,
+            )
         except NoSolution as error:
             failures.append(error)
             continue
@@ -119,6 +127,12 @@ def _before(fleet: Fleet, old: Lock | None, name: str) -> Target | None:
     target = old.targets.get(name) if old else None
     profile = fleet.profiles[name]
     return target if target and (target.os, target.arch) == (profile.os, profile.arch) else None
+
+
+def _loose(before: Target, profile: Profile) -> frozenset[str]:
+    """What a new order of repositories lets move: it says whose driver, nvidia-fs and libcufile are wanted."""
+    same = before.pins.get("repositories") == pins(profile).get("repositories")
+    return frozenset() if same else frozenset({"driver", "nvidia-fs", "libcufile"})
 
 
 def _older(before: Target | None, indices: Sequence[Index]) -> Iterator[tuple[Index, Index]]:

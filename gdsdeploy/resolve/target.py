@@ -179,6 +179,8 @@ def pins(profile: Profile) -> dict[str, str]:
         "cuda": ", ".join(profile.cuda),
         "doca": ", ".join(profile.doca),
         "gpu": profile.gpu or "",
+        # Their order says whose driver wins.
+        "repositories": ", ".join(profile.repositories or ()) if len(profile.repositories or ()) > 1 else "",
     }
     return {
         "driver": profile.driver.version,

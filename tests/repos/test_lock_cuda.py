@@ -121,6 +121,17 @@ def test_asking_for_one_more_companion_does_not_let_the_driver_move(ubuntu: Ubun
     assert {p.version for p in found.packages if p.package == "nvidia-persistenced"} == {"580.82.07-0ubuntu1"}
 
 
+def test_another_order_of_repositories_is_another_wish(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("lock", ubuntu.fleet) == 0
+    swapped = ubuntu.fleet.read_text().replace("[cuda, ubuntu, ubuntu-security]", "[ubuntu, ubuntu-security, cuda]")
+    ubuntu.fleet.write_text(swapped)
+    assert run("lock", "--check", ubuntu.fleet) == LockStale.exit_code
+    assert "pin repositories: the fleet file says ubuntu, ubuntu-security, cuda" in plain(capsys.readouterr().err)
+    assert run("lock", ubuntu.fleet) == 0
+    (driver,) = [p for p in locked(ubuntu.fleet).packages if p.package == "nvidia-dkms-580-open"]
+    assert (driver.repository, driver.version) == ("ubuntu", "580.95.05-0ubuntu0.24.04.2")
+
+
 def test_cuda_would_pull_a_driver(ubuntu: Ubuntu, capsys: pytest.CaptureFixture[str]) -> None:
     ubuntu.write_fleet("driver: '580', cuda: [cuda-13-0]")
     assert run("lock", ubuntu.fleet) == NoSolution.exit_code
