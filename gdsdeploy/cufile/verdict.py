@@ -83,20 +83,20 @@ def judge(text: bytes | Document, release: Release, look: Look = everything_is_t
 def _judged(root: Node, release: Release, look: Look) -> Verdict:
     known = keys(release)
     effective: dict[str, Any] = {name: key.default_for(release) for name, key in known.items()}
+    slabs = _gpu_slabs(root, known)
     for name in reading_order(release):
         try:
             value = _read(root, known[name], release, effective, look)
             if value is not None:
                 effective[name] = value
-            # Also where it is not given: the default may be too large.
-            if name == BUFFER and release >= (1, 13) and effective[BUFFER] > effective[LARGEST]:
-                raise _Stop(f"{effective[BUFFER]} is more than max_direct_io_size_kb ({effective[LARGEST]})")
+            if name == BUFFER and release >= (1, 13) and not slabs:
+                _enforce_buffer(effective)
         except _Stop as stop:
             # The key of a value that ends the process is ours to name: the library no longer can.
             return Verdict(False, name, stop.reason, stop.aborts)
     if effective[_FORCE]:
         effective[_ALLOW] = True
-    _gpu_slabs(root, known, effective)
+    effective.update(slabs)
     return _crash(effective) or Verdict(True, effective=effective)
 
 
@@ -167,7 +167,7 @@ def _uint(node: Node, key: Key) -> int:
         return int(bool(value))
     if node.kind == "real":
         assert isinstance(value, float)
-        if not (0 <= value <= _MAX_UINT32 or (key.bits == 64 and 0 <= value < 2.0**64 and value.is_integer())):
+        if not 0 <= value <= _MAX_UINT32:
             raise _mismatch()
         return int(value)
     if node.kind != "int" or not isinstance(value, int) or value < 0:
@@ -213,7 +213,9 @@ def _table(node: Node, key: Key) -> dict[str, list[str]]:
 
 
 def _enforce(value: Any, key: Key, limits: Limits, effective: Mapping[str, Any], look: Look) -> None:
-    for item in value if isinstance(value, list) else [value]:
+    items = value if isinstance(value, list) else [value]
+    # Each mount is looked at, and only what came of the last one counts.
+    for item in items[-1:] if key.key == "denylist.mounts" else items:
         if isinstance(item, int) and not isinstance(item, bool):
             _enforce_number(item, limits)
         elif isinstance(item, str):
@@ -222,6 +224,12 @@ def _enforce(value: Any, key: Key, limits: Limits, effective: Mapping[str, Any],
         raise _Stop("a mount point of it is no folder")
     if key.key == SLAB_COUNTS and len(value) != len(effective[SLAB_SIZES]):
         raise _Stop(f"{len(value)} entries, but posix_pool_slab_size_kb has {len(effective[SLAB_SIZES])}")
+
+
+def _enforce_buffer(effective: Mapping[str, Any]) -> None:
+    """Also where the file gives neither: the default of the one may be too large for the other."""
+    if effective[BUFFER] > effective[LARGEST]:
+        raise _Stop(f"{effective[BUFFER]} is more than max_direct_io_size_kb ({effective[LARGEST]})")
 
 
 def _enforce_number(value: int, limits: Limits) -> None:
@@ -250,25 +258,26 @@ def _enforce_text(value: str, limits: Limits, look: Look, *, folder: bool) -> No
             raise _Stop(f"{value!r} {'is no folder' if what else 'does not exist'}")
 
 
-def _gpu_slabs(root: Node, known: Mapping[str, Key], effective: dict[str, Any]) -> None:
-    """Slabs of GPU bounce buffers decide over two other keys; wrong ones are dropped without a refusal."""
+def _gpu_slabs(root: Node, known: Mapping[str, Key]) -> dict[str, Any]:
+    """Effective values that slabs of GPU bounce buffers decide over; wrong slabs are dropped without a refusal."""
     lists: list[list[int]] = []
     for name in (GPU_SIZES, GPU_COUNTS):
-        node = _find(root, name) if name in known else None
         try:
+            node = _find(root, name) if name in known else None
             lists.append(_list(node, known[name]) if node is not None else [])
         except _Stop:
-            return
+            return {}
     sizes, counts = lists
     if (
-        sizes
-        and len(sizes) == len(counts)
-        and all(size > 0 and size % 4 == 0 for size in sizes)
-        and all(count > 0 for count in counts)
-        and sorted(set(sizes)) == sizes
+        not sizes
+        or len(sizes) != len(counts)
+        or any(size <= 0 or size % 4 for size in sizes)
+        or any(count <= 0 for count in counts)
+        or sorted(set(sizes)) != sizes
     ):
-        total = sum(size * count for size, count in zip(sizes, counts, strict=True))
-        effective.update({GPU_SIZES: sizes, GPU_COUNTS: counts, CACHE: total, BUFFER: sizes[-1]})
+        return {}
+    total = sum(size * count for size, count in zip(sizes, counts, strict=True))
+    return {GPU_SIZES: sizes, GPU_COUNTS: counts, CACHE: total, BUFFER: sizes[-1]}
 
 
 def _crash(effective: Mapping[str, Any]) -> Verdict | None:

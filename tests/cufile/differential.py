@@ -1,0 +1,87 @@
+"""Generated documents, our verdict and each library's: where they part.
+
+``python -m tests.cufile.differential SEED COUNT [VERSION…]`` asks about COUNT documents for each library and prints
+every disagreement that is not in deviations.yml.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gdsdeploy import console
+from gdsdeploy.cufile.model import release_of
+from gdsdeploy.cufile.verdict import Verdict, judge
+from tests.cufile.compare import Difference, differences, look
+from tests.cufile.documents import document
+from tests.cufile.libraries import SOURCES, library
+
+
+@dataclass(frozen=True)
+class Deviation:
+    id: str
+    versions: Sequence[str] | str
+    document: str
+    reason: str
+    when: dict[str, list[Any]] = field(default_factory=dict)
+    mentions: str = ""
+
+    def concerns(self, version: str) -> bool:
+        return self.versions == "all" or version in self.versions
+
+    def excuses(self, found: Difference, verdict: Verdict) -> bool:
+        if self.mentions:
+            return self.mentions.encode() in found.document or self.mentions in found.what
+        return bool(self.when) and all(verdict.effective.get(key) in values for key, values in self.when.items())
+
+
+@functools.cache
+def deviations() -> tuple[Deviation, ...]:
+    rows = yaml.safe_load(Path(__file__).with_name("deviations.yml").read_text(encoding="utf-8"))
+    return tuple(Deviation(**row) for row in rows)
+
+
+def disagreements(version: str, documents: Sequence[bytes]) -> tuple[list[Difference], Counter[str]]:
+    """Where the library of that version parts from us, known deviations left out; and how many of each outcome."""
+    release = release_of(version)
+    known = [deviation for deviation in deviations() if deviation.concerns(version)]
+    found: list[Difference] = []
+    outcomes: Counter[str] = Counter()
+    for text, answer in zip(documents, library(version).ask_all(documents), strict=True):
+        verdict = judge(text, release, look)
+        outcomes["taken" if verdict.accepted else "aborts" if verdict.aborts else "refused"] += 1
+        found += [
+            difference
+            for difference in differences(text, release, verdict, answer)
+            if not any(deviation.excuses(difference, verdict) for deviation in known)
+        ]
+    return found, outcomes
+
+
+def generated(seed: int, version: str, count: int) -> list[bytes]:
+    random_ = random.Random(f"{seed} {version}")
+    return [document(random_, release_of(version)) for _ in range(count)]
+
+
+def main(seed: int, count: int, versions: Sequence[str]) -> int:
+    total = 0
+    for version in versions:
+        found, outcomes = disagreements(version, generated(seed, version, count))
+        total += len(found)
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+        console.data(f"{version}: {count} documents ({counts}), {len(found)} disagreements")
+        for difference in sorted(found, key=lambda one: len(one.document))[:20]:
+            console.data(f"  {difference}")
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or tuple(SOURCES))))
