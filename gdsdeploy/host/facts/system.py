@@ -47,6 +47,9 @@ class KernelFacts:
         return self.config if isinstance(self.config, Unknown) else self.config.get(name, "n")
 
 
+_BY_MAJOR = ("rhel", "rocky", "almalinux")
+
+
 def os_facts(document: Document) -> OsFacts:
     text = document.text("/etc/os-release")
     machine = document.host("uname", "machine")
@@ -56,7 +59,9 @@ def os_facts(document: Document) -> OsFacts:
     values = _os_release(text)
     name: Maybe[str] = Unknown("/etc/os-release has no ID and VERSION_ID")
     if values.get("ID") and values.get("VERSION_ID"):
-        name = values["ID"] + "-" + values["VERSION_ID"]
+        version = values["VERSION_ID"]
+        # A release of these is its major number, which a profile names; 9.4 and 9.6 are states of one.
+        name = values["ID"] + "-" + (version.split(".")[0] if values["ID"] in _BY_MAJOR else version)
     return OsFacts(name, values.get("PRETTY_NAME") or Unknown("/etc/os-release has no PRETTY_NAME"), machine)
 
 

@@ -63,7 +63,10 @@ def test_a_file_system_on_an_nvme_disk() -> None:
     ("text", "name"),
     [
         ('ID=ubuntu\nVERSION_ID="24.04"\n', "ubuntu-24.04"),
-        ('ID=\'rhel\'\nVERSION_ID="9.4"\nX="unclosed\n', "rhel-9.4"),
+        ('ID=\'rhel\'\nVERSION_ID="9.4"\nX="unclosed\n', "rhel-9"),
+        ('ID="rocky"\nVERSION_ID="9.6"\n', "rocky-9"),
+        ('ID="almalinux"\nVERSION_ID="10"\n', "almalinux-10"),
+        ("ID=debian\nVERSION_ID=12\n", "debian-12"),
         ("PRETTY_NAME=x\n", None),
     ],
 )
