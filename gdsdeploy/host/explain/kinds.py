@@ -77,9 +77,8 @@ def _rdma(facts: HostFacts) -> Path:
     if usable.holds is False:
         return Path(BROKEN, usable.causes, gpu)
     wanted = facts.cufile.setting("properties", "rdma_peer_type", "")
-    attempts = [(PEERMEM, list(_peermem(facts))), (DMABUF, list(_dmabuf(facts)))]
-    asked = [item for item in attempts if wanted != "dmabuf" or item[0] == DMABUF]
-    return _best(facts, asked[:1], gpu)
+    chosen = (DMABUF, list(_dmabuf(facts))) if wanted == DMABUF else (PEERMEM, list(_peermem(facts)))
+    return _best(facts, [chosen], gpu)
 
 
 def _peermem(facts: HostFacts) -> Iterator[Condition]:

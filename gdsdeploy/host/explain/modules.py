@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
 
+from .. import modprobe
 from ..facts import HostFacts
+from ..facts.document import Ran
 from ..facts.gpu import PROPRIETARY
 from ..facts.modules import ModuleFacts, ModuleFile
+from ..places import MODPROBE
 from . import quote, reference
 from .cause import Cause
 
@@ -106,12 +109,19 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     installed = facts.packages.installed
     names = sorted(installed) if isinstance(installed, dict) else []
     have = [name for name in names if re.match(subject.packages, name)]
-    evidence = quote.program(facts, "modprobe:" + subject.name)
+    evidence = _modprobe(facts, subject)
     if have:
         what = "{} is installed, but there is no module of it for {}".format(have[0], release)
         return Reason("not-built", what, build.format(release), evidence, reference.DKMS)
     fix = "install it: gdsdeploy provision, or the package of your distribution"
     return Reason("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
+
+
+def _modprobe(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
+    """What modprobe says, of the module behind the name where another one stands for it, as on Debian."""
+    run = facts.document.attempted(MODPROBE + subject.name)
+    behind = modprobe.replacement(run.stdout) if isinstance(run, Ran) else None
+    return quote.program(facts, MODPROBE + (behind or subject.name))
 
 
 def other_kernel(facts: HostFacts, subject: Subject) -> Optional[Reason]:

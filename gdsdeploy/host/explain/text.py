@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Iterator, List, Sequence
+from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
 from . import blocks
@@ -29,8 +29,9 @@ def render(explanation: Explanation) -> str:
     """Lines of at most WIDTH letters, but for words that are longer."""
     runs = ", ".join("{} {}".format(*item) for item in explanation.runs)
     lines = _wrapped("{}: {}".format(explanation.host, runs or "nothing is known"), "")
+    said: Set[Tuple[str, str]] = set()
     for item in explanation.mounts:
-        lines += ["", *_mount(item)]
+        lines += ["", *_mount(item, said)]
     if not explanation.mounts:
         lines += ["", "no mount that may hold data for a GPU is known"]
     if explanation.kinds:
@@ -42,14 +43,15 @@ def render(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _mount(item: Explained) -> List[str]:
+def _mount(item: Explained, said: Set[Tuple[str, str]]) -> List[str]:
+    """``said``: causes that stand in full further up; those of this mount are added."""
     lines = _wrapped("{}  {}".format(item.mount.mount_point, _verdict(item.path)), "")
     lines += _wrapped(blocks.names(item.mount), "  ")
     if item.asked:
         lines += _wrapped("{} lies on this mount".format(item.asked), "  ")
-    lines += _causes(item.path.causes, "")
-    lines += _causes(item.path.suspects, "Not proven because of this:")
-    lines += _causes(item.path.notes, "Good to know:")
+    lines += _causes(item.path.causes, "", said)
+    lines += _causes(item.path.suspects, "Not proven because of this:", said)
+    lines += _causes(item.path.notes, "Good to know:", said)
     lines += _wrapped(_proof(item.path), "  ")
     return lines
 
@@ -67,16 +69,20 @@ def _proof(path: Path) -> str:
         return "(whether there is a GPU is not known)"
     if not path.gpu:
         return "(this host has no GPU: nothing can be proven)"
-    return "" if isinstance(path.path, Unknown) else "(no I/O was tried: validate and gdsio prove it)"
+    return "" if isinstance(path.path, Unknown) else "(not proven: no I/O was tried)"
 
 
-def _causes(causes: Sequence[Cause], heading: str) -> List[str]:
+def _causes(causes: Sequence[Cause], heading: str, said: Set[Tuple[str, str]]) -> List[str]:
     if not causes:
         return []
     lines = ["  " + heading] if heading else []
     for number, cause in enumerate(causes, 1):
         mark = "{:>3}. ".format(number)
-        lines += _wrapped("{} [{}]".format(cause.what, cause.id), mark)
+        known = (cause.id, cause.what) in said
+        lines += _wrapped("{} [{}]{}".format(cause.what, cause.id, ", see above" if known else ""), mark)
+        if known:
+            continue
+        said.add((cause.id, cause.what))
         for label, words in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
             for line in words:
                 lines += _wrapped(line, "     {:<5}".format(label))

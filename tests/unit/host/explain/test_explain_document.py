@@ -99,6 +99,13 @@ def test_as_text() -> None:
     assert "  NVMeOF                none here" in text
 
 
+def test_what_was_said_in_full_is_not_said_again() -> None:
+    text = " ".join(render(explain(facts_from(with_libcufile(BARE)), ())).split())
+    assert text.count("[nvidia.not-installed] seen modprobe nvidia-current-open: ") == 1
+    assert text.count("[nvidia.not-installed], see above") == 1
+    assert text.count("do install it: gdsdeploy provision") == 2, "once for the driver and once for nvidia-fs"
+
+
 def test_without_root_it_says_so() -> None:
     document = copy.deepcopy(PROVISIONED)
     document["host"]["uid"] = 1000
@@ -127,7 +134,7 @@ def test_validate_has_its_words_from_here() -> None:
 
     found = finding(with_libcufile(BARE))
     assert found.found == "compat: the nvidia module is not loaded: it is not installed (and 2 more, see the evidence)"
-    assert any("[" not in line and line.startswith("modprobe nvidia: ") for line in found.evidence)
+    assert any(line.startswith("modprobe nvidia-current-open: ") for line in found.evidence)
     document = with_gpu(capable())
     assert (finding(document).verdict, finding(document).found) == ("pass", "nvidia-fs (not proven: no I/O was tried)")
     document["links"][f"/sys/bus/pci/devices/{NVME}/iommu_group"] = "../../../kernel/iommu_groups/1"
