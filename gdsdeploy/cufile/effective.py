@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -16,6 +17,9 @@ from gdsdeploy.host.facts.effective import SHOWN, as_logged, logged, same
 #: not logged: it knows the key and does not say what it made of it; default and follows: the file says nothing, and the
 #: value is the default, or follows from another key
 State = Literal["set", "differs", "ignored", "not logged", "default", "follows"]
+
+#: What went wrong, in a log.
+_ERROR = re.compile(r"\] ERROR\s+\S+?:\d+ (.*\S)")
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class Effective:
             return f"refused by libcufile {self.libcufile}: {key}{answer.reason}"
         if answer.accepted is None or not answer.effective:
             end = "did not return" if answer.hung else f"returned {answer.error}" if answer.error else "ended"
-            words = f": {answer.said[-1]}" if answer.said else ""
+            why = [*_ERROR.findall(answer.log)[-1:], *answer.said[-1:]]
+            words = f": {why[0]}" if why else ""
             return f"libcufile {self.libcufile} {end} without saying what it works with{words}"
         lost = [f"{v.key} ({v.state})" for v in self.values if v.state in {"differs", "ignored"}]
         return f"without the intended effect: {', '.join(lost)}" if lost else None

@@ -17,6 +17,8 @@ from gdsdeploy.cufile.model import known_keys
 from gdsdeploy.host.facts.effective import SHOWN, differences, given_keys, same
 from tests.cufile import libraries
 
+H200 = Path(__file__).parents[2] / "evidence" / "h200"
+
 
 def values(version: str, document: dict[str, Any] | str) -> dict[str, Value]:
     content = document if isinstance(document, str) else json.dumps(document)
@@ -191,4 +193,17 @@ def test_an_answer_without_values_is_no_success() -> None:
     silent = Effective("a.json", "1.9.1.3", answer, ())
     words = "libcufile 1.9.1.3 returned 5001 without saying what it works with: why"
     assert (silent.problem, text(silent, every=False)) == (words, f"a.json: {words}")
+    log = (H200 / "libcufile-1.20.0-compat-not-allowed.log").read_text()
+    assert str(replace(silent, answer=replace(answer, log=log)).problem).endswith(": nvidia-fs.ko driver not loaded")
     assert "did not return" in str(Effective("a", "1", replace(answer, error=None, hung=True), ()).problem)
+
+
+@pytest.mark.parametrize("version", ["1.15.1.6", "1.20.0.107"])
+def test_a_real_gpu_and_the_stand_in_say_the_same(version: str) -> None:
+    """On a host with an H200 its file was rendered and shown to the library, with the real libcuda."""
+    real = json.loads((H200 / f"effective-{version}.json").read_text())
+    assert (real["accepted"], real["error"], real["problem"]) == (True, 0, None)
+    content = (H200 / f"rendered-{version}.json").read_bytes()
+    (found,) = effective(libraries.library(version), {"file": content}, folders=["/var/log/cufile"])
+    assert json.loads(found.to_json())["values"] == real["values"]
+    assert len(real["values"]) > 30
