@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
 
 from .. import modprobe
-from ..facts import HostFacts
+from ..facts import HostFacts, Unknown
 from ..facts.document import Ran
 from ..facts.gpu import PROPRIETARY
 from ..facts.modules import ModuleFacts, ModuleFile
@@ -16,6 +16,7 @@ from . import quote, reference
 from .cause import Cause
 
 P2P = "nvidia_p2p_"
+MODULES = "/lib/modules"
 #: How the kernel says that it took a module for untrusted; the lines do not name the module.
 REFUSED = r"[Ll]oading of .* is rejected|[Ll]oading of unsigned module|Lockdown: .*module|Key was rejected"
 FOREIGN = r"disagrees about version of symbol|no symbol version for|Unknown symbol"
@@ -92,6 +93,17 @@ def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     fix = "load it on the host, outside of the container, and ask there why it is not: gdsdeploy explain"
     evidence = ("/proc/modules: no {}".format(subject.module.name),)
     return Reason("not-on-container-host", what, fix, evidence, reference.INSTALL)
+
+
+def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
+    """The running kernel has no folder of modules at all, as in machines that boot a kernel from outside."""
+    release, names = facts.kernel.release, facts.document.names(MODULES)
+    if not isinstance(release, str) or isinstance(names, Unknown) or release in (names or ()):
+        return None
+    evidence = ("{}: {}".format(MODULES, ", ".join(names) if names else "there is no such folder"),)
+    what = "there are no module files for the running kernel {}".format(release)
+    fix = "install the packages of that kernel, or boot one whose modules are there; then provision the host again"
+    return Reason("not-installed", what, fix, evidence, reference.INSTALL)
 
 
 def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
@@ -247,6 +259,7 @@ def _file(subject: Subject) -> Optional[ModuleFile]:
 RULES: Tuple[Callable[[HostFacts, Subject], Optional[Reason]], ...] = (
     forbidden,
     in_container,
+    no_modules,
     no_file,
     other_kernel,
     proprietary,

@@ -184,6 +184,13 @@ FAULTS = {
     ),
     # --- why nvidia-fs is not loaded
     "not installed": Fault("nvidia-fs.not-installed", COMPAT, UNLOADED, "it is not installed", seen="modprobe"),
+    "no modules for this kernel": Fault(
+        "nvidia-fs.not-installed",
+        COMPAT,
+        both(UNLOADED, lambda document: document["listings"].__setitem__("/lib/modules", ["6.1.0-50-amd64"])),
+        f"there are no module files for the running kernel {RELEASE}",
+        seen="/lib/modules: 6.1.0-50-amd64",
+    ),
     "built for another kernel by DKMS": Fault(
         "nvidia-fs.not-built",
         COMPAT,

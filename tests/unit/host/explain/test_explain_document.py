@@ -52,7 +52,7 @@ def test_the_kinds_of_a_real_gpu_stand_beside_what_libcufile_says() -> None:
     assert {item.row for item in found.values()} == {"compat", "Unsupported"}
     assert {item.path.path for item in found.values()} == {"compat"}
     assert found["NVMe"].here is False
-    assert ids(found["NVMe"])[0] == "nvidia-fs.not-autoloaded"
+    assert ids(found["NVMe"])[0] == "nvidia-fs.not-installed"
     assert ids(found["Userspace RDMA"])[0] == "rdma.no-adapter"
 
 

@@ -67,7 +67,7 @@ def test_the_provisioned_host_lacks_the_hooks_alone() -> None:
 
 def test_a_real_machine_without_udev() -> None:
     found = taken(H100, "/")
-    later = ["ext4.not-ordered", "storage.no-nvme", "nvidia-fs.not-autoloaded"]
+    later = ["ext4.not-ordered", "storage.no-nvme", "nvidia-fs.not-installed"]
     assert (found.path, [cause.id for cause in found.causes]) == ("broken", ["udev.no-database", *later])
     document = copy.deepcopy(H100)
     file("/run/udev/data/b254:0", "E:ID_FS_USAGE=filesystem\n")(document)
@@ -75,6 +75,7 @@ def test_a_real_machine_without_udev() -> None:
     assert found.path == COMPAT
     assert [cause.id for cause in found.causes] == later
     assert "has no journal" in found.causes[0].what
+    assert found.causes[2].evidence == ("/lib/modules: there is no such folder",)
 
 
 def test_raid0_of_nvme_and_partitions_are_as_good_as_the_disk() -> None:
