@@ -103,19 +103,21 @@ class Document:
             node = member.value
         return member
 
-    def ignored(self) -> int | None:
-        """Offset of the first text after the end that is neither blank nor a comment."""
-        here = self.end
+    def next_token(self, offset: int) -> int:
+        """Where the first text from there on stands that is neither blank nor a comment; the end if there is none."""
+        here = offset
         while here < len(self.text):
             here = _BLANK.match(self.text, here).end()  # type: ignore[union-attr]  # it matches nothing, too
-            if here < len(self.text) and self.text[here] == "/":
-                after = _comment(self.text, here)
-                if after is None:
-                    return here
-                here = after
-            elif here < len(self.text):
-                return here
-        return None
+            after = _comment(self.text, here)
+            if after is None:
+                break
+            here = after
+        return here
+
+    def ignored(self) -> int | None:
+        """Offset of the first text after the end that is neither blank nor a comment."""
+        here = self.next_token(self.end)
+        return here if here < len(self.text) else None
 
 
 def read(data: bytes) -> Document:

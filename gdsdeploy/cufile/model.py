@@ -97,6 +97,7 @@ class Key(_Model):
     logged: str | None = None
     shown: str | None = None
     formerly: str | None = None
+    successor: str | None = None
     refused: str | None = None
     meaning: str
 

@@ -21,7 +21,7 @@ from gdsdeploy import console
 from gdsdeploy.cufile.model import release_of
 from gdsdeploy.cufile.verdict import Verdict, judge
 from tests.cufile.compare import Difference, differences, look
-from tests.cufile.documents import document
+from tests.cufile.documents import FIXED, document
 from tests.cufile.libraries import SOURCES, library
 
 
@@ -68,7 +68,7 @@ def disagreements(version: str, documents: Sequence[bytes]) -> tuple[list[Differ
 
 def generated(seed: int, version: str, count: int) -> list[bytes]:
     random_ = random.Random(f"{seed} {version}")
-    return [document(random_, release_of(version)) for _ in range(count)]
+    return [*FIXED, *(document(random_, release_of(version)) for _ in range(count))]
 
 
 def main(seed: int, count: int, versions: Sequence[str]) -> int:
@@ -77,7 +77,7 @@ def main(seed: int, count: int, versions: Sequence[str]) -> int:
         found, outcomes = disagreements(version, generated(seed, version, count))
         total += len(found)
         counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
-        console.data(f"{version}: {count} documents ({counts}), {len(found)} disagreements")
+        console.data(f"{version}: {outcomes.total()} documents ({counts}), {len(found)} disagreements")
         for difference in sorted(found, key=lambda one: len(one.document))[:20]:
             console.data(f"  {difference}")
     return total

@@ -33,6 +33,26 @@ PIECES = (
 _SMALL = {SLAB_SIZES: [[4], [4, 8], [16, 8, 4]], GPU_SIZES: [[4], [64, 128]]}
 
 
+#: Asked of every library besides the generated ones: the dialect's corners, and what ends the process.
+FIXED = tuple(
+    text if isinstance(text, bytes) else text.encode()
+    for text in (
+        "", "{}", "[]", "null", "3", '"x"', "[1]", "{}x", b"\xff{}", b"\xef\xbb\xbf{}", b'{"a":1}\xff', "{\0}",
+        '{"a":1,}', '{"":1,}', '{"a":[1,]}', '{"a":[/*c*/]}', '{"a"/*c*/:1}', '{"a":1 /*x*/ true "b":2}',
+        '{"a":1 "b":2}',
+        "//x\r{}", '{"a":1 /* un }', '{"a":"\\ud800"}', '{"a":"\\ud800\\u0041"}', '{"a":-}', '{"a":1e}', '{"a":007}',
+        '{"a":' + "[" * 999 + "]" * 999 + "}", '{"a":' + "[" * 1000 + "]" * 1000 + "}", "[" * 5000,
+        '{"properties":3}', '{"properties":[]}', '{"properties":null}', '{"fs":{"nfs":"x"}}',
+        '{"profile":{"cufile_stats":4294967296}}', '{"properties":{"rdma_topN_ranks":-2147483649}}',
+        '{"properties":{"posix_pool_slab_size_kb":[4]}}',
+        '{"properties":{"posix_pool_slab_size_kb":[4],"posix_pool_slab_count":[-1]}}',
+        '{"properties":{"per_buffer_cache_size_kb":0}}', '{"properties":{"max_direct_io_size_kb":512}}',
+        '{"properties":{"gpu_bounce_buffer_slab_config":3}}', '{"denylist":{"mounts":["/nonexistent","/tmp"]}}',
+        '{"properties":{"io_batchsize":300},"properties":{}}', '{"properties":{"io_batchsize":5,"io_batchsize":300}}',
+    )
+)  # fmt: skip
+
+
 class Raw(str):
     """A JSON text to be written as it is."""
 

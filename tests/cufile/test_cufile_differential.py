@@ -13,7 +13,7 @@ from tests.cufile.libraries import SOURCES, library
 SEED = 20261121
 #: For each library: enough for every key to be met, few enough for the suite.  Thousands each were asked while this was
 #: written: `python -m tests.cufile.differential SEED COUNT`.
-COUNT = 170
+COUNT = 150
 
 
 def test_every_judged_release_has_a_library() -> None:
@@ -28,7 +28,7 @@ def test_verdict_and_effective_values_are_the_librarys(version: str) -> None:
     # A generator that makes nothing but one kind of document would show nothing.
     assert outcomes["taken"] > COUNT / 4
     assert outcomes["refused"] > COUNT / 8
-    assert outcomes["aborts"] >= 1
+    assert outcomes["aborts"] >= 10
 
 
 @pytest.mark.parametrize("deviation", deviations(), ids=lambda deviation: deviation.id)

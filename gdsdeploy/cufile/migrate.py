@@ -1,0 +1,240 @@
+"""Move a cufile.json from one release of libcufile to another: what changes in its text, and what in its meaning.
+
+Pure.  The text is edited in place, so that comments and layout stay; what is not touched is byte for byte what it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gdsdeploy.cufile.check import Finding, check
+from gdsdeploy.cufile.document import Document, DocumentInvalid, Member, Node, read
+from gdsdeploy.cufile.model import Key, Release, keys, known_keys
+from gdsdeploy.cufile.verdict import BUFFER, LARGEST
+
+#: renamed, removed, added, limited: an edit of the text.  default: the file says nothing about the key, and what the
+#: library does without it is another thing now.
+Kind = Literal["renamed", "removed", "added", "limited", "default"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """``before`` and ``after`` are JSON, or empty; ``line`` is that of the original, 0 for what is not in it."""
+
+    kind: Kind
+    key: str
+    line: int
+    before: str
+    after: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line else ""
+        values = f" ({self.before or 'none'} → {self.after or 'none'})" if self.before != self.after else ""
+        return f"{place}{self.kind}: {self.key}{values}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Migration:
+    """``problems``: errors of the new text for the target, which were in the old one and are not ours to mend."""
+
+    text: str
+    changes: tuple[Change, ...]
+    problems: tuple[Finding, ...]
+
+
+#: (start, end, what stands there instead)
+_Edit = tuple[int, int, str]
+
+
+def migrate(data: bytes, source: Release, target: Release) -> Migration:
+    """The file for ``target``; raises DocumentInvalid when the text cannot be read at all."""
+    document = read(data)
+    if document.root.kind != "object":
+        raise DocumentInvalid("expected an object", document.place(document.root.start), aborts=True)
+    edits: list[_Edit] = []
+    changes: list[Change] = []
+    gone: list[tuple[Node, Member]] = []
+    for parent, member, name in _members(document.root, ""):
+        change, edit = _moved(document, member, name, source, target)
+        if change is None:
+            continue
+        changes.append(change)
+        if edit is None:
+            gone.append((parent, member))
+        else:
+            edits.append(edit)
+    for change, edit in _sizes(document, source):
+        changes.append(change)
+        edits.append(edit)
+    edits += _without(document, gone)
+    text = _edited(document.text, edits)
+    changes += _defaults(document, source, target)
+    return Migration(text, tuple(changes), _problems(text, target))
+
+
+def _problems(text: str, target: Release) -> tuple[Finding, ...]:
+    report = check(text.encode("utf-8", "surrogateescape"), target)
+    return tuple(finding for finding in report.findings if finding.severity == "error")
+
+
+def _members(node: Node, path: str) -> Iterator[tuple[Node, Member, str]]:
+    """(object, member, dotted name) of every known key, also of those given again further down."""
+    for member in node.members:
+        name = f"{path}{member.name}"
+        if name in known_keys():
+            yield node, member, name
+        elif member.value.kind == "object" and any(key.startswith(name + ".") for key in known_keys()):
+            yield from _members(member.value, name + ".")
+
+
+def _moved(
+    document: Document, member: Member, name: str, source: Release, target: Release
+) -> tuple[Change | None, _Edit | None]:
+    """What becomes of a key: (None, None) nothing; with a change and no edit it has to go."""
+    key = known_keys()[name]
+    line = document.place(member.start).line
+    value = document.text[member.value.start : member.value.end]
+    if not key.read_by(target):
+        other = _other_name(key, target)
+        if other is not None:
+            parent = name.rsplit(".", 1)[0]
+            exists = document.find(*other.split(".")) is not None
+            if other.rsplit(".", 1)[0] == parent and not exists:
+                quoted = json.dumps(other.rsplit(".", 1)[-1])
+                after = f"{quoted}: {value}"
+                change = Change("renamed", name, line, f'"{member.name}": {value}', after, f"it is {other} now")
+                return change, (member.start, member.start + len(json.dumps(member.name)), quoted)
+        when = f"reads it up to {key.until}" if key.until and target > source else f"reads it from {key.since} on"
+        return Change("removed", name, line, value, "", f"libcufile {when}, and {_text(target)} ignores it"), None
+    limited = _limited(key, member.value, source, target)
+    if limited is not None:
+        message = f"libcufile {_text(target)} takes no more than that"
+        change = Change("limited", name, line, value, str(limited), message)
+        return change, (member.value.start, member.value.end, str(limited))
+    return None, None
+
+
+def _other_name(key: Key, target: Release) -> str | None:
+    """The name of the same thing in the target."""
+    for other in known_keys().values():
+        if (other.key == key.successor or other.successor == key.key) and other.read_by(target):
+            return other.key
+    return None
+
+
+def _limited(key: Key, node: Node, source: Release, target: Release) -> int | None:
+    """The greatest value of the target, where the source took the given one and the target does not."""
+    most = key.limits_for(target).max
+    value = node.value
+    if node.kind != "int" or not isinstance(value, int) or most is None or value <= most or not key.read_by(source):
+        return None
+    before = key.limits_for(source).max
+    return most if before is None or value <= before else None
+
+
+def _sizes(document: Document, source: Release) -> Iterator[tuple[Change, _Edit]]:
+    """max_direct_io_size_kb and per_buffer_cache_size_kb: both are written, and the second is not greater."""
+    largest, buffer = (document.find(*name.split(".")) for name in (LARGEST, BUFFER))
+    why = "from 1.13 on libcufile refuses a buffer that is larger than a request"
+    if largest is not None and buffer is not None:
+        sizes = largest.value.value, buffer.value.value
+        if type(sizes[0]) is int and type(sizes[1]) is int and sizes[1] > sizes[0]:
+            change = Change("limited", BUFFER, document.place(buffer.start).line, str(sizes[1]), str(sizes[0]), why)
+            yield change, (buffer.value.start, buffer.value.end, str(sizes[0]))
+    elif largest is not None and type(largest.value.value) is int:
+        size = min(_default(BUFFER, source), int(largest.value.value))
+        yield _added(document, BUFFER, size, largest, why)
+    elif buffer is not None and type(buffer.value.value) is int:
+        size = max(_default(LARGEST, source), int(buffer.value.value))
+        yield _added(document, LARGEST, size, buffer, f"so that it stays what it was; {why}")
+
+
+def _default(name: str, release: Release) -> int:
+    return int(known_keys()[name].default_for(release))
+
+
+def _added(document: Document, name: str, value: int, beside: Member, why: str) -> tuple[Change, _Edit]:
+    """A key before another one, on a line of its own where that has one."""
+    line_start = document.text.rfind("\n", 0, beside.start) + 1
+    indent = document.text[line_start : beside.start]
+    gap = "\n" + indent if line_start and not indent.strip() else " "
+    text = f'"{name.rsplit(".", 1)[-1]}": {value},{gap}'
+    return Change("added", name, 0, "", str(value), why), (beside.start, beside.start, text)
+
+
+def _defaults(document: Document, source: Release, target: Release) -> Iterator[Change]:
+    """Keys that the file leaves to the library, which does another thing now."""
+    old, new = keys(source), keys(target)
+    for name in new:
+        given = document.find(*name.split("."))
+        if (given is not None and given.value.kind != "null") or name not in old:
+            continue
+        before, after = old[name].default_for(source), new[name].default_for(target)
+        if before is None or after is None or before == after or _sized(document, name):
+            continue
+        message = f"the default changed; write the key to keep {json.dumps(before)}"
+        yield Change("default", name, 0, json.dumps(before), json.dumps(after), message)
+
+
+def _sized(document: Document, name: str) -> bool:
+    """Whether the key is one of the two sizes and was added."""
+    pair = {LARGEST, BUFFER}
+    return name in pair and any(document.find(*other.split(".")) for other in pair - {name})
+
+
+def _without(document: Document, gone: list[tuple[Node, Member]]) -> Iterator[_Edit]:
+    """Edits that take members out, their commas and the lines that would be left empty."""
+    removed = {id(member) for _, member in gone}
+    last_kept: dict[int, Member] = {}
+    for parent, member in gone:
+        comma = _comma(document, member)
+        yield _widened(document.text, member.start, member.value.end if comma is None else comma + 1)
+        if comma is None:
+            kept = [other for other in parent.members if id(other) not in removed]
+            if kept:
+                last_kept[id(parent)] = kept[-1]
+    for member in last_kept.values():
+        comma = _comma(document, member)
+        if comma is not None:
+            yield comma, comma + 1, ""
+
+
+def _comma(document: Document, member: Member) -> int | None:
+    """Where the comma after a member stands."""
+    place = document.next_token(member.value.end)
+    return place if document.text[place : place + 1] == "," else None
+
+
+def _widened(text: str, start: int, end: int) -> _Edit:
+    """The whole lines, when nothing but what is taken out and a comment about it stands on them."""
+    line_start = text.rfind("\n", 0, start) + 1
+    line_end = text.find("\n", end)
+    rest = text[end : line_end if line_end >= 0 else len(text)].strip()
+    if line_end < 0 or text[line_start:start].strip() or (rest and not rest.startswith("//")):
+        return start, end, ""
+    return line_start, line_end + 1, ""
+
+
+def _edited(text: str, edits: list[_Edit]) -> str:
+    for start, end, instead in sorted(edits, reverse=True):
+        text = text[:start] + instead + text[end:]
+    return text
+
+
+def _text(release: Release) -> str:
+    return f"{release[0]}.{release[1]}"
+
+
+def as_json(file: str, source: Release, target: Release, migration: Migration) -> dict[str, Any]:
+    """The result for programs."""
+    return {
+        "file": file,
+        "from": _text(source),
+        "to": _text(target),
+        "changes": [vars(change) for change in migration.changes],
+        "text": migration.text,
+    }
