@@ -121,7 +121,10 @@ def _compat(report: Report) -> List[str]:
         return ["the configuration forces compat mode (properties.force_compat_mode)"]
     if report.sysmem:
         return ["CUDA or a GPU is not there: the library serves host memory only"]
-    if not any(gpu.gds for gpu in report.gpus):
+    if not report.nvidia_fs and not report.nvidia_fs_minimum:
+        # Up to 1.11, which print no header then, the GPU's row says the same of every model (seen with an H200).
+        found.append("nvidia-fs is not loaded, or not there in this container; no GPU is looked at without it")
+    elif not any(gpu.gds for gpu in report.gpus):
         why = "; ".join("GPU {}: {}".format(gpu.index, gpu.reason) for gpu in report.gpus if gpu.reason)
         found.append("no GPU supports GDS" + (": " + why if why else ""))
     if any(row.supported for row in report.storage.values()):
@@ -130,7 +133,8 @@ def _compat(report: Report) -> List[str]:
     if denied:
         found.append("the configuration denies {}".format(", ".join(denied)))
     if not report.nvidia_fs:
-        found.append("nvidia-fs is not loaded, or not there in this container")
+        if report.nvidia_fs_minimum:
+            found.append("nvidia-fs is not loaded, or not there in this container")
     elif len(denied) < len(report.storage):
         found.append("nvidia-fs {} is loaded, but no storage driver is registered with it".format(report.nvidia_fs))
     if config.get("properties.use_pci_p2pdma") == "true":

@@ -19,7 +19,7 @@ EVIDENCE = Path(__file__).parents[2] / "evidence"
 FILES = sorted(
     [
         *(EVIDENCE / "gdscheck").glob("*.txt"),
-        *(EVIDENCE / "gdscheck-live").glob("gdscheck-p.*"),
+        *EVIDENCE.glob("gdscheck-*/gdscheck-p.*"),
         *(EVIDENCE / "cufile").glob("*.txt"),
     ]
 )

@@ -20,7 +20,7 @@ GOLDEN = TESTS / "golden" / "gdscheck"
 WRITTEN = sorted(
     [*(TESTS / "evidence" / "gdscheck").glob("*.txt"), *(TESTS / "evidence" / "h200").glob("libcufile-*.log")]
 )
-LIVE = sorted((TESTS / "evidence" / "gdscheck-live").glob("gdscheck-p.*"))
+LIVE = sorted((TESTS / "evidence").glob("gdscheck-*/gdscheck-p.*"))
 
 
 def found(path: Path) -> dict[str, Any]:
@@ -98,6 +98,23 @@ def test_nothing_of_a_recording_is_lost_or_made_up(path: Path) -> None:
     status = re.search(r"^rc=(\d+)$", path.read_text(), re.MULTILINE)
     assert typed["exit_status"] == (int(status[1]) if status else None)
     assert typed["strays"] == []
+
+
+@pytest.mark.parametrize("path", [p for p in LIVE if p.name.endswith("h200.txt")], ids=name)
+def test_a_real_gpu_without_nvidia_fs_is_in_compat_mode(path: Path) -> None:
+    typed = found(path)
+    version = re.match(r"(\d+)\.(\d+)", name(path))
+    assert version is not None
+    assert (typed["verdict"], typed["exit_status"], typed["nvidia_fs_version"]) == ("compat", 0, None)
+    (gpu,) = typed["gpus"]
+    seen = (int(version[1]), int(version[2])) >= (1, 13)
+    assert (gpu["name"], gpu["supports_gds"], gpu["bar_mib"]) == ("NVIDIA H200", seen, 262144 if seen else None)
+    if ".forced." in path.name:
+        assert typed["reasons"] == ["the configuration forces compat mode (properties.force_compat_mode)"]
+    else:
+        assert typed["reasons"][0].startswith("nvidia-fs is not loaded, or not there in this container")
+        assert len(typed["reasons"]) == 1
+    assert {path for row in typed["storage"].values() for path in row["paths"]} == {"compat"}
 
 
 if __name__ == "__main__":
