@@ -103,10 +103,11 @@ class Primary:
 
     def providing(self, name: str) -> list[Candidate]:
         """The candidates that provide a capability or contain a file."""
-        found = list(self._at(self._provided.get(name.encode(), ())))
-        if name.startswith("/") and not found:
-            return list(self._containing(name))
-        return [c for c in found if any(offer.package == name for offer in c.provides)]
+        found = self._at(self._provided.get(name.encode(), ()))
+        there = [c for c in found if any(offer.package == name for offer in c.provides)]
+        if name.startswith("/") and not _in_primary(name):
+            there += self._containing(name)
+        return there
 
     def _containing(self, path: str) -> Iterator[Candidate]:
         text = self._filelists
@@ -132,6 +133,11 @@ class Primary:
                 self._parsed[start] = _candidate(root[0], self.where)
             if self._parsed[start].architecture in self.where.architectures:
                 yield self._parsed[start]
+
+
+def _in_primary(path: str) -> bool:
+    """Whether primary lists have files of this path: createrepo's rule, which dnf relies on too."""
+    return path.startswith("/etc/") or "bin/" in path or path == "/usr/lib/sendmail"
 
 
 def _decode(name: bytes) -> str:

@@ -251,9 +251,12 @@ def test_packages_of_other_architectures_are_not_offered(rhel: Rhel) -> None:
 
 
 def test_a_file_is_found_in_the_primary_list_or_else_in_the_file_lists(rhel: Rhel) -> None:
-    repository = Repository("baseos", f"{rhel.server.uri}/baseos", rhel.key.keyring, (rhel.key.fingerprint,), "/k")
+    both = [
+        Repository(name, f"{rhel.server.uri}/{name}", rhel.key.keyring, (rhel.key.fingerprint,), "/k")
+        for name in ("cuda", "baseos")
+    ]
     with Fetcher(apt={}, sleep=lambda seconds: None) as fetcher:
-        universe, _ = read(fetcher, [repository], "x86_64")
+        universe, _ = read(fetcher, both, "x86_64")
         assert [c.package for c in universe.answering(relation("/usr/bin/sh"))] == ["bash"]
         assert not any("filelists" in line for line in rhel.server.log)
         assert [c.package for c in universe.answering(relation("/usr/share/ocl-icd/registry"))] == ["ocl-icd"]
