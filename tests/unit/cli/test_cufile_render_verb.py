@@ -20,7 +20,8 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.inventory import inventory
 from gdsdeploy.load import load_fleet
-from gdsdeploy.planning import sources
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.planning import plan_fleet, sources
 from gdsdeploy.validate import validate
 
 H100 = Path(__file__).parents[2] / "evidence" / "hosts" / "h100-libcufile-1.15.1.json"
@@ -35,7 +36,7 @@ def fleet(sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def change(fleet: LoopbackFleet, **keys: Any) -> None:
     value = yaml.safe_load(fleet.path.read_text())
-    value["profiles"]["right"].update(keys)
+    value["profiles"]["right"] = {**value["profiles"]["right"], **keys}
     fleet.path.write_text(yaml.safe_dump(value))
 
 
@@ -116,6 +117,20 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
     refused = hosts.ask(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
+
+
+def test_a_plan_goes_on_without_the_host_whose_file_cannot_be_made(fleet: LoopbackFleet) -> None:
+    change(fleet, fit={"addresses": "all"})
+    value = yaml.safe_load(fleet.path.read_text())
+    value["hosts"]["gpu2"] = {"profile": "wrong"}
+    fleet.path.write_text(yaml.safe_dump(value))
+    intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
+    planned = plan_fleet(intent, lock, fleet.path, ["gpu1", "gpu2"])
+    refused = planned.hosts["gpu1"]
+    assert isinstance(refused, GdsError)
+    assert "RDMA" in refused.message
+    assert isinstance(planned.hosts["gpu2"], HostPlan)
+    assert planned.known == {}
 
 
 def test_validate_holds_the_file_against_what_the_host_is(
