@@ -86,7 +86,7 @@ def test_exactly_the_locked_files_and_what_they_need(
     stanza = next(block for block in listed.split("\n\n") if block.startswith("Package: nvidia-fs-dkms\n"))
     original = next(item for item in TRIXIE if item["Package"] == "nvidia-fs-dkms")
     assert f"Depends: {original['Depends']}\n" in stanza
-    assert "Filename: pool/debian/nvidia-fs-dkms_" in stanza
+    assert re.findall(r"^Filename: .*/", stanza, re.MULTILINE) == ["Filename: pool/debian/"]
     assert not (tmp_path / "mirror" / ".part").exists()
 
 

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from loopback_sshd import Sshd, free_port
 from gdsdeploy import converge, planning
 from gdsdeploy.cli import main
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.host.evidence import managed
 from gdsdeploy.host.evidence.managed import collect_survey
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.managed import Entry, managed_facts
@@ -209,3 +211,25 @@ def test_a_survey_of_this_machine(tmp_path: Path) -> None:
     assert running["needed"] is True
     assert facts.answer("dkms") == {"installed": []}
     assert facts.gaps == ()
+
+
+def test_dkms_has_installed_what_it_built_and_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "nvidia-fs" / "2.19.7" / "6.12" / "x86_64" / "module"
+    folder.mkdir(parents=True)
+    there: dict[str, list[str]] = {}
+    monkeypatch.setattr(managed, "DKMS", str(tmp_path))
+    monkeypatch.setattr(managed, "_kernel", lambda _: SimpleNamespace(by_name=there))
+    survey = Survey("6.12", [], {}, [], False, [], "", ["nvidia-fs/2.19.7"])
+
+    def installed() -> object:
+        answer = managed_facts(collect_survey(survey)).answer("dkms")
+        assert not isinstance(answer, Unknown)
+        return answer["installed"]
+
+    assert installed() == [], "nothing is built"
+    for name in ("nvidia-fs.ko.xz", "other.ko"):
+        (folder / name).touch()
+    there["nvidia_fs"] = ["updates/dkms/nvidia-fs.ko.xz"]
+    assert installed() == [], "one of two was taken away"
+    there["other"] = ["updates/dkms/other.ko"]
+    assert installed() == ["nvidia-fs/2.19.7"]
