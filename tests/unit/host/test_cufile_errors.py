@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsdeploy.host.cufile_errors import (
@@ -101,6 +101,7 @@ def test_an_unknown_code_names_the_nearest(word: str, nearest: str | None) -> No
     assert nearest is None or raised.value.nearest[0] == nearest
 
 
+@settings(deadline=None)
 @given(st.text() | st.from_regex(r"(cuda|errno|rdma|cufile)?[:=]?-?\d+", fullmatch=True))
 def test_whatever_is_asked_is_answered_or_refused(word: str) -> None:
     with suppress(UnknownCodeError):

@@ -58,7 +58,7 @@ def test_the_recordings_claim_something() -> None:
     assert sum(bool(found) for found in CLAIMS.values()) > 30
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(ANY, PLACE)
 def test_a_cut_recording_claims_nothing_new_and_before_its_end_nothing(path: Path, where: float) -> None:
     data = DATA[path]
@@ -74,14 +74,14 @@ def test_a_cut_recording_claims_nothing_new_and_before_its_end_nothing(path: Pat
         assert found["verdict"] not in (DIRECT, COMPAT) or b"block.nvmeof.use_pci_p2pdma : false\n" in cut
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(ANY, PLACE)
 def test_a_recording_without_its_beginning_claims_nothing_new(path: Path, where: float) -> None:
     data = DATA[path]
     assert claims(typed(data[at(where, data) :])) <= CLAIMS[path]
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(
     ANY, st.lists(st.tuples(PLACE, st.sampled_from("rid"), st.binary(min_size=1, max_size=3)), min_size=1, max_size=4)
 )
@@ -94,7 +94,7 @@ def test_changed_bytes_claim_nothing_new(path: Path, changes: list[tuple[float, 
     assert claims(typed(bytes(data))) <= CLAIMS[path]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(ANY, PLACE, PLACE)
 def test_a_hole_claims_nothing_new(path: Path, first: float, second: float) -> None:
     data = DATA[path]
@@ -162,7 +162,7 @@ def test_a_cut_run_before_a_whole_one_could_be_lines_of_one_among_the_others(pat
     assert (found["runs"], found["verdict"], claims(found)) == (1, UNKNOWN, set())
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(ANY, st.lists(st.tuples(st.sampled_from(["twice", "away", "swap"]), PLACE, PLACE), min_size=1, max_size=5))
 def test_lines_twice_away_or_elsewhere_claim_nothing_new(path: Path, changes: list[tuple[str, float, float]]) -> None:
     lines = DATA[path].split(b"\n")
@@ -185,7 +185,7 @@ def mixed(first: bytes, second: bytes, choose: random.Random) -> bytes:
     return b"\n".join(found)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(PRINTED), st.sampled_from(PRINTED), st.integers(0, 2**32))
 def test_two_runs_mixed_line_by_line_claim_nothing(first: Path, second: Path, seed: int) -> None:
     found = typed(mixed(DATA[first], DATA[second], random.Random(seed)))
@@ -195,7 +195,7 @@ def test_two_runs_mixed_line_by_line_claim_nothing(first: Path, second: Path, se
         assert found["verdict"] != DIRECT
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(LOGS), st.sampled_from(LOGS), st.integers(0, 2**32))
 def test_logs_of_two_processes_mixed_are_two_runs(first: Path, second: Path, seed: int) -> None:
     left, right = DATA[first], DATA[second].replace(b"[pid=", b"[pid=9")
@@ -204,7 +204,7 @@ def test_logs_of_two_processes_mixed_are_two_runs(first: Path, second: Path, see
     assert claims(found) <= CLAIMS[first] | CLAIMS[second]
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PRINTED), st.sampled_from(PRINTED))
 def test_runs_after_each_other_are_told_apart(first: Path, second: Path) -> None:
     found = typed(DATA[first] + DATA[second])
@@ -264,6 +264,7 @@ def test_colons_may_stand_close_or_far(path: Path) -> None:
         )
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=2000))
 def test_no_bytes_stop_the_reader(data: bytes) -> None:
     found = typed(data)

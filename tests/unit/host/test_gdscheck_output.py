@@ -148,14 +148,14 @@ def claims_nothing(found: Report) -> None:
     assert not any(row.supported for row in found.storage.values())
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(WHOLE), st.floats(0, 1))
 def test_a_cut_report_claims_no_direct_path(text: str, where: float) -> None:
     end = text.index(END) + len(END) - 1
     claims_nothing(parse(text[: int(where * end)], 0))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(WHOLE), st.sampled_from([recorded(path)[0] for path in FILES]), st.randoms(use_true_random=False)
 )
@@ -178,6 +178,7 @@ def test_no_row_takes_the_value_of_another_across_a_hole(text: str) -> None:
                     assert not row.supported or whole.storage[label].supported
 
 
+@settings(deadline=None)
 @given(st.text() | st.lists(st.sampled_from([line for text in WHOLE for line in text.splitlines()])).map("\n".join))
 def test_no_text_crashes_the_reader(text: str) -> None:
     parse(text)
