@@ -16,7 +16,7 @@ from gdsdeploy.platform import stack_platform_for
 
 HOSTS, BUILDERS = "hosts", "builders"
 #: Family of an operating system → the program that installs its packages.
-MANAGERS = {"debian": "apt", "ubuntu": "apt", "rhel": "dnf", "fedora": "dnf", "suse": "zypper"}
+MANAGERS = {"debian": "apt", "ubuntu": "apt", "rhel": "dnf"}
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,7 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
         ],
         "gds_repo_keys": keys(fleet, target, sources.fleet_dir),
         "gds_repo_pins": [{**_package(p), "sha256": p.sha256} for p in packages],
+        "gds_repo_modules": list(target.modules),
         "gds_repo_deny": [*platform.kept_out(), *bad_kernels(target)],
         "gds_kernel_release": target.kernel.release,
         "gds_kernel_packages": [_package(p) for p in kernel],

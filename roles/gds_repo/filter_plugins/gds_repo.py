@@ -21,9 +21,36 @@ def gds_repo_exclusive(lines: list[str], indices: list[dict[str, Any]]) -> list[
     return exclusive(lines, indices)
 
 
+def gds_repo_nevras(pins: list[dict[str, Any]]) -> list[str]:
+    """NAME-EPOCH:VERSION-RELEASE.* of every pin, as dnf takes it in its lists."""
+    return [
+        "{}-{}.*".format(pin["package"], pin["version"] if ":" in pin["version"] else f"0:{pin['version']}")
+        for pin in pins
+    ]
+
+
+def gds_repo_streams(lines: list[str]) -> list[str]:
+    """NAME:STREAM of every enabled module, from what grep showed of dnf's modules.d: FILE:stream=…, FILE:state=…."""
+    found: dict[str, dict[str, str]] = {}
+    for line in lines:
+        file, _, entry = line.partition(":")
+        key, _, value = entry.partition("=")
+        found.setdefault(file.rpartition("/")[2].removesuffix(".module"), {})[key] = value
+    return [
+        f"{name}:{item['stream']}"
+        for name, item in found.items()
+        if item.get("state") == "enabled" and "stream" in item
+    ]
+
+
 class FilterModule:
     """Registers the filters with Ansible."""
 
     def filters(self) -> dict[str, Any]:
         """Name → function."""
-        return {"gds_repo_lacking": gds_repo_lacking, "gds_repo_exclusive": gds_repo_exclusive}
+        return {
+            "gds_repo_lacking": gds_repo_lacking,
+            "gds_repo_exclusive": gds_repo_exclusive,
+            "gds_repo_nevras": gds_repo_nevras,
+            "gds_repo_streams": gds_repo_streams,
+        }

@@ -1,0 +1,124 @@
+"""The kernel guard under the real kernel-install, on a root that boots through Boot Loader Specification entries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from kmod_root import RELEASE, VERSION, Root
+
+from gdsdeploy import hostapp
+from gdsdeploy.host.expectation import Expectation
+from tests.pins.rendering import rendered
+
+NEWER = "6.12.117-1.el9.x86_64"
+TOKEN = "0123456789abcdef0123456789abcdef"
+WANTED = Expectation(
+    host="gpu1",
+    profile="gds",
+    os="rhel-9",
+    arch="x86_64",
+    kernel_release=RELEASE,
+    driver_version=VERSION,
+    driver_flavour="open",
+    driver_tree="/usr/src/nowhere",
+    mode="nvidia-fs",
+    rdma="none",
+    nvidia_fs_version="2.19.7",
+    libcufile_version="1.9.1",
+    cufile_path="/etc/cufile.json",
+    cufile_sha256="",
+)
+#: What RHEL's own plugin does with UPDATEDEFAULT=yes.
+GRUB_PLUGIN = """#!/bin/sh
+[ "$1" = add ] && grub-editenv /boot/grub2/grubenv set saved_entry={token}-"$2"
+exit 0
+"""
+#: Everything that is written lands in memory, above this machine's own folders, and is gone with the namespace.
+IN_PLACE = """
+set -eu
+mount -t tmpfs tmpfs /mnt
+for folder in etc usr; do
+    mkdir -p /mnt/$folder /mnt/$folder.work
+    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=/mnt/$folder,workdir=/mnt/$folder.work" /$folder
+done
+mount -t tmpfs tmpfs /boot
+cp -r "$1/." /
+shift
+"$@"
+echo "ended with $?"
+cat /boot/grub2/grubenv
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The files of a host: two kernels of which one is locked and good, and the guard."""
+    made = tmp_path / "root"
+    good = Root(tmp_path / "good")
+    good.nvidia()
+    good.nvidia_fs()
+    (made / "usr/lib/modules").mkdir(parents=True)
+    (tmp_path / "good/lib/modules" / RELEASE).rename(made / "usr/lib/modules" / RELEASE)
+    (tmp_path / "good/usr/src").rename(made / "usr/src")
+    (made / "usr/lib/modules" / NEWER).mkdir()
+    write(made / f"boot/vmlinuz-{NEWER}", "imitated\n")
+    write(made / f"boot/vmlinuz-{RELEASE}", "imitated\n")
+    write(
+        made / f"boot/loader/entries/{TOKEN}-{RELEASE}.conf", f"title x\nversion {RELEASE}\nlinux /vmlinuz-{RELEASE}\n"
+    )
+    write(made / "boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry={TOKEN}-{RELEASE}\n".ljust(1024, "#"))
+    write(made / "etc/kernel/install.conf", "layout=bls\n")
+    write(made / "etc/kernel/entry-token", TOKEN + "\n")
+    write(made / "etc/kernel/cmdline", "root=/dev/vda1\n")
+    (made / "boot" / TOKEN).mkdir()
+    write(made / "etc/kernel/install.d/20-grub.install", GRUB_PLUGIN.format(token=TOKEN), executable=True)
+    write(
+        made / "etc/kernel/install.d/99-gdsdeploy-guard.install",
+        rendered("kernel-hook.j2", {"gds_kernel_manager": "dnf"}),
+        executable=True,
+    )
+    write(made / "etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)))
+    (made / "usr/lib/gdsdeploy").mkdir()
+    hostapp.build(made / "usr/lib/gdsdeploy/gdsdeploy-host.pyz")
+    return made
+
+
+def write(path: Path, text: str, *, executable: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if executable:
+        path.chmod(0o755)
+
+
+def kernel_install(root: Path, *words: str) -> str:
+    """Run kernel-install there; what it said, and GRUB's environment afterwards."""
+    argv = ["unshare", "--map-root-user", "--mount", "sh", "-c", IN_PLACE, "sh", root, "kernel-install", *words]
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
+    said = done.stdout + done.stderr
+    assert "ended with 0" in said, said
+    return said
+
+
+def test_a_new_kernel_does_not_become_the_default(root: Path) -> None:
+    guard = root / "etc/kernel/install.d/99-gdsdeploy-guard.install"
+    said = kernel_install(root, "add", NEWER, f"/boot/vmlinuz-{NEWER}")
+    assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in said
+    assert f"{RELEASE} becomes the boot default again" in said
+    assert f"saved_entry={TOKEN}-{RELEASE}\n" in said
+    guard.unlink()
+    assert f"saved_entry={TOKEN}-{NEWER}\n" in kernel_install(root, "add", NEWER, f"/boot/vmlinuz-{NEWER}")
+
+
+def test_the_last_good_kernel_does_not_go_silently(root: Path) -> None:
+    entry = root / f"boot/loader/entries/{TOKEN}-{NEWER}.conf"
+    entry.write_text(f"title x\nversion {NEWER}\nlinux /vmlinuz-{NEWER}\n")
+    (root / f"boot/vmlinuz-{RELEASE}").unlink()
+    said = kernel_install(root, "remove", RELEASE)
+    assert f"the locked kernel {RELEASE} was removed" in said
+    assert "comes up without GPUDirect Storage" in said
