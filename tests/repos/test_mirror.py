@@ -22,7 +22,7 @@ from gdsdeploy.repo.order import DEB
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
 from gdsdeploy.repo.signature import verify
 from tests.repos.archive import Key
-from tests.repos.conftest import Debian
+from tests.repos.conftest import Debian, Ubuntu
 from tests.repos.stack import TRIXIE, package, suites, text, without
 
 Run = Callable[..., int]
@@ -264,3 +264,25 @@ def test_two_that_want_different_versions_both_get_theirs_and_circles_end() -> N
     found, lacking = closure(there.named("one"), there, DEB)
     assert names(found) == {"two 1", "lib 1", "lib 2"}
     assert lacking == ["lib 2 needs none (>= 3) | nothing"]
+
+
+def test_a_flat_repository_and_an_archive_become_one_suite(
+    ubuntu: Ubuntu, other_key: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GNUPGHOME", str(other_key.home))
+    lock, folder = lockfile.beside(ubuntu.fleet), tmp_path / "mirror"
+    for argv in (
+        ["lock", ubuntu.fleet],
+        ["mirror", lock, folder, "--keyring", ubuntu.key.keyring, "--key", other_key.fingerprint, "--json"],
+    ):
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in argv])
+        assert end.value.code == 0, capsys.readouterr().err
+    (target,) = lockfile.read(lock).targets.values()
+    listed = (folder / "dists" / "ubuntu-24.04" / "stack" / "binary-amd64" / "Packages").read_text()
+    names = re.findall(r"^Filename: (.*)$", listed, re.MULTILINE)
+    assert len(names) == len(target.packages)
+    assert {name.split("/")[1] for name in names} == {"cuda", "ubuntu", "ubuntu-security"} & {
+        package.repository for package in target.packages
+    }
+    assert all((folder / name).is_file() for name in names)
