@@ -121,12 +121,50 @@ def test_the_host_can_be_asked_without_a_controller(lab: Lab, provisioned: dict[
     assert json.loads(lab.host("gpu1").ssh(argv).stdout)["verdict"] == "pass"
 
 
-def test_nothing_else_can_move_the_driver(lab: Lab, provisioned: dict[str, Any]) -> None:
+def test_nothing_else_can_move_the_driver(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
     host = lab.host("gpu1")
     upgrade = host.ssh(["sudo", "apt-get", "--simulate", "dist-upgrade"]).stdout
     assert not [line for line in upgrade.splitlines() if line.startswith("Inst") and "nvidia" in line]
+    held = host.ssh(["apt-mark", "showhold"]).stdout.split()
+    assert {"libcuda1", "libcufile0", "nvidia-smi", f"linux-image-{locked.kernel.release}"} <= set(held)
     refused = host.ssh(["sudo", "apt-get", "--simulate", "install", "nvidia-driver"], ok=(100,))
     assert "no installation candidate" in refused.stdout + refused.stderr
+
+
+#: A package of a kernel that nothing was built for, with the maintainer scripts that Debian's kernels have.
+OTHER_KERNEL = r"""
+set -eu
+rm -rf /tmp/kernel; mkdir -p /tmp/kernel/DEBIAN /tmp/kernel/boot "/tmp/kernel/lib/modules/$1"; cd /tmp/kernel
+cp "/boot/vmlinuz-$(uname -r)" "boot/vmlinuz-$1"
+{
+    printf 'Package: linux-image-%s\nVersion: 1\nArchitecture: amd64\n' "$1"
+    printf 'Maintainer: nobody <nobody@archive.example>\nDescription: another kernel\n'
+} >DEBIAN/control
+for event in postinst postrm; do
+    {
+        echo '#!/bin/sh'
+        echo 'export DEB_MAINT_PARAMS="$*"'
+        echo "exec run-parts --report --exit-on-error --arg=$1 --arg=/boot/vmlinuz-$1 /etc/kernel/$event.d"
+    } >"DEBIAN/$event"
+    chmod 0755 "DEBIAN/$event"
+done
+dpkg-deb --build --root-owner-group . /tmp/kernel.deb >/dev/null
+dpkg --install /tmp/kernel.deb 2>&1
+"""
+
+
+def test_a_kernel_installed_by_hand_does_not_boot(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
+    host, newer = lab.host("gpu1"), "99.9.9-amd64"
+    program = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
+    said = host.ssh(["sudo", "sh", "-s", newer], input=OTHER_KERNEL, timeout=PATIENCE).stdout
+    assert f"gdsdeploy: kernel {newer} is not admitted (it has no module nvidia" in said
+    assert f"{locked.kernel.release} stays the boot default" in said
+    assert f"gnulinux-{newer}-advanced" in host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
+    shown = json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)
+    assert (shown["default"], shown["next"]) == (locked.kernel.release, locked.kernel.release)
+    assert newer in host.ssh(["sudo", "journalctl", "--identifier=gdsdeploy-guard", "--output=cat"]).stdout
+    host.ssh(["sudo", "dpkg", "--purge", f"linux-image-{newer}"], timeout=PATIENCE)
+    assert json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)["default"] == locked.kernel.release
 
 
 def test_one_look_at_each_host_tells_that_there_is_nothing_to_do(lab: Lab, provisioned: dict[str, Any]) -> None:
@@ -182,10 +220,11 @@ def test_remove_takes_back_what_provision_did(lab: Lab, locked: Target, provisio
     hosts = json.loads(gdsdeploy("remove", lab.fleet_path, "--limit", "gpu1", "--json").stdout)["hosts"]
     assert hosts["gpu1"]["changed"]
     traces = "ls -d /etc/gdsdeploy /usr/lib/gdsdeploy /var/lib/gdsdeploy /etc/cufile.json /etc/apt/*/*gdsdeploy*"
+    hooks = "/etc/kernel/*/*gdsdeploy*"
     modules = (
         f"/etc/mod*/gdsdeploy.conf /lib/modules/{locked.kernel.release}/updates/gdsdeploy /etc/depmod.d/gdsdeploy*"
     )
-    assert host.ssh(["sudo", "sh", "-c", f"{traces} {modules} 2>/dev/null"], ok=(2,)).stdout == ""
+    assert host.ssh(["sudo", "sh", "-c", f"{traces} {modules} {hooks} 2>/dev/null"], ok=(2,)).stdout == ""
     installed = host.ssh(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\n"]).stdout
     stayed = {line.split()[1] for line in installed.splitlines() if line.startswith("installed ")}
     # The running kernel's package has to stay until another one runs.
