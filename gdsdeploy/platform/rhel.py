@@ -21,7 +21,7 @@ from gdsdeploy.repo.packages import Universe
 #: NVIDIA gave the open modules' DKMS name ``nvidia-open`` up with this release.
 _ONE_DKMS_NAME: Final = "570.148.08"
 
-_KERNEL: Final = re.compile(r"kernel(?:-core|-modules(?:-core)?|-devel)?")
+_KERNEL: Final = re.compile(r"kernel(?:-core|-modules(?:-core)?|-devel(?:-matched)?)?")
 _DRIVER: Final = re.compile(
     r"kmod-nvidia-(?:open|latest)-dkms|nvidia-kmod-common|nvidia-driver(?:-(?!assistant).+)?|nvidia-open(?:-[0-9]+)?|"
     r"nvidia-(?:persistenced|modprobe|settings|xconfig)|nvidia-libXNVCtrl(?:-devel)?|libnvidia-(?!container).+|"
@@ -139,7 +139,7 @@ class Rhel(StackPlatform):
     def part(self, candidate: Candidate) -> Part:
         name = candidate.package
         if _KERNEL.fullmatch(name):
-            return "kernel-headers" if name.endswith("-devel") else "kernel-image"
+            return "kernel-headers" if "-devel" in name else "kernel-image"
         if _COMPANIONS.fullmatch(name):
             return "companion"
         if _DRIVER.fullmatch(name):

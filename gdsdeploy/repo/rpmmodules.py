@@ -73,9 +73,8 @@ class Modules:
             rpm = nevra(candidate)
             if rpm in seen:
                 return True
-            if rpm in hidden or candidate.package in names:
-                return False
-            return not any(offer.package in names for offer in candidate.provides)
+            # Every package provides its own name.
+            return rpm not in hidden and not any(offer.package in names for offer in candidate.provides)
 
         return visible
 

@@ -48,12 +48,16 @@ def kernel(version: str, *, headers: bool = True) -> list[Rpm]:
         Rpm("kernel-debug-core", version, vendor=vendor, provides=(f"kernel-core-uname-r = {uname}+debug",)),
     ]  # fmt: skip
     if headers:
-        made.append(
+        made += [
             Rpm(
                 "kernel-devel", version, vendor=vendor, provides=(f"kernel-devel-uname-r = {uname}",),
                 requires=("gcc", "make", "(elfutils-libelf-devel if kernel-core)"),
-            )
-        )  # fmt: skip
+            ),
+            Rpm(
+                "kernel-devel-matched", version, vendor=vendor,
+                requires=(f"kernel-devel = {version}", f"kernel-core = {version}"),
+            ),
+        ]  # fmt: skip
     return made
 
 

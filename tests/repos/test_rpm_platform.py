@@ -109,6 +109,7 @@ def test_source_trees_lie_where_the_packages_put_them() -> None:
         ("kernel", True, False),
         ("kernel-modules-core", True, False),
         ("kernel-devel", True, False),
+        ("kernel-devel-matched", True, False),
         ("kernel-headers", False, False),
         ("kernel-debug-core", False, False),
         ("kernel-rt", False, False),
