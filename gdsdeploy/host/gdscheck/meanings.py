@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Callable, List, Optional, Tuple
 
+from .. import cufile_errors
 from . import grammar
 from .report import COMPAT, DIRECT, REFUSED, UNKNOWN, Report
 
@@ -16,7 +18,7 @@ _ERRORS: Tuple[Tuple[str, Optional[int], str], ...] = (
         "nvidia-fs is not loaded, and the configuration disallows compat mode",
     ),
     (
-        r"nvidia-fs driver version mismatch",
+        r"(?:nvidia[-_]fs|cufile) driver version mismatch",
         5004,
         "the loaded nvidia-fs is of another major version than libcufile takes",
     ),
@@ -54,15 +56,20 @@ _ERRORS: Tuple[Tuple[str, Optional[int], str], ...] = (
         "the file's filesystem or device could not be found out",
     ),
     (r"cuFileHandleRegister error", 5027, "a file could not be registered; the reason stands before"),
-    (r"cuFileDriverOpen returned", None, "the library could not be opened; the reason stands before"),
     (r"Platform verification error", None, "gdscheck gives up; the reason follows"),
     (r"cuFile initialization failed", None, "the library gives up; the reason stands before"),
 )
+_RETURNED = re.compile(r"cuFileDriverOpen returned (-?\d{1,6})")
 _COMPILED = tuple((re.compile(words), code, means) for words, code, means in _ERRORS)
 
 
 def meaning(line: str) -> Tuple[Optional[int], str]:
     """(code, what it means) of a line in which the library says why it stopped; the meaning may be empty."""
+    returned = _RETURNED.match(line)
+    if returned:
+        with contextlib.suppress(cufile_errors.UnknownCodeError):
+            entry = cufile_errors.lookup(returned.group(1))[0]
+            return int(returned.group(1)), "{}: {}".format(entry.name, entry.meaning)
     for words, code, means in _COMPILED:
         found = words.search(line)
         if found:

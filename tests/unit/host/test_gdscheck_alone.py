@@ -11,6 +11,7 @@ import pytest
 
 from gdsdeploy import hostapp
 from gdsdeploy.host import __main__ as host
+from gdsdeploy.host import cufile_errors
 from gdsdeploy.host.gdscheck import document, runs
 from tests.cufile import gdschecks, libraries
 
@@ -113,3 +114,30 @@ def test_the_report_is_that_of_gdscheck(zipapp: Path, tmp_path: Path) -> None:
     assert alone["verdict"] == printed["verdict"] == "direct"
     for key in ("release", "nvidia_fs_version", "storage", "rdma", "config", "gpus", "platform"):
         assert alone[key] == printed[key]
+
+
+@pytest.mark.parametrize("version", libraries.RELEASES)
+def test_codes_that_releases_return_are_those_of_the_table(version: str) -> None:
+    """A refused configuration is -22 up to 1.18 and 5002 since; an unused code would be no entry."""
+    error = libraries.library(version).ask('{"properties": {').error
+    new = tuple(int(part) for part in version.split(".")[:2]) >= (1, 19)
+    assert error == (5002 if new else -22)
+    (entry,) = cufile_errors.lookup(str(error))
+    assert entry.name == ("CU_FILE_DRIVER_INVALID_PROPS" if new else "EINVAL")
+
+
+@pytest.mark.parametrize("version", ["1.4.0.31", "1.15.1.6", "1.20.0.107"])
+@pytest.mark.parametrize(
+    ("config", "proc", "name"),
+    [
+        (gdschecks.DIRECT_ONLY, gdschecks.NO_NVIDIA_FS, "CU_FILE_DRIVER_NOT_INITIALIZED"),
+        (gdschecks.SECTIONS, {"driver/nvidia-fs/version": "version: 3.1\n"}, "CU_FILE_DRIVER_VERSION_MISMATCH"),
+    ],
+    ids=["no-nvidia-fs", "version"],
+)
+def test_the_code_that_comes_back_has_its_name(
+    version: str, config: str, proc: dict[str, str | None], name: str, zipapp: Path
+) -> None:
+    found = report(zipapp, version, config=config, proc=proc)
+    assert (found["verdict"], found["opened"]["name"]) == ("refused", name)
+    assert name in [error["name"] for error in found["errors"]]
