@@ -1,0 +1,69 @@
+"""A fleet with a mirror: its one source and key in the originals' place, and nothing else changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from gdsdeploy import lockfile, planning
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.inventory import inventory
+from gdsdeploy.load import load_fleet
+from gdsdeploy.mirrored import HOST_KEYRING
+
+ROOT = Path(__file__).parents[2]
+LAB = ROOT / "tests" / "golden" / "lab"
+
+
+def rendered(fleet_file: Path) -> dict[str, dict[str, Any]]:
+    fleet, lock = load_fleet(fleet_file), lockfile.read(LAB / "gdsdeploy.lock")
+    groups = planning.variables(inventory(fleet, lock, planning.sources(fleet, lock, fleet_file.parent)))
+    return {name: values for name, (_, values) in groups.items()}
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "fleet.yml"
+    path.write_text((LAB / "fleet.yml").read_text())
+    return path
+
+
+def test_the_mirror_takes_the_place_of_every_index(fleet: Path) -> None:
+    before = rendered(fleet)
+    mirror = {"uri": "http://mirror.example/gds/", "keyring": "keys/mirror.gpg"}
+    fleet.write_text(yaml.safe_dump({**yaml.safe_load(fleet.read_text()), "mirror": mirror}))
+    after = rendered(fleet)
+    spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
+    for name, values in after.items():
+        (index,) = values["gds_repo_indices"]
+        assert (index["uri"], index["suite"]) == ("http://mirror.example/gds", "debian-13")
+        assert index["components"] == ["stack", "system"]
+        assert values["gds_repo_keys"] == [{"src": str(fleet.parent / "keys/mirror.gpg"), "dest": HOST_KEYRING}]
+        assert index["host_keyring"] == HOST_KEYRING
+        changed = {key for key in values if values[key] != before[name][key]}
+        assert changed == {"gds_repo_indices", "gds_repo_keys"}, "pins and checksums stay the lock's"
+        given = {key: value for key, value in values.items() if key.startswith("gds_repo_")}
+        assert not ArgumentSpecValidator(spec["options"]).validate(given).error_messages
+
+
+def test_the_lock_still_fits_the_fleet(fleet: Path) -> None:
+    """A mirror is no other choice of packages."""
+    mirror = {"uri": "file:///srv/gds", "keyring": "/srv/gds/gdsdeploy-mirror.gpg"}
+    fleet.write_text(yaml.safe_dump({**yaml.safe_load(fleet.read_text()), "mirror": mirror}))
+    lock = lockfile.read(LAB / "gdsdeploy.lock")
+    before = lockfile.status(load_fleet(LAB / "fleet.yml"), lock)
+    assert lockfile.status(load_fleet(fleet), lock) == before
+
+
+@pytest.mark.parametrize(
+    "mirror", [{"uri": "ftp://x", "keyring": "k"}, {"uri": "http://x"}, {"uri": "http://x", "keyring": ""}]
+)
+def test_half_a_mirror_is_refused_with_its_place(mirror: dict[str, str], fleet: Path) -> None:
+    fleet.write_text(yaml.safe_dump({**yaml.safe_load(fleet.read_text()), "mirror": mirror}))
+    with pytest.raises(FleetInvalid, match=r"fleet\.yml:\d+:\d+: mirror"):
+        load_fleet(fleet)
