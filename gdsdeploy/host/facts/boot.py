@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
+from ..grubmenu import entries, resolve
+from ..grubmenu import environment as variables_of
 from ..places import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .document import Document
 from .unknown import Maybe, Unknown
@@ -94,14 +96,6 @@ def _units(document: Document) -> Maybe[Mapping[str, Mapping[str, str]]]:
     return units
 
 
-@dataclass
-class _Entry:
-    title: str
-    ident: str
-    kernel: str = ""
-    children: List[_Entry] = field(default_factory=list)
-
-
 def _default_kernel(document: Document) -> Maybe[Optional[str]]:
     for path, environment in zip(GRUB_FILES, GRUB_ENVIRONMENTS):
         lines = document.lines(path)
@@ -118,7 +112,7 @@ def _default_kernel(document: Document) -> Maybe[Optional[str]]:
 
 def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[str]]:
     """Follow GRUB's own rules: ``next_entry`` once, else ``default``; a path of indices, ids or titles."""
-    variables = {key: value for key, _, value in (line.partition("=") for line in environment.splitlines())}
+    variables = variables_of(environment)
     defaults = [
         found.group(1) for found in (re.match(r'\s*set default="?([^"]*)"?\s*$', line) for line in lines) if found
     ]
@@ -130,40 +124,10 @@ def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[st
         chosen = variables.get("saved_entry") or "0"
     if "$" in chosen:
         return Unknown("grub.cfg has the default {!r}, which is decided while booting".format(chosen))
-    entries = _entries(lines)
-    if not entries:
+    found = entries("\n".join(lines))
+    if not found:
         return Unknown("grub.cfg has no menu entries of its own")
-    entry: Optional[_Entry] = None
-    for step in chosen.split(">"):
-        entry = _pick(entry.children if entry else entries, step)
-        if entry is None:
-            return Unknown("grub.cfg has no entry {!r}".format(chosen))
-    while entry is not None and entry.children:
-        entry = entry.children[0]
-    return entry.kernel if entry and entry.kernel else Unknown("the default entry of grub.cfg names no kernel")
-
-
-def _entries(lines: Tuple[str, ...]) -> List[_Entry]:
-    top: List[_Entry] = []
-    open_entries: List[_Entry] = []
-    for line in lines:
-        begins = re.match(r"\s*(?:menuentry|submenu)\s+(?:'([^']*)'|\"([^\"]*)\"|(\S+))(.*)\{\s*$", line)
-        linux = re.match(r"\s*linux(?:efi|16)?\s+(\S*)", line)
-        if begins:
-            ident = re.search(r"(?:--id|menuentry_id_option)\s+'?([^'\s{]+)'?", begins.group(4))
-            entry = _Entry(
-                next(item for item in begins.groups()[:3] if item is not None), ident.group(1) if ident else ""
-            )
-            (open_entries[-1].children if open_entries else top).append(entry)
-            open_entries.append(entry)
-        elif linux and open_entries:
-            open_entries[-1].kernel = linux.group(1).rpartition("/")[2].partition("-")[2]
-        elif line.strip() == "}" and open_entries:
-            open_entries.pop()
-    return top
-
-
-def _pick(entries: List[_Entry], step: str) -> Optional[_Entry]:
-    if re.match(r"\d{1,4}$", step):
-        return entries[int(step)] if int(step) < len(entries) else None
-    return next((entry for entry in entries if step in (entry.ident, entry.title)), None)
+    entry = resolve(found, chosen)
+    if entry is None:
+        return Unknown("grub.cfg has no entry {!r}".format(chosen))
+    return entry.release or Unknown("the default entry of grub.cfg names no kernel")
