@@ -63,11 +63,12 @@ def plan_fleet(
             found[name] = fit
             progress(fit, name, 0.0)
     known = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
-    rendered = variables(inventory(fleet, lock, sources(fleet, lock, fleet_dir, known)))
+    given = sources(fleet, lock, fleet_dir, known)
+    rendered = variables(inventory(fleet, lock, given))
     asked = {name: Machine(fleet, lock, name, *rendered[name]) for name in names if name not in found}
     for answer in transport.fan_out(
         transport.endpoints(fleet, fleet_dir, list(asked)),
-        hostapp.build(),
+        given.program.read_bytes(),
         SURVEY,
         stdin={name: machine.survey.to_json().encode() for name, machine in asked.items()},
         timeout=timeout,

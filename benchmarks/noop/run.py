@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -91,7 +92,8 @@ def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
     noop: list[float] = []
     roles: list[float] = []
     command("provision", fleet, *limit, "--force-roles")
-    inventory = folders.state() / "runs" / "inventory.yml"
+    # Another run on this machine would replace it.
+    inventory = Path(shutil.copy(folders.state() / "runs" / "inventory.yml", fleet.with_name("inventory.yml")))
     argv = converge.argv("provision", inventory, limit=names, extra=[])
     env = converge.environment(control_dir=folders.state() / "runs" / "cm")
     for _ in range(rounds):

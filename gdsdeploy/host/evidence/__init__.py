@@ -28,28 +28,12 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Tuple
 
-from . import boot, drift, environment, fit, gpu, kernel, modules, packages, pci, programs, storage
 from .recorder import VERSION, Recorder
 from .wanted import NOTHING, Wanted, wanted_by
 
-__all__ = ["COLLECTORS", "NOTHING", "VERSION", "Wanted", "collect", "wanted_by"]
-
-#: In this order; each takes the recorder and what is wanted.  Programs that can hang come last.
-COLLECTORS = (
-    kernel.collect,
-    gpu.collect,
-    boot.collect,
-    packages.collect,
-    drift.collect,
-    storage.collect,
-    environment.collect,
-    pci.collect,
-    fit.collect,
-    modules.collect,
-    programs.collect,
-)
+__all__ = ["NOTHING", "VERSION", "Wanted", "collect", "wanted_by"]
 
 #: Seconds that one collector may spend outside of programs, and that the whole pass may take.
 COLLECTOR_SECONDS = 60.0
@@ -60,7 +44,26 @@ def collect(wanted: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str,
     """Collect the evidence of this host; never raises for what a host lacks."""
     recorder = Recorder(total)
     recorder.document["host"]["uid"] = os.geteuid()
-    for collector in COLLECTORS:
+    for collector in _collectors():
         name = collector.__module__.rpartition(".")[2]
         recorder.attempt(name, functools.partial(collector, recorder, wanted), COLLECTOR_SECONDS)
     return recorder.finish()
+
+
+def _collectors() -> Tuple[Callable[[Recorder, Wanted], None], ...]:
+    """In this order; programs that can hang come last.  Imported here: a survey needs two of them only."""
+    from . import boot, drift, environment, fit, gpu, kernel, modules, packages, pci, programs, storage
+
+    return (
+        kernel.collect,
+        gpu.collect,
+        boot.collect,
+        packages.collect,
+        drift.collect,
+        storage.collect,
+        environment.collect,
+        pci.collect,
+        fit.collect,
+        modules.collect,
+        programs.collect,
+    )
