@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from typing import Annotated, Any, Literal, Self
 
@@ -65,9 +65,10 @@ class Rule(BaseModel):
             raise ValueError("a rule has exactly one of needs, refuses and warns")
         return self
 
-    def subjects(self) -> set[str]:
-        """Everything it looks at."""
-        return {*self.when, *self.needs, *self.refuses, *self.warns}
+    @cached_property
+    def looks_at(self) -> frozenset[str]:
+        """Every subject that it asks about."""
+        return frozenset((*self.when, *self.needs, *self.refuses, *self.warns))
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list
     """
     found: list[Verdict] = []
     for rule in shipped() if rules is None else rules:
-        if not rule.subjects() <= combination.keys() or not _all(rule.when, combination):
+        if not rule.looks_at <= combination.keys() or not _all(rule.when, combination):
             continue
         effect = rule.needs or rule.refuses or rule.warns
         if any(combination[subject] is None for subject in effect):

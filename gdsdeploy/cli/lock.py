@@ -17,6 +17,8 @@ from gdsdeploy.model.lock import Lock, Refused
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.resolve.explain import Explanation, known
 
+#: Newer ones that are named after the table; the lock and --explain have all of them.
+_SHOWN = 4
 _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 
 
@@ -153,6 +155,7 @@ def _words(found: Explanation, fleet: Path) -> list[str]:
         f"  needed by  {', '.join(found.needed_by) or 'the profile itself'}",
     ]
     lines += [f"  admitted   [{rule}] {says}" for rule, says in found.rules]
+    lines += [f"  warned     [{rule}] {says}" for rule, says in found.warned]
     if not found.newer:
         lines.append("  newer      none is on offer")
     for newer in found.newer:
@@ -168,7 +171,9 @@ def _passed_over(fleet: Path, lock: Lock) -> None:
     """What was not taken though it is newer, in one line a profile: nothing goes back in silence."""
     for name, target in lock.targets.items():
         if target.refused:
-            console.say(f"Passed over for profile {name}: {', '.join(map(_brief, target.refused))}")
+            more = len(target.refused) - _SHOWN
+            shown = ", ".join(map(_brief, target.refused[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
+            console.say(f"Passed over for profile {name}: {shown}")
     if any(target.refused for target in lock.targets.values()):
         console.say(f"Why: gdsdeploy lock --explain driver {fleet} (or kernel, nvidia-fs, libcufile, a package)")
 

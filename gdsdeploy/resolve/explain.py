@@ -53,8 +53,9 @@ class Explanation:
     subject: str
     #: locked packages that depend on it; empty: the profile asks for it
     needed_by: tuple[str, ...]
-    #: (id, what it says) of the rules that had a say
+    #: (id, what it says) of the rules that admitted it, and of those that warn of it
     rules: tuple[tuple[str, str], ...]
+    warned: tuple[tuple[str, str], ...]
     newer: tuple[Newer, ...]
 
 
@@ -82,7 +83,8 @@ def explain(
         index=index,
         subject=subject or "",
         needed_by=tuple(_dependents(universe, target, found)),
-        rules=tuple((r.id, r.says.strip()) for r in _rules(target, subject)),
+        rules=tuple((r.id, r.says.strip()) for r in _rules(target, subject) if not r.warns),
+        warned=tuple((r.id, r.says.strip()) for r in _rules(target, subject) if r.warns),
         newer=tuple(newer),
     )
 
@@ -99,7 +101,7 @@ def _package(target: Target, platform: StackPlatform, what: str) -> Package:
 
 def _rules(target: Target, subject: Subject | None) -> list[Rule]:
     asked = _RULED[subject] if subject else frozenset[str]()
-    return [rule for rule in shipped() if rule.id in target.rules and rule.subjects() & asked]
+    return [rule for rule in shipped() if rule.id in target.rules and rule.looks_at & asked]
 
 
 def _dependents(universe: Universe, target: Target, package: Package) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gdsdeploy.compat import Combination, Rule, Verdict, judge
@@ -30,26 +31,55 @@ class Search:
 
     def choices(self) -> Iterator[Choice]:
         """Every admitted combination, most preferred first."""
-        return self._descend((), dict(self.base), frozenset())
+        yield from self._descend((), dict(self.base), frozenset())
 
-    def _descend(self, chosen: Choice, facts: dict[str, str | None], known: frozenset[str]) -> Iterator[Choice]:
-        if len(chosen) == len(self.levels):
+    def _descend(
+        self, chosen: Choice, facts: dict[str, str | None], known: frozenset[str]
+    ) -> Generator[Choice, None, frozenset[int] | None]:
+        """Yields the admitted completions of ``chosen``; returns which levels are to blame if there are none.
+
+        A level that is not to blame need not be tried with its other options: NVIDIA's repository keeps every version
+        that there ever was, and the product of all of them would take hours (conflict-directed backjumping).
+        """
+        level, found, blamed = len(chosen), False, frozenset[int]()
+        if level == len(self.levels):
             yield chosen
-            return
-        for option in self.levels[len(chosen)]:
-            if self._is_dead((*chosen, option)):
+            return None
+        for option in self.levels[level]:
+            picked = (*chosen, option)
+            dead = self._dead(picked)
+            if dead is not None:
+                blamed |= dead - {level}
                 continue
             here = {**facts, **option.facts}
             # Rules that could be judged before this option was chosen have admitted the choice already.
-            new = [rule for rule in self.rules if rule.subjects() <= here.keys() and not rule.subjects() <= known]
-            against = [((*chosen, option), verdict) for verdict in judge(here, new) if not verdict.allowed]
-            self.against += against
-            if not against:
-                yield from self._descend((*chosen, option), here, frozenset(here))
+            new = [rule for rule in self.rules if rule.looks_at <= here.keys() and not rule.looks_at <= known]
+            against = [verdict for verdict in judge(here, new) if not verdict.allowed]
+            if against:
+                self.against += ((picked, verdict) for verdict in against)
+                blamed |= min((self._levels_of(verdict, new) for verdict in against), key=sorted) - {level}
+                continue
+            below = yield from self._descend(picked, here, frozenset(here))
+            if below is None:
+                found = True
+            elif level not in below:
+                return below
+            else:
+                blamed |= below - {level}
+        return None if found else blamed
 
-    def _is_dead(self, chosen: Choice) -> bool:
-        there = {id(option) for option in chosen}
-        return any(all(id(option) in there for option in options) for options in self.dead)
+    def _levels_of(self, verdict: Verdict, rules: Sequence[Rule]) -> frozenset[int]:
+        """The levels whose options a rule looked at."""
+        (subjects,) = (rule.looks_at for rule in rules if rule.id == verdict.rule)
+        return frozenset(i for i, options in enumerate(self.levels) if options and subjects & options[0].facts.keys())
+
+    def _dead(self, chosen: Choice) -> frozenset[int] | None:
+        """The levels of options that were found not to go together, if these are among ``chosen``."""
+        there = {id(option): level for level, option in enumerate(chosen)}
+        for options in self.dead:
+            if all(id(option) in there for option in options):
+                return frozenset(there[id(option)] for option in options)
+        return None
 
     def refused(self, final: Choice) -> list[Refused]:
         """What would have been preferred over ``final``, named by the first option in which it differs."""
@@ -72,7 +102,7 @@ class Search:
         A combination is nearer the fewer rules are against it; among equals the preferred one is.
         """
         judged = []
-        for number, choice in enumerate(itertools.islice(itertools.product(*self.levels), EXPLAINED)):
+        for number, choice in enumerate(itertools.product(*_at_most(self.levels, EXPLAINED))):
             against = [verdict for verdict in judge(self.facts(choice), self.rules) if not verdict.allowed]
             judged.append((len(against), number, choice, against))
         judged.sort(key=lambda item: item[:2])
@@ -85,3 +115,12 @@ class Search:
         nearest = ", ".join(option.label for option in judged[0][2]) if judged else ""
         more = {rule: f" ({n} of {len(judged)} combinations)" if len(judged) > 1 else "" for rule, n in times.items()}
         return nearest, [f"[{rule}] {text}{more[rule]}" for rule, text in words.items()]
+
+
+def _at_most(levels: Sequence[Sequence[Option]], number: int) -> list[list[Option]]:
+    """The most preferred options of each level, so that there are no more than ``number`` combinations."""
+    kept = [list(options) for options in levels]
+    while math.prod(map(len, kept)) > number:
+        longest = max(kept, key=len)
+        del longest[(len(longest) + 1) // 2 :]
+    return kept

@@ -216,6 +216,7 @@ def test_explain_a_kernel(moved: Debian, capsys: pytest.CaptureFixture[str]) -> 
     assert f"  signed by  {moved.key.fingerprint}, index of 20" in out
     assert "  needed by  linux-headers-6.12.94+deb13-amd64" in out
     assert "  admitted   [driver-550-pci-resize]" in out
+    assert "  warned     [nvidia-fs-vm-io]" in out
     newer = [each.splitlines() for each in out.split("  newer      ")[1:]]
     assert [each[0] for each in newer] == [
         "kernel 6.12.107+deb13-amd64", "kernel 6.12.100+deb13-amd64", "kernel 6.12.99+deb13-amd64"

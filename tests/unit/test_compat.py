@@ -243,7 +243,7 @@ def test_every_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
     assert re.fullmatch(r"[A-Za-z][^\n]*\.", rule.says)
     assert "\n" not in rule.source.strip()
     assert len(rule.source) > 15
-    assert rule.subjects() <= set(SUBJECTS)
+    assert rule.looks_at <= set(SUBJECTS)
 
 
 @pytest.mark.parametrize(

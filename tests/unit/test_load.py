@@ -101,3 +101,27 @@ def test_a_python_object_in_yaml_is_refused(tmp_path: Path) -> None:
 def test_aliases_cannot_hide_a_repeated_key(tmp_path: Path) -> None:
     text = SMALL + "x: &x {a: 1, a: 2}\ny: *x\n"
     assert any("the key 'a' is given twice" in line for line in problems(tmp_path, text))
+
+
+def test_what_a_profile_may_ask_for_beside_the_driver(tmp_path: Path) -> None:
+    keys = "companions: [imex, persistenced], cuda: [cuda-cudart-12-4], doca: [doca-ofed], gpu: grace-hopper"
+    profile = loaded(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}')).profiles["gds"]
+    assert (profile.companions, profile.cuda, profile.doca) == (
+        ("imex", "persistenced"), ("cuda-cudart-12-4",), ("doca-ofed",)
+    )  # fmt: skip
+    assert profile.gpu == "grace-hopper"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("companions: [nscq]", "profiles.gds.companions.0: input should be 'persistenced', 'fabricmanager' or 'imex'"),
+        ("companions: [imex, imex]", "profiles.gds.companions: imex is listed twice"),
+        ("cuda: ['cuda-toolkit-12-4 = 1']", "profiles.gds.cuda.0: string should match pattern"),
+        ("gpu: h100", "profiles.gds.gpu: input should be 'maxwell', "),
+    ],
+)
+def test_what_it_may_not_ask_for_is_named_by_place(tmp_path: Path, keys: str, words: str) -> None:
+    (problem,) = problems(tmp_path, SMALL.replace('"550"}', f'"550", {keys}}}'))
+    assert problem.startswith("fleet.yml:3:")
+    assert words in problem
