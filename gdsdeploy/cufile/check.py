@@ -119,10 +119,11 @@ def check(text: bytes, release: Release, machine: Machine | None = None) -> Repo
         message = f"expected an object (found {_words(document.root)})"
         found = [_finding("not-an-object", "", document.place(document.root.start), message)]
         return Report(release, verdict.accepted, tuple(found), verdict.aborts)
-    found = list(_findings(document, release, machine))
+    places = _Places(document)
+    found = list(_findings(document, places, release, machine))
     if not verdict.accepted and not any(finding.severity == "error" for finding in found):
         key = verdict.key or ""
-        found.append(_finding("refused", key, _place(document, key), f"libcufile refuses it: {verdict.reason}"))
+        found.append(_finding("refused", key, places.of(key), f"libcufile refuses it: {verdict.reason}"))
     found.sort(key=lambda one: (one.line, one.column))
     return Report(release, verdict.accepted, tuple(found), verdict.aborts)
 
@@ -132,26 +133,26 @@ def unreadable(release: Release, message: str) -> Report:
     return Report(release, None, (_finding("unreadable-file", "", Place(1, 1), message),))
 
 
-def _findings(document: Document, release: Release, machine: Machine | None) -> Iterator[Finding]:
+def _findings(document: Document, places: _Places, release: Release, machine: Machine | None) -> Iterator[Finding]:
     plain = _plain(document.root, 0)
     assert isinstance(plain, dict)
     known = model.keys(release)
     for problem in model.check(plain, release):
         if problem.id == "buffer-exceeds-request" and _trap(plain, release):
             continue
-        yield _problem(document, problem, release)
+        yield _problem(places, problem, release)
     yield from _ignored(document, document.root, "")
     if (offset := document.ignored()) is not None:
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
     given = {name: value for name in known if (value := model.get(plain, name)) is not None}
     for kind, key, message in _relations(given, release):
-        yield _finding(kind, key, _place(document, key), message)
+        yield _finding(kind, key, places.of(key), message)
     if machine is not None:
         for kind, key, message in _on(machine, given):
-            yield _finding(kind, key, _place(document, key), message)
+            yield _finding(kind, key, places.of(key), message)
 
 
-def _problem(document: Document, problem: Problem, release: Release) -> Finding:
+def _problem(places: _Places, problem: Problem, release: Release) -> Finding:
     key = known_keys().get(problem.key)
     kind, message = problem.id, problem.message
     if kind == "wrong-type" and any(name.startswith(problem.key + ".") for name in known_keys()):
@@ -162,7 +163,7 @@ def _problem(document: Document, problem: Problem, release: Release) -> Finding:
     if kind == "buffer-exceeds-request" and release < (1, 13):
         message += ", which libcufile enforces from 1.13 on"
     values = kind not in {"unknown-key", "newer-key", "dropped-key", "renamed-key", "not-written"}
-    return _finding(kind, problem.key, _place(document, problem.key, value=values), message, hint)
+    return _finding(kind, problem.key, places.of(problem.key, value=values), message, hint)
 
 
 def _relations(given: dict[str, Any], release: Release) -> Iterator[tuple[str, str, str]]:
@@ -248,17 +249,28 @@ def _plain(node: Node, depth: int) -> Any:
     return [_plain(item, depth + 1) for item in node.items] if node.kind == "array" else node.value
 
 
-def _place(document: Document, key: str, *, value: bool = False) -> Place:
-    """Where a dotted key stands, or its value; else where the nearest object around it begins."""
-    node, rest, offset = document.root, key, document.root.start
-    while rest:
-        member = next((m for m in reversed(node.members) if f"{rest}.".startswith(f"{m.name}.")), None)
-        if member is None:
-            break
-        rest = rest[len(member.name) + 1 :]
-        offset = member.value.start if value and not rest else member.start
-        node = member.value
-    return document.place(offset)
+class _Places:
+    """Where every dotted name of a document stands, and its value; of repeated names the last."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.offsets: dict[str, tuple[int, int]] = {}
+        self._add(document.root, "")
+
+    def _add(self, node: Node, path: str) -> None:
+        for member in node.members:
+            name = f"{path}{member.name}"
+            self.offsets[name] = member.start, member.value.start
+            if member.value.kind == "object" and name.count(".") < _DEEP:
+                self._add(member.value, name + ".")
+
+    def of(self, key: str, *, value: bool = False) -> Place:
+        """The place of a key, or of its value; of what the file does not have, the place of what is around it."""
+        here = key
+        while here and here not in self.offsets:
+            here = here.rpartition(".")[0]
+        name, content = self.offsets.get(here, (self.document.root.start,) * 2)
+        return self.document.place(content if value and here == key else name)
 
 
 def _finding(kind: str, key: str, place: Place, message: str, hint: str | None = None) -> Finding:

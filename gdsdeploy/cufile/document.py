@@ -5,7 +5,7 @@ through ``std::getline`` (the messages of the libraries name it).  It takes ``//
 of which the last counts, numbers such as ``007``, ``-`` and ``1.``, and any text after the closing brace; it refuses a
 trailing comma, and aborts the process over values that lie deeper than 1,000.
 
-Nothing here recurses, so that no document is too deep.
+Why it is our own: docs/adr/0008.  Nothing here recurses, so that no document is too deep.
 """
 
 from __future__ import annotations

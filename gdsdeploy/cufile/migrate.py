@@ -214,7 +214,8 @@ def _widened(text: str, start: int, end: int) -> _Edit:
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", end)
     rest = text[end : line_end if line_end >= 0 else len(text)].strip()
-    if line_end < 0 or text[line_start:start].strip() or (rest and not rest.startswith("//")):
+    comment = rest.startswith("//") or (rest.startswith("/*") and rest.find("*/") == len(rest) - 2)
+    if line_end < 0 or text[line_start:start].strip() or (rest and not comment):
         return start, end, ""
     return line_start, line_end + 1, ""
 

@@ -321,7 +321,8 @@ def _relations(document: Document, readable: Mapping[str, Key], release: Release
     ):
         values = effective(sizes_of), effective(counts_of)
         lengths = [len(value) if isinstance(value, (list, tuple)) else 0 for value in values]
-        if lengths[0] != lengths[1]:
+        lists = all(value is None or isinstance(value, (list, tuple)) for value in values)
+        if lists and lengths[0] != lengths[1]:
             message = f"has {lengths[0]} entries but {counts_of.rsplit('.', 1)[-1]} has {lengths[1]}"
             yield Problem(sizes_of, message, "list-lengths")
     force, allow = "properties.force_compat_mode", "properties.allow_compat_mode"

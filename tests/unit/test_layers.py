@@ -23,6 +23,10 @@ PURE = (
     "host/explain/",
     "report/",
     "cufile/render.py",
+    "cufile/document.py",
+    "cufile/verdict.py",
+    "cufile/check.py",
+    "cufile/migrate.py",
 )
 EFFECTS = {
     "gdsdeploy.run",
