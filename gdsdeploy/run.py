@@ -196,7 +196,9 @@ def dial(argv: Sequence[str], *, doing: str) -> Dialled:
     ours, theirs = socket.socketpair()
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
     try:
-        process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=stderr, start_new_session=True)
+        process = subprocess.Popen(
+            list(argv), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr, start_new_session=True
+        )
     except FileNotFoundError as error:
         ours.close()
         stderr.close()

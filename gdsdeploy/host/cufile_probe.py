@@ -6,7 +6,8 @@ have read one before it stopped, so only then does silence about the first mean 
 
 That needs neither a GPU nor libcuda: 1.4.0 to 1.20.0 read their configuration before they look for CUDA (seen with
 Debian's libcuda 550.163.01 and no device, and without libcuda; recorded in tests/evidence/cufile-open).  On such hosts
-1.4.0 to 1.15.1 then return an error, and 1.20.0 never returns: hence the time limit.
+1.4.0 to 1.15.1 then return an error, and 1.16 to 1.20 open for host memory only; where /proc/modules is missing, the
+newer ones never return: hence the time limit.
 
 The children record what happened under ``cufile-open`` and ``cufile-open-control``; ``facts/cufile.py`` judges it.
 """
