@@ -156,3 +156,14 @@ def test_every_release_of_ubuntu_reads_its_own_suites() -> None:
 def test_what_could_move_the_stack_is_kept_out(os: str, package: str, out: bool) -> None:
     globs = stack_platform_for(os).kept_out()
     assert any(fnmatch.fnmatchcase(package, glob) for glob in globs) is out
+
+
+def test_packages_that_hold_a_driver_on_ubuntu() -> None:
+    names = [
+        "nvidia-dkms-570", "nvidia-dkms-570-open", "nvidia-dkms-580-server", "nvidia-dkms-580-server-open",
+        "nvidia-dkms", "nvidia-dkms-open", "nvidia-driver-570-open", "nvidia-kernel-source-570-open",
+    ]  # fmt: skip
+    assert NOBLE.driver_packages("open", names) == [
+        "nvidia-dkms-570-open", "nvidia-dkms-580-server-open", "nvidia-dkms-open",
+    ]  # fmt: skip
+    assert NOBLE.driver_packages("proprietary", names) == ["nvidia-dkms", "nvidia-dkms-570", "nvidia-dkms-580-server"]
