@@ -167,7 +167,7 @@ def _read(package: Element, name: str, where: Origin) -> Candidate:
         architecture=package.findtext(f"{_C}arch", ""),
         source=source["name"] if source else name,
         source_version=source["version"] if source else version,
-        depends=_needs(form, name),
+        depends=_needs(form),
         pre_depends=(),
         provides=_provides(form),
         conflicts=tuple(_plain(form, "conflicts")),
@@ -215,7 +215,7 @@ def _entries(form: Element, section: str) -> Iterator[tuple[str, str, str]]:
         yield entry.get("name", ""), _SIGNS[flags] if flags else "", _evr(entry) if flags else ""
 
 
-def _needs(form: Element, name: str) -> tuple[Group, ...]:
+def _needs(form: Element) -> tuple[Group, ...]:
     """Requires, and boolean conflicts as what they require; what rpm itself can do is not asked for."""
     found: list[Group] = []
     for what, sign, version in _entries(form, "requires"):
@@ -226,8 +226,7 @@ def _needs(form: Element, name: str) -> tuple[Group, ...]:
     for what, _, _ in _entries(form, "conflicts"):
         if what.startswith("("):
             found += rpmrich.groups(what, negate=True)
-    # A package satisfies relations to itself; rpm writes some into every package with configuration files.
-    return tuple(dict.fromkeys(group for group in found if not group[0].package.startswith(f"config({name})")))
+    return tuple(dict.fromkeys(found))
 
 
 def _plain(form: Element, section: str) -> Iterator[Relation]:

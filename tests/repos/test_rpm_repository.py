@@ -236,6 +236,14 @@ def test_a_package_that_cannot_be_read_is_named(old: bytes, new: bytes, words: s
         fetch(rhel).named(KMOD)
 
 
+def test_what_rpm_itself_can_do_is_not_looked_for(rhel: Rhel) -> None:
+    """createrepo_c leaves such relations out, and not every other writer of metadata does."""
+    old, new = b'<rpm:entry name="dkms"/>', b'<rpm:entry name="rpmlib(PayloadIsZstd)" flags="LE" ver="5.4.18" rel="1"/>'
+    rhel.cuda.rewrite("primary", lambda text: text.replace(old, new), rhel.key)
+    needs = {relation.package for group in fetch(rhel).named(KMOD)[0].depends for relation in group}
+    assert needs == {"nvidia-kmod-common", "kernel-devel"}
+
+
 def test_a_list_with_fewer_packages_than_it_says_is_refused(rhel: Rhel) -> None:
     rhel.cuda.rewrite("primary", lambda text: re.sub(rb'packages="\d+"', b'packages="1000"', text), rhel.key)
     with pytest.raises(RepositoryUnusable, match="it says 1000 packages and has"):
