@@ -152,7 +152,7 @@ def test_bad_arguments_are_named(
 
 def test_there_is_nothing_to_upgrade_without_a_lock(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lock", "--upgrade", debian.fleet, "driver") == 2
-    assert "there is no lock at" in capsys.readouterr().err
+    assert "there is no usable lock at" in capsys.readouterr().err
 
 
 # ── replay, and files that are gone ──────────────────────────────────────────────────────────────────────────────
