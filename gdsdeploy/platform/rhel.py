@@ -34,6 +34,8 @@ _CUDA: Final = re.compile(r"cuda(?:-(?!drivers).+)?|lib(?:cu|np|nv).+-[0-9]+-[0-
 _COMPANIONS: Final = re.compile(r"nvidia-(?:kmod-common|persistenced|modprobe|fabric.*|imex.*)")
 
 _PIN: Final = re.compile(r"={0,2}\s*([0-9]{3,})(?:\..*)?")
+_LOWER: Final = re.compile(r">=?\s*([0-9]{3,})")
+_UPPER: Final = re.compile(r"(<=?)\s*([0-9]{3,})(\.[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,10 @@ class Rhel(StackPlatform):
         """NVIDIA's streams: ``580-open`` for a pin within one branch, ``open-dkms`` for any other; 10 has none."""
         if self.release == "10":
             return {}
-        match = _PIN.fullmatch(driver.strip())
-        if match is None:
+        branch = _branch(driver)
+        if branch is None:
             return {"nvidia-driver": "open-dkms" if flavour == "open" else "latest-dkms"}
-        return {"nvidia-driver": f"{match[1]}-{'open' if flavour == 'open' else 'dkms'}"}
+        return {"nvidia-driver": f"{branch}-{'open' if flavour == 'open' else 'dkms'}"}
 
     def part(self, candidate: Candidate) -> Part:
         name = candidate.package
@@ -154,6 +156,17 @@ class Rhel(StackPlatform):
 
     def follows_driver(self, candidate: Candidate) -> bool:
         return bool(_DRIVER.fullmatch(candidate.package))
+
+
+def _branch(pin: str) -> int | None:
+    """The branch that a pin of the driver stays within; None: it does not name one."""
+    match = _PIN.fullmatch(pin.strip())
+    if match is not None:
+        return int(match[1])
+    lower = [int(number) for number in _LOWER.findall(pin)]
+    # "<581" ends with branch 580, "<580.95" within it.
+    upper = [int(number) - (sign == "<" and not rest) for sign, number, rest in _UPPER.findall(pin)]
+    return max(lower) if lower and upper and max(lower) == min(upper) else None
 
 
 PLATFORMS: Final = tuple(

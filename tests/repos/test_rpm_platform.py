@@ -54,6 +54,11 @@ def test_every_release_is_of_one_family(os: str) -> None:
         ("newest", "open-dkms", "latest-dkms"),
         (">=580", "open-dkms", "latest-dkms"),
         (">=580, <590", "open-dkms", "latest-dkms"),
+        ("<580", "open-dkms", "latest-dkms"),
+        (">=580.65.06, <581", "580-open", "580-dkms"),
+        (">580.65.06, <=580.95.05", "580-open", "580-dkms"),
+        (">= 580, < 580.95", "580-open", "580-dkms"),
+        (">=570.1, <=580", "open-dkms", "latest-dkms"),
     ],
 )
 def test_a_pin_names_its_stream(pin: str, open_stream: str, proprietary_stream: str) -> None:
