@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gdsdeploy.host.facts import Unknown
+from gdsdeploy.host.facts.document import Ran
 from gdsdeploy.host.facts.managed import Entry, ManagedFacts
+from gdsdeploy.repo import dnfpins
 from gdsdeploy.repo.order import Order
 from gdsdeploy.roletasks import Managed
 
@@ -27,6 +29,10 @@ COVERED: Final = {
     ("gds_packages", "Say what would be installed"): "packages",
     ("gds_packages", "Write down what provision holds"): "holds",
     ("gds_packages", "Hold them"): "holds",
+    ("gds_repo", "Have the plugin that locks versions"): "locks",
+    ("gds_repo", "Forget which streams were enabled"): "locks",
+    ("gds_repo", "Enable the locked module streams"): "locks",
+    ("gds_repo", "Pin the stack"): "locks",
     ("gds_kernel", "Make it the kernel that boots"): "boot default",
     ("gds_modules", "Build with DKMS"): "build",
     ("gds_modules", "Audit the modules against this host's kernel and put them in place"): "modules in place",
@@ -101,6 +107,8 @@ def plan(host: str, wanted: Wanted, facts: ManagedFacts, order: Order) -> HostPl
     made = _Plan(wanted, facts, order)
     refusal = made.refusal()
     made.files()
+    if wanted.variables["gds_repo_manager"] == "dnf":
+        made.locks()
     made.packages()
     made.boot_default()
     if wanted.variables["gds_modules_from"] == "build":
@@ -161,6 +169,20 @@ class _Plan:
                 )
                 words = f"{verb} {item.path} ({item.step[:1].lower()}{item.step[1:]})"
                 self.actions.append(Action(item.role, words, differs, wanted or item.kind))
+
+    def locks(self) -> None:
+        """Dnf's list of locks and its module streams."""
+        listed, enabled = (self._facts.commands.get(name) for name in dnfpins.QUESTIONS)
+        # Neither command ends well where there is nothing to show, which says as much.
+        if not isinstance(listed, Ran) or not isinstance(enabled, Ran):
+            self.unknown.append("what dnf has locked was not looked at")
+            return
+        pins, wanted = self._variables["gds_repo_pins"], self._variables["gds_repo_modules"]
+        if dnfpins.ours(listed.stdout) != dnfpins.locks(pins, self._variables["gds_repo_deny"]):
+            words = f"lock the versions of {len(pins)} packages in {dnfpins.QUESTIONS['dnf-locks'][-1]}"
+            self.actions.append(Action("gds_repo", words, "other locks", "those of the lock"))
+        for item in dnfpins.missing(wanted, enabled.stdout.splitlines()):
+            self.actions.append(Action("gds_repo", f"enable the module stream {item}", "not enabled", item))
 
     def packages(self) -> None:
         """Packages that are not installed in the locked version."""

@@ -23,6 +23,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.plan import ARCHIVE, COVERED, HostPlan, Wanted, built_by_dkms, plan
 from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.repo import dnfpins
 from gdsdeploy.roletasks import Managed, NotTold, Task
 
 #: Seconds for one machine, from the connection to the end of its answer.
@@ -134,12 +135,13 @@ class Machine:
         paths = [path for task in self._files if (path := roletasks.path_of(task))]
         builds, receives = values["gds_modules_from"] == "build", self._archive is not None
         archive = ARCHIVE.format(release)
+        dnf = values["gds_repo_manager"] == "dnf"
         if values["gds_modules_archive"]:
             paths.append(archive)
         return Survey(
             kernel_release=release,
             paths=list(dict.fromkeys(paths)),
-            commands=roletasks.questions(self._files, every),
+            commands={**roletasks.questions(self._files, every), **(dnfpins.QUESTIONS if dnf else {})},
             packages=sorted(package["package"] for package in values["gds_repo_pins"]),
             boot=bool(values["gds_kernel_boot"]),
             modules=list(values["gds_reboot_modules"]) if values["gds_modules_load"] else [],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from gdsdeploy.repo import dnfpins
 from gdsdeploy.repo.lacking import exclusive, lacking, sources_from_grep
 
 
@@ -23,24 +24,12 @@ def gds_repo_exclusive(lines: list[str], indices: list[dict[str, Any]]) -> list[
 
 def gds_repo_nevras(pins: list[dict[str, Any]]) -> list[str]:
     """NAME-EPOCH:VERSION-RELEASE.* of every pin, as dnf takes it in its lists."""
-    return [
-        "{}-{}.*".format(pin["package"], pin["version"] if ":" in pin["version"] else f"0:{pin['version']}")
-        for pin in pins
-    ]
+    return dnfpins.nevras(pins)
 
 
 def gds_repo_streams(lines: list[str]) -> list[str]:
-    """NAME:STREAM of every enabled module, from what grep showed of dnf's modules.d: FILE:stream=…, FILE:state=…."""
-    found: dict[str, dict[str, str]] = {}
-    for line in lines:
-        file, _, entry = line.partition(":")
-        key, _, value = entry.partition("=")
-        found.setdefault(file.rpartition("/")[2].removesuffix(".module"), {})[key] = value
-    return [
-        f"{name}:{item['stream']}"
-        for name, item in found.items()
-        if item.get("state") == "enabled" and "stream" in item
-    ]
+    """NAME:STREAM of every enabled module, from what grep showed of dnf's modules.d."""
+    return dnfpins.streams(lines)
 
 
 class FilterModule:
