@@ -105,7 +105,9 @@ def _check_names(upgrade: Upgrade, old: Lock | None, path: Path) -> None:
     if not upgrade.what:
         return
     if old is None:
-        raise click.UsageError(f"there is no usable lock at {path} to move {', '.join(sorted(upgrade.what))} of; lock first")
+        raise click.UsageError(
+            f"there is no usable lock at {path} to move {', '.join(sorted(upgrade.what))} of; lock first"
+        )
     names = {name for target in old.targets.values() for name in known(target)}
     for name in sorted(upgrade.what - names):
         raise click.UsageError(f"{name} is neither driver, kernel, nvidia-fs, libcufile, doca nor a package of {path}")
