@@ -32,7 +32,7 @@ COVERED: Final = {
     ("gds_repo", "Have the plugin that locks versions"): "locks",
     ("gds_repo", "Forget which streams were enabled"): "locks",
     ("gds_repo", "Enable the locked module streams"): "locks",
-    ("gds_repo", "Pin the stack"): "locks",
+    ("gds_repo", "Lock the versions"): "locks",
     ("gds_kernel", "Make it the kernel that boots"): "boot default",
     ("gds_modules", "Build with DKMS"): "build",
     ("gds_modules", "Audit the modules against this host's kernel and put them in place"): "modules in place",
