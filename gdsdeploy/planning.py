@@ -27,7 +27,7 @@ from gdsdeploy.repo import dnfpins
 from gdsdeploy.roletasks import Managed, NotTold, Task
 
 #: Seconds for one machine, from the connection to the end of its answer.
-TIMEOUT = 120.0
+TIMEOUT = 180.0
 #: Reads its questions from standard input.
 SURVEY = ("survey", "--json")
 

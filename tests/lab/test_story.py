@@ -201,12 +201,12 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     assert "535" in findings["nvidia-fs.driver-tree"]["found"]
     assert findings["nvidia-fs.driver-tree"]["hint"]
 
-    host.ssh(["sudo", "rm", "/etc/modprobe.d/gdsdeploy.conf"])
+    host.ssh(["sudo", "rm", "/etc/tmpfiles.d/gdsdeploy.conf"])
     plan = json.loads(gdsdeploy("plan", lab.fleet_path, "--json", status=32).stdout)["hosts"]
     assert plan["build1"]["state"] == "nothing to do"
     actions = [(action["role"], action["disruption"]) for action in plan["gpu1"]["actions"]]
-    assert actions == [("gds_driver", "none"), ("gds_modules", "none"), ("gds_reboot", "reboot")]
-    assert "/etc/modprobe.d/gdsdeploy.conf" in plan["gpu1"]["actions"][0]["what"]
+    assert actions == [("gds_cufile", "none"), ("gds_modules", "none"), ("gds_reboot", "reboot")]
+    assert "/etc/tmpfiles.d/gdsdeploy.conf" in plan["gpu1"]["actions"][0]["what"]
     assert "nvidia-fs.ko" in plan["gpu1"]["actions"][1]["found"]
 
     run = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)
