@@ -21,7 +21,7 @@ from gdsdeploy import console
 from gdsdeploy.cufile.model import release_of
 from gdsdeploy.cufile.verdict import Verdict, judge
 from tests.cufile.compare import Difference, differences, look
-from tests.cufile.documents import FIXED, document
+from tests.cufile.documents import FIXED, document, edges
 from tests.cufile.libraries import SOURCES, library
 
 
@@ -68,7 +68,8 @@ def disagreements(version: str, documents: Sequence[bytes]) -> tuple[list[Differ
 
 def generated(seed: int, version: str, count: int) -> list[bytes]:
     random_ = random.Random(f"{seed} {version}")
-    return [*FIXED, *(document(random_, release_of(version)) for _ in range(count))]
+    release = release_of(version)
+    return [*FIXED, *edges(release), *(document(random_, release) for _ in range(count))]
 
 
 def main(seed: int, count: int, versions: Sequence[str]) -> int:

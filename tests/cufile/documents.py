@@ -48,6 +48,9 @@ FIXED = tuple(
         '{"properties":{"posix_pool_slab_size_kb":[4],"posix_pool_slab_count":[-1]}}',
         '{"properties":{"per_buffer_cache_size_kb":0}}', '{"properties":{"max_direct_io_size_kb":512}}',
         '{"properties":{"gpu_bounce_buffer_slab_config":3}}', '{"denylist":{"mounts":["/nonexistent","/tmp"]}}',
+        '{"properties":{"io_batchsize":2.9,"poll_mode_max_size_kb":8.9},"profile":{"cufile_stats":true}}',
+        '{"properties":{"io_batchsize":4294967295.5}}', '{"properties":{"rdma_service_level":256}}',
+        '{"properties":{"rdma_service_level":-1}}', '{"profile":{"cufile_stats":4294967295}}',
         '{"properties":{"io_batchsize":300},"properties":{}}', '{"properties":{"io_batchsize":5,"io_batchsize":300}}',
     )
 )  # fmt: skip
@@ -57,6 +60,32 @@ class Raw(str):
     """A JSON text to be written as it is."""
 
     __slots__ = ()
+
+
+def edges(release: Release) -> list[bytes]:
+    """Each key of the release with a wrong type, and each number just inside and outside of its limits."""
+    found: list[bytes] = []
+    for name, key in keys(release).items():
+        limits = key.enforced_for(release)
+        wrong = [Raw("[[]]")]
+        if key.type in {"uint", "int"}:
+            step = limits.multiple or 1
+            wrong += [limits.min - step] if limits.min else []
+            wrong += [limits.max + step] if limits.max is not None else []
+            wrong += [(limits.min or 0) + 1] if step > 1 else []
+            wrong += [2**key.bits] if key.bits == 32 else []
+        found += [_one(name, value) for value in wrong]
+        if key.type in {"uint", "int"} and name != "properties.max_device_cache_size_kb":
+            inside = {limits.min, limits.max, *limits.also, key.limits_for(release).max} - {None}
+            found += [_one(name, value) for value in inside]
+    return found
+
+
+def _one(name: str, value: Any) -> bytes:
+    values = {name: value}
+    if name == "properties.max_direct_io_size_kb" and isinstance(value, int):
+        values["properties.per_buffer_cache_size_kb"] = 64
+    return _written(random.Random(0), _nested(values)).encode()
 
 
 def document(random_: random.Random, release: Release) -> bytes:
@@ -114,7 +143,7 @@ def _value(random_: random.Random, key: Key, release: Release) -> Any:
     if key.type == "text":
         if key.key == "logging.dir":
             return "/tmp"
-        return random_.choice(words or ["x", "/etc/hosts", "0x1f"] if not limits.pattern else ["0x1F", "abcd"])
+        return random_.choice(words or ["x", "/nonexistent", "0x1f"] if not limits.pattern else ["0x1F", "abcd"])
     if key.key == "denylist.mounts":
         return random_.choice([[], ["/tmp"], ["/tmp", "/usr"]])
     if key.type == "texts" and key.key != "denylist.devices":

@@ -11,9 +11,9 @@ from tests.cufile.differential import Deviation, deviations, disagreements, gene
 from tests.cufile.libraries import SOURCES, library
 
 SEED = 20261121
-#: For each library: enough for every key to be met, few enough for the suite.  Thousands each were asked while this was
-#: written: `python -m tests.cufile.differential SEED COUNT`.
-COUNT = 150
+#: Generated ones for each library, besides the fixed ones and each key at its edges (130 to 230): few enough for the
+#: suite.  A thousand each were asked while this was written: `python -m tests.cufile.differential SEED COUNT`.
+COUNT = 120
 
 
 def test_every_judged_release_has_a_library() -> None:
@@ -27,7 +27,7 @@ def test_verdict_and_effective_values_are_the_librarys(version: str) -> None:
     assert not found, "\n".join(map(str, found))
     # A generator that makes nothing but one kind of document would show nothing.
     assert outcomes["taken"] > COUNT / 4
-    assert outcomes["refused"] > COUNT / 8
+    assert outcomes["refused"] > COUNT / 4
     assert outcomes["aborts"] >= 10
 
 
