@@ -21,6 +21,7 @@ import yaml
 from jinja2 import ChainableUndefined, Environment, StrictUndefined, TemplateError
 
 from gdsdeploy import resources
+from gdsdeploy.errors import GdsError
 
 #: Modules whose effect on a machine is one file or folder with a content, a mode and an owner.
 FILES = {"ansible.builtin.template", "ansible.builtin.copy", "ansible.builtin.file"}
@@ -176,7 +177,14 @@ def _role(name: str, variables: Mapping[str, Any], conditions: tuple[Any, ...]) 
 
 
 def _file(folder: Path, name: str, context: Mapping[str, Any], conditions: tuple[Any, ...]) -> Iterator[Task]:
-    for source in _yaml(folder / "tasks" / name) or []:
+    try:
+        listed = _yaml(folder / "tasks" / name) or []
+    except FileNotFoundError:
+        raise GdsError(
+            f"the role {folder.name} has no {name}: hosts of this family cannot be provisioned yet",
+            hint="Locking works for them; give --limit to leave their hosts out",
+        ) from None
+    for source in listed:
         yield from _task(folder, source, context, conditions)
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from gdsdeploy import lockfile, planning, roletasks
+from gdsdeploy.errors import GdsError
 from gdsdeploy.inventory import BUILDERS, HOSTS, inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import COVERED
@@ -123,3 +124,8 @@ def test_files_are_what_ansible_writes(variables: dict[str, tuple[str, dict[str,
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in expected} == expected
+
+
+def test_a_family_without_tasks_is_an_error_of_ours() -> None:
+    with pytest.raises(GdsError, match=r"gds_repo has no pacman\.yml: hosts of this family cannot be provisioned yet"):
+        roletasks.tasks("provision", HOSTS, {"gds_repo_manager": "pacman"})
