@@ -79,7 +79,7 @@ class CufileInvalid(GdsError):
 
 
 class LibraryUnusable(GdsError):
-    """A libcufile cannot be asked on this machine: there is none, it does not load, or it has no namespace to run in."""
+    """A libcufile cannot be asked here: there is none, it does not load, or it has no namespace to run in."""
 
     exit_code = 17
 
