@@ -12,7 +12,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from gdsdeploy import lockfile
 from gdsdeploy.inventory import Sources, inventory, modules_archive
 from gdsdeploy.load import load_fleet
-from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.fleet import Fleet, Repository
 from gdsdeploy.model.lock import Lock
 
 ROOT = Path(__file__).parents[2]
@@ -116,3 +116,23 @@ def test_p2pdma_loads_no_nvidia_fs(fleet: Fleet, lock: Lock) -> None:
     host = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
     assert host["gds_driver_modules"] == ["nvidia"]
     assert host["gds_modules_nvidia_fs_version"] == ""
+
+
+def test_kernels_that_a_rule_refused_are_kept_out(fleet: Fleet, lock: Lock) -> None:
+    denied = rendered(fleet, lock)["gpu1"]["gds_repo_deny"]
+    assert {"linux-image-6.12.107+deb13-amd64", "linux-headers-6.12.107+deb13-amd64"} <= set(denied)
+    # It merely lacks its headers: nobody can build for it, so nothing breaks.
+    assert "linux-image-6.12.105+deb13-amd64" not in denied
+    assert f"linux-image-{lock.targets['gds'].kernel.release}" not in denied
+
+
+def test_a_repository_of_the_fleets_own_brings_its_key_and_offers_nothing_else(fleet: Fleet, lock: Lock) -> None:
+    target = lock.targets["gds"]
+    place = "/etc/apt/keyrings/gdsdeploy-cuda.gpg"
+    index = target.indices[0].model_copy(update={"repository": "cuda", "host_keyring": place})
+    lock = lock.model_copy(update={"targets": {"gds": target.model_copy(update={"indices": (index, *target.indices)})}})
+    added = {"cuda": Repository(uri="https://mirror.example/cuda", keyring="/keys/cuda.gpg")}
+    fleet = fleet.model_copy(update={"repositories": {**fleet.repositories, **added}})
+    host = rendered(fleet, lock)["gpu1"]
+    assert host["gds_repo_keys"] == [{"src": "/keys/cuda.gpg", "dest": place}]
+    assert [item["exclusive"] for item in host["gds_repo_indices"]] == [True, *[False] * len(target.indices)]
