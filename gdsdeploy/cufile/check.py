@@ -136,15 +136,14 @@ def unreadable(release: Release, message: str) -> Report:
 def _findings(document: Document, places: _Places, release: Release, machine: Machine | None) -> Iterator[Finding]:
     plain = _plain(document.root, 0)
     assert isinstance(plain, dict)
-    known = model.keys(release)
+    given = {name: value for name in model.keys(release) if (value := model.get(plain, name)) is not None}
     for problem in model.check(plain, release):
-        if problem.id == "buffer-exceeds-request" and _trap(plain, release):
+        if problem.id == "buffer-exceeds-request" and _trap(given, release):
             continue
         yield _problem(places, problem, release)
     yield from _ignored(document, document.root, "")
     if (offset := document.ignored()) is not None:
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
-    given = {name: value for name in known if (value := model.get(plain, name)) is not None}
     for kind, key, message in _relations(given, release):
         yield _finding(kind, key, places.of(key), message)
     if machine is not None:
@@ -168,7 +167,7 @@ def _problem(places: _Places, problem: Problem, release: Release) -> Finding:
 
 def _relations(given: dict[str, Any], release: Release) -> Iterator[tuple[str, str, str]]:
     """(kind, key, message) of what two keys say together, beyond what is wrong for rendering too."""
-    if _trap(given_to_document(given), release):
+    if _trap(given, release):
         yield "upgrade-trap", LARGEST, "with per_buffer_cache_size_kb not given this is fatal from libcufile 1.13 on"
     if given.get(_FORCE) is True:
         for name in given:
@@ -185,22 +184,10 @@ def _relations(given: dict[str, Any], release: Release) -> Iterator[tuple[str, s
         yield "slab-order", _GPU_SIZES, f"must ascend (found {', '.join(map(str, sizes))})"
 
 
-def given_to_document(given: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names as nested objects."""
-    result: dict[str, Any] = {}
-    for name, value in given.items():
-        *path, last = name.split(".")
-        here = result
-        for part in path:
-            here = here.setdefault(part, {})
-        here[last] = value
-    return result
-
-
-def _trap(plain: dict[str, Any], release: Release) -> bool:
+def _trap(given: dict[str, Any], release: Release) -> bool:
     """A request size that newer releases refuse because their buffer is larger by default."""
-    largest, buffer = model.get(plain, LARGEST), model.get(plain, BUFFER)
-    return release < (1, 13) and buffer is None and type(largest) is int and largest < 1024
+    largest = given.get(LARGEST)
+    return release < (1, 13) and BUFFER not in given and type(largest) is int and largest < 1024
 
 
 def _on(machine: Machine, given: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -81,9 +81,12 @@ def _write(path: Path, migration: Migration) -> None:
     try:
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
         descriptor, unfinished = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(_bytes(migration))
-            os.fchmod(opened.fileno(), mode)
-        Path(unfinished).replace(path)
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(_bytes(migration))
+                os.fchmod(opened.fileno(), mode)
+            Path(unfinished).replace(path)
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
     except OSError as reason:
         raise CufileInvalid(f"{path}: cannot be written: {reason.strerror or reason}") from None
