@@ -21,7 +21,7 @@ VERBS = {
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
     "validate": "Prove on each host what its stack is and which path its storage takes",
     "remove": "Take back what provision changed on a host",
-    "cufile": "Check cufile.json against a release of libcufile, and move it to another",
+    "cufile": "Render, check and migrate cufile.json, and ask a real libcufile what it works with",
     "explain": "Say why a mount does not take the direct path, and what an error of cuFile means",
     "gdscheck": "Read what NVIDIA's gdscheck printed, of any release",
     "lab": "Disposable hosts to rehearse on",
