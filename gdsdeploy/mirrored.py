@@ -17,9 +17,10 @@ HOST_KEYRING = "/etc/apt/keyrings/gdsdeploy-mirror.gpg"
 def variables(mirror: Mirror | None, target: Target, fleet_dir: Path) -> dict[str, Any]:
     """What of gds_repo's variables a mirror replaces; nothing without one.
 
-    The files are the same, so versions, pins and checksums stay those of the lock.
+    The files are the same, so versions, pins and checksums stay those of the lock.  Mirrors are apt repositories:
+    hosts of rpm families go on with those of the lock.
     """
-    if mirror is None:
+    if mirror is None or any(index.kind == "rpm" for index in target.indices):
         return {}
     source = {
         "repository": "mirror",

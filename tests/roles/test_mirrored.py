@@ -9,11 +9,12 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from gdsdeploy import lockfile, planning
+from gdsdeploy import lockfile, mirrored, planning
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.inventory import inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.mirrored import HOST_KEYRING
+from gdsdeploy.model.fleet import Mirror
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
@@ -67,3 +68,11 @@ def test_half_a_mirror_is_refused_with_its_place(mirror: dict[str, str], fleet: 
     fleet.write_text(yaml.safe_dump({**yaml.safe_load(fleet.read_text()), "mirror": mirror}))
     with pytest.raises(FleetInvalid, match=r"fleet\.yml:\d+:\d+: mirror"):
         load_fleet(fleet)
+
+
+def test_hosts_of_rpm_families_go_on_with_the_locks_repositories() -> None:
+    target = lockfile.read(LAB / "gdsdeploy.lock").targets["gds"]
+    of_rpm = target.model_copy(update={"indices": tuple(i.model_copy(update={"kind": "rpm"}) for i in target.indices)})
+    mirror = Mirror(uri="http://mirror.example/gds", keyring="k")
+    assert mirrored.variables(mirror, target, Path("/fleet"))
+    assert mirrored.variables(mirror, of_rpm, Path("/fleet")) == {}
