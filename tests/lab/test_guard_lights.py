@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -123,6 +124,7 @@ def host() -> Iterator[Host]:
         probe = guest.data("guest/grub-probe").read_bytes()
         made.ssh(["sudo", "sh", "-c", GRUB], input=probe, timeout=300)
         put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
+        made.ssh(["sudo", "mkdir", "-p", "/var/lib/gdsdeploy"])
         put(made, "/etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)).encode())
         yield made
     finally:
@@ -227,7 +229,26 @@ def test_the_last_good_kernel_does_not_go_silently(host: Host, packages: None) -
     assert "provision this host before it reboots" in journal(host)
 
 
+def test_what_is_installed_is_held(host: Host, tmp_path: Path) -> None:
+    """Also what was there before, which stays when all is taken back."""
+    shown = host.ssh(["apt-cache", "policy", "libnuma1", "tzdata"]).stdout
+    wanted = [
+        {"package": name, "version": version}
+        for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", shown, re.MULTILINE)
+    ]
+    host.ssh(["sudo", "apt-get", "-q", "-y", "install", "tzdata"], timeout=120)
+    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=wanted)
+    assert host.ssh(["apt-mark", "showhold"]).stdout.split() == ["libnuma1", "tzdata"]
+    assert host.ssh(["cat", "/var/lib/gdsdeploy/held", "/var/lib/gdsdeploy/installed"]).stdout.split() == [
+        "libnuma1", "tzdata", "libnuma1",
+    ]  # fmt: skip
+    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=wanted) == []
+
+
 def test_remove_dismisses_the_guard(host: Host, packages: None, tmp_path: Path) -> None:
     assert play(host, tmp_path, "gds_remove", gds_remove_kernel_release=NEWER)
+    assert host.ssh(["apt-mark", "showhold"]).stdout == ""
+    assert host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Status}", "tzdata"]).stdout == "installed"
+    assert host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Status}", "libnuma1"], ok=(0, 1)).stdout != "installed"
     assert host.ssh(["ls", *HOOKS], ok=(2,)).stdout == ""
     assert "gdsdeploy" not in dpkg(host, "--purge", f"linux-image-{NEWER}")
