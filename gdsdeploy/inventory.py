@@ -174,7 +174,7 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
         "gds_reboot_ok": profile.reboot,
         "gds_remove_kernel_release": target.kernel.release,
     }
-    found |= mirrored.variables(fleet.mirror, target, sources.fleet_dir)
+    found |= mirrored.variables(fleet.mirror, target, sources.fleet_dir, found["gds_repo_keys"])
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
     found["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
     return found

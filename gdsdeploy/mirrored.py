@@ -1,7 +1,8 @@
-"""How hosts are told to use a mirror: the its one source and its key in the originals' place.  Pure."""
+"""How hosts are told to use a mirror: its one source and its key in the originals' place.  Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,50 @@ from gdsdeploy.model.lock import Target
 
 #: Components of a mirror: what the lock holds, and what that needs of the operating system.
 STACK, SYSTEM = "stack", "system"
-#: Where the mirror's key lies on a host.
+#: Where the mirror's key lies on a host: as apt reads it, and as rpm does.
 HOST_KEYRING = "/etc/apt/keyrings/gdsdeploy-mirror.gpg"
+HOST_KEY = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-mirror"
 
 
-def variables(mirror: Mirror | None, target: Target, fleet_dir: Path) -> dict[str, Any]:
+def rpm_folder(os: str, arch: str) -> str:
+    """Where the rpm repository for an operating system and an architecture (``uname -m``) lies below a mirror."""
+    return f"rpm/{os}/{arch}"
+
+
+def variables(
+    mirror: Mirror | None, target: Target, fleet_dir: Path, keys: Sequence[Mapping[str, str]] = ()
+) -> dict[str, Any]:
     """What of gds_repo's variables a mirror replaces; nothing without one.
 
-    The files are the same, so versions, pins and checksums stay those of the lock.  Mirrors are apt repositories:
-    hosts of rpm families go on with those of the lock.
+    keys: those that are brought to hosts without a mirror.  Rpm packages keep their makers' signatures, which dnf goes
+    on to check.  The files are the same, so versions, pins and checksums stay those of the lock.
     """
-    if mirror is None or any(index.kind == "rpm" for index in target.indices):
+    if mirror is None:
         return {}
-    source = {
+    keyring = fleet_dir / Path(mirror.keyring).expanduser()
+    if any(index.kind == "rpm" for index in target.indices):
+        makers = list(dict.fromkeys(index.host_keyring for index in target.indices))
+        uri = f"{mirror.uri.rstrip('/')}/{rpm_folder(target.os, target.arch)}"
+        source = {**_source(uri, "", [], HOST_KEY), "package_keys": makers}
+        own = {"src": _key(keyring, ".gpg", ".asc"), "dest": HOST_KEY}
+        return {"gds_repo_indices": [source], "gds_repo_keys": [own, *map(dict, keys)]}
+    source = _source(mirror.uri.rstrip("/"), target.os, [STACK, SYSTEM], HOST_KEYRING)
+    own = {"src": _key(keyring, ".asc", ".gpg"), "dest": HOST_KEYRING}
+    return {"gds_repo_indices": [source], "gds_repo_keys": [own]}
+
+
+def _key(keyring: Path, other: str, ending: str) -> str:
+    """The key in this host's form: the mirror has both beside each other, and a fleet names one."""
+    return str(keyring.with_suffix(ending) if keyring.suffix == other else keyring)
+
+
+def _source(uri: str, suite: str, components: list[str], host_keyring: str) -> dict[str, Any]:
+    return {
         "repository": "mirror",
-        "uri": mirror.uri.rstrip("/"),
-        "suite": target.os,
-        "components": [STACK, SYSTEM],
-        "host_keyring": HOST_KEYRING,
+        "uri": uri,
+        "suite": suite,
+        "components": components,
+        "host_keyring": host_keyring,
         # What the locked packages need of the system comes from here too.
         "exclusive": False,
     }
-    keyring = str(fleet_dir / Path(mirror.keyring).expanduser())
-    return {"gds_repo_indices": [source], "gds_repo_keys": [{"src": keyring, "dest": HOST_KEYRING}]}

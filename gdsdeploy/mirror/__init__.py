@@ -11,43 +11,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted, RepositoryUnusable
-from gdsdeploy.mirror import aptrepo, openpgp
+from gdsdeploy.errors import GdsError, LockStale, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.mirror import aptrepo, choice, openpgp, rpm
 from gdsdeploy.mirror.aptrepo import Entry
-from gdsdeploy.mirror.closure import closure, key
+from gdsdeploy.mirror.choice import File, Suite
 from gdsdeploy.mirrored import STACK, SYSTEM
-from gdsdeploy.model.lock import Index, Lock, Package, Target
-from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.model.lock import Index, Lock, Target
+from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher, NotThere, address
 from gdsdeploy.repo.packages import PackageList, Universe
 from gdsdeploy.repo.signature import verify
 
-#: The public key, for the fleet file's ``mirror.keyring``.
+#: The public key, beside it armoured as ``.asc``, for the fleet file's ``mirror.keyring``.
 KEYRING = "gdsdeploy-mirror.gpg"
 #: Unfinished downloads, on the file system of the mirror.
 _WORK = ".part"
-
-
-@dataclass(frozen=True)
-class File:
-    """A file to have: where it comes from, what it has to be, where it lies below the mirror."""
-
-    uri: str
-    sha256: str
-    size: int
-    place: str
-
-
-@dataclass(frozen=True)
-class Suite:
-    """What the mirror offers for one operating system."""
-
-    os: str
-    architecture: str
-    stack: int
-    system: int
 
 
 @dataclass(frozen=True)
@@ -72,6 +52,12 @@ class _Content:
     lists: dict[str, list[Entry]]
     files: list[File]
     date: datetime
+
+    def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
+        """Write and sign the suite, whose files are all there."""
+        lists = {component: aptrepo.packages(entries) for component, entries in self.lists.items()}
+        release = aptrepo.write_suite(directory, self.suite.os, self.suite.architecture, lists, self.date)
+        _sign(release, fingerprint, keyring)
 
 
 def mirror(
@@ -99,18 +85,19 @@ def mirror(
     groups: dict[tuple[str, str], list[Target]] = {}
     for target in lock.targets.values():
         groups.setdefault((target.os, target.arch), []).append(target)
-    contents = []
+    contents: list[_Content | rpm.Content] = []
     for (name, arch), targets in sorted(groups.items()):
         with step(f"Reading the repositories of {name} {arch}"):
-            contents.append(_content(name, arch, targets, indices, keyrings, dependencies=dependencies))
+            of_rpm = stack_platform_for(name).kind == "rpm"
+            read = rpm.content if of_rpm else _content
+            contents.append(read(name, arch, targets, indices, keyrings, dependencies=dependencies))
     wanted = {file.place: file for content in contents for file in content.files}
     downloaded, fetched = _download(list(wanted.values()), directory, files, jobs, progress)
     keyring = directory / KEYRING
     openpgp.export(fingerprint, keyring)
+    openpgp.export(fingerprint, keyring.with_suffix(".asc"), armour=True)
     for content in contents:
-        lists = {component: aptrepo.packages(entries) for component, entries in content.lists.items()}
-        release = aptrepo.write_suite(directory, content.suite.os, content.suite.architecture, lists, content.date)
-        _sign(release, fingerprint, keyring)
+        content.publish(directory, fingerprint, keyring)
     return Mirrored(
         directory,
         keyring,
@@ -137,19 +124,14 @@ def _content(
     name: str, arch: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
 ) -> _Content:
     platform = stack_platform_for(name)
-    if platform.kind != "apt":
-        raise NoSolution(
-            f"{name} cannot be mirrored yet: this release writes apt repositories only",
-            hint="Make a lock of the apt profiles alone, or mirror that repository with its vendor's tools",
-        )
     architecture = platform.architecture(arch)
     indices = {(index.uri, index.suite): index for target in targets for index in target.indices}
     lists, date = _read(indices.values(), architecture, fetcher, keyrings)
     locked = {(p.repository, p.file): p for target in targets for p in target.packages}
-    stack = _locked(locked.values(), lists)
+    stack = choice.locked(locked.values(), lists)
     found: list[Candidate] = []
     if dependencies:
-        found = _dependencies(stack, lists, platform, name)
+        found = choice.dependencies(stack, Universe(lists), platform, name)
     uris = {index.repository: index.uri for index in indices.values()}
     stanzas = {(c.repository, c.filename): text for each in lists for c, text in _stanzas(each, [*stack, *found])}
     written: dict[str, list[Entry]] = {STACK: [], SYSTEM: []}
@@ -174,7 +156,7 @@ def _read(
             uri=index.uri,
             suites=(index.suite,),
             components=index.components,
-            keyring=_keyring(index, keyrings),
+            keyring=choice.keyring(index, keyrings),
             fingerprints=(index.signed_by,),
             host_keyring=index.host_keyring,
         )
@@ -183,49 +165,6 @@ def _read(
         components = index.components or ("",)
         lists += [apt.package_list(fetcher, release, component, architecture) for component in components]
     return lists, max(dates)
-
-
-def _keyring(index: Index, keyrings: Sequence[Path]) -> Path:
-    for path in (Path(index.host_keyring), *keyrings):
-        if path.is_file():
-            return path
-    raise RepositoryUnusable(
-        f"{index.host_keyring}: this machine has no such keyring to check repository {index.repository} with",
-        hint=f"Give the file that has the key {index.signed_by}: --keyring FILE",
-    )
-
-
-def _locked(packages: Iterable[Package], lists: Sequence[PackageList]) -> list[Candidate]:
-    """The locked packages as the repositories list them now; raises LockStale naming each that is gone or replaced."""
-    universe = Universe(lists)
-    found: list[Candidate] = []
-    gone: list[str] = []
-    for package in packages:
-        there = [c for c in universe.named(package.package) if c.sha256 == package.sha256]
-        # One version may be listed by two suites, and Universe has it once.
-        same = [c for each in lists for c in each.named(package.package) if c.sha256 == package.sha256]
-        if not there and not same:
-            gone.append(f"  - {package.package} {package.version} ({package.repository}, {package.suite})")
-        else:
-            found.append((there or same)[0])
-    if gone:
-        raise LockStale(
-            "\n".join(["the repositories no longer list these locked files:", *sorted(gone)]),
-            hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
-        )
-    return sorted({key(c): c for c in found}.values(), key=key)
-
-
-def _dependencies(
-    stack: Sequence[Candidate], lists: Sequence[PackageList], platform: StackPlatform, name: str
-) -> list[Candidate]:
-    found, lacking = closure(stack, Universe(lists), platform.order)
-    if lacking:
-        raise NoSolution(
-            "\n".join([f"{name}: the repositories lack what locked packages need:", *(f"  - {w}" for w in lacking)]),
-            hint="Add the operating system's own repositories to the profile, or mirror with --no-dependencies",
-        )
-    return found
 
 
 def _stanzas(each: PackageList, wanted: Sequence[Candidate]) -> Iterable[tuple[Candidate, str]]:

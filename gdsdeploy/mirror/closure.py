@@ -19,7 +19,8 @@ Key = tuple[str, str, str]
 def closure(roots: Iterable[Candidate], universe: Universe, order: Order) -> tuple[list[Candidate], list[str]]:
     """What ``roots`` depend on, themselves not included, and each dependency that nothing on offer satisfies, in words.
 
-    Depends and Pre-Depends are followed, as the roles install without Recommends.
+    Depends and Pre-Depends are followed, as the roles install without Recommends.  What is needed only beside another
+    package, rpm's ``(a if b)``, is carried where it is on offer, and lacking only if that one is locked.
     """
     locked = {key(candidate): candidate for candidate in roots}
     chosen: dict[Key, Candidate] = {}
@@ -34,7 +35,8 @@ def closure(roots: Iterable[Candidate], universe: Universe, order: Order) -> tup
             seen.add(group)
             answer = _answer(group, locked, chosen, universe, order)
             if answer is None:
-                lacking.append(f"{owner} needs {' | '.join(map(str, group))}")
+                if not _absent(group, locked, universe):
+                    lacking.append(f"{owner} needs {' | '.join(map(str, group))}")
             elif key(answer) not in locked and key(answer) not in chosen:
                 chosen[key(answer)] = answer
                 waiting.append(answer)
@@ -50,6 +52,7 @@ def _answer(
     group: Group, locked: dict[Key, Candidate], chosen: dict[Key, Candidate], universe: Universe, order: Order
 ) -> Candidate | None:
     """What satisfies a group: a locked package, else one that is carried already, else the newest of the first name."""
+    group = tuple(relation for relation in group if not relation.negated)
     fitting = [universe.answering(relation) for relation in group]
     for there in (locked, chosen):
         for candidates in fitting:
@@ -61,3 +64,9 @@ def _answer(
         if own or candidates:
             return max(own or candidates, key=lambda candidate: order.key(candidate.version))
     return None
+
+
+def _absent(group: Group, locked: dict[Key, Candidate], universe: Universe) -> bool:
+    """Whether nothing is locked that answers one of the relations that want something to be absent."""
+    unwanted = (universe.answering(relation) for relation in group if relation.negated)
+    return any(not any(key(candidate) in locked for candidate in candidates) for candidates in unwanted)

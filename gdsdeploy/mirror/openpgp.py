@@ -47,11 +47,20 @@ def secret_keys() -> dict[str, str]:
     return found
 
 
-def export(fingerprint: str, path: Path) -> None:
-    """Write the public key to ``path``, as gpgv and apt read it."""
+def holds(path: Path, fingerprint: str) -> bool:
+    """Whether a file of public keys, armoured or not, has the key ``fingerprint``."""
+    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--batch", "--with-colons", "--show-keys", path]
+    # 2: not a file of keys.
+    shown = run(argv, doing=f"list the keys of {path}", ok=(0, 2), timeout=60).stdout
+    return fingerprint in {line.split(":")[9] for line in shown.splitlines() if line.startswith("fpr:")}
+
+
+def export(fingerprint: str, path: Path, *, armour: bool = False) -> None:
+    """Write the public key to ``path``, as gpgv and apt read it, or armoured, as rpm does."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
-    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--batch", "--output", part, "--export", fingerprint]
+    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--batch", *(["--armor"] if armour else [])]
+    argv += ["--output", part, "--export", fingerprint]
     run(argv, doing=f"export the public key {fingerprint}", timeout=60)
     part.chmod(0o644)
     part.replace(path)

@@ -92,6 +92,16 @@ class Repomd:
         )
 
 
+@dataclass(frozen=True)
+class Content:
+    """What one repository has."""
+
+    repomd: Repomd
+    primary: Primary
+    #: text of modules.yaml, if it has one
+    modules: bytes | None
+
+
 def read(
     fetcher: Fetcher, repositories: Sequence[Repository], architecture: str, *, now: datetime | None = None
 ) -> tuple[Universe, tuple[Index, ...]]:
@@ -101,16 +111,24 @@ def read(
     that no primary list has, so that ``fetcher`` has to stay open for as long as the universe is asked.
     Raises RepositoryUnusable naming the address, RepositoryUntrusted naming the file.
     """
+    found = contents(fetcher, repositories, architecture, now=now)
+    modules = Modules()
+    for each in found:
+        if each.modules is not None:
+            modules.add(each.modules, each.repomd.files["modules"].uri)
+    return ModularUniverse([each.primary for each in found], modules), tuple(each.repomd.index() for each in found)
+
+
+def contents(
+    fetcher: Fetcher, repositories: Sequence[Repository], architecture: str, *, now: datetime | None = None
+) -> list[Content]:
+    """What each of ``repositories`` has, verified, in their order; as for ``read``."""
     moment = now or datetime.now(UTC)
     with ThreadPoolExecutor(_FETCHES_AT_ONCE) as pool:
         found = list(pool.map(lambda each: repomd(fetcher, each, now=moment), repositories))
         lists = list(pool.map(lambda each: _primary(fetcher, each, architecture), found))
         texts = list(pool.map(lambda each: _modules(fetcher, each), found))
-    modules = Modules()
-    for each, text in zip(found, texts, strict=True):
-        if text is not None:
-            modules.add(text, each.files["modules"].uri)
-    return ModularUniverse(lists, modules), tuple(each.index() for each in found)
+    return [Content(*each) for each in zip(found, lists, texts, strict=True)]
 
 
 def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd:

@@ -13,8 +13,9 @@ from gdsdeploy import lockfile, mirrored, planning
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.inventory import inventory
 from gdsdeploy.load import load_fleet
-from gdsdeploy.mirrored import HOST_KEYRING
+from gdsdeploy.mirrored import HOST_KEY, HOST_KEYRING
 from gdsdeploy.model.fleet import Mirror
+from tests.pins import rendering
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
@@ -70,9 +71,23 @@ def test_half_a_mirror_is_refused_with_its_place(mirror: dict[str, str], fleet: 
         load_fleet(fleet)
 
 
-def test_hosts_of_rpm_families_go_on_with_the_locks_repositories() -> None:
+@pytest.mark.parametrize("named", ["gdsdeploy-mirror.gpg", "gdsdeploy-mirror.asc"])
+def test_rpm_hosts_get_their_own_repository_and_the_makers_keys(named: str) -> None:
+    """Packages keep their makers' signatures, and rpm reads armoured keys alone."""
     target = lockfile.read(LAB / "gdsdeploy.lock").targets["gds"]
-    of_rpm = target.model_copy(update={"indices": tuple(i.model_copy(update={"kind": "rpm"}) for i in target.indices)})
-    mirror = Mirror(uri="http://mirror.example/gds", keyring="k")
-    assert mirrored.variables(mirror, target, Path("/fleet"))
-    assert mirrored.variables(mirror, of_rpm, Path("/fleet")) == {}
+    keys = ("/etc/pki/rpm-gpg/a", "/usr/share/b", "/etc/pki/rpm-gpg/a")
+    indices = tuple(target.indices[0].model_copy(update={"kind": "rpm", "host_keyring": key}) for key in keys)
+    of_rpm = target.model_copy(update={"indices": indices, "os": "rocky-9"})
+    mirror = Mirror(uri="http://mirror.example/gds/", keyring=named)
+    brought = {"src": "/fleet/a.asc", "dest": keys[0]}
+    found = mirrored.variables(mirror, of_rpm, Path("/fleet"), [brought])
+    (index,) = found["gds_repo_indices"]
+    assert index["uri"] == f"http://mirror.example/gds/rpm/rocky-9/{target.arch}"
+    assert (index["host_keyring"], index["package_keys"]) == (HOST_KEY, ["/etc/pki/rpm-gpg/a", "/usr/share/b"])
+    assert found["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.asc", "dest": HOST_KEY}, brought]
+    spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
+    assert not ArgumentSpecValidator(spec["options"]).validate(found).error_messages
+    source = rendering.rendered("dnf-repo.j2", {**found, "__gds_repo_nevras": []})
+    assert f"gpgkey=file://{HOST_KEY} file:///etc/pki/rpm-gpg/a file:///usr/share/b\n" in source
+    of_apt = mirrored.variables(mirror, target, Path("/fleet"))
+    assert of_apt["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.gpg", "dest": HOST_KEYRING}]

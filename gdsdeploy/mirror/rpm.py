@@ -1,0 +1,210 @@
+"""The rpm repositories of a mirror: metadata by createrepo_c, with the module streams of the lock, signed.
+
+One repository per operating system and architecture, below ``rpm``.  The packages are the originals with their makers'
+signatures; what is signed with the user's key is repomd.xml.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gdsdeploy.errors import LockStale, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.mirror import choice, openpgp
+from gdsdeploy.mirror.aptrepo import write
+from gdsdeploy.mirror.choice import File, Suite
+from gdsdeploy.mirror.closure import Key, key
+from gdsdeploy.mirrored import rpm_folder
+from gdsdeploy.model.lock import Index, Target
+from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.repo import rpm
+from gdsdeploy.repo.candidate import Candidate
+from gdsdeploy.repo.fetch import Fetcher, address
+from gdsdeploy.repo.rpmmodules import ModularUniverse, Modules, nevra
+from gdsdeploy.repo.signature import verify
+from gdsdeploy.run import run, which
+
+_HINT: Final = "Install the package {} (on Debian and Ubuntu createrepo-c): it writes the metadata of rpm repositories"
+_TIMESTAMP: Final = re.compile(rb"(<timestamp>)[^<]*(</timestamp>)")
+#: A line that begins with three hyphens begins a document, and nothing inside one can look so (YAML 1.2, 9.1.2).
+_DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_END: Final = re.compile(r"^\.\.\.(?:\s|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Content:
+    """One repository before it is written."""
+
+    suite: Suite
+    #: below the mirror
+    folder: str
+    files: list[File]
+    #: text of modules.yaml; empty where nothing belongs to a module
+    modules: str
+    date: datetime
+
+    def publish(self, directory: Path, fingerprint: str, keyring: Path) -> None:
+        """Write and sign the metadata, unless what is there is the same; the packages are all there."""
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".repodata-") as scratch:
+            made = self._metadata(directory, Path(scratch))
+            _put(made, directory / self.folder / "repodata", fingerprint, keyring)
+
+    def _metadata(self, directory: Path, scratch: Path) -> Path:
+        """The unsigned metadata of exactly these files; the same files give the same bytes."""
+        names = scratch / "files"
+        names.write_text("".join(f"{file.place.removeprefix(self.folder + '/')}\n" for file in self.files))
+        stamp = str(int(self.date.timestamp()))
+        argv: list[str | Path] = [
+            _program("createrepo_c"), "--quiet", "--no-database", "--general-compress-type=gz",
+            f"--revision={stamp}", "--set-timestamp-to-revision",
+            "--pkglist", names, "--outputdir", scratch, directory / self.folder,
+        ]  # fmt: skip
+        run(argv, doing=f"write the metadata of {self.folder}", timeout=3600)
+        made = scratch / "repodata"
+        if self.modules:
+            (scratch / "modules.yaml").write_text(self.modules)
+            argv = [_program("modifyrepo_c"), "--mdtype=modules", "--compress-type=gz", scratch / "modules.yaml", made]
+            run(argv, doing=f"add the module streams of {self.folder}", timeout=600)
+        index = made / "repomd.xml"
+        # modifyrepo_c has no way to be given a time.
+        index.write_bytes(_TIMESTAMP.sub(rb"\g<1>" + stamp.encode() + rb"\g<2>", index.read_bytes()))
+        return made
+
+
+def content(
+    name: str, arch: str, targets: Sequence[Target], fetcher: Fetcher, keyrings: Sequence[Path], *, dependencies: bool
+) -> Content:
+    """What the mirror has to have for the profiles ``targets`` of one system; raises as ``mirror`` does."""
+    for program in ("createrepo_c", "modifyrepo_c"):
+        _program(program)
+    platform = stack_platform_for(name)
+    architecture = platform.architecture(arch)
+    indices = {(index.repository, index.uri): index for target in targets for index in target.indices}
+    repositories = [_repository(index, keyrings) for index in indices.values()]
+    found = rpm.contents(fetcher, repositories, architecture)
+    modules = Modules()
+    texts = {each.repomd.files["modules"].uri: each.modules for each in found if each.modules is not None}
+    for uri, text in texts.items():
+        modules.add(text, uri)
+    lists = [each.primary for each in found]
+    stack: dict[Key, Candidate] = {}
+    system: dict[Key, Candidate] = {}
+    streams: set[tuple[str, str]] = set()
+    for target in targets:
+        seen = ModularUniverse(lists, modules).with_streams(_streams(target))
+        own = choice.locked(target.packages, lists)
+        _visible(own, seen, target)
+        needed = choice.dependencies(own, seen, platform, name) if dependencies else []
+        stack |= {key(c): c for c in own}
+        system |= {key(c): c for c in needed}
+        streams |= _active(modules, _streams(target), [*own, *needed])
+    system = {each: c for each, c in system.items() if each not in stack}
+    folder = rpm_folder(name, arch)
+    uris = {index.repository: index.uri for index in indices.values()}
+    files = [_file(c, folder, uris) for c in (*stack.values(), *system.values())]
+    return Content(
+        Suite(name, architecture, len(stack), len(system)),
+        folder,
+        files,
+        "".join(_documents(texts, streams)),
+        max(each.repomd.date for each in found),
+    )
+
+
+def _program(name: str) -> str:
+    return which(name, hint=_HINT.format("createrepo_c"))
+
+
+def _repository(index: Index, keyrings: Sequence[Path]) -> rpm.Repository:
+    keyring = choice.keyring(index, keyrings)
+    return rpm.Repository(index.repository, index.uri, keyring, (index.signed_by,), index.host_keyring)
+
+
+def _streams(target: Target) -> dict[str, str]:
+    """Module → stream that a host of this profile enables."""
+    return dict(stream.split(":", 1) for stream in target.modules)
+
+
+def _visible(stack: Iterable[Candidate], seen: ModularUniverse, target: Target) -> None:
+    """Raise LockStale naming what a host would not see any more with the profile's streams enabled."""
+    hidden = [c for c in stack if key(c) not in {key(other) for other in seen.named(c.package)}]
+    if hidden:
+        raise LockStale(
+            "\n".join([f"outside of {', '.join(target.modules) or 'every active module stream'} now:",
+                       *(f"  - {c} ({c.repository})" for c in hidden)]),
+            hint="Run `gdsdeploy lock` on the fleet file, review the change list, and mirror the new lock",
+        )  # fmt: skip
+
+
+def _active(modules: Modules, enabled: Mapping[str, str], carried: Iterable[Candidate]) -> set[tuple[str, str]]:
+    """The streams (module, stream) that hosts need to know of: those they enable, and defaults that are carried."""
+    names = {nevra(candidate) for candidate in carried}
+    defaults = {
+        (name, stream)
+        for name, stream in modules.defaults.items()
+        if name not in enabled and names & modules.artifacts.get(name, {}).get(stream, set())
+    }
+    return {(name, stream) for name, stream in enabled.items() if name in modules.artifacts} | defaults
+
+
+def _documents(texts: Mapping[str, bytes], streams: set[tuple[str, str]]) -> Iterable[str]:
+    """The documents about ``streams`` in modules.yaml files (address → text), as they are written there."""
+    for uri, text in texts.items():
+        for piece in _DOCUMENT.split(text.decode("utf-8", "replace")):
+            document = _END.split(piece, maxsplit=1)[0].strip("\n")
+            try:
+                read = yaml.load(document, Loader=yaml.BaseLoader) or {}  # noqa: S506 - texts, lists and mappings
+            except yaml.YAMLError as error:
+                raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
+            if _wanted(read, streams):
+                yield f"---\n{document}\n...\n"
+
+
+def _wanted(document: Mapping[str, Any], streams: set[tuple[str, str]]) -> bool:
+    data = document.get("data") or {}
+    if document.get("document") == "modulemd":
+        return (data.get("name"), data.get("stream")) in streams
+    # A default that points to a stream that is left out would be none.
+    return document.get("document") == "modulemd-defaults" and (data.get("module"), data.get("stream")) in streams
+
+
+def _file(candidate: Candidate, folder: str, uris: Mapping[str, str]) -> File:
+    place = f"{folder}/packages/{candidate.repository}/{candidate.filename.removeprefix('Packages/')}"
+    return File(address(uris[candidate.repository], candidate.filename), candidate.sha256, candidate.size, place)
+
+
+def _put(made: Path, repodata: Path, fingerprint: str, keyring: Path) -> None:
+    """Move metadata into place: lists first, then the index with its signature, then what neither names goes."""
+    made_index, index = made / "repomd.xml", repodata / "repomd.xml"
+    for path in made.iterdir():
+        if path != made_index:
+            write(repodata / path.name, path.read_bytes())
+    signature = repodata / "repomd.xml.asc"
+    if not _signed(made_index.read_bytes(), index, signature, fingerprint, keyring):
+        fresh = made / "repomd.xml.asc"
+        openpgp.sign(fingerprint, made_index, fresh, clear=False)
+        write(index, made_index.read_bytes())
+        write(signature, fresh.read_bytes())
+    kept = {path.name for path in made.iterdir()} | {signature.name}
+    for path in repodata.iterdir():
+        if path.name not in kept:
+            path.unlink()
+
+
+def _signed(text: bytes, index: Path, signature: Path, fingerprint: str, keyring: Path) -> bool:
+    """Whether the index in place is this text, with a good signature by the user's key."""
+    try:
+        if index.read_bytes() != text:
+            return False
+        detached = signature.read_bytes()
+        verify(text, detached=detached, keyring=keyring, fingerprints=[fingerprint], name=str(index))
+    except (OSError, RepositoryUntrusted):
+        return False
+    return True
