@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+
+from gdsdeploy import atomic
 
 SHEBANG = b"#!/usr/bin/env python3\n"
 #: Dates in the archive: the earliest that zip knows, so that they say nothing.
@@ -47,10 +48,7 @@ def build(path: Path | None = None) -> bytes:
     program = stream.getvalue()
     if path is not None and not (path.is_file() and path.read_bytes() == program):
         # Whoever runs the old one meanwhile keeps it whole.
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        part.write_bytes(program)
-        part.chmod(0o755)
-        part.replace(path)
+        atomic.write(path, program, mode=0o755)
     return program
 
 

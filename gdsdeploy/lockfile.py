@@ -9,17 +9,15 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from gdsdeploy import console
+from gdsdeploy import atomic, console
 from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.load import load
 from gdsdeploy.model.fleet import Fleet, Profile
@@ -57,25 +55,11 @@ def render(lock: Lock) -> str:
 def write(path: Path, lock: Lock) -> None:
     """Write the lock file in one step: a reader sees the old one or the new one; raises LockInvalid if it cannot."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-        ) as file:
-            _fill(Path(file.name), file, path, render(lock))
+        atomic.write(path, render(lock), mode=0o644)
     except OSError as error:
         raise LockInvalid(
             f"{path}: cannot be written: {error.strerror}", hint=f"Make {path.parent.resolve()} writable, or make room"
         ) from error
-
-
-def _fill(part: Path, file: IO[str], path: Path, text: str) -> None:
-    try:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-        part.chmod(0o644)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:

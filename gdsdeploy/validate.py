@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gdsdeploy import hostapp, transport
+from gdsdeploy import atomic, hostapp, transport
 from gdsdeploy.answer import Answer
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
@@ -130,9 +130,7 @@ def require_folder(file: Path | None) -> None:
 
 def write(file: Path, text: str) -> None:
     """Write a report in one step; raises GdsError."""
-    part = file.with_name(f".{file.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
+        atomic.write(file, text)
     except OSError as caught:
         raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None

@@ -1,4 +1,4 @@
-"""Files and folders that survive interruption: locks, atomic replacement, removal as root.
+"""Files and folders that survive interruption: locks, cached folders, removal as root.
 
 Every lasting thing of a lab is written under another name first and renamed when complete, so a reader, or
 the next run, never meets half of one.
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import console, run
+from gdsdeploy import atomic, console, run
 
 #: Fills a temporary folder with what will be cached.
 Make = Callable[[Path], None]
@@ -58,22 +58,9 @@ def _same_file(handle: int, path: Path) -> bool:
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
-def write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace the content of ``path`` at once, with these permissions."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Replace ``path`` at once by ``value`` as JSON."""
-    write(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+    atomic.write(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from jinja2 import Environment, StrictUndefined
 
-from gdsdeploy import console
-from gdsdeploy.lab import files, guest
+from gdsdeploy import atomic, console
+from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
@@ -43,7 +43,7 @@ def write(lab: Lab, archive: Archive) -> None:
                 console.warn(f"{lab.fleet_path} was edited and is left alone; it lacks {host.name}, port {host.port}")
             return
     lab.update(lambda value: value.update(fleet=_digest(text)))
-    files.write(lab.fleet_path, text)
+    atomic.write(lab.fleet_path, text)
 
 
 def _digest(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import errors, folders
+from gdsdeploy import atomic, errors, folders
 from gdsdeploy.lab import files, guest, ssh
 from gdsdeploy.lab.host import Host, Record
 from gdsdeploy.lab.nspawn import LightHost
@@ -154,9 +154,9 @@ class Lab:
         with self._mutex:
             hosts = self.hosts()
             keys = {host.port: self.host_key(host.name)[1] for host in hosts}
-            files.write(self.directory / "known_hosts", ssh.known_hosts(keys))
+            atomic.write(self.directory / "known_hosts", ssh.known_hosts(keys))
             ports = {host.name: host.port for host in hosts}
-            files.write(self.ssh_config, ssh.config(self.directory, guest.USER, ports))
+            atomic.write(self.ssh_config, ssh.config(self.directory, guest.USER, ports))
 
 
 def all_labs() -> list[Lab]:

@@ -13,17 +13,16 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from kmod_root import RELEASE, VERSION, Root
+from kmod_root import EXPECTED, RELEASE, VERSION, Root
 
 from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
-from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.grubmenu import entries
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.host import Host
@@ -35,22 +34,7 @@ ROOT = Path(__file__).parents[2]
 NEWER = "6.12.117+deb13-amd64"
 PROGRAM = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
 HOOKS = ["/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard"]
-WANTED = Expectation(
-    host="build1",
-    profile="gds",
-    os="debian-13",
-    arch="x86_64",
-    kernel_release=RELEASE,
-    driver_version=VERSION,
-    driver_flavour="open",
-    driver_tree="/usr/src/nvidia-current-open-" + VERSION,
-    mode="nvidia-fs",
-    rdma="none",
-    nvidia_fs_version="2.19.7",
-    libcufile_version="1.9.1",
-    cufile_path="/etc/cufile.json",
-    cufile_sha256="",
-)
+WANTED = replace(EXPECTED, host="build1", driver_tree="/usr/src/nvidia-current-open-" + VERSION)
 #: What Debian's own linux-image packages do in their maintainer scripts.
 SCRIPT = """#!/bin/sh
 set -e

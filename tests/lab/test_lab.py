@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy import atomic
 from gdsdeploy import lab as labs
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, LabUnavailable, ProgramFailed
-from gdsdeploy.lab import Host, Lab, archive, files, guest, images, lifecycle, qemu, ssh, standin, state
+from gdsdeploy.lab import Host, Lab, archive, guest, images, lifecycle, qemu, ssh, standin, state
 
 pytestmark = pytest.mark.lab
 
@@ -62,12 +63,12 @@ def test_vm_is_a_host_of_its_own(vm: Host, light: Host) -> None:
 def test_wrong_host_key_is_refused(lab: Lab, vm: Host, light: Host, tmp_path: Path) -> None:
     keys = {vm.port: lab.host_key(light.name)[1]}
     ssh.make_key(tmp_path / "id_ed25519", "unused")
-    files.write(tmp_path / "known_hosts", ssh.known_hosts(keys))
+    atomic.write(tmp_path / "known_hosts", ssh.known_hosts(keys))
     text = ssh.config(tmp_path, guest.USER, {vm.name: vm.port}).replace(f"{tmp_path}/id_ed25519", str(lab.key))
-    files.write(tmp_path / "ssh_config", text)
+    atomic.write(tmp_path / "ssh_config", text)
     with pytest.raises(HostKeyMismatch, match=vm.name):
         ssh.execute(tmp_path / "ssh_config", vm.name, ["true"])
-    files.write(tmp_path / "known_hosts", ssh.known_hosts({vm.port: lab.host_key(vm.name)[1]}))
+    atomic.write(tmp_path / "known_hosts", ssh.known_hosts({vm.port: lab.host_key(vm.name)[1]}))
     ssh.execute(tmp_path / "ssh_config", vm.name, ["true"])
 
 

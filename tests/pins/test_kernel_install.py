@@ -5,34 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from kmod_root import RELEASE, VERSION, Root
+from kmod_root import EXPECTED, RELEASE, Root
 
 from gdsdeploy import hostapp
-from gdsdeploy.host.expectation import Expectation
 from tests.pins.rendering import rendered
 
 NEWER = "6.12.117-1.el9.x86_64"
 TOKEN = "0123456789abcdef0123456789abcdef"
-WANTED = Expectation(
-    host="gpu1",
-    profile="gds",
-    os="rhel-9",
-    arch="x86_64",
-    kernel_release=RELEASE,
-    driver_version=VERSION,
-    driver_flavour="open",
-    driver_tree="/usr/src/nowhere",
-    mode="nvidia-fs",
-    rdma="none",
-    nvidia_fs_version="2.19.7",
-    libcufile_version="1.9.1",
-    cufile_path="/etc/cufile.json",
-    cufile_sha256="",
-)
+WANTED = replace(EXPECTED, os="rhel-9")
 #: What RHEL's own plugin does with UPDATEDEFAULT=yes.
 GRUB_PLUGIN = """#!/bin/sh
 [ "$1" = add ] && grub-editenv /boot/grub2/grubenv set saved_entry={token}-"$2"

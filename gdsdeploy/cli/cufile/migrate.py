@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import click
 
-from gdsdeploy import console
+from gdsdeploy import atomic, console
 from gdsdeploy.cli.cufile.check import release_for
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.machine import content
@@ -79,14 +77,6 @@ def _bytes(migration: Migration) -> bytes:
 def _write(path: Path, migration: Migration) -> None:
     """Replace the file at once, and keep its mode."""
     try:
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-        descriptor, unfinished = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as opened:
-                opened.write(_bytes(migration))
-                os.fchmod(opened.fileno(), mode)
-            Path(unfinished).replace(path)
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
+        atomic.write(path, _bytes(migration))
     except OSError as reason:
         raise CufileInvalid(f"{path}: cannot be written: {reason.strerror or reason}") from None

@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 import click
 
-from gdsdeploy import console, lockfile
+from gdsdeploy import atomic, console, lockfile
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import PATH, Rendered, Variant, rendered
@@ -111,10 +111,8 @@ def _write(file: Path, text: str) -> None:
     if file.is_file() and file.read_text(encoding="utf-8", errors="replace") == text:
         console.say(f"{file} is as rendered")
         return
-    part = file.with_name(f".{file.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
+        atomic.write(file, text)
     except OSError as caught:
         raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None
     console.say(f"Wrote {file}")

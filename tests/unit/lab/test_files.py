@@ -22,7 +22,7 @@ def test_interrupted_entry_is_discarded_and_made_anew(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         files.cached(tmp_path, "base", interrupted, what="a base")
     assert list(tmp_path.iterdir()) == [], "half an entry, an earlier one or a lock stayed"
-    entry = files.cached(tmp_path, "base", lambda work: files.write(work / "whole", "whole"), what="a base")
+    entry = files.cached(tmp_path, "base", lambda work: (work / "whole").write_text("whole"), what="a base")
     assert [path.name for path in entry.iterdir()] == ["whole"]
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
@@ -65,20 +65,6 @@ def test_lock_excludes_and_leaves_no_file(tmp_path: Path) -> None:
         thread.join()
     assert most == 1
     assert list((tmp_path / "sub").iterdir()) == []
-
-
-def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
-    path = tmp_path / "lab.json"
-    files.write(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        files.write(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["lab.json"]
-
-
-def test_file_is_written_with_its_permissions(tmp_path: Path) -> None:
-    files.write(tmp_path / "key", "secret", mode=0o600)
-    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("path", ["/", "/etc", "lab/../../etc", "other/x"])

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from kmod_elf import VERMAGIC, write_module
 
+from gdsdeploy.host.expectation import Expectation
+
 RELEASE = "6.12.94+deb13-amd64"
 KERNEL_EXPORTS = {
     "module_layout": 0x11111111,
@@ -26,6 +28,23 @@ PROVENANCE = [
     ("gdsdeploy_tree", TREE),
     ("gdsdeploy_source", "sha256:" + "cd" * 32),
 ]
+#: A host that is locked to this kernel and this driver.
+EXPECTED = Expectation(
+    host="gpu1",
+    profile="gds",
+    os="debian-13",
+    arch="x86_64",
+    kernel_release=RELEASE,
+    driver_version=VERSION,
+    driver_flavour="open",
+    driver_tree="/usr/src/nowhere",
+    mode="nvidia-fs",
+    rdma="none",
+    nvidia_fs_version="2.19.7",
+    libcufile_version="1.9.1",
+    cufile_path="/etc/cufile.json",
+    cufile_sha256="",
+)
 
 
 class Root:

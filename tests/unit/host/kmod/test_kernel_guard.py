@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kmod_root import P2P, RELEASE, VERSION, Root
+from kmod_root import EXPECTED, P2P, RELEASE, Root
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import boot, guard
@@ -16,22 +16,7 @@ from gdsdeploy.host.guard import INSTALLED, REMOVED, Verdict, decide
 
 OTHER = "6.1.0-50-amd64"
 EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod" / "grub"
-WANTED = Expectation(
-    host="gpu1",
-    profile="gds",
-    os="debian-13",
-    arch="x86_64",
-    kernel_release=RELEASE,
-    driver_version=VERSION,
-    driver_flavour="open",
-    driver_tree="/usr/src/nowhere",
-    mode="nvidia-fs",
-    rdma="none",
-    nvidia_fs_version="2.19.7",
-    libcufile_version="1.9.1",
-    cufile_path="/etc/cufile.json",
-    cufile_sha256="",
-)
+WANTED = EXPECTED
 GOOD, BAD = Verdict(RELEASE, True), Verdict(RELEASE, False, ["it has no module nvidia"])
 GOOD_OTHER, BAD_OTHER = Verdict(OTHER, True), Verdict(OTHER, False, ["it has no module nvidia"])
 

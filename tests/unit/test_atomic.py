@@ -1,0 +1,34 @@
+"""A file is replaced whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import atomic
+
+
+def test_failed_write_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lab.json"
+    atomic.write(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        atomic.write(path, "new \ud800")
+    monkeypatch.setattr(atomic.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        atomic.write(path, "new")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lab.json"]
+
+
+@pytest.mark.parametrize(
+    ("before", "mode", "after"), [(None, None, 0o644), (0o640, None, 0o640), (0o640, 0o600, 0o600)]
+)
+def test_permissions(tmp_path: Path, before: int | None, mode: int | None, after: int) -> None:
+    path = tmp_path / "key"
+    if before is not None:
+        path.touch()
+        path.chmod(before)
+    atomic.write(path, b"secret", mode=mode)
+    assert path.stat().st_mode & 0o777 == after
+    assert path.read_bytes() == b"secret"
