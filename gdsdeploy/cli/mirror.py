@@ -39,6 +39,7 @@ def command(
     Every file is checked against the lock's sha256. What the locked packages need of the operating system is
     carried too, so that a provision from the mirror needs no other network. The indices are signed with your own
     key, by gpg; hosts trust that key for this mirror alone. Run again, it fetches only what is missing or damaged.
+    For locks of rpm systems, createrepo_c has to be installed on this machine.
 
     \b
     Then serve DIRECTORY with any web server, or mount it on the hosts, and put into the fleet file:
