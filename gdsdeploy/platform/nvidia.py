@@ -42,7 +42,9 @@ _RENAMED: Final = "570.148.08"
 KEPT_OUT: Final = (
     "cuda-drivers*", "nvidia-open*", "nvidia-driver*", "nvidia-dkms*", "nvidia-kernel-*", "nvidia-headless-*",
     "nvidia-firmware*", "nvidia-utils*", "nvidia-compute-utils*", "nvidia-modprobe*", "nvidia-persistenced*",
-    "nvidia-fabricmanager*", "nvidia-fabric-manager*", "nvidia-imex*", "libnvidia-*", "xserver-xorg-video-nvidia*",
+    "nvidia-fabricmanager*", "nvidia-fabric-manager*", "nvidia-imex*", "xserver-xorg-video-nvidia*",
+    # Every libnvidia-* but libnvidia-container*, the container toolkit's, which is the user's to choose.
+    "libnvidia-[!c]*", "libnvidia-c[!o]*", "libnvidia-co[!n]*",
     "nvidia-fs*", "nvidia-gds*", "libcufile*", "gds-tools*",
 )  # fmt: skip
 

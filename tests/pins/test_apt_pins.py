@@ -84,6 +84,19 @@ def test_toolkits_may_still_be_installed_from_a_repository_of_the_administrators
     assert with_cuda.simulate("install", "cuda-toolkit-12-4") == {"cuda-toolkit-12-4": "12.4.1-1"}
 
 
+def test_the_container_toolkit_may_be_installed_and_no_other_piece_of_a_driver(
+    with_cuda: AptMachine, variables: dict[str, Any]
+) -> None:
+    drivers = ("libnvidia-cfg1", "libnvidia-common", "libnvidia-compute-580")
+    assert {with_cuda.candidate(name) for name in drivers} == {cudarepo.FULL}
+    with_cuda.preferences(OURS, preferences(variables))
+    found = with_cuda.simulate("install", "nvidia-container-toolkit")
+    assert found == dict.fromkeys(
+        ("nvidia-container-toolkit", "libnvidia-container-tools", "libnvidia-container1"), "1.18.0-1"
+    )
+    assert {with_cuda.candidate(name) for name in drivers} == {""}
+
+
 def test_a_repository_of_ours_offers_nothing_but_the_stack(
     machine: AptMachine, served: Server, signing_key: Key, variables: dict[str, Any]
 ) -> None:

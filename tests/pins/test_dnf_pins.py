@@ -31,6 +31,8 @@ STACK = [
 NEWER = [
     *rpmstack.D580, *rpmstack.D590, *rpmstack.gds("12.9", "1.14.2.2"), *rpmstack.nvidia_fs("2.26.6"),
     *rpmstack.kernel(rpmstack.KERNELS[2]), Rpm("dkms", "3.2.1-1.el9", "noarch"),
+    Rpm("libnvidia-container1", "1.18.0-1"),
+    Rpm("nvidia-container-toolkit", "1.18.0-1", requires=("libnvidia-container1 >= 1.18.0-1",)),
 ]  # fmt: skip
 COMMANDS = (
     "upgrade",
@@ -180,6 +182,8 @@ def test_with_the_locks_nothing_moves(command: str, machine_with_dnf: DnfMachine
 def test_what_is_not_of_the_stack_may_come(machine_with_dnf: DnfMachine, rpm_served: Server) -> None:
     pin(machine_with_dnf, f"{rpm_served.uri}/all")
     assert machine_with_dnf.would("install", "cuda-nvcc-12-9") == {"cuda-nvcc-12-9": "12.9.86-1"}
+    toolkit = dict.fromkeys(("nvidia-container-toolkit", "libnvidia-container1"), "1.18.0-1")
+    assert machine_with_dnf.would("install", "nvidia-container-toolkit") == toolkit
 
 
 def test_our_repository_is_checked_and_offers_nothing_but_the_lock(

@@ -150,6 +150,8 @@ def test_every_release_of_ubuntu_reads_its_own_suites() -> None:
         ("cuda-drivers", True), ("cuda-drivers-580", True), ("nvidia-open-580", True), ("nvidia-driver-570-open", True),
         ("nvidia-dkms-open", True), ("nvidia-fs-dkms", True), ("nvidia-fabricmanager-580", True),
         ("libcufile-12-4", True), ("libnvidia-compute-580", True), ("gds-tools-13-0", True), ("nvidia-modprobe", True),
+        ("libnvidia-cfg1-580", True), ("libnvidia-common-580", True), ("libnvidia-ml1", True),
+        ("libnvidia-container1", False), ("libnvidia-container-tools", False),
         ("cuda-toolkit-12-4", False), ("nvidia-container-toolkit", False), ("linux-image-6.8.0-60-generic", False),
     ],
 )  # fmt: skip
