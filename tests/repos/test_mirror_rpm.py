@@ -131,6 +131,10 @@ def test_a_second_run_downloads_nothing_and_changes_nothing(site: Rhel, run: Run
     assert run() == 0
     before = files(tmp_path / "mirror")
     site.server.log.clear()
+    originals = site.cuda.repomd.read_text() + site.baseos.repomd.read_text()
+    newest = max(int(stamp) for stamp in re.findall(r"<timestamp>(\d+)<", originals))
+    index = (tmp_path / "mirror" / FOLDER / "repodata" / "repomd.xml").read_text()
+    assert set(re.findall(r"<(?:timestamp|revision)>(.*)<", index)) == {str(newest)}
     assert run() == 0
     assert downloads(site) == []
     assert files(tmp_path / "mirror") == before
