@@ -93,7 +93,9 @@ def converge(site: tuple[Path, Server], tmp: Path, plugins: Path, rounds: int = 
         "ansible_python_interpreter": "/usr/bin/python3",
         **changed,
     }
-    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": given}
+    # Ansible would take this machine's own package manager.
+    dnf = {"ansible.builtin.dnf": {"use_backend": "dnf4"}}
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": given, "module_defaults": dnf}
     plays = [{**play, "roles": ["gds_repo", "gds_packages"]}] * rounds
     (tmp / "play.yml").write_text(yaml.safe_dump(plays))
     env = {
