@@ -23,7 +23,7 @@ from gdsdeploy.mirror.choice import File, Suite
 from gdsdeploy.mirror.closure import Key, key
 from gdsdeploy.mirrored import rpm_folder
 from gdsdeploy.model.lock import Index, Target
-from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import rpm
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher, address
@@ -32,6 +32,8 @@ from gdsdeploy.repo.signature import verify
 from gdsdeploy.run import run, which
 
 _HINT: Final = "Install the package {} (on Debian and Ubuntu createrepo-c): it writes the metadata of rpm repositories"
+#: What the roles bring to hosts beside the lock; a repository need not have them.
+_TOOLS: Final = ("python3-dnf-plugin-versionlock",)
 _TIMESTAMP: Final = re.compile(rb"(<timestamp>)[^<]*(</timestamp>)")
 #: A line that begins with three hyphens begins a document, and nothing inside one can look so (YAML 1.2, 9.1.2).
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -101,7 +103,8 @@ def content(
         seen = ModularUniverse(lists, modules).with_streams(_streams(target))
         own = choice.locked(target.packages, lists)
         _visible(own, seen, target)
-        needed = choice.dependencies(own, seen, platform, name) if dependencies else []
+        tools = _tools(seen, platform) if dependencies else []
+        needed = [*tools, *choice.dependencies([*own, *tools], seen, platform, name)] if dependencies else []
         stack |= {key(c): c for c in own}
         system |= {key(c): c for c in needed}
         streams |= _active(modules, _streams(target), [*own, *needed])
@@ -130,6 +133,12 @@ def _repository(index: Index, keyrings: Sequence[Path]) -> rpm.Repository:
 def _streams(target: Target) -> dict[str, str]:
     """Module → stream that a host of this profile enables."""
     return dict(stream.split(":", 1) for stream in target.modules)
+
+
+def _tools(seen: ModularUniverse, platform: StackPlatform) -> list[Candidate]:
+    """The newest of each that is on offer."""
+    offered = filter(None, map(seen.named, _TOOLS))
+    return [max(each, key=lambda candidate: platform.order.key(candidate.version)) for each in offered]
 
 
 def _visible(stack: Iterable[Candidate], seen: ModularUniverse, target: Target) -> None:

