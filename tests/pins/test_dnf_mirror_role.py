@@ -87,13 +87,16 @@ def test_a_host_gets_all_from_the_mirror(mirror: tuple[Path, Server], plugins: P
     }  # fmt: skip
     own = {"src": str(www / "key"), "dest": HOST_KEY}
     brought = {"src": str(www / "maker"), "dest": MAKER_KEY}
-    status, said = converge((www, server), homes[0], plugins, gds_repo_indices=[index], gds_repo_keys=[own])
-    assert status == 2
-    assert f"{MAKER_KEY} is not on this host" in said
-    status, said = converge((www, server), homes[1], plugins, gds_repo_indices=[index], gds_repo_keys=[own, brought])
+    status, said = converge((www, server), homes[0], plugins, gds_repo_indices=[index], gds_repo_keys=[own, brought])
     assert status == 0, said
     task = said.partition("Have the plugin that locks versions")[2].partition("TASK")[0]
     assert "changed: [localhost]" in task
     assert f"gpgkey=file://{HOST_KEY} file://{MAKER_KEY}\n" in said
     assert "libcufile-12-9-0:1.14.1.1-1.*" in said
     assert "stream=580-open" in said
+    index["package_keys"] = []
+    status, said = converge((www, server), homes[1], plugins, gds_repo_indices=[index], gds_repo_keys=[own, brought])
+    assert status == 2
+    reason = said.partition("Say what was in the way]")[2]
+    assert "Failed to validate GPG signature for python3-dnf-plugin-versionlock" in reason
+    assert "[gdsdeploy-mirror]" not in reason
