@@ -32,6 +32,7 @@ COVERED: Final = {
     ("gds_repo", "Have the plugin that locks versions"): "locks",
     ("gds_repo", "Forget which streams were enabled"): "locks",
     ("gds_repo", "Enable the locked module streams"): "locks",
+    ("gds_repo", "Have rpm trust the keys"): "files",
     ("gds_repo", "Lock the versions"): "locks",
     ("gds_kernel", "Make it the kernel that boots"): "boot default",
     ("gds_modules", "Build with DKMS"): "build",

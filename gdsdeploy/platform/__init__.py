@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdsdeploy.errors import FleetInvalid, NoSolution
-from gdsdeploy.platform import debian, rhel, ubuntu
+from gdsdeploy.platform import debian, rhel, sles, ubuntu
 from gdsdeploy.platform.base import Platform, Preset, StackPlatform, Wanted
 from gdsdeploy.repo.order import DEB, Order
 
@@ -18,7 +18,9 @@ __all__ = [
     "version_order",
 ]
 
-_PLATFORMS: dict[str, Platform] = {p.os: p for p in (*debian.PLATFORMS, *ubuntu.PLATFORMS, *rhel.PLATFORMS)}
+_PLATFORMS: dict[str, Platform] = {
+    p.os: p for p in (*debian.PLATFORMS, *ubuntu.PLATFORMS, *rhel.PLATFORMS, *sles.PLATFORMS)
+}
 
 
 def known() -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class Platform:
 
     #: as a profile names it, e.g. ``debian-13``
     os: str
-    #: ``debian``, ``ubuntu`` or ``rhel``
+    #: ``debian``, ``ubuntu``, ``rhel`` or ``sles``
     family: str
     release: str
 

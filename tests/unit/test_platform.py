@@ -12,6 +12,8 @@ from gdsdeploy import platform
 from gdsdeploy.errors import FleetInvalid, NoSolution
 from gdsdeploy.platform import Platform, known, platform_for, stack_platform_for
 from gdsdeploy.platform.debian import ARCHIVE_KEYS, KEYRING, SECURITY_KEYS
+from gdsdeploy.platform.sles import Sles
+from gdsdeploy.repo import zyppins
 
 TRIXIE, BOOKWORM = stack_platform_for("debian-13"), stack_platform_for("debian-12")
 NOBLE = stack_platform_for("ubuntu-24.04")
@@ -169,3 +171,13 @@ def test_packages_that_hold_a_driver_on_ubuntu() -> None:
         "nvidia-dkms-570-open", "nvidia-dkms-580-server-open", "nvidia-dkms-open",
     ]  # fmt: skip
     assert NOBLE.driver_packages("proprietary", names) == ["nvidia-dkms", "nvidia-dkms-570", "nvidia-dkms-580-server"]
+
+
+def test_sles_is_known_by_name_and_names_its_kernels() -> None:
+    sles = platform_for("sles-15")
+    assert isinstance(sles, Sles)
+    with pytest.raises(NoSolution, match="sles-15 cannot be locked yet"):
+        stack_platform_for("sles-15")
+    assert sles.kernel_release("6.4.0-150600.23.60.5") == "6.4.0-150600.23.60-default"
+    assert sles.kernel_release("6.4.0") is None
+    assert zyppins.locks([], sles.kept_out(), []), "all that is kept out can be written as locks"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from gdsdeploy.repo import dnfpins
+from gdsdeploy.repo import dnfpins, zyppins
 from gdsdeploy.repo.lacking import exclusive, lacking, sources_from_grep
 
 
@@ -32,6 +32,17 @@ def gds_repo_streams(lines: list[str]) -> list[str]:
     return dnfpins.streams(lines)
 
 
+def gds_repo_zypp_locks(pins: list[dict[str, Any]], deny: list[str], indices: list[dict[str, Any]]) -> str:
+    """Our locks as zypper takes them in its file."""
+    exclusive = [f"gdsdeploy-{index['repository']}" for index in indices if index.get("exclusive")]
+    return zyppins.locks(pins, deny, exclusive)
+
+
+def gds_repo_zypp_merged(there: str, before: str, after: str) -> str:
+    """Zypper's file of locks with ours of the last time replaced by those of now."""
+    return zyppins.merged(there, before, after)
+
+
 class FilterModule:
     """Registers the filters with Ansible."""
 
@@ -42,4 +53,6 @@ class FilterModule:
             "gds_repo_exclusive": gds_repo_exclusive,
             "gds_repo_nevras": gds_repo_nevras,
             "gds_repo_streams": gds_repo_streams,
+            "gds_repo_zypp_locks": gds_repo_zypp_locks,
+            "gds_repo_zypp_merged": gds_repo_zypp_merged,
         }
