@@ -32,6 +32,8 @@ COMMANDS = (
     "install --force-resolution cuda-drivers",
     "install --force-resolution nvidia-open",
     "install --force-resolution nvidia-open-driver-G06",
+    "install nvidia-video-G06",
+    "install libcufile-13-0",
     "install nvidia-gds-12-9",
     "install nvidia-fs",
     "install libcufile-12-9>1.14.1.1",

@@ -40,6 +40,8 @@ STACK = [*_others(RHEL_STACK), *kernel("6.4.0-150600.23.60.5"), *g06("580.65.06"
 NEWER = [
     *_others(RHEL_NEWER), *kernel("6.4.0-150600.23.65.1"), *g06("580.95.05"),
     Rpm("nvidia-open-driver-G06", "590.44.01-1", conflicts=("nvidia-open-driver-G06-signed-cuda-kmp-default",)),
+    # Nothing that is locked stands in the way of these.
+    Rpm("nvidia-video-G06", "580.95.05-1"), Rpm("libcufile-13-0", "1.15.1.6-1"),
     Rpm("cuda-13", "13.0.1-1", requires=("nvidia-compute-utils-G06 >= 580.95",)),
 ]  # fmt: skip
 AROUND = _others(BASE)
