@@ -103,7 +103,20 @@ def converge(site: tuple[Path, Server], tmp: Path, plugins: Path, rounds: int = 
         "HOME": str(tmp), "PYTHONPATH": str(plugins), "no_proxy": "127.0.0.1", "ANSIBLE_NOCOLOR": "1",
     }  # fmt: skip
     ansible = [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", tmp / "play.yml"]
-    argv = ["unshare", "--map-root-user", "--mount", "sh", "-c", IN_PLACE, "sh", www, *ansible]
+    argv = [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "sh",
+        "-c",
+        IN_PLACE,
+        "sh",
+        www,
+        *ansible,
+    ]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout + done.stderr
 

@@ -150,7 +150,20 @@ def played(zypp_site: tuple[Path, Server], tmp_path_factory: pytest.TempPathFact
     }  # fmt: skip
     ansible = f"{Path(sys.executable).parent}/ansible-playbook -i localhost, "
     both = ["sh", "-c", f"{ansible} --check {tmp}/check.yml && {ansible} {tmp}/play.yml"]
-    argv = ["unshare", "--map-root-user", "--mount", "sh", "-c", IN_PLACE, "sh", zypp_site[0], *both]
+    argv = [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "sh",
+        "-c",
+        IN_PLACE,
+        "sh",
+        zypp_site[0],
+        *both,
+    ]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.split(
