@@ -285,7 +285,8 @@ class Host:
     def dnf(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [
             "unshare", "--map-root-user", "--pid", "--fork", "dnf", "--assumeyes",
-            f"--installroot={self.root / 'root'}", "--releasever=9", "--forcearch=x86_64", "--noplugins", f"--setopt=reposdir={self.root / 'repos'}",
+            f"--installroot={self.root / 'root'}", "--releasever=9", "--forcearch=x86_64", "--noplugins",
+            f"--setopt=reposdir={self.root / 'repos'}",
             f"--setopt=cachedir={self.root / 'cache'}", f"--setopt=logdir={self.root}",
             "--setopt=module_platform_id=platform:el9", "--setopt=install_weak_deps=0", *words,
         ]  # fmt: skip
