@@ -438,6 +438,15 @@ def test_output_held_open_by_a_child_does_not_hold_up_the_answer(sshd: Start) ->
     assert time.monotonic() - begin < 10
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a shell started in its background ignores SIGINT; Python then leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_closes_all_and_says_so(sshd: Start) -> None:
     server = sshd()
     hosts = [server.endpoint(f"gpu{n}") for n in range(4)]
