@@ -38,6 +38,9 @@ def look(path: str) -> What:
 
 def differences(document: bytes, release: Release, ours: Verdict, theirs: Answer) -> Iterator[Difference]:
     outcome, theirs_outcome = _outcome(ours), _outcome_of(theirs)
+    if (outcome, theirs_outcome) == ("aborts", "hung"):
+        # A count below zero has it fill its memory first; on a busy machine its time is over before the memory is.
+        return
     if outcome != theirs_outcome:
         words = f"{theirs_outcome} ({theirs.key}; {' / '.join(theirs.said)[:200]})"
         yield Difference(document, "outcome", f"{outcome} ({ours.key}: {ours.reason})", words)
