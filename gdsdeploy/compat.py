@@ -58,6 +58,7 @@ class Rule(BaseModel):
     needs: Conditions = Field(default_factory=dict)
     refuses: Conditions = Field(default_factory=dict)
     warns: Conditions = Field(default_factory=dict)
+    fixed: str = ""
 
     @model_validator(mode="after")
     def _one_effect(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import resources, run
-from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, HostUnreachable, ModuleBuildFailed
 
 MARK = "\x1e"
 #: Lines of a failed command's output that the error quotes.
 TAIL_LINES = 12
+#: The host program's one line about modules: what is wrong and, in parentheses at its end, what to do.
+_SAID = re.compile(r"^error: (?P<message>.*?)(?: \((?P<hint>[^()]*(?:\([^()]*\)[^()]*)*)\))?$", re.MULTILINE)
+_DKMS = re.compile(r"^Error! Bad return status for module build on kernel: (?P<kernel>\S+)", re.MULTILINE)
+_FINDING = re.compile(r"^  error \[.*$", re.MULTILINE)
+#: All that Ansible itself says of a command that failed.
+_ENDED = "non-zero return code"
 
 
 @dataclass
@@ -108,8 +115,11 @@ def _take(event: dict[str, Any], outcome: Outcome, progress: Callable[[str], Non
     if event["changed"] and event["status"] == "ok":
         result.changed.append(f"{role}: {task}")
         progress(f"  {host}: {role}: {task.split(' | ')[-1]}: changed ({event['seconds']:.0f} s)")
-    if event["status"] in {"failed", "unreachable"} and result.failure is None:
-        result.failure = failure(host, role, task, event["status"], event.get("detail", {}), log)
+    if event["status"] in {"failed", "unreachable"}:
+        found = failure(host, role, task, event["status"], event.get("detail", {}), log)
+        # Roles ask a host for the reason after a package manager said that a build failed.
+        if result.failure is None or isinstance(found, ModuleBuildFailed):
+            result.failure = found
         progress(f"  {host}: {role}: {task.split(' | ')[-1]}: failed")
 
 
@@ -122,6 +132,11 @@ def failure(host: str, role: str, task: str, status: str, detail: dict[str, Any]
     step = task.split(" | ")[0]
     if step == "Preflight" and role == "gds_preflight":
         return HostUnfit(f"{host}: {message}", hint=hint)
+    built = module_failure(host, detail, log)
+    if built is not None:
+        return built
+    if message == _ENDED and isinstance(detail.get("cmd"), list):
+        message = f"{detail['cmd'][0]} ended with status {detail.get('rc')}"
     lines = [f"{host}: {role}: {task.split(' | ')[-1]}: {message}"]
     for stream in ("stderr", "stdout"):
         text = str(detail.get(stream, "")).strip()
@@ -129,3 +144,25 @@ def failure(host: str, role: str, task: str, status: str, detail: dict[str, Any]
             lines += [f"  | {part}" for part in text.splitlines()[-TAIL_LINES:]]
             break
     return ConvergeFailed("\n".join(lines), hint=hint)
+
+
+def module_failure(host: str, detail: dict[str, Any], log: Path) -> ModuleBuildFailed | None:
+    """The error when modules could not be built or did not pass their audit; None for any other failure."""
+    command = [str(word) for word in detail.get("cmd", ())] if isinstance(detail.get("cmd"), list) else []
+    stderr, stdout = str(detail.get("stderr", "")), str(detail.get("stdout", ""))
+    whole = f"Whole output: {log}"
+    if "kmod" in command:
+        said = _SAID.search(stderr)
+        if said is not None:
+            hint = f"{said['hint']}. {whole}" if said["hint"] else whole
+            return ModuleBuildFailed(f"{host}: {said['message']}", hint=hint)
+        findings = _FINDING.findall(stdout)
+        if findings:
+            text = "\n".join(f"  | {line.strip()}" for line in findings[:TAIL_LINES])
+            return ModuleBuildFailed(f"{host}: the audit refuses the modules\n{text}", hint=whole)
+    failed = _DKMS.search(f"{stdout}\n{stderr}")
+    if failed is not None:
+        kernel = failed["kernel"]
+        message = f"{host}: DKMS could not build its modules for kernel {kernel}"
+        return ModuleBuildFailed(message, hint=f"On the host: /var/log/gdsdeploy/kmod/{kernel}. {whole}")
+    return None

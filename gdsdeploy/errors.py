@@ -84,6 +84,12 @@ class LibraryUnusable(GdsError):
     exit_code = 17
 
 
+class BuildCacheUnusable(GdsError):
+    """The controller's cache of built modules cannot be read or written, or its size is not understood."""
+
+    exit_code = 18
+
+
 class HostUnreachable(GdsError):
     """A host did not answer, or refused the login."""
 
@@ -114,6 +120,12 @@ class ModuleBuildFailed(GdsError):
     exit_code = 24
 
 
+class NotProvisioned(GdsError):
+    """A host was left as it is because nobody could build the kernel modules that it has to receive."""
+
+    exit_code = 25
+
+
 class ChecksFailed(GdsError):
     """Validation ended with at least one failed check."""
 
@@ -132,10 +144,58 @@ class ChangesPending(GdsError):
     exit_code = 32
 
 
+class ReportsDiffer(GdsError):
+    """Two validation reports differ in hosts, verdicts or what runs."""
+
+    exit_code = 33
+
+
 class LabUnavailable(GdsError):
     """The lab cannot run here, or one of its hosts did not come up."""
 
     exit_code = 40
+
+
+class RolloutRefused(GdsError):
+    """A rollout was not begun: a host, a kernel or a driver is not ready for it; every reason is listed."""
+
+    exit_code = 50
+
+
+class RolloutFailed(GdsError):
+    """A rollout halted, was aborted or ended with hosts that do not have the new lock."""
+
+    exit_code = 51
+
+
+class RolloutBusy(GdsError):
+    """Another process works on a rollout of this fleet."""
+
+    exit_code = 52
+
+
+class JournalUnusable(GdsError):
+    """The journal of a rollout cannot be read or written, or is not what it should be."""
+
+    exit_code = 53
+
+
+class DrainFailed(GdsError):
+    """A host could not be taken out of work in time, or not be brought back."""
+
+    exit_code = 54
+
+
+class RebootFailed(GdsError):
+    """A host did not come back after its reboot, or not with the kernel that it was rebooted into."""
+
+    exit_code = 55
+
+
+class RollbackFailed(GdsError):
+    """A host cannot be, or is not, what it was before."""
+
+    exit_code = 56
 
 
 class Interrupted(GdsError):

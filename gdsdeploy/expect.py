@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import PATH, render
-from gdsdeploy.errors import LockStale
+from gdsdeploy.errors import FleetInvalid, LockStale
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.inventory import packages_for
-from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.fleet import Fleet, Mount, TopologyWanted
 from gdsdeploy.model.lock import Lock
 
 
@@ -46,8 +47,32 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -
         cufile_sha256=digest,
         packages={
             package.package: package.version
-            for package in packages_for(target, host=True, build=profile.builder is None)
+            # Which of the others builds is chosen from what they are; a host that receives has no need of a compiler.
+            for package in packages_for(target, host=True, build=fleet.modules(name) == "build")
         },
-        storage=[{"mount": mount.mount, "path": mount.path} for mount in profile.storage],
+        storage=[_storage(mount) for mount in profile.storage],
+        topology=_topology(profile_name, profile.topology),
         lock_digest=lock.digest,
+        own_kernel=profile.own_kernel,
     )
+
+
+def _topology(profile: str, wanted: TopologyWanted) -> dict[str, Any]:
+    found: dict[str, Any] = {key: value for key, value in (("nvme", wanted.nvme), ("nic", wanted.nic)) if value}
+    if wanted.golden is not None:
+        if isinstance(wanted.document, str):
+            raise FleetInvalid(
+                f"profiles.{profile}.topology.golden: {wanted.document}",
+                hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
+            )
+        found["golden"] = wanted.document
+    return found
+
+
+def _storage(mount: Mount) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"mount": mount.mount, "path": mount.path}
+    if not mount.scratch:
+        wanted["scratch"] = "no"
+    if mount.load is not None:
+        wanted["load"] = {"read": mount.load.read, "seconds": mount.load.seconds}
+    return wanted

@@ -10,7 +10,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from gdsdeploy import atomic
+from gdsdeploy import atomic, knownbuilds
 
 SHEBANG = b"#!/usr/bin/env python3\n"
 #: Dates in the archive: the earliest that zip knows, so that they say nothing.
@@ -46,9 +46,8 @@ def build(path: Path | None = None) -> bytes:
             entry.create_system = 3
             archive.writestr(entry, data)
     program = stream.getvalue()
-    if path is not None and not (path.is_file() and path.read_bytes() == program):
-        # Whoever runs the old one meanwhile keeps it whole.
-        atomic.write(path, program, mode=0o755)
+    if path is not None:
+        _place(path, program)
     return program
 
 
@@ -57,16 +56,24 @@ def keep(folder: Path) -> Path:
 
     Raises OSError when it cannot be written.
     """
-    path = folder / f"gdsdeploy-host-{hashlib.sha256(build()).hexdigest()[:16]}.pyz"
+    program = build()
+    path = folder / f"gdsdeploy-host-{hashlib.sha256(program).hexdigest()[:16]}.pyz"
     folder.mkdir(parents=True, exist_ok=True)
-    build(path)
+    _place(path, program)
     return path
+
+
+def _place(path: Path, program: bytes) -> None:
+    if not (path.is_file() and path.read_bytes() == program):
+        # Whoever runs the old one meanwhile keeps it whole.
+        atomic.write(path, program, mode=0o755)
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
     """(name in the archive, content); the package keeps its name, so that a traceback reads as in the checkout."""
     yield "__main__.py", _MAIN.encode()
     yield "gdsdeploy/__init__.py", b""
+    yield "gdsdeploy/host/kmod/building/known.json", knownbuilds.for_hosts()
     for name, file in _walk(resources.files("gdsdeploy") / "host", "gdsdeploy/host"):
         yield name, file.read_bytes()
 

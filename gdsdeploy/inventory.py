@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import mirrored
+from gdsdeploy import mirrored, rdma, waivers
+from gdsdeploy.builds import Supply, Told, by_intent, want
 from gdsdeploy.cufile.render import log_dir
-from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.host.gate import Settings
+from gdsdeploy.host.gate_metrics import FILE, FOLDERS
+from gdsdeploy.model.fleet import Fleet, Profile, Signing
 from gdsdeploy.model.lock import Lock, Package, Target
 from gdsdeploy.platform import stack_platform_for
 
@@ -27,23 +31,26 @@ class Sources:
     fleet_dir: Path
     #: the zipapp
     program: Path
-    #: where archives of built modules are kept
+    #: where a run has its archives of built modules
     modules: Path
     #: host → text of its expectation
     expectations: Mapping[str, str]
     #: host → text of its cufile.json; empty for one whose facts it is fitted to, while they are not known
     cufile: Mapping[str, str]
+    #: machine → where its modules come from; what the fleet file says, for those that are not there
+    supplies: Mapping[str, Supply] = field(default_factory=dict)
+    #: where certificates of keys that sign modules are kept
+    certificates: Path = Path("certificates")
 
 
 def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
     """The whole inventory, as Ansible's YAML inventory plugin reads it."""
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
-    for name, host in fleet.everyone().items():
+    for name in fleet.everyone():
         group = BUILDERS if name in fleet.builders else HOSTS
-        target = lock.targets[host.profile]
         groups[group]["hosts"][name] = {
             **connection(fleet, name, sources.fleet_dir),
-            **variables(fleet, name, target, sources),
+            **variables(fleet, lock, name, sources),
         }
     return {"all": {"children": groups}}
 
@@ -80,18 +87,22 @@ def in_fleet(fleet_dir: Path, name: str) -> Path:
     return fleet_dir / Path(name).expanduser()
 
 
-def modules_archive(target: Target, directory: Path) -> Path:
-    """Where the modules built for ``target`` are kept: the name is a digest of all that decides their content."""
-    decisive = {"kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source"}
-    text = "\n".join(f"{p.package} {p.version} {p.sha256}" for p in target.packages if p.part in decisive)
-    return directory / f"{target.kernel.release}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.tar"
+def modules_archive(target: Target, directory: Path, wanted: str = "") -> Path:
+    """Where a run has the modules for machines that want ``wanted``: without it, what most machines want."""
+    return archive_of(wanted or want(target, Told()), directory)
+
+
+def archive_of(wanted: str, directory: Path) -> Path:
+    """Where a run has the modules for machines that want ``wanted``."""
+    return directory / f"{wanted}.tar"
 
 
 def load_order(profile: Profile, target: Target) -> list[str]:
-    """Modules to load at boot, in order: nvidia first, then what links against it."""
+    """Modules to load at boot, in order: nvidia first, then what links against it.
+
+    nvidia-peermem is none of them: it has to come after the RDMA core, so a unit loads it.
+    """
     order = ["nvidia"]
-    if profile.rdma == "peermem":
-        order.append("nvidia-peermem")
     if profile.mode == "nvidia-fs" and target.nvidia_fs is not None:
         order.append("nvidia-fs")
     return order
@@ -101,6 +112,14 @@ def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
     """The locked packages that a machine needs, given whether it runs the stack and whether it builds modules."""
     wanted = {"both"} | ({"host"} if host else set()) | ({"build"} if build else set())
     return [package for package in target.packages if package.needed_by in wanted]
+
+
+def leaving(target: Target) -> list[dict[str, str]]:
+    """Sources that DKMS builds, each of which depends on one version of the driver: others leave before it comes.
+
+    Whether this host still builds does not matter; it may have built before.
+    """
+    return [_package(p) for p in target.packages if p.part in {"driver-source", "nvidia-fs-source"}]
 
 
 def bad_kernels(target: Target) -> list[str]:
@@ -120,13 +139,14 @@ def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
     return [{"src": src, "dest": dest} for dest, src in sorted(found.items())]
 
 
-def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict[str, Any]:
+def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str, Any]:
     """Every role's variables for one machine."""
-    platform = stack_platform_for(target.os)
     profile_name = fleet.everyone()[name].profile
-    profile = fleet.profiles[profile_name]
+    profile, target = fleet.profiles[profile_name], lock.targets[profile_name]
+    platform = stack_platform_for(target.os)
     is_host = name in fleet.hosts
-    builds = not is_host or profile.builder is None
+    supply = sources.supplies.get(name) or by_intent(fleet, lock, name)
+    builds = supply.mode == "build"
     packages = packages_for(target, host=is_host, build=builds)
     kernel = [p for p in packages if p.part in {"kernel-image", "kernel-headers"}]
     cufile = [p for p in packages if p.part in {"libcufile", "gds-tools"}]
@@ -140,6 +160,7 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
         "gds_host_expectation": sources.expectations[name] if is_host else "",
         "gds_repo_manager": MANAGERS[platform.family],
         "gds_packages_manager": MANAGERS[platform.family],
+        "gds_packages_locked": sorted(p.package for p in target.packages),
         "gds_kernel_manager": MANAGERS[platform.family],
         "gds_remove_manager": MANAGERS[platform.family],
         "gds_repo_indices": [
@@ -159,16 +180,25 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
         "gds_repo_deny": [*platform.kept_out(), *bad_kernels(target)],
         "gds_kernel_release": target.kernel.release,
         "gds_kernel_packages": [_package(p) for p in kernel],
-        "gds_kernel_boot": is_host,
+        "gds_kernel_boot": is_host and profile.own_kernel,
         "gds_cufile_packages": [_package(p) for p in cufile] if is_host else [],
         "gds_cufile_content": sources.cufile[name] if is_host else "",
         "gds_cufile_log_dir": log_dir(profile),
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
+        "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
+        "gds_driver_leaving": leaving(target) if is_host and MANAGERS[platform.family] == "apt" else [],
         "gds_driver_options": dict(profile.driver.options),
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
         "gds_driver_modules": load_order(profile, target),
+        "gds_driver_rdma": profile.rdma,
         "gds_driver_kernel_release": target.kernel.release,
-        **_modules(is_host=is_host, builds=builds, profile=profile, target=target, sources=sources),
+        "gds_peermem_rdma": profile.rdma,
+        "gds_peermem_reason": rdma.reason(profile.rdma, target),
+        "gds_peermem_before": list(profile.gate.before),
+        **_modules(is_host=is_host, supply=supply, profile=profile, target=target),
+        "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, target=target, sources=sources),
+        **_gate(fleet, name, profile),
+        **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
         "gds_reboot_kernel_release": target.kernel.release,
         "gds_reboot_modules": load_order(profile, target),
         "gds_reboot_ok": profile.reboot,
@@ -180,11 +210,17 @@ def variables(fleet: Fleet, name: str, target: Target, sources: Sources) -> dict
     return found
 
 
-def _modules(*, is_host: bool, builds: bool, profile: Profile, target: Target, sources: Sources) -> dict[str, Any]:
+def _archive(name: str, *, is_host: bool, supply: Supply, target: Target, sources: Sources) -> str:
+    """The archive that a machine hands over or receives; empty where it does neither."""
+    alone = supply.mode == "build" and (not supply.delivers if name in sources.supplies else is_host)
+    return "" if alone or supply.source == "kept" else str(modules_archive(target, sources.modules, supply.want))
+
+
+def _modules(*, is_host: bool, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:
     nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
     return {
-        "gds_modules_from": "build" if builds else "receive",
-        "gds_modules_load": is_host,
+        "gds_modules_from": supply.mode,
+        "gds_modules_load": is_host and profile.own_kernel,
         "gds_modules_kernel_release": target.kernel.release,
         "gds_modules_driver_version": target.driver.version,
         "gds_modules_driver_flavour": target.driver.flavour,
@@ -193,9 +229,60 @@ def _modules(*, is_host: bool, builds: bool, profile: Profile, target: Target, s
         "gds_modules_nvidia_fs_version": nvidia_fs.version if nvidia_fs else "",
         "gds_modules_nvidia_fs_tree": nvidia_fs.source_tree if nvidia_fs else "",
         "gds_modules_nvidia_fs_dkms_name": nvidia_fs.dkms_name if nvidia_fs else "nvidia-fs",
-        "gds_modules_archive": "" if is_host and builds else str(modules_archive(target, sources.modules)),
         "gds_modules_names": load_order(profile, target),
     }
+
+
+def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
+    gate = profile.gate
+    settings = Settings(
+        seconds=float(gate.seconds),
+        file=gate.file,
+        slurm=gate.slurm,
+        metrics=gate.metrics,
+        waivers=[item.as_dict() for item in waivers.of_host(fleet, name)],
+    )
+    # Of the usual folders all: which of them are there, only the host knows.
+    left = [f"{folder}/{FILE}" for folder in ([gate.metrics] if gate.metrics else FOLDERS)]
+    left += [gate.file] if gate.file else []
+    return {
+        "gds_gate_left": left,
+        "gds_remove_gate_left": left,
+        "gds_gate_enabled": gate.enabled and name in fleet.hosts,
+        "gds_gate_settings": settings.to_json(),
+        "gds_gate_before": list(gate.before),
+        "gds_gate_required_by": list(gate.required_by),
+        "gds_gate_seconds": gate.seconds,
+        "gds_gate_slurm": gate.slurm,
+    }
+
+
+def _signing(
+    fleet: Fleet, name: str, *, supply: Supply, profile: Profile, target: Target, sources: Sources
+) -> dict[str, Any]:
+    """Of gds_secureboot; the certificate's name on the controller is the fleet's and the profile's."""
+    signing, builds = profile.signing, supply.mode == "build"
+    found: dict[str, Any] = {
+        "gds_secureboot_signs": builds,
+        "gds_secureboot_enrols": name in fleet.hosts,
+        "gds_secureboot_kernel_release": target.kernel.release,
+        "gds_secureboot_certificate": signing.certificate if signing else "",
+        "gds_modules_signed": signing is not None,
+    }
+    if signing is None:
+        return found
+    # An address of a PKCS#11 token is no file.
+    found["gds_secureboot_key"] = "" if signing.own_key.startswith("pkcs11:") else signing.own_key
+    found["gds_secureboot_settings"] = signing_settings(signing)
+    whose = hashlib.sha256(f"{sources.fleet_dir}\n{fleet.everyone()[name].profile}".encode()).hexdigest()[:16]
+    found["gds_secureboot_shared"] = str(sources.certificates / f"{whose}.der")
+    return found
+
+
+def signing_settings(signing: Signing) -> str:
+    """What ``kmod sign`` reads on a machine that builds."""
+    value = {"certificate": signing.certificate, "key": signing.own_key, "signer": list(signing.signer)}
+    return json.dumps(value, sort_keys=True) + "\n"
 
 
 def _package(package: Package) -> dict[str, str]:

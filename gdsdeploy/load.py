@@ -14,19 +14,46 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from gdsdeploy import waivers
 from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.host import golden
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.platform import known
 
 M = TypeVar("M", bound=BaseModel)
+#: (path of keys, what is wrong there)
+Problem = tuple[tuple[str | int, ...], str]
 
 #: More than this many problems would only scroll the first ones away.
 MAX_PROBLEMS = 40
 
 
-def load_fleet(path: Path) -> Fleet:
-    """Read a fleet file; raise FleetInvalid with every problem and its place."""
-    return load(path, Fleet, error=FleetInvalid, also=lambda fleet: [*references(fleet), *_unknown_systems(fleet)])
+def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
+    """Read a fleet file; raise FleetInvalid with every problem and its place.
+
+    names_from: the folder that its relative names start at, where that is not its own.
+    """
+    fleet = load(path, Fleet, error=FleetInvalid, also=_problems)
+    _read_golden(fleet, names_from or path.parent)
+    return fleet
+
+
+def _read_golden(fleet: Fleet, folder: Path) -> None:
+    """Put the golden topologies that profiles name beside their names; one that is not there yet can be made."""
+    for wanted in (profile.topology for profile in fleet.profiles.values()):
+        if wanted.golden is None:
+            continue
+        file = folder / Path(wanted.golden).expanduser()
+        try:
+            wanted._document = golden.from_json(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as cause:
+            wanted._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
+        except golden.GoldenError as cause:
+            wanted._document = f"{file}: {cause}"
+
+
+def _problems(fleet: Fleet) -> list[Problem]:
+    return [*references(fleet), *_unknown_systems(fleet), *waivers.problems(fleet)]
 
 
 def _unknown_systems(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
@@ -43,7 +70,7 @@ def load(
     model: type[M],
     *,
     error: type[GdsError],
-    also: Callable[[M], list[tuple[tuple[str, ...], str]]] | None = None,
+    also: Callable[[M], Sequence[Problem]] | None = None,
 ) -> M:
     """Read the YAML file ``path`` into ``model``; raise ``error`` listing every problem with file:line:column.
 
@@ -79,7 +106,7 @@ def load(
             )
         raise _report(path, problems, error) from None
     for keys, message in also(parsed) if also else []:
-        problems.append((_mark(root, keys), f"{'.'.join(keys)}: {message}"))
+        problems.append((_mark(root, keys), f"{'.'.join(map(str, keys))}: {message}"))
     if problems:
         raise _report(path, problems, error)
     return parsed

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from gdsdeploy.builds import Supply
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Ran
 from gdsdeploy.host.facts.managed import Entry, ManagedFacts
+from gdsdeploy.host.facts.packages import Package
 from gdsdeploy.repo import dnfpins
 from gdsdeploy.repo.order import Order
 from gdsdeploy.roletasks import Managed
@@ -27,6 +29,7 @@ COVERED: Final = {
     ("gds_packages", "Install the locked versions"): "packages",
     ("gds_packages", "Write down what was not there before"): "packages",
     ("gds_packages", "Say what would be installed"): "packages",
+    ("gds_packages", "Let go of what provision holds and the lock no longer has"): "holds",
     ("gds_packages", "Write down what provision holds"): "holds",
     ("gds_packages", "Hold them"): "holds",
     ("gds_repo", "Have the plugin that locks versions"): "locks",
@@ -35,12 +38,22 @@ COVERED: Final = {
     ("gds_repo", "Have rpm trust the keys"): "files",
     ("gds_repo", "Lock the versions"): "locks",
     ("gds_kernel", "Make it the kernel that boots"): "boot default",
+    ("gds_secureboot", "Sign what is not signed yet"): "sign",
+    ("gds_secureboot", "Ask the owner to enrol the key"): "enrol",
     ("gds_modules", "Build with DKMS"): "build",
     ("gds_modules", "Audit the modules against this host's kernel and put them in place"): "modules in place",
     ("gds_modules", "Load those that are not"): "load",
+    ("gds_peermem", "Have systemd read the condition"): "files",
+    ("gds_peermem", "Enable nvidia-peermem as its unit has it now"): "files",
+    ("gds_peermem", "Unload nvidia-peermem and forget its unit"): "files",
+    ("gds_peermem", "Load nvidia-peermem"): "load",
+    ("gds_gate", "Enable the gate as its unit has it now"): "files",
+    ("gds_gate", "Disable the gate"): "files",
     ("gds_reboot", "Reboot into the locked kernel"): "reboot",
 }
 
+#: Loaded by a unit of its own, so no reboot is for it.
+PEERMEM: Final = "nvidia-peermem"
 #: Where a machine keeps the archive of its modules.
 ARCHIVE: Final = "/var/lib/gdsdeploy/modules-{}.tar"
 #: Roles and the variable that names the packages each of them installs.
@@ -75,6 +88,8 @@ class HostPlan:
     unknown: tuple[str, ...] = ()
     #: why preflight would refuse the machine; empty: it would not
     refusal: str = ""
+    #: where its modules come from; None where that was not asked
+    supply: Supply | None = None
 
     @property
     def satisfied(self) -> bool:
@@ -98,6 +113,8 @@ class Wanted:
     undecided: tuple[str, ...]
     #: sha256 of the controller's archive of modules; None: there is none
     archive: str | None
+    #: where its modules come from; None: as the fleet file says
+    supply: Supply | None = None
 
 
 def plan(host: str, wanted: Wanted, facts: ManagedFacts, order: Order) -> HostPlan:
@@ -116,11 +133,12 @@ def plan(host: str, wanted: Wanted, facts: ManagedFacts, order: Order) -> HostPl
         made.build()
     else:
         made.receive()
+    made.signing()
     made.running()
     unknown = [*wanted.undecided, *made.unknown, *(f"the look at the host is incomplete: {gap}" for gap in facts.gaps)]
-    roles = ["gds_repo", "gds_host", *_PACKAGES, "gds_reboot"]
+    roles = ["gds_repo", "gds_host", "gds_secureboot", *_PACKAGES, "gds_peermem", "gds_gate", "gds_reboot"]
     actions = sorted(made.actions, key=lambda action: roles.index(action.role) if action.role in roles else 0)
-    return HostPlan(host, tuple(actions), tuple(dict.fromkeys(unknown)), refusal)
+    return HostPlan(host, tuple(actions), tuple(dict.fromkeys(unknown)), refusal, wanted.supply)
 
 
 def built_by_dkms(variables: Mapping[str, Any]) -> list[str]:
@@ -164,7 +182,7 @@ class _Plan:
                 continue
             differs = _difference(item, found)
             if differs:
-                verb = {"file": "write", "folder": "make the folder", "absent": "remove"}[item.kind]
+                verb = {"file": "write", "folder": "make the folder", "path": "make", "absent": "remove"}[item.kind]
                 wanted = " ".join(
                     part for part in (f"sha256 {item.sha256[:12]}…" if item.sha256 else "", item.mode) if part
                 )
@@ -203,10 +221,23 @@ class _Plan:
                 verb = self._verb(found, version)
                 words = f"{verb} {name}"
                 self.actions.append(Action(role, words, found or "not installed", version))
+        self._leaving(installed)
         # dnf and zypper hold by files, which are judged as such.
         if loose and self._variables.get("gds_packages_manager") == "apt":
             what = f"hold {', '.join(sorted(loose)[:_NAMED])}" + (" …" if len(loose) > _NAMED else "")
             self.actions.append(Action("gds_driver", what, f"{len(loose)} not held", "held"))
+
+    def _leaving(self, installed: Mapping[str, Sequence[Package]]) -> None:
+        """Sources of DKMS that go when the driver comes in another version; those that come again are upgraded."""
+        if not self._pending("gds_driver"):
+            return
+        wanted = {item["package"] for item in self._variables["gds_repo_pins"]}
+        for package in self._variables["gds_driver_leaving"]:
+            name = package["package"]
+            there = [item for item in installed.get(name, ()) if item.status[1:2] == "i"]
+            if there and name not in wanted and there[0].version != package["version"]:
+                words = f"remove {name}, whose driver goes"
+                self.actions.append(Action("gds_driver", words, there[0].version, "not installed"))
 
     def boot_default(self) -> None:
         """The kernel that boots; the host program says what it would change, as the role has it do."""
@@ -241,6 +272,22 @@ class _Plan:
         if self._variables["gds_modules_archive"]:
             self._handed_over(release, changed=len(self.actions) > before)
 
+    def signing(self) -> None:
+        """Modules that are not signed as the fleet wants it, and a key that Secure Boot wants to be enrolled."""
+        if not self._variables["gds_secureboot_certificate"]:
+            return
+        answer = self._facts.answer("signing")
+        if isinstance(answer, Unknown):
+            coming = any(action.role == "gds_secureboot" for action in self.actions)
+            if not coming and not self._pending("gds_modules", "gds_kernel"):
+                self.unknown.append(f"the modules' signatures: {answer.reason}")
+            return
+        for path in answer.get("unsigned", ()):
+            self.actions.append(Action("gds_secureboot", f"sign {path}", "another signature, or none", "the fleet's"))
+        if answer.get("state") in ("absent", "pending"):
+            words = "have the key of the modules enrolled, by a person at the console"
+            self.actions.append(Action("gds_secureboot", words, str(answer["state"]), "enrolled", "reboot"))
+
     def _unbuilt(self) -> list[str]:
         answer = self._facts.answer("dkms")
         if isinstance(answer, Unknown):
@@ -252,6 +299,9 @@ class _Plan:
 
     def _handed_over(self, release: str, *, changed: bool) -> None:
         """A builder's archive on the controller is the one that it packed last."""
+        if self._wanted.supply is not None and self._wanted.archive and not changed:
+            # Whoever of those with the same key has built what the controller keeps.
+            return
         found = self._facts.path(ARCHIVE.format(release))
         if isinstance(found, Unknown):
             self.unknown.append(found.reason)
@@ -262,11 +312,15 @@ class _Plan:
     def receive(self) -> None:
         """Modules that a builder built: delivered, brought, and in place."""
         release = self._variables["gds_modules_kernel_release"]
-        if self._wanted.archive is None:
-            words = "receive the modules of the builder, which has to deliver them first"
-            self.actions.append(Action("gds_modules", words, "the controller has none", release))
-            return
         answer = self._facts.answer("modules")
+        if not self._variables["gds_modules_archive"]:
+            # What was received stays; where its archive is still there, it says whether it is in place.
+            if not isinstance(answer, Unknown) and answer.get("changes"):
+                self._in_place(release, _some(answer["changes"]))
+            return
+        if self._wanted.archive is None:
+            self.actions.append(Action("gds_modules", self._to_receive(), "the controller has none", release))
+            return
         brought = any(ARCHIVE.format(release) in action.what for action in self.actions)
         if isinstance(answer, Unknown):
             if brought or self._pending("gds_kernel"):
@@ -277,6 +331,13 @@ class _Plan:
             self._in_place(release, _some(answer["changes"]))
         elif brought:
             self._in_place(release, "those of another archive")
+
+    def _to_receive(self) -> str:
+        supply = self._wanted.supply
+        if supply is not None and supply.lack:
+            return f"receive the modules, which nobody builds: {supply.lack}"
+        builder = supply.builder if supply is not None and supply.builder else "the builder"
+        return f"receive the modules of {builder}, which has to deliver them first"
 
     def _in_place(self, release: str, found: str) -> None:
         words = f"audit the received modules and put them in place for kernel {release}"
@@ -293,8 +354,10 @@ class _Plan:
             return
         unloaded = [str(name) for name in answer.get("unloaded", ())]
         for name in unloaded:
-            self.actions.append(Action("gds_modules", f"load {name}", "not loaded", "loaded", "module reload"))
-        reasons = [text for text in answer.get("reasons", ()) if not _is_unloaded(text, unloaded)]
+            role = "gds_peermem" if name == PEERMEM else "gds_modules"
+            self.actions.append(Action(role, f"load {name}", "not loaded", "loaded", "module reload"))
+        reasons = [str(text) for text in answer.get("reasons", ()) if PEERMEM not in str(text)]
+        reasons = [text for text in reasons if not _is_unloaded(text, unloaded)]
         loaded = set(self._variables["gds_reboot_modules"]) - set(unloaded)
         replaced = any(a.role == "gds_modules" and a.disruption == "none" and _modules(a) for a in self.actions)
         if not reasons and replaced and loaded:
@@ -330,7 +393,7 @@ def _difference(item: Managed, found: Entry | None) -> str:
         return "" if found is None else "it is there"
     if found is None:
         return "missing"
-    if found.kind != item.kind:
+    if found.kind != item.kind and item.kind != "path":
         return f"a {found.kind}"
     if item.kind == "file" and found.sha256 != item.sha256:
         return "other content"

@@ -7,25 +7,29 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from gdsdeploy import converge, folders, hostapp, transport
-from gdsdeploy.cufile import hosts
-from gdsdeploy.cufile.fit import Host
-from gdsdeploy.errors import GdsError
-from gdsdeploy.inventory import inventory
+from gdsdeploy import converge, folders, hostapp, supplying, transport
+from gdsdeploy.builds import Supply
+from gdsdeploy.errors import GdsError, NotProvisioned
+from gdsdeploy.inventory import archive_of, inventory
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import plan_fleet, sources
+from gdsdeploy.planning import Planned, plan_fleet, sources
+from gdsdeploy.report.planned import supplied
+from gdsdeploy.rollout import releases
 
 #: Seconds that a host may take to show that it has Python and that we may become root.
 CONTACT_TIMEOUT = 60
 #: Flags of ansible-playbook that change neither what is run nor with which variables; whether a value follows.
 HARMLESS = {"--verbose": False, "-f": True, "--forks": True, "-T": True, "--timeout": True}
+#: What gds_modules says of a machine to which nobody has delivered.
+NO_ARCHIVE = "there is no archive of modules"
 
 
 @dataclass(frozen=True)
@@ -60,43 +64,106 @@ def provision(
     Machines that do not answer, or on which Python or root cannot be had, are left out and reported;
     the others go on.  ``extra`` holds ansible-playbook's own flags.  Machines that the look at them proves to be
     as the lock wants them are left alone, and without any other Ansible is not started; unless ``force_roles`` is
-    set, or ``extra`` asks Ansible for something else than to converge.
+    set, or ``extra`` asks Ansible for something else than to converge.  Lock and fleet file are kept, so that a
+    rollout can bring the machines back to them.
     """
-    fleet_dir = fleet_path.resolve().parent
-    satisfied: tuple[str, ...] = ()
-    if playbook != "provision" or force_roles or not only_converges(extra):
-        refused = first_contact(fleet, fleet_dir, names)
-        wanted = hosts.fitted(fleet, [name for name in names if name not in refused])
-        fits = hosts.ask(fleet, lock, fleet_path, wanted) if playbook == "provision" else {}
-        refused |= {name: found for name, found in fits.items() if isinstance(found, GdsError)}
-        known: Mapping[str, Host] = {name: found for name, found in fits.items() if isinstance(found, Host)}
-    else:
-        planned = plan_fleet(fleet, lock, fleet_path, names)
-        plans, known = planned.hosts, planned.known
-        refused = {name: found for name, found in plans.items() if isinstance(found, GdsError)}
-        satisfied = tuple(name for name, found in plans.items() if isinstance(found, HostPlan) and found.satisfied)
+    if playbook != "provision":
+        refused = first_contact(fleet, fleet_path.resolve().parent, names)
+        return _play(_Play(fleet, lock, fleet_path, playbook, extra), names, refused, progress)
+    release = releases.store(fleet_path, lock)
+    with supplying.opened() as shelf:
+        planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
+        refused = {name: found for name, found in planned.hosts.items() if isinstance(found, GdsError)}
+        plans = {name: found for name, found in planned.hosts.items() if isinstance(found, HostPlan)}
+        leave = not force_roles and only_converges(extra)
+        satisfied = tuple(name for name, found in plans.items() if leave and found.satisfied)
         for name in satisfied:
             progress(f"  {name}: nothing to change")
+        if not {"--check", "-C"} & set(extra):
+            refused |= _lacking(plans, satisfied)
+        for name, supply in planned.supplies.items():
+            if name not in satisfied and name not in refused:
+                progress(f"  {name}: {supplied(supply)}")
+        play = _Play(fleet, lock, fleet_path, playbook, extra, satisfied, planned, shelf.folder)
+        try:
+            run = _play(play, names, refused, progress)
+        finally:
+            # Also of a run that was interrupted: what was built is not built again.
+            for error in shelf.keep():
+                progress(f"  {error.message}")
+        explained = _explained(run, planned.supplies, shelf.folder)
+        if only_converges(extra):
+            failed = explained.failures()
+            releases.got(release, [name for name in names if name not in failed])
+        return explained
+
+
+@dataclass(frozen=True)
+class _Play:
+    """What is played: the run's inputs, and what a look at the machines has found."""
+
+    fleet: Fleet
+    lock: Lock
+    fleet_path: Path
+    playbook: str
+    extra: Sequence[str]
+    satisfied: tuple[str, ...] = ()
+    planned: Planned = field(default_factory=lambda: Planned({}, {}))
+    modules: Path | None = None
+
+    def inventory(self) -> dict[str, Any]:
+        """Ansible's inventory."""
+        fleet_dir = self.fleet_path.resolve().parent
+        given = sources(self.fleet, self.lock, fleet_dir, self.planned.known, self.modules)
+        return inventory(self.fleet, self.lock, replace(given, supplies=self.planned.supplies))
+
+
+def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]) -> Run:
+    """Run the playbook on those of ``names`` that are neither satisfied nor refused."""
     for name, error in refused.items():
         progress(f"  {name}: refused: {error.message.splitlines()[0]}")
-    reachable = [name for name in names if name not in refused and name not in satisfied]
+    reachable = [name for name in names if name not in refused and name not in play.satisfied]
     work = folders.state() / "runs"
-    log = work / f"{playbook}-{time.strftime('%Y%m%dT%H%M%S')}.log"
+    log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
-        return Run(converge.Outcome(status=0), refused, log, satisfied)
-    rendered = inventory(fleet, lock, sources(fleet, lock, fleet_dir, known))
+        return Run(converge.Outcome(status=0), refused, log, play.satisfied)
     # One of its own for each run: another run, of another fleet, may be under way.
     path = log.with_suffix(f".{os.getpid()}.yml")
-    path.write_text(yaml.safe_dump(rendered, sort_keys=True, allow_unicode=True))
+    path.write_text(yaml.safe_dump(play.inventory(), sort_keys=True, allow_unicode=True))
     control = work / "cm"
     control.mkdir(mode=0o700, exist_ok=True)
-    command = converge.argv(playbook, path, limit=reachable, extra=extra)
+    command = converge.argv(play.playbook, path, limit=reachable, extra=play.extra)
     try:
         outcome = converge.play(command, converge.environment(control_dir=control), log=log, progress=progress)
     finally:
         path.replace(work / "inventory.yml")
-    return Run(outcome, refused, log, satisfied)
+    return Run(outcome, refused, log, play.satisfied)
+
+
+def _lacking(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
+    """The machines for whose modules there is nobody."""
+    hint = "Provision it together with a host that builds, or say modules: build for it in the fleet file"
+    return {
+        name: NotProvisioned(f"{name}: not provisioned: nobody builds its modules: {found.supply.lack}", hint=hint)
+        for name, found in plans.items()
+        if found.supply is not None and found.supply.lack and name not in satisfied
+    }
+
+
+def _explained(run: Run, supplies: Mapping[str, Supply], folder: Path) -> Run:
+    """The same run, with the failure of a builder as the reason why others of its key have no modules."""
+    failures = run.failures()
+    for name, supply in supplies.items():
+        cause = failures.get(supply.builder)
+        delivered = archive_of(supply.want, folder).exists()
+        if cause is None or delivered or NO_ARCHIVE not in getattr(failures.get(name), "message", ""):
+            continue
+        reason = cause.message.splitlines()[0]
+        words = f"{name}: not provisioned because {supply.builder}, which builds its modules (key {supply.want[:12]})"
+        hint = f"Repair {supply.builder} and provision again; what is done on {name} stays"
+        run.outcome.hosts[name].failure = NotProvisioned(f"{words}, failed: {reason}", hint=hint)
+    return run
 
 
 def only_converges(extra: Sequence[str]) -> bool:

@@ -91,7 +91,8 @@ class Managed:
     """A file or folder as a role would leave it."""
 
     path: str
-    kind: Literal["file", "folder", "absent"]
+    #: ``path``: whatever a command makes there
+    kind: Literal["file", "folder", "path", "absent"]
     #: octal text such as ``0644``; empty: as it is
     mode: str
     #: of a file
@@ -110,6 +111,11 @@ def tasks(playbook: str, group: str, variables: Mapping[str, Any]) -> list[Task]
             conditions = (item["when"],) if "when" in item else ()
             found += _role(item["role"], {**variables, **item.get("vars", {})}, conditions)
     return found
+
+
+def role_defaults(name: str) -> dict[str, Any]:
+    """The defaults of a role."""
+    return _optional(resources.roles() / name / "defaults" / "main.yml")
 
 
 def questions(wanted: Iterable[Task], every: Iterable[Task]) -> dict[str, list[str]]:
@@ -147,7 +153,7 @@ def managed(task: Task, told: Mapping[str, Any]) -> Managed | None:
     if path is None or not task.applies(told):
         return None
     if task.module not in FILES:
-        return Managed(path, "folder", "", "", task.role, task.step)
+        return Managed(path, "path", "", "", task.role, task.step)
     mode = str(task.argument("mode", told) or "")
     if task.module == "ansible.builtin.file":
         state = task.argument("state", told) or "file"

@@ -6,6 +6,7 @@ layout: what was being done, the command as it can be pasted, the status, and th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
+from gdsdeploy import stopping
 from gdsdeploy.errors import MissingProgram, ProgramFailed
 
 #: Lines of a failed program's output that are quoted in the error.
@@ -86,6 +88,8 @@ def run(
             cwd=cwd,
             timeout=timeout,
             check=False,
+            # What can be stopped by a wish is not ended by the terminal's Ctrl-C beside.
+            start_new_session=stopping.possible(),
         )
     except FileNotFoundError as error:
         if error.filename == args[0]:
@@ -120,8 +124,11 @@ def stream(
 ) -> int:
     """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
 
-    Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again.
+    Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again; so it is with a
+    wish to stop (``stopping``), after which Interrupted is raised.
     """
+    stop = stopping.current()
+    stop.check()
     args = [str(a) for a in argv]
     try:
         proc = subprocess.Popen(
@@ -139,17 +146,25 @@ def stream(
         raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
     assert proc.stdout is not None
     try:
-        for text in proc.stdout:
-            line(text.rstrip("\n"))
-        return proc.wait()
+        with stop.ending(lambda: _end(proc)):
+            for text in proc.stdout:
+                line(text.rstrip("\n"))
+            status = proc.wait()
+        stop.check()
     except BaseException:
-        os.killpg(proc.pid, signal.SIGINT)
-        try:
-            proc.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            os.killpg(proc.pid, signal.SIGKILL)
-            proc.wait()
+        _end(proc)
         raise
+    return status
+
+
+def _end(proc: subprocess.Popen[str]) -> None:
+    """Ask a program and all that it started to end, and see that they do."""
+    # What a shell started in the background ignores SIGINT, outlives it, and holds its output open.
+    for how, seconds in ((signal.SIGINT, 15.0), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(proc.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            proc.wait(timeout=seconds)
 
 
 def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:

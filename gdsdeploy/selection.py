@@ -10,9 +10,10 @@ from pathlib import Path
 from gdsdeploy.errors import FleetInvalid
 
 
-def select(limit: str | None, known: Sequence[str], fleet: Path) -> list[str]:
+def select(limit: str | None, known: Sequence[str], fleet: Path, *, option: str = "--limit") -> list[str]:
     """The names of ``known`` that ``limit`` (comma separated, shell patterns) selects, in the fleet's order.
 
+    option: what a user calls it.
     Raises FleetInvalid for a pattern that selects nothing: a typing error must not mean "none", nor "all".
     """
     if limit is None:
@@ -23,7 +24,7 @@ def select(limit: str | None, known: Sequence[str], fleet: Path) -> list[str]:
         if not found:
             near = difflib.get_close_matches(pattern, known, n=1)
             raise FleetInvalid(
-                f"--limit: {fleet} has no host {pattern!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"{option}: {fleet} has no host {pattern!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
                 hint=f"It has: {', '.join(known)}",
             )
         wanted |= set(found)

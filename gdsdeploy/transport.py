@@ -25,7 +25,7 @@ from typing import Any
 
 import paramiko
 
-from gdsdeploy import sshconfig
+from gdsdeploy import sshconfig, stopping
 from gdsdeploy.answer import Answer, Endpoint, Output, document
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.inventory import in_fleet
@@ -88,8 +88,11 @@ def fan_out(
 
     timeout: seconds for each host, from its connection to the end of its answer.
     stdin: what the program reads on standard input, the same for all or by host.
-    Ctrl-C closes every connection and raises Interrupted; so does closing the iterator, without raising.
+    Ctrl-C and a wish to stop (``stopping``) close every connection and raise Interrupted; so does closing the
+    iterator, without raising.
     """
+    stop = stopping.current()
+    stop.check()
     waiting = deque(hosts)
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
     connections = _Connections()
@@ -110,15 +113,23 @@ def fan_out(
     for _ in range(min(workers, len(hosts))):
         threading.Thread(target=work, daemon=True).start()
     try:
-        for _ in hosts:
-            answer = answers.get()
-            if isinstance(answer, Exception):
-                raise answer
-            yield answer
+        with stop.ending(lambda: _interrupt(connections, answers)):
+            for _ in hosts:
+                answer = answers.get()
+                stop.check()
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
     except KeyboardInterrupt:
         raise Interrupted("interrupted while hosts were being asked; nothing was changed on them") from None
     finally:
         connections.close()
+
+
+def _interrupt(connections: _Connections, answers: queue.SimpleQueue[Answer | Exception]) -> None:
+    connections.close()
+    # Also when a thread is stuck in a name look-up.
+    answers.put(Interrupted("stopped while hosts were being asked"))
 
 
 class _Connections:

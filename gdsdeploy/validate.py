@@ -4,27 +4,53 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from gdsdeploy import atomic, hostapp, transport
+from gdsdeploy import atomic, hostapp, transport, waivers
 from gdsdeploy.answer import Answer
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
 from gdsdeploy.expect import expectation
-from gdsdeploy.host import checks
+from gdsdeploy.host import checks, gate, waiver
+from gdsdeploy.host.evidence import longest, wanted_by
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.finding import FAIL, UNKNOWN, Finding
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.report import stack
+from gdsdeploy.host.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.report.drawing import disks_of
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, trouble_from
 
 #: Seconds for one host: its evidence is bounded by itself, and a slow virtual machine needs most of it.
 TIMEOUT = 300.0
 #: The host program reads its expectation from standard input.
 EVIDENCE = ("evidence", "--json", "--expectation", "-")
+#: What the host's own gate wrote down; needs nothing on standard input, and collects nothing.
+RECORD = ("gate", "show", "--json")
+#: The finding that says whether the gate has judged this boot.
+THIS_BOOT = "gate.this-boot"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asked of a run."""
+
+    #: ids of checks, with or without a subject; empty: all
+    only: Sequence[str] = ()
+    #: beside those of the fleet file, for every host
+    waivers: Sequence[Waiver] = ()
+    #: YYYY-MM-DD, UTC: the day on which waivers are judged
+    day: str = ""
+    #: whether mounts for which the fleet has a threshold under load are read from; never from a bundle or a record
+    load: bool = False
+
+    def today(self) -> str:
+        return self.day or waiver.today()
 
 
 def validate(
@@ -34,28 +60,51 @@ def validate(
     names: Sequence[str],
     *,
     timeout: float = TIMEOUT,
-    only: Sequence[str] = (),
+    asked: Asked = Asked(),
+    since_boot: bool = False,
     progress: Callable[[str], None],
 ) -> Report:
     """Judge the hosts ``names``; a host that gives no evidence is in the report as such, and the others go on.
 
-    timeout: seconds for each host.  only: ids of checks, with or without a subject; empty: all.
+    timeout: seconds for each host, beside those of reading under load.
+    since_boot: no evidence is collected; the report is what each host's own gate found in the boot that runs.
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    when = now()
     expected = {name: expectation(fleet, lock, name) for name in names}
+    given = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
     found: dict[str, HostReport] = {}
     for answer in transport.fan_out(
         transport.endpoints(fleet, fleet_path.resolve().parent, names),
         hostapp.build(),
-        EVIDENCE,
-        stdin={name: item.to_json().encode() for name, item in expected.items()},
-        timeout=timeout,
+        RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else [])),
+        stdin=b"" if since_boot else {name: item.to_json().encode() for name, item in expected.items()},
+        timeout=timeout + (max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0),
     ):
-        host = _judge(_fitted(fleet, lock, expected[answer.host], answer), answer, only)
-        found[answer.host] = host
-        progress(f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({host.seconds:.1f} s)")
-    return Report(str(fleet_path), lock.digest, when, tuple(found[name] for name in names))
+        name = answer.host
+        if since_boot:
+            host = _recorded(expected[name], answer, asked, given[name])
+        else:
+            host = _judge(fitted(fleet, lock, expected[name], answer), answer, asked, given[name])
+        found[name] = host
+        progress(line(host))
+    hosts = tuple(found[name] for name in names)
+    return Report(str(fleet_path), lock.digest, when, hosts, waivers.accepted(given, hosts, asked.today()))
+
+
+def _loading(expected: Expectation) -> float:
+    """Seconds that reading from a host's mounts under load may take."""
+    return sum(longest(seconds) for _, seconds in wanted_by(expected, load=True).load)
+
+
+def line(host: HostReport) -> str:
+    """One host's outcome as progress."""
+    return f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({host.seconds:.1f} s)"
+
+
+def now() -> str:
+    """RFC 3339, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def selected(finding: Finding, only: Sequence[str]) -> bool:
@@ -80,7 +129,26 @@ def outcome(report: Report) -> GdsError | None:
     return None
 
 
-def _fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:
+def judged(
+    expected: Expectation, evidence: Mapping[str, Any], asked: Asked, given: Sequence[Waiver], seconds: float = 0.0
+) -> HostReport:
+    """What the checks say of a host's evidence, wherever it is from."""
+    facts = facts_from(evidence)
+    findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, asked.only))
+    return HostReport(
+        host=expected.host,
+        profile=expected.profile,
+        findings=tuple(waiver.apply(findings, given, asked.today())),
+        boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
+        stack=tuple(stack(facts)),
+        gaps=tuple(facts.gaps),
+        seconds=seconds,
+        topology=None if isinstance(facts.topology, Unknown) else facts.topology,
+        disks=disks_of(facts.storage),
+    )
+
+
+def fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:
     """The expectation with what follows from the host's own facts, where its file is fitted to them."""
     if answer.document is None or expected.cufile_sha256:
         return expected
@@ -90,21 +158,52 @@ def _fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> 
         return expected
 
 
-def _judge(expected: Expectation, answer: Answer, only: Sequence[str]) -> HostReport:
+def _judge(expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]) -> HostReport:
     if answer.error is not None or answer.document is None:
-        error = answer.error or HostUnreachable(f"{answer.host}: no answer")
-        return HostReport(answer.host, expected.profile, trouble=trouble_from(error), seconds=answer.seconds)
-    facts = facts_from(answer.document)
-    findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, only))
+        return _lost(expected, answer)
+    return judged(expected, answer.document, asked, given, answer.seconds)
+
+
+def _lost(expected: Expectation, answer: Answer) -> HostReport:
+    error = answer.error or HostUnreachable(f"{answer.host}: no answer")
+    return HostReport(answer.host, expected.profile, trouble=trouble_from(error), seconds=answer.seconds)
+
+
+def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]) -> HostReport:
+    """What the host's own gate found in this boot."""
+    if answer.error is not None or answer.document is None:
+        return _lost(expected, answer)
+    record: gate.Record | None = None
+    reason = str(answer.document.get("reason") or "the answer holds no record")
+    if isinstance(answer.document.get("record"), dict):
+        try:
+            record = gate.record_of(answer.document["record"])
+        except ValueError as error:
+            reason = str(error)
+    findings = [_this_boot(expected, record, reason)]
+    if record is not None:
+        findings += [finding for finding in record.judged() if selected(finding, asked.only)]
     return HostReport(
         host=answer.host,
         profile=expected.profile,
-        findings=findings,
-        boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
-        stack=tuple(stack(facts)),
-        gaps=tuple(facts.gaps),
+        findings=tuple(waiver.apply(findings, given, asked.today())),
+        boot_id=str(answer.document.get("boot_id", "")),
+        stack=tuple((name, value) for name, value in record.stack) if record else (),
+        gaps=tuple(record.gaps) if record else (),
         seconds=answer.seconds,
     )
+
+
+def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -> Finding:
+    title = "The host's own gate has judged this boot, against this lock"
+    wanted = f"a verdict of this boot against {expected.lock_digest}"
+    if record is None:
+        hint = "On the host: systemctl start gds-gate, and journalctl -u gds-gate; provision puts it there"
+        return Finding(THIS_BOOT, FAIL, title, wanted, reason, hint)
+    found = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
+    if record.lock_digest != expected.lock_digest:
+        return Finding(THIS_BOOT, FAIL, title, wanted, found, "Provision this host: its expectation is of another lock")
+    return Finding(THIS_BOOT, PASS, title, wanted, found)
 
 
 def _count(host: HostReport, verdict: str) -> str:
@@ -112,14 +211,14 @@ def _count(host: HostReport, verdict: str) -> str:
     return f"{number} check{'' if number == 1 else 's'}"
 
 
-def known_check(name: str) -> str:
+def known_check(name: str, option: str = "--check") -> str:
     """``name`` if it is the id of a check, with or without a subject; raises FleetInvalid naming the nearest one."""
     known = [check.id for check in checks.listed()]
     if name.partition(":")[0] in known:
         return name
     near = difflib.get_close_matches(name, known, n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    raise FleetInvalid(f"--check: there is no check {name!r}{meant}", hint=f"The checks are: {', '.join(known)}")
+    raise FleetInvalid(f"{option}: there is no check {name!r}{meant}", hint=f"The checks are: {', '.join(known)}")
 
 
 def require_folder(file: Path | None) -> None:
@@ -128,7 +227,7 @@ def require_folder(file: Path | None) -> None:
         raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
 
 
-def write(file: Path, text: str) -> None:
+def write(file: Path, text: str | bytes) -> None:
     """Write a report in one step; raises GdsError."""
     try:
         atomic.write(file, text)

@@ -1,16 +1,13 @@
-"""The command line: one file per verb, and the only place that turns errors into exit codes.
-
-A verb's module exports ``command``; it is imported only when that verb is used, so that `--help` is quick.
-"""
+"""The command line: one file per verb, and the only place that turns errors into exit codes."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 import click
 
 from gdsdeploy import __version__, console
+from gdsdeploy.cli.verbs import Verbs, below
 from gdsdeploy.errors import GdsError, Interrupted
 
 #: Verb → what it does, in the order of use.
@@ -19,33 +16,26 @@ VERBS = {
     "mirror": "Write the lock's files to a folder as a signed repository of one's own",
     "plan": "Show what provision would change on each host, and why, without touching it",
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
+    "rollout": "Upgrade a fleet wave by wave, or have an engine that it has already do so",
     "validate": "Prove on each host what its stack is and which path its storage takes",
+    "diff": "Say what changed between two runs of validate",
+    "support-bundle": "Pack what hosts say of themselves into one file, without addresses, serials and secrets",
     "remove": "Take back what provision changed on a host",
     "cufile": "Render, check and migrate cufile.json, and ask a real libcufile what it works with",
     "explain": "Say why a mount does not take the direct path, and what an error of cuFile means",
+    "kmod": "Audit and build kernel modules, and know beforehand what will load",
+    "topology": "Show how far GPUs, disks and network adapters are from each other, and what has moved",
+    "mode": "Say which peer-to-peer mechanisms hosts offer, which one to choose, and what a change takes",
     "gdscheck": "Read what NVIDIA's gdscheck printed, of any release",
     "lab": "Disposable hosts to rehearse on",
 }
 
 
-class Verbs(click.Group):
-    """A group that imports a verb's module when the verb is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(f"gdsdeploy.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Verbs,
+    verbs=below(__name__, VERBS),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and results.")
 def group(quiet: bool) -> None:

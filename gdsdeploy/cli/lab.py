@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from typing import Any
@@ -10,30 +9,18 @@ from typing import Any
 import click
 
 from gdsdeploy import console, run
+from gdsdeploy.cli.verbs import Verbs
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import lifecycle, requirements, ssh, standin
 from gdsdeploy.lab.guest import RELEASES
 from gdsdeploy.lab.lifecycle import DEFAULT_RELEASE
 from gdsdeploy.lab.state import Lab, all_labs
 
-#: Verbs of the group that have a module of their own, each exporting ``command``.
-ELSEWHERE = {"demo": "gdsdeploy.cli.demo"}
+#: Verbs of the group that have a module of their own.
+ELSEWHERE = {"demo": ("gdsdeploy.cli.demo", "Rehearse the whole job: up, lock, provision, reboot, validate, report")}
 
 _lab = click.option("--lab", "name", default="default", show_default=True, help="Name of the lab.")
 _yes = click.option("--yes", is_flag=True, help="Install missing packages on this machine without asking.")
-
-
-class LabVerbs(click.Group):
-    """The verbs below, and those with a module of their own."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *ELSEWHERE]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in ELSEWHERE:
-            found: click.Command = importlib.import_module(ELSEWHERE[cmd_name]).command
-            return found
-        return super().get_command(ctx, cmd_name)
 
 
 def confirm(question: str) -> bool:
@@ -48,7 +35,7 @@ def accept(yes: bool) -> Any:
     return lifecycle.yes if yes else confirm
 
 
-@click.group(cls=LabVerbs)
+@click.group(cls=Verbs, verbs=ELSEWHERE)
 def command() -> None:
     """Disposable hosts to rehearse on.
 
@@ -68,15 +55,23 @@ def setup(yes: bool) -> None:
 @_lab
 @click.option("--vm", "vms", type=click.IntRange(0, 16), default=1, show_default=True, help="VM hosts, at least.")
 @click.option("--light", "lights", type=click.IntRange(0, 64), default=1, show_default=True, help="Light hosts.")
+@click.option(
+    "--node",
+    "nodes",
+    type=click.IntRange(0, 64),
+    default=0,
+    show_default=True,
+    help="Light hosts that are hosts of the fleet.",
+)
 @click.option("--release", type=click.Choice(list(RELEASES)), help=f"Debian release.  [default: {DEFAULT_RELEASE}]")
 @_yes
-def up(name: str, vms: int, lights: int, release: str | None, yes: bool) -> None:
+def up(name: str, vms: int, lights: int, nodes: int, release: str | None, yes: bool) -> None:
     """Make the lab's hosts and start them; what already runs is left alone.
 
     The first time, base systems are made from this machine's Debian archive and cached. Safe to interrupt and to
     run again.
     """
-    lab = lifecycle.up(name, vms, lights, release, confirm=accept(yes))
+    lab = lifecycle.up(name, vms, lights, release, nodes=nodes, confirm=accept(yes))
     for host in lab.hosts():
         console.say(f"  {host.name}: gdsdeploy lab ssh --lab {name} {host.name}")
     console.say(f"Next: gdsdeploy lock {lab.fleet_path}")

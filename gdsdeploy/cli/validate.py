@@ -2,70 +2,160 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import click
 
-from gdsdeploy import console, lockfile, selection
+from gdsdeploy import bundle, console, lockfile, selection
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.host.waiver import Waiver
 from gdsdeploy.load import load_fleet
 from gdsdeploy.report import html as html_page
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report import junit as junit_xml
+from gdsdeploy.report import prometheus as prometheus_text
 from gdsdeploy.report import text
-from gdsdeploy.validate import TIMEOUT, known_check, outcome, require_folder, validate, write
+from gdsdeploy.report.model import Report
+from gdsdeploy.supporting import judge
+from gdsdeploy.validate import TIMEOUT, Asked, known_check, outcome, require_folder, validate, write
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command()
-@click.argument("fleet", type=click.Path(path_type=Path))
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("fleet", type=click.Path(path_type=Path), required=False)
+@click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- PYTEST_ARGS…]")
 @click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
 @click.option("--check", "only", metavar="ID", multiple=True, help="Only this check; may be given more than once.")
+@click.option("--load", is_flag=True, help="Also read from mounts that have a threshold under load, some seconds each.")
+@click.option("--since-boot", is_flag=True, help="What each host's own gate found in the boot that runs.")
+@click.option("--waive", metavar="ID", multiple=True, help="Accept that this check does not pass; needs the next two.")
+@click.option("--until", metavar="DATE", help="The last day of --waive, YYYY-MM-DD in UTC.")
+@click.option("--reason", metavar="TEXT", help="Why --waive is given; the report has it.")
+@click.option("--from", "source", type=_FILE, metavar="BUNDLE", help="Judge a support bundle instead of a fleet.")
+@click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
 @click.option("--html", type=_FILE, metavar="FILE", help="Also write one self-contained HTML file.")
+@click.option("--prometheus", type=_FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
 def command(
-    fleet: Path,
+    fleet: Path | None,
+    pytest_args: tuple[str, ...],
     limit: str | None,
     only: tuple[str, ...],
+    load: bool,
+    since_boot: bool,
+    waive: tuple[str, ...],
+    until: str | None,
+    reason: str | None,
+    source: Path | None,
+    as_pytest: bool,
     timeout: float,
     as_json: bool,
     junit: Path | None,
     html: Path | None,
+    prometheus: Path | None,
 ) -> None:
     """Prove on each host of FLEET what its stack is and which path its storage takes.
 
     Every host is asked once, all at the same time, and nothing is changed on it. What it says is held against
     the lock: kernel, driver, nvidia-fs and its symbol versions, peermem, cufile.json, packages, and for each
-    storage mount the path that its I/O takes and why. A check passes, fails, or could not tell.
+    storage mount the path that its I/O takes and why. A check passes, fails, could not tell, or is waived.
 
     \b
     Exit code, the first of these that applies:
       30            a check failed on some host
       20, 21, 22    a host gave no evidence: unreachable, wrong host key, unfit
       31            a check could not tell
-      0             every check passed on every host
+      0             every check passed, or is waived, on every host
+
+    \b
+    Examples:
+      gdsdeploy validate fleet.yml --limit 'gpu*' --junit gpus.xml
+      gdsdeploy validate fleet.yml --since-boot
+      gdsdeploy validate fleet.yml --load
+      gdsdeploy validate fleet.yml --waive boot.autoload --until 2026-12-31 --reason 'CHG-4711'
+      gdsdeploy validate --from case-4711.tar.gz
+      gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
     """
-    intent = load_fleet(fleet)
-    lock = lockfile.read(lockfile.beside(fleet))
-    lockfile.require_fresh(intent, lock, fleet_file=fleet)
-    names = selection.select(limit, list(intent.hosts), fleet)
-    wanted = [known_check(name) for name in only]
-    for file in (junit, html):
+    asked = Asked([known_check(name) for name in only], _waivers(waive, until, reason), load=load)
+    _fits(fleet, source, since_boot=since_boot, limit=limit, load=load)
+    if as_pytest:
+        given = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
+                 "--from": source, "--junit": junit, "--html": html, "--prometheus": prometheus}  # fmt: skip
+        if alien := [name for name, value in given.items() if value]:
+            raise click.UsageError(f"--pytest does not go with {alien[0]}; pytest has -k and --junitxml")
+        assert fleet is not None
+        _as_pytest(fleet, limit, pytest_args)
+        return
+    if pytest_args:
+        raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
+    for file in (junit, html, prometheus):
         require_folder(file)
-    with console.step(f"Validating {', '.join(names)}"):
-        found = validate(intent, lock, fleet, names, timeout=timeout, only=wanted, progress=console.say)
+    if source is not None:
+        found = _replayed(source, asked)
+    else:
+        assert fleet is not None
+        found = _asked(fleet, limit, asked, timeout=timeout, since_boot=since_boot)
     if as_json:
         console.data(json_object.render(found).rstrip("\n"))
     else:
         console.table(text.fleet_table(found))
         console.data(text.details(found))
-    for file, render in ((junit, junit_xml.render), (html, html_page.render)):
+    files = ((junit, junit_xml.render), (html, html_page.render), (prometheus, prometheus_text.render))
+    for file, render in files:
         if file is not None:
             write(file, render(found))
     error = outcome(found)
     if error is not None:
         raise error
+
+
+def _asked(fleet: Path, limit: str | None, asked: Asked, *, timeout: float, since_boot: bool) -> Report:
+    intent = load_fleet(fleet)
+    lock = lockfile.read(lockfile.beside(fleet))
+    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    names = selection.select(limit, list(intent.hosts), fleet)
+    with console.step(f"Validating {', '.join(names)}"):
+        return validate(
+            intent, lock, fleet, names, timeout=timeout, asked=asked, since_boot=since_boot, progress=console.say
+        )
+
+
+def _replayed(source: Path, asked: Asked) -> Report:
+    given = bundle.read(source)
+    with console.step(f"Judging what {', '.join(given.hosts)} said on {given.when}"):
+        return judge(given, asked, fleet=str(source), progress=console.say)
+
+
+def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
+    from gdsdeploy import hostsuite
+
+    intent = load_fleet(fleet)
+    names = selection.select(limit, list(intent.hosts), fleet)
+    hostsuite.run_suite(intent, fleet, names, argv, line=console.data)
+
+
+def _fits(fleet: Path | None, source: Path | None, *, since_boot: bool, limit: str | None, load: bool) -> None:
+    if (fleet is None) == (source is None):
+        raise click.UsageError("name a fleet file, or a support bundle with --from")
+    if source is not None and (since_boot or limit):
+        raise click.UsageError(f"--from does not go with {'--since-boot' if since_boot else '--limit'}")
+    if load and (source is not None or since_boot):
+        raise click.UsageError("--load reads from mounts now: it goes with neither --from nor --since-boot")
+
+
+def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> list[Waiver]:
+    if not checks and not until and not reason:
+        return []
+    if not checks or not until or not (reason or "").strip():
+        raise click.UsageError("--waive, --until and --reason are given together")
+    try:
+        day = dt.date.fromisoformat(until)
+    except ValueError:
+        raise FleetInvalid(f"--until: {until!r} is no day", hint="Write it as 2026-12-31") from None
+    return [Waiver(known_check(name, "--waive"), day.isoformat(), str(reason)) for name in checks]

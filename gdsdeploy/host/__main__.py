@@ -75,6 +75,9 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             command.add_argument(
                 "--evidence", metavar="FILE", help="judge evidence that was collected before, of any host"
             )
+        if name in ("evidence", "validate"):
+            words = "also read from the mounts for which the expectation has a threshold under load, some seconds each"
+            command.add_argument("--load", action="store_true", help=words)
         if name == "validate":
             command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
     survey = commands.add_parser("survey", help="answer a controller's plan", description="answer a controller's plan")
@@ -84,8 +87,16 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         ("kmod", _add_kmod, "kernel modules: audit, build, pack, install"),
         ("boot", _add_boot, "what the next boot starts, and whether one is needed"),
         ("guard", _add_guard, "which kernels may boot by default, and why not"),
+        ("gate", _add_gate, "judge this boot, and keep the host out of its scheduler unless it passes"),
         ("gdscheck", _add_gdscheck, "what gdscheck -p prints, from libcufile alone"),
         ("explain", _add_explain, "why mounts do not take the direct path"),
+        ("odirect", _add_odirect, "whether direct I/O on a mount bypasses the page cache, tried in a scratch file"),
+        ("proof", _add_proof, "which path a read through cuFile takes, with each GPU"),
+        ("peermem", _add_peermem, "nvidia-peermem: load, unload"),
+        ("topology", _add_topology, "how far GPUs, disks and network adapters are from each other"),
+        ("rollout", _add_rollout, "what a rollout asks of this host: snapshot, boot once, reboot, reload, space"),
+        ("load", _add_load, "how fast a mount reads under load, from a scratch file"),
+        ("carried", _add_carried, "whether a rendered folder is whole, and made from the lock that is meant"),
     ):
         if verb == name:
             add(commands)
@@ -98,6 +109,18 @@ def _add_kmod(commands: Any) -> None:
     from .kmod.cli import add_parsers
 
     add_parsers(commands)
+
+
+def _add_load(commands: Any) -> None:
+    from .load import add_parser
+
+    add_parser(commands)
+
+
+def _add_carried(commands: Any) -> None:
+    from .carried import add_parser
+
+    add_parser(commands)
 
 
 def _add_boot(commands: Any) -> None:
@@ -125,10 +148,58 @@ def _gdscheck(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
 
 
+def _add_odirect(commands: Any) -> None:
+    from .odirect.command import add_parser, command
+
+    add_parser(commands, command)
+
+
+def _add_proof(commands: Any) -> None:
+    from .proof_command import add_parser, command
+
+    add_parser(commands, command)
+
+
 def _add_guard(commands: Any) -> None:
     from .guard_cli import add_parsers
 
     add_parsers(commands)
+
+
+def _add_gate(commands: Any) -> None:
+    from .gate_cli import add_parsers
+
+    add_parsers(commands)
+
+
+def _add_peermem(commands: Any) -> None:
+    from .peermem import add_parsers
+
+    add_parsers(commands)
+
+
+def _add_topology(commands: Any) -> None:
+    from .topology import add_parser
+
+    add_parser(commands, _topology)
+
+
+def _add_rollout(commands: Any) -> None:
+    from .rollout.cli import add_parsers
+
+    add_parsers(commands)
+
+
+def _topology(arguments: argparse.Namespace) -> int:
+    from . import topology
+    from .facts import Unknown, facts_from
+
+    saved = arguments.evidence is not None
+    found = facts_from(_parsed(arguments.evidence, "evidence", json.loads) if saved else topology.collected()).topology
+    if isinstance(found, Unknown):
+        raise UsageError("the PCI functions are not known: {}".format(found.reason))
+    print(json.dumps(topology.document(found), sort_keys=True) if arguments.json else topology.text(found), end="")
+    return OK
 
 
 def _add_explain(commands: Any) -> None:
@@ -165,11 +236,13 @@ def _hello(_arguments: argparse.Namespace) -> int:
 def _evidence(arguments: argparse.Namespace) -> int:
     expectation = _expectation(arguments.expectation, needed=False)
     if arguments.mount is not None:
+        if arguments.load:
+            raise UsageError("--load reads from the mounts of the expectation; it does not go with --mount")
         from .explaining import collected
 
         _print(collected(arguments.mount, expectation))
     else:
-        _print(_collect(expectation))
+        _print(_collect(expectation, load=arguments.load))
     return OK
 
 
@@ -196,7 +269,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
     expectation = _expectation(arguments.expectation, needed=True)
     assert expectation is not None
-    evidence = _document(arguments.evidence, expectation)
+    evidence = _document(arguments.evidence, expectation, load=arguments.load)
     found = facts.facts_from(evidence)
     findings = checks.run(found, expectation)
     if arguments.json:
@@ -210,16 +283,18 @@ def _validate(arguments: argparse.Namespace) -> int:
     return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
 
 
-def _document(path: Optional[str], expectation: Optional[Expectation]) -> Any:
+def _document(path: Optional[str], expectation: Optional[Expectation], load: bool = False) -> Any:
     if path is None:
-        return _collect(expectation)
+        return _collect(expectation, load)
+    if load:
+        raise UsageError("--load reads from mounts now; it does not go with --evidence, which was collected before")
     return _parsed(path, "evidence", json.loads)
 
 
-def _collect(expectation: Optional[Expectation]) -> Any:
+def _collect(expectation: Optional[Expectation], load: bool = False) -> Any:
     from .evidence import NOTHING, collect, wanted_by
 
-    return collect(wanted_by(expectation) if expectation else NOTHING)
+    return collect(wanted_by(expectation, load) if expectation else NOTHING)
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:

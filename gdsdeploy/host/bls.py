@@ -69,6 +69,17 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
 
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
     """As :func:`gdsdeploy.host.boot.set_default`; raises BlsError and then nothing has changed."""
+    entry = entry_of(release, root)
+    changes = []
+    if environment(read_text(root, ENVIRONMENT)).get("saved_entry") != entry.ident:
+        changes.append("{} (saved_entry={})".format(ENVIRONMENT, entry.ident))
+    if changes and not check:
+        _edit(root, ["set", "saved_entry={}".format(entry.ident)])
+    return {"changed": bool(changes), "changes": changes, "kernel": release, "entry": entry.ident}
+
+
+def entry_of(release: str, root: str = "/") -> BlsEntry:
+    """The entry that boots kernel ``release``; raises BlsError when there is none."""
     entry = next((item for item in entries(root) if item.release == release), None)
     if entry is None:
         known = ", ".join(item.release for item in entries(root)) or "none"
@@ -76,12 +87,7 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
             "{} has no entry for kernel {}; it has: {}".format(ENTRIES, release, known),
             "install that kernel, or run kernel-install add for it",
         )
-    changes = []
-    if environment(read_text(root, ENVIRONMENT)).get("saved_entry") != entry.ident:
-        changes.append("{} (saved_entry={})".format(ENVIRONMENT, entry.ident))
-    if changes and not check:
-        _edit(root, ["set", "saved_entry={}".format(entry.ident)])
-    return {"changed": bool(changes), "changes": changes, "kernel": release, "entry": entry.ident}
+    return entry
 
 
 def clear_default(root: str = "/") -> Dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, Dict, List
 
-from . import bls, process
+from . import atomic, bls, process
 from .grubmenu import Entry, entries, environment, resolve
 from .kmod.errors import KmodError, guarded
 from .kmod.rootdir import inside, read_text
@@ -88,6 +88,9 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
     changes = []
     if os.path.lexists(inside(root, DEFAULTS)):
         changes.append("{} (removed)".format(DEFAULTS))
+    if not changes and not os.path.lexists(inside(root, GRUB_CFG)):
+        # A builder or a container: there is no menu to ask, and nothing of ours in it.
+        return {"changed": False, "changes": [], "kernel": "", "entry": ""}
     if changes and not check:
         _only_here(root)
         os.unlink(inside(root, DEFAULTS))
@@ -100,6 +103,11 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
         "kernel": now["default"],
         "entry": now["default_entry"],
     }
+
+
+def entry_of(release: str, root: str = "/") -> str:
+    """What GRUB calls the entry that boots kernel ``release``; raises BootError or BlsError when there is none."""
+    return bls.entry_of(release, root).ident if bls.present(root) else _entry_of(release, root).path
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -168,11 +176,7 @@ def _entry_of(release: str, root: str) -> Entry:
 
 
 def _write_defaults(root: str) -> None:
-    path = inside(root, DEFAULTS)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(_DEFAULTS_TEXT)
-    os.replace(path + ".new", path)
+    atomic.write(inside(root, DEFAULTS), _DEFAULTS_TEXT)
 
 
 def _only_here(root: str) -> None:

@@ -39,11 +39,25 @@ class Expectation:
     cufile_sha256: str
     #: package name → exact version that the lock has for this host
     packages: Dict[str, str] = field(default_factory=dict)
-    #: [{"mount": "/mnt/nvme", "path": "direct|nvidia-fs|p2pdma|compat"}]
-    storage: List[Dict[str, str]] = field(default_factory=list)
+    #: [{"mount": "/mnt/nvme", "path": "direct|nvidia-fs|p2pdma|compat"}]; "scratch": "no" where no file may be made;
+    #: "load": {"read": bytes a second, "seconds"} where it has to deliver that much when it is tried under load
+    storage: List[Dict[str, Any]] = field(default_factory=list)
+    #: {"nvme" and "nic": the farthest that the nearest one of a GPU may be, "golden": a golden topology}; each may lack
+    topology: Dict[str, Any] = field(default_factory=dict)
     #: digest of the lock it came from
     lock_digest: str = ""
+    #: whether this host chooses the kernel that it runs; if not, the lock's is the one that its modules are for
+    own_kernel: bool = True
     version: int = VERSION
+
+    def modules(self) -> List[str]:
+        """In-kernel names of the modules that a kernel needs for this stack, in the order of loading."""
+        names = ["nvidia"]
+        if self.rdma == "peermem":
+            names.append("nvidia_peermem")
+        if self.nvidia_fs_version:
+            names.append("nvidia_fs")
+        return names
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"

@@ -38,10 +38,10 @@ def error(code: str, as_json: bool) -> None:
 
 
 def collected(mount: Optional[str], expectation: Optional[Expectation]) -> Any:
-    """The evidence of this host, with what is to be known of ``mount``."""
+    """The evidence of this host, with what is to be known of ``mount``; no scratch file is made for it."""
     from .evidence import NOTHING, collect, wanted_by
 
-    wanted = wanted_by(expectation) if expectation else NOTHING
+    wanted = replace(wanted_by(expectation), scratch=()) if expectation else NOTHING
     return collect(replace(wanted, mounts=(*wanted.mounts, mount)) if mount else wanted)
 
 

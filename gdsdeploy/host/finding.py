@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 PASS = "pass"  # noqa: S105 - a verdict, not a secret
 FAIL = "fail"
 #: The third answer: the evidence does not decide it.  Never counted as a pass.
 UNKNOWN = "unknown"
-VERDICTS = (PASS, FAIL, UNKNOWN)
+#: It did not pass, and somebody has accepted that until a day; see waiver.py.
+WAIVED = "waived"
+VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Finding:
     hint: str = ""
     #: Raw lines behind the verdict, shortened.
     evidence: List[str] = field(default_factory=list)
+    #: {"until", "reason", "was"} of the waiver that covers this finding, or did until that day; ``was`` is the verdict
+    #: that the check itself gave.
+    waiver: Optional[Dict[str, str]] = None
 
     def as_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -42,6 +47,6 @@ def finding_from(value: Dict[str, Any]) -> Finding:
 
 
 def worst(findings: List[Finding]) -> str:
-    """``fail`` if any failed, else ``unknown`` if any could not tell, else ``pass``; no findings prove nothing."""
+    """The first of ``fail``, ``unknown``, ``waived`` that any finding has, else ``pass``; no findings prove nothing."""
     verdicts = {item.verdict for item in findings}
-    return FAIL if FAIL in verdicts else UNKNOWN if UNKNOWN in verdicts or not verdicts else PASS
+    return next((verdict for verdict in (FAIL, UNKNOWN, WAIVED) if verdict in verdicts), PASS if verdicts else UNKNOWN)

@@ -12,11 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import boot
+from .audited import audited, objections
 from .expectation import Expectation
 from .kmod import driver as drivers
-from .kmod import tree
-from .kmod.audit import audit
-from .kmod.driver import Expected
 from .kmod.errors import KmodError
 from .kmod.kernel import Kernel
 from .kmod.rootdir import inside, list_folder
@@ -47,32 +45,14 @@ class Answer:
     alarm: bool = False
 
 
-def modules(expectation: Expectation) -> List[str]:
-    """In-kernel names of the modules that a kernel needs for the stack."""
-    names = ["nvidia"]
-    if expectation.rdma == "peermem":
-        names.append("nvidia_peermem")
-    if expectation.nvidia_fs_version:
-        names.append("nvidia_fs")
-    return names
-
-
 def judge(release: str, expectation: Expectation, root: str = "/") -> Verdict:
     """Audit the modules of one installed kernel against the expectation; never raises for what is wrong with them."""
     try:
         kernel = Kernel(release, root)
-        missing = [name for name in modules(expectation) if drivers.find(kernel, name) is None]
+        missing = [name for name in expectation.modules() if drivers.find(kernel, name) is None]
         if missing:
             return Verdict(release, False, ["it has no module {}".format(" and no module ".join(missing))])
-        results = audit(kernel, modules(expectation), _expected(expectation, root))
-        reasons = [
-            "{}: {}".format(result["module"] or result["file"], item["message"])
-            for result in results
-            if result["ok"] is not True
-            for item in result["findings"]
-            if item["severity"] == "error" or (result["ok"] is None and item["id"].endswith("-unknown"))
-        ]
-        reasons += _other_version(kernel, expectation)
+        reasons = objections(audited(kernel, expectation))
     except KmodError as error:
         reasons = [error.message]
     return Verdict(release, not reasons, reasons)
@@ -152,24 +132,6 @@ def respond(event: str, release: str, expectation: Expectation, root: str = "/")
     if answer.keep:
         boot.set_default(answer.keep, root=root)
     return answer
-
-
-def _expected(expectation: Expectation, root: str) -> Expected:
-    digest = ""
-    if root == "/" and os.path.isdir(expectation.driver_tree):
-        digest = tree.digest(tree.expect(expectation.driver_tree))
-    peermem = expectation.rdma == "peermem"
-    return Expected(expectation.driver_version, expectation.driver_flavour, digest, peermem)
-
-
-def _other_version(kernel: Kernel, expectation: Expectation) -> List[str]:
-    if not expectation.nvidia_fs_version:
-        return []
-    place = drivers.find(kernel, "nvidia_fs")
-    version = kernel.read(place.file).version if place is not None else ""
-    if version == expectation.nvidia_fs_version:
-        return []
-    return ["nvidia_fs: is version {}, locked is {}".format(version or "unknown", expectation.nvidia_fs_version)]
 
 
 def _event(event: str, release: str, locked: str, verdict: Optional[Verdict]) -> str:

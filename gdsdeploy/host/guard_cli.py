@@ -1,8 +1,9 @@
-"""``guard status|default|hook`` of the program on the host.
+"""``guard status|judge|default|hook`` of the program on the host.
 
-Exit status: of ``status`` 0 when what boots next is admitted, else 1; of ``default`` 0, or 1 when the kernel is not
-admitted and the default is as before; 2 for anything that cannot be used.  ``hook`` is called by package managers and
-always ends with 0: a failing hook leaves packages half-configured, which is worse than what it warns of.
+Exit status: of ``status`` 0 when what boots next is admitted, of ``judge`` when that kernel is, else 1; of ``default``
+0, or 1 when the kernel is not admitted and the default is as before; 2 for anything that cannot be used.  ``hook`` is
+called by package managers and always ends with 0: a failing hook leaves packages half-configured, which is worse than
+what it warns of.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import sys
 import syslog
+from dataclasses import asdict
 from typing import Any
 
 from . import boot, guard
@@ -29,6 +31,9 @@ def add_parsers(commands: Any) -> None:
     status = verbs.add_parser("status", help="say which installed kernels are admitted", description=guard.__doc__)
     status.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
     status.set_defaults(run=guarded(_status))
+    judge = verbs.add_parser("judge", help="say whether one kernel has the modules that are expected, and audit them")
+    judge.add_argument("--kernel", metavar="REL", help="default: the one that is expected")
+    judge.set_defaults(run=guarded(_judge))
     default = verbs.add_parser("default", help="make the locked kernel the boot default if its modules are good")
     default.add_argument("--check", action="store_true", help="say what would change and change nothing")
     default.set_defaults(run=guarded(_default))
@@ -36,9 +41,9 @@ def add_parsers(commands: Any) -> None:
     hook.add_argument("event", choices=(guard.INSTALLED, guard.REMOVED))
     hook.add_argument("kernel", metavar="REL", help="kernel release")
     hook.set_defaults(run=_hook)
-    for command in (status, default, hook):
+    for command in (status, judge, default, hook):
         command.add_argument("--expectation", default=PATH, metavar="FILE", help="default: %(default)s")
-    for command in (status, default):
+    for command in (status, judge, default):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -54,6 +59,16 @@ def _status(arguments: argparse.Namespace) -> int:
     if found["problem"]:
         print("the boot default cannot be told: {}".format(found["problem"]))
     return 0 if found["ok"] else 1
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    expectation = _expectation(arguments.expectation)
+    found = guard.judge(arguments.kernel or expectation.kernel_release, expectation)
+    if arguments.json:
+        print(json.dumps(asdict(found), indent=2, sort_keys=True))
+    else:
+        print("{}: {}".format(found.release, "admitted" if found.admitted else "not admitted: " + found.why()))
+    return 0 if found.admitted else 1
 
 
 def _default(arguments: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ def _module(name: str) -> str:
     loaded = _loaded(name)
     if not loaded.is_dir():
         return "the module {} is not loaded".format(name)
-    file = _file(name)
+    file = file_of(name)
     if not file:
         return "modprobe finds no file for the module {}".format(name)
     # srcversion would not do: it does not change with the driver that a module was built against.
@@ -60,7 +60,7 @@ def _loaded(name: str) -> Path:
     return Path("/sys/module") / name.replace("-", "_")
 
 
-def _file(name: str) -> str:
+def file_of(name: str) -> str:
     """The file that modprobe would load for ``name``, as the load at boot would; empty when there is none."""
     shown = process.run(["modprobe", "--show-depends", name], timeout=30).stdout
     other = modprobe.replacement(shown)

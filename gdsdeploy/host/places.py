@@ -8,6 +8,13 @@ NVIDIA = "/proc/driver/nvidia"
 NVFS = "/proc/driver/nvidia-fs"
 NVFS_DEVICE = "/dev/nvidia-fs0"
 PEERS = "/sys/kernel/mm/memory_peers"
+#: Modules that use the RDMA core: one that registered a client there is among them.
+HOLDERS = ("/sys/module/ib_uverbs/holders", "/sys/module/ib_core/holders")
+#: Whether the driver of unified memory leaves HMM alone.
+UVM_NO_HMM = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
+#: The service of nv_peer_mem, the module before nvidia-peermem: a script or a unit.
+LEGACY_SERVICE = "nv_peer_mem*"
+SERVICE_FOLDERS = ("/etc/init.d", "/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 BUILD_ID = "/notes/.note.gnu.build-id"
 #: modules-load.d(5) and modprobe.d(5), strongest first.
 LOAD_FOLDERS = (
@@ -31,19 +38,31 @@ VARIABLE_FILES = ("/etc/environment", "/etc/profile", "/etc/security/pam_env.con
 VARIABLE_FOLDERS = ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d")
 #: Set in every container of Kubernetes.
 VARIABLE_NAMES = ("KUBERNETES_SERVICE_HOST",)
+#: Beginning of the variables in every container of Enroot.
+ENROOT = "ENROOT_"
 GRUB_FILES = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
 GRUB_ENVIRONMENTS = ("/boot/grub/grubenv", "/boot/grub2/grubenv")
 PCI = "/sys/bus/pci/devices"
+#: NUMA nodes.
+NODES = "/sys/devices/system/node"
+INTERFACES = "/sys/class/net"
 MOUNTINFO = "/proc/self/mountinfo"
+BTRFS = "/sys/fs/btrfs"
 #: Where libcufile looks first, in every release (seen in 1.4.0 to 1.20.0).
 CUFILE = "/etc/cufile.json"
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
 LIBRARY_PATTERN = "libcufile.so*"
 SOURCES = "/usr/src"
+#: Where the kernel looks for firmware: first in the folder that this parameter names.
+FIRMWARE_PATH = "/sys/module/firmware_class/parameters/path"
+FIRMWARE = "/lib/firmware"
 #: Names of program runs.
 GDSCHECK = "gdscheck"
 CUFILE_OPEN = "cufile-open"
 CUFILE_CONTROL = "cufile-open-control"
+#: A read through cuFile with compat mode disallowed, and one with it allowed.
+PROOF = "cufile-proof"
+PROOF_COMPAT = "cufile-proof-compat"
 MODPROBE = "modprobe:"
 
 #: RDMA devices.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import threading
+import time
 from dataclasses import dataclass
-from typing import IO, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import IO, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -115,6 +117,89 @@ def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float
     return done
 
 
+def apart(work: Callable[[], str], timeout: float) -> Output:
+    """Run ``work`` in a process of its own and return its answer as ``stdout``.
+
+    For what may hold its process for ever in a system call: a filesystem whose server is gone.  After ``timeout``
+    seconds the process is killed, and not waited for where even that does not end it.  ``status`` is as of
+    :func:`run`, 1 where ``work`` raised an exception; its words are ``stderr``.
+    """
+    answer, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(answer)
+        _answer(work, end)
+    os.close(end)
+    try:
+        text, complete = _received(answer, time.monotonic() + timeout)
+        status = _ended(pid, 5.0) if complete else _stopped(pid)
+    except BaseException:
+        _stopped(pid)
+        raise
+    finally:
+        os.close(answer)
+    if not complete or status is None:
+        return Output(TIMED_OUT, "", "killed after {:g} s\n".format(timeout))
+    number = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return Output(number, text, "") if number == 0 else Output(number, "", text)
+
+
+def _answer(work: Callable[[], str], end: int) -> NoReturn:
+    status = 1
+    try:
+        # A terminal's Ctrl-C ends the parent, which ends this process.
+        os.setsid()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            text, status = work(), 0
+        except Exception as error:  # noqa: BLE001 - whatever it is, this process may not go on as its parent
+            text = "{}: {}".format(type(error).__name__, error)
+        left = memoryview(text.encode("utf-8"))
+        while left:
+            left = left[os.write(end, left) :]
+    finally:
+        os._exit(status)
+
+
+def _received(pipe: int, deadline: float) -> Tuple[str, bool]:
+    """What comes until the other end is closed, and whether that was before the deadline."""
+    chunks: List[bytes] = []
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return "", False
+        chunk = os.read(pipe, 65536)
+        if not chunk:
+            return b"".join(chunks).decode("utf-8", "replace"), True
+        chunks.append(chunk)
+
+
+def _stopped(pid: int) -> Optional[int]:
+    """End a child, which may clean up before."""
+    status: Optional[int] = None
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if status is None:
+            os.kill(pid, number)
+            status = _ended(pid, 0.5)
+    return status
+
+
+def _ended(pid: int, seconds: float) -> Optional[int]:
+    """The status of a child as wait(2) has it; None if it is still there after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.002)
+
+
 def _run(
     argv: Sequence[str],
     timeout: float,
@@ -141,12 +226,13 @@ def _run(
     threads = [_read(process.stdout, target), _read(process.stderr, said), _feed(process.stdin, data)]
     timed_out = False
     try:
-        try:
-            status = process.wait(timeout)
-        except subprocess.TimeoutExpired:
+        # With a timeout, wait() itself would look for the end only every now and then, up to 50 ms apart.
+        ended = _started(lambda: _wait(process))
+        ended.join(timeout)
+        if ended.is_alive():
             timed_out = True
             _kill(process)
-            status = process.wait()
+        status = process.wait()
         # A grandchild that left the session can hold the pipes open for ever; what it writes is not waited for.
         for thread in threads:
             thread.join(5.0)
@@ -202,6 +288,10 @@ def _feed(pipe: Optional[IO[bytes]], data: Optional[bytes]) -> threading.Thread:
             return
 
     return _started(write)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
 
 
 def _started(work: Callable[[], None]) -> threading.Thread:

@@ -6,9 +6,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from .expectation import Expectation
 from .facts import HostFacts, Unknown
-from .finding import FAIL, PASS, UNKNOWN, Finding, worst
+from .finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
-WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell"}
+WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived"}
 
 
 def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> Dict[str, Any]:
@@ -46,7 +46,7 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
     """What failed first, with what to do; then what could not be told; then one line for each check that passed."""
     runs = ", ".join("{} {}".format(*item) for item in stack(facts))
     lines = ["{} (profile {}): {}".format(expectation.host, expectation.profile, runs or "nothing is known"), ""]
-    for verdict in (FAIL, UNKNOWN):
+    for verdict in (FAIL, UNKNOWN, WAIVED):
         for item in findings:
             if item.verdict == verdict:
                 lines += _block(item)
@@ -56,7 +56,9 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
         for item in findings
         if item.verdict == PASS
     ]
-    counts = ["{} {}".format(sum(item.verdict == verdict for item in findings), WORDS[verdict]) for verdict in WORDS]
+    number = {verdict: sum(item.verdict == verdict for item in findings) for verdict in WORDS}
+    shown = [verdict for verdict in WORDS if verdict != WAIVED or number[WAIVED]]
+    counts = ["{} {}".format(number[verdict], WORDS[verdict]) for verdict in shown]
     return "\n".join([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])
 
 
@@ -67,4 +69,6 @@ def _block(item: Finding) -> List[str]:
         "  found     " + item.found,
     ]
     lines += ["            | " + line for line in item.evidence]
+    if item.verdict == WAIVED and item.waiver:
+        lines.append("  waived    until {until}: {reason}".format(**item.waiver))
     return [*lines, "  to do     " + item.hint, ""] if item.hint else [*lines, ""]

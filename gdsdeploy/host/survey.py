@@ -7,7 +7,7 @@ in their check mode, so that a plan and the roles cannot come to differ.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Dict, List
 
 VERSION = 1
@@ -38,10 +38,30 @@ class Survey:
     driver_version: str = ""
     driver_flavour: str = ""
     driver_tree: str = ""
+    #: whether what decides which builds fit the machine is wanted; what DKMS has not built is then not audited
+    key: bool = False
+    #: certificate of whose signature modules have to have, and whether they get it here and it has to be enrolled here
+    certificate: str = ""
+    signs: bool = False
+    enrols: bool = False
     version: int = VERSION
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
+
+
+def either(one: Survey, other: Survey) -> Survey:
+    """The questions of both, which are about the same machine and the same kernel."""
+    return replace(
+        one,
+        paths=list(dict.fromkeys([*one.paths, *other.paths])),
+        commands={**one.commands, **other.commands},
+        packages=sorted({*one.packages, *other.packages}),
+        archive=one.archive or other.archive,
+        dkms=one.dkms or other.dkms,
+        audit=one.audit or other.audit,
+        key=True,
+    )
 
 
 def from_json(text: str) -> Survey:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gdsdeploy.lab.cloning import clone
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.lifecycle import down, up
 from gdsdeploy.lab.standin import plug
 from gdsdeploy.lab.state import Lab
 
-__all__ = ["Host", "Lab", "down", "plug", "up"]
+__all__ = ["Host", "Lab", "clone", "down", "plug", "up"]

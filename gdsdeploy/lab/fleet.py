@@ -11,11 +11,11 @@ from gdsdeploy import atomic, console
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import Host
-from gdsdeploy.lab.state import Lab
+from gdsdeploy.lab.state import Lab, group_of
 
 
 def render(name: str, hosts: Sequence[Host], release: guest.Release, archive: Archive) -> str:
-    """The fleet file for these hosts: VM hosts to provision, light hosts to build on."""
+    """The fleet file for these hosts: VM hosts and nodes to provision, other light hosts to build on."""
     # YAML, not HTML: escaping would corrupt addresses.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
     template = environment.from_string((guest.data("templates/fleet.yml.j2")).read_text())
@@ -25,7 +25,8 @@ def render(name: str, hosts: Sequence[Host], release: guest.Release, archive: Ar
         release=release,
         user=guest.USER,
         mount=guest.NVME_MOUNT,
-        builders=[host for host in hosts if host.kind == "light"],
+        builders=[host for host in hosts if group_of(host.name) == "light"],
+        nodes=[host for host in hosts if group_of(host.name) == "node"],
         hosts=[host for host in hosts if host.kind == "vm"],
     )
 

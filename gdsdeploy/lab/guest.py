@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab.archive import DEBIAN_KEYRING, Archive, loopback_port
+from gdsdeploy.model.lock import Target
 
 #: The guest's view of QEMU's user-mode network, the same for every guest (guest/lab-network.service has it too).
 GUEST_ADDRESS, GATEWAY, NAMESERVER = "10.0.2.15", "10.0.2.2", "10.0.2.3"
@@ -49,6 +51,38 @@ _VM_PACKAGES = (
 )
 
 
+#: What a base system boots unless it begins with a kernel of its own.
+_KERNEL = "linux-image-amd64"
+
+
+@dataclass(frozen=True)
+class Preinstalled:
+    """What hosts begin with, as if they were installed from an image of the site.
+
+    sources: one-line apt sources.  packages: name → version.  kernel: whether a kernel is among them.
+    """
+
+    sources: tuple[str, ...]
+    packages: tuple[tuple[str, str], ...]
+    kernel: bool
+
+
+def source_line(index: Mapping[str, Any]) -> str:
+    """The apt source that an index of a lock was read from."""
+    signed = f"[signed-by={index['host_keyring']}]"
+    return f"deb {signed} {index['uri']} {index['suite']} {' '.join(index['components'])}"
+
+
+def preinstalled(target: Target) -> Preinstalled:
+    """The packages that a host needs which receives its modules, exactly as a lock has them for one profile."""
+    wanted = [package for package in target.packages if package.needed_by in ("host", "both")]
+    return Preinstalled(
+        sources=tuple(source_line(index.model_dump()) for index in target.indices),
+        packages=tuple((package.package, package.version) for package in wanted),
+        kernel=any(package.part == "kernel-image" for package in wanted),
+    )
+
+
 @dataclass(frozen=True)
 class Release:
     """A Debian release that the lab can make hosts of; ``driver``: the branch its own archive carries."""
@@ -68,9 +102,13 @@ def release(name: str) -> Release:
     return RELEASES[name]
 
 
-def packages(kind: str) -> tuple[str, ...]:
-    """What a base system of this kind ("vm" or "light") has beyond Debian's required packages."""
-    return tuple(sorted(_COMMON_PACKAGES + (_VM_PACKAGES if kind == "vm" else ())))
+def packages(kind: str, begins: Preinstalled | None = None) -> tuple[str, ...]:
+    """What a base system of this kind ("vm" or "light") has beyond Debian's required packages.
+
+    begins: what is installed into it afterwards; with a kernel among that, it gets no other.
+    """
+    chosen = _COMMON_PACKAGES + (_VM_PACKAGES if kind == "vm" else ())
+    return tuple(sorted(name for name in chosen if name != _KERNEL or begins is None or not begins.kernel))
 
 
 def suites(rel: Release, archive: Archive) -> list[tuple[str, tuple[str, ...]]]:
@@ -112,6 +150,10 @@ def base_files(rel: Release, archive: Archive, kind: str) -> dict[str, str | Pat
         "etc/apt/apt.conf.d/90lab": "".join(f'{name} "{value}";\n' for name, value in sorted(options.items())),
         "etc/sudoers.d/lab": f"{USER} ALL=(ALL:ALL) NOPASSWD: ALL\n",
         "etc/ssh/sshd_config.d/lab.conf": "PasswordAuthentication no\nHostKey /etc/ssh/ssh_host_ed25519_key\n",
+        "etc/dpkg/dpkg.cfg.d/lab": "force-unsafe-io\n",
+        # Named modules instead of a guess from the running system: every kernel that is installed later gets
+        # an initramfs that boots this machine, and making it under emulation takes seconds instead of minutes.
+        "etc/initramfs-tools/conf.d/lab": "MODULES=list\nCOMPRESS=zstd\nCOMPRESSLEVEL=1\nRESUME=none\n",
     }
     if archive.ca_bundle:
         files[f"{ca_bundle}".lstrip("/")] = archive.ca_bundle
@@ -125,9 +167,6 @@ def base_files(rel: Release, archive: Archive, kind: str) -> dict[str, str | Pat
 def _vm_files() -> dict[str, str | Path]:
     return {
         "etc/default/grub": _data("grub.default"),
-        # Named modules instead of a guess from the running system: every kernel that is installed later gets
-        # an initramfs that boots this machine, and making it under emulation takes seconds instead of minutes.
-        "etc/initramfs-tools/conf.d/lab": "MODULES=list\nCOMPRESS=zstd\nCOMPRESSLEVEL=1\nRESUME=none\n",
         # A kernel still gets an initramfs when it is installed. Without this, every package with a trigger would remake
         # the one of the kernel that is about to be left: four times in one installation, for minutes under emulation.
         "etc/initramfs-tools/update-initramfs.conf": "update_initramfs=no\nbackup_initramfs=no\n",
@@ -137,7 +176,6 @@ def _vm_files() -> dict[str, str | Path]:
             f"LABEL={NVME_LABEL} {NVME_MOUNT} ext4 noatime,data=ordered,nofail 0 0\n"
         ),
         "etc/resolv.conf": f"nameserver {NAMESERVER}\n",
-        "etc/dpkg/dpkg.cfg.d/lab": "force-unsafe-io\n",
         "etc/systemd/system/lab-network.service": _data("lab-network.service"),
         "etc/systemd/system/lab-seed.service": _data("lab-seed.service"),
         "etc/systemd/system/lab-rxe.service": _data("lab-rxe.service"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.lab import files, guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.guest import Release
+from gdsdeploy.lab.guest import Preinstalled, Release
 
 #: A VM host's disk; sparse, so only what is written takes room.
 DISK_BYTES = 12 << 30
@@ -35,23 +35,25 @@ class VmBase:
     kernel: Path
 
 
-def light_base(cache: Path, rel: Release, archive: Archive) -> Path:
-    """Root folder of the base of light hosts; made when missing."""
+def light_base(cache: Path, rel: Release, archive: Archive, begins: Preinstalled | None = None) -> Path:
+    """Root folder of the base of light hosts, which have ``begins`` installed; made when missing."""
 
     def make(work: Path) -> None:
-        _bootstrap(rel, archive, "light", work)
+        _bootstrap(rel, archive, "light", work, begins)
 
-    return _cached(cache, rel, archive, "light", make) / "root"
+    return _cached(cache, rel, archive, "light", make, begins) / "root"
 
 
-def vm_base(cache: Path, rel: Release, archive: Archive, early: Callable[[Path], None]) -> VmBase:
-    """Disk image of the base of VM hosts; made when missing.
+def vm_base(
+    cache: Path, rel: Release, archive: Archive, early: Callable[[Path], None], begins: Preinstalled | None = None
+) -> VmBase:
+    """Disk image of the base of VM hosts, which have ``begins`` installed; made when missing.
 
     early: called with the kernel as soon as there is one, seconds before the disk is ready; not when it is cached.
     """
 
     def make(work: Path) -> None:
-        root = _bootstrap(rel, archive, "vm", work)
+        root = _bootstrap(rel, archive, "vm", work, begins)
         early(next((root / "boot").glob("vmlinuz-*")))
         size = (DISK_BYTES - PARTITION_OFFSET) // 1024
         script = guest.data("guest/boot.sh").as_posix()
@@ -70,24 +72,29 @@ def vm_base(cache: Path, rel: Release, archive: Archive, early: Callable[[Path],
                 (work / name).unlink()
             files.remove_tree(root, within=work)
 
-    entry = _cached(cache, rel, archive, "vm", make)
+    entry = _cached(cache, rel, archive, "vm", make, begins)
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
 
 
-def entry_name(rel: Release, archive: Archive, kind: str) -> str:
+def entry_name(rel: Release, archive: Archive, kind: str, begins: Preinstalled | None = None) -> str:
     """Name of a base in the cache: another recipe or another archive is another base."""
     recipe = {
         "archive": {name: str(value) for name, value in asdict(archive).items()},
-        "packages": guest.packages(kind),
+        "packages": guest.packages(kind, begins),
+        "begins": asdict(begins) if begins else None,
         "files": {name: str(content) for name, content in guest.base_files(rel, archive, kind).items()},
-        "scripts": [guest.data(f"guest/{name}").read_text() for name in ("base.sh", "boot.sh", "grub-probe")],
+        "scripts": [
+            guest.data(f"guest/{name}").read_text() for name in ("base.sh", "begin.sh", "boot.sh", "grub-probe")
+        ],
         "disk": DISK_BYTES,
     }
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     return f"{rel.name}-{kind}-{digest[:12]}"
 
 
-def mmdebstrap_argv(rel: Release, archive: Archive, kind: str, root: Path, tree: Path) -> list[str]:
+def mmdebstrap_argv(
+    rel: Release, archive: Archive, kind: str, root: Path, tree: Path, begins: Preinstalled | None = None
+) -> list[str]:
     """The mmdebstrap command that makes ``root``; ``tree``: folder of files that the hook lays over it."""
     ca_bundle = archive.ca_bundle.as_posix() if archive.ca_bundle else None
     options = guest.apt_options(archive, ca_bundle)
@@ -98,10 +105,11 @@ def mmdebstrap_argv(rel: Release, archive: Archive, kind: str, root: Path, tree:
         "--mode=root",
         "--variant=minbase",
         "--format=directory",
-        f"--include={','.join(guest.packages(kind))}",
+        f"--include={','.join(guest.packages(kind, begins))}",
         *(f'--aptopt={name} "{value}"' for name, value in sorted(options.items())),
         "--dpkgopt=force-unsafe-io",
         f'--customize-hook={shlex.join(hook)} "$1" {shlex.join(late)}',
+        *([_begin_hook(begins)] if begins else ()),
         rel.name,
         root.as_posix(),
         *(
@@ -110,6 +118,14 @@ def mmdebstrap_argv(rel: Release, archive: Archive, kind: str, root: Path, tree:
             for suite in suites
         ),
     ]
+
+
+def _begin_hook(begins: Preinstalled) -> str:
+    """The hook that installs what hosts begin with, when all else of their system is there."""
+    hook = ["sh", guest.data("guest/begin.sh").as_posix()]
+    packages = [f"{name}={version}" for name, version in begins.packages]
+    late = [str(len(begins.sources)), *begins.sources, *packages]
+    return f'--customize-hook={shlex.join(hook)} "$1" {shlex.join(late)}'
 
 
 def master_boot_record(boot: bytes, disk_bytes: int) -> bytes:
@@ -148,19 +164,22 @@ def purge(cache: Path, used: set[Path]) -> list[Path]:
     return kept
 
 
-def _cached(cache: Path, rel: Release, archive: Archive, kind: str, make: files.Make) -> Path:
+def _cached(
+    cache: Path, rel: Release, archive: Archive, kind: str, make: files.Make, begins: Preinstalled | None
+) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
-    return files.cached(cache, entry_name(rel, archive, kind), make, what=f"the {rel.name} base system")
+    return files.cached(cache, entry_name(rel, archive, kind, begins), make, what=f"the {rel.name} base system")
 
 
-def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path) -> Path:
+def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path, begins: Preinstalled | None) -> Path:
     """Make ``work/root`` from the archive; its log stays beside it."""
     root = work / "root"
     title = f"Making the {rel.name} base system of {'VM' if kind == 'vm' else 'light'} hosts"
+    title += f", with {len(begins.packages)} packages of a lock" if begins else ""
     with console.step(title), tempfile.TemporaryDirectory(prefix="gdsdeploy-lab-") as folder:
         tree = Path(folder)
         _lay_out(guest.base_files(rel, archive, kind), tree)
-        argv = mmdebstrap_argv(rel, archive, kind, root, tree)
+        argv = mmdebstrap_argv(rel, archive, kind, root, tree, begins)
         run.run(
             run.as_root([*CONTAINED, *argv]),
             doing=f"make the {rel.name} base system",

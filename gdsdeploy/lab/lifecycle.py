@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import files, fleet, guest, images, qemu, requirements, ssh
 from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.guest import Preinstalled
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 
@@ -32,11 +33,15 @@ def up(
     lights: int = 1,
     release: str | None = None,
     *,
+    nodes: int = 0,
+    begins: Preinstalled | None = None,
     confirm: Callable[[str], bool] = yes,
 ) -> Lab:
     """Bring lab ``lab_name`` up, with at least ``vms`` VM hosts and ``lights`` light hosts, all answering.
 
     Run again, it makes what is missing and starts what is not running; what runs is left alone.
+    nodes: light hosts that are hosts of the fleet, and not there to build.
+    begins: what VM hosts and nodes that are made now have installed from the beginning.
     release: of the hosts; an existing lab's own, else the default, when None.
     confirm: asked before packages are installed on this machine.
     Raises LabUnavailable when this machine cannot carry it; what was made so far stays for the next run.
@@ -48,7 +53,7 @@ def up(
             f"lab {lab_name} has {lab.release.name} hosts, not {release}",
             hint=f"Give the new lab another name, or `gdsdeploy lab down --lab {lab_name}` first.",
         )
-    requirements.ensure(vms=vms > 0, lights=lights > 0, confirm=confirm)
+    requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, confirm=confirm)
     archive = archives.controller_archive()
     with lab.locked():
         if not lab.exists():
@@ -57,20 +62,21 @@ def up(
         ssh.make_key(lab.key, f"lab {lab_name}")
         # Waiting is for QEMU and mmdebstrap, so the two kinds go side by side on two cores.
         with ThreadPoolExecutor(max_workers=3) as pool:
-            light = pool.submit(_raise_lights, lab, lights, archive)
-            _raise_vms(lab, vms, archive, pool)
+            light = pool.submit(_raise_lights, lab, {"light": (lights, None), "node": (nodes, begins)}, archive)
+            _raise_vms(lab, vms, archive, begins, pool)
             light.result()
         fleet.write(lab, archive)
     return lab
 
 
-def _raise_lights(lab: Lab, count: int, archive: Archive) -> None:
-    if lab.lacks("light", count):
-        lab.add_hosts("light", count, images.light_base(cache_directory(), lab.release, archive))
-    _start(lab, "light", archive)
+def _raise_lights(lab: Lab, wanted: Mapping[str, tuple[int, Preinstalled | None]], archive: Archive) -> None:
+    for group, (count, begins) in wanted.items():
+        if lab.lacks(group, count):
+            lab.add_hosts(group, count, images.light_base(cache_directory(), lab.release, archive, begins))
+    start(lab, "light", archive)
 
 
-def _raise_vms(lab: Lab, count: int, archive: Archive, pool: ThreadPoolExecutor) -> None:
+def _raise_vms(lab: Lab, count: int, archive: Archive, begins: Preinstalled | None, pool: ThreadPoolExecutor) -> None:
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     if lab.lacks("vm", count):
@@ -82,7 +88,7 @@ def _raise_vms(lab: Lab, count: int, archive: Archive, pool: ThreadPoolExecutor)
                 copy = Path(shutil.copyfile(kernel, Path(folder) / "vmlinuz"))
                 trials.append(pool.submit(qemu.accelerator, cache, copy))
 
-            base = images.vm_base(cache, lab.release, archive, early)
+            base = images.vm_base(cache, lab.release, archive, early, begins)
             for trial in trials:
                 trial.result()
         lab.add_hosts("vm", count, base.disk)
@@ -90,10 +96,10 @@ def _raise_vms(lab: Lab, count: int, archive: Archive, pool: ThreadPoolExecutor)
     if stopped:
         accelerator = qemu.accelerator(cache, Path(stopped[0].record.base).with_name("vmlinuz"))
         lab.update(lambda value: value.update(accelerator=accelerator))
-    _start(lab, "vm", archive)
+    start(lab, "vm", archive)
 
 
-def _start(lab: Lab, kind: str, archive: Archive) -> None:
+def start(lab: Lab, kind: str, archive: Archive) -> None:
     """Make and start the hosts of ``kind`` that do not run, and wait until they answer."""
     hosts = [host for host in lab.hosts() if host.kind == kind]
     lab.write_access()
@@ -104,14 +110,15 @@ def _start(lab: Lab, kind: str, archive: Archive) -> None:
                 f"port {host.port} of 127.0.0.1, which is {host.name}'s, is in use by another program",
                 hint=f"Stop that program, or `gdsdeploy lab down --lab {lab.name}` and bring the lab up again.",
             )
-        _make(lab, host, archive)
+        make(lab, host, archive)
         host.start()
     for host in waiting:
         with console.step(f"Starting {host.name} ({host.runtime})"):
             host.wait_ssh(VM_PATIENCE) if kind == "vm" else host.wait_ssh()
 
 
-def _make(lab: Lab, host: Host, archive: Archive) -> None:
+def make(lab: Lab, host: Host, archive: Archive) -> None:
+    """Make what ``host`` consists of, where it is missing."""
     public = lab.key.with_name("id_ed25519.pub").read_text()
     key = lab.host_key(host.name)
     host.create(guest.tar(guest.seed_files(host.name, host.port, public, key, archive, host.kind)))

@@ -25,10 +25,14 @@ MODULE_DIRECTORY = "usr/local/lib/lab"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Debian kernel: its ``release`` (uname -r), and the package ``version`` of its headers or None for any."""
+    """A Debian kernel: its ``release`` (uname -r), and the package ``version`` of its headers or None for any.
+
+    sources: one-line apt sources that have it, beside those of the lab's own release.
+    """
 
     release: str
     version: str | None = None
+    sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for text in (self.release, self.version or "0"):
@@ -52,7 +56,9 @@ def locked_kernels(lab: Lab) -> list[Kernel]:
         kernel = target.get("kernel") if isinstance(target, dict) else None
         if isinstance(kernel, dict) and isinstance(kernel.get("release"), str):
             version = kernel.get("version")
-            found.append(Kernel(kernel["release"], version if isinstance(version, str) else None))
+            indices = target.get("indices") or []
+            sources = tuple(guest.source_line(index) for index in indices if index.get("kind", "apt") == "apt")
+            found.append(Kernel(kernel["release"], version if isinstance(version, str) else None, sources))
     if not found:
         raise LabUnavailable(f"{path} names no kernel", hint=hint)
     return list(dict.fromkeys(found))
@@ -70,7 +76,7 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
     name = f"standin-{kernel.release}-{(kernel.version or 'any').replace(':', '_')}-{digest[:12]}"
 
     def make(work: Path) -> None:
-        arguments = [base, work, sources, kernel.release, kernel.version or ""]
+        arguments = [base, work, sources, kernel.release, kernel.version or "", *kernel.sources]
         argv = [*images.CONTAINED, "sh", (sources / "build.sh").as_posix(), *map(str, arguments)]
         with console.step(f"Building the stand-in GPU for kernel {kernel.release}"):
             try:

@@ -20,6 +20,8 @@ from gdsdeploy.lab.qemu import VmHost
 #: First port tried for each kind; below the range that Linux hands out for outgoing connections.
 FIRST_PORT = {"light": 22001, "vm": 22011}
 LAST_PORT = 32000
+#: Group of hosts → their kind and the beginning of their names.
+GROUPS = {"vm": ("vm", "gpu"), "light": ("light", "build"), "node": ("light", "node")}
 STATE_VERSION = 1
 
 
@@ -119,23 +121,28 @@ class Lab:
             return VmHost(record, where, self.ssh_config, value.get("accelerator") or "tcg")
         return LightHost(record, where, self.ssh_config)
 
-    def lacks(self, kind: str, count: int) -> bool:
-        """Whether fewer than ``count`` hosts of ``kind`` are on record."""
-        return sum(host.kind == kind for host in self.hosts()) < count
+    def group(self, group: str) -> list[Host]:
+        """The hosts of ``group``: "vm"; "light": those that build; "node": light ones that are hosts of the fleet."""
+        return [host for host in self.hosts() if group_of(host.name) == group]
 
-    def add_hosts(self, kind: str, count: int, base: Path) -> None:
-        """Record hosts of ``kind`` until there are ``count``, each with a port that nobody else has."""
+    def lacks(self, group: str, count: int) -> bool:
+        """Whether fewer than ``count`` hosts of ``group`` are on record."""
+        return len(self.group(group)) < count
+
+    def add_hosts(self, group: str, count: int, base: Path) -> None:
+        """Record hosts of ``group`` until there are ``count``, each with a port that nobody else has."""
+        kind, prefix = GROUPS[group]
 
         def add(value: dict[str, Any]) -> None:
             taken = recorded_ports()
             for number in range(1, count + 1):
-                name = f"{'gpu' if kind == 'vm' else 'build'}{number}"
+                name = f"{prefix}{number}"
                 if any(host["name"] == name for host in value["hosts"]):
                     continue
                 port = free_port(FIRST_PORT[kind], taken)
                 taken.add(port)
                 value["hosts"].append(asdict(Record(name, kind, port, base.as_posix())))
-            value["hosts"].sort(key=lambda host: (host["kind"], int(re.sub(r"\D", "", host["name"]))))
+            value["hosts"].sort(key=lambda host: (host["kind"], *_name_and_number(host["name"])))
 
         with self._mutex, files.locked(labs_directory() / ".ports.lock", what="the choice of ports"):
             self.update(add)
@@ -157,6 +164,17 @@ class Lab:
             atomic.write(self.directory / "known_hosts", ssh.known_hosts(keys))
             ports = {host.name: host.port for host in hosts}
             atomic.write(self.ssh_config, ssh.config(self.directory, guest.USER, ports))
+
+
+def group_of(name: str) -> str:
+    """The group of the host called ``name``."""
+    prefix, _ = _name_and_number(name)
+    return next(group for group, (_, start) in GROUPS.items() if start == prefix)
+
+
+def _name_and_number(name: str) -> tuple[str, int]:
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :])
 
 
 def all_labs() -> list[Lab]:

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
+from gdsdeploy import atomic
+
 #: Fields that are written anew: where the file lies, and checksums that nobody should rely on any more.
 _DROPPED = re.compile(r"^(?:Filename|MD5sum|SHA1|SHA512):.*\n(?:[ \t].*\n)*", re.MULTILINE | re.IGNORECASE)
 
@@ -72,7 +74,5 @@ def write(path: Path, data: bytes) -> bool:
     if path.is_file() and path.read_bytes() == data:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(data)
-    part.replace(path)
+    atomic.write(path, data)
     return True

@@ -30,9 +30,9 @@ def signing_key(wanted: str | None) -> str:
     return fingerprint
 
 
-def secret_keys() -> dict[str, str]:
-    """Full fingerprint → user id of the primary secret keys in the user's keyring."""
-    argv = [which("gpg", hint=_GPG_HINT), "--batch", "--with-colons", "--list-secret-keys"]
+def secret_keys(*, home: Path | None = None) -> dict[str, str]:
+    """Full fingerprint → user id of the primary secret keys in the user's keyring, or in the one in ``home``."""
+    argv = [which("gpg", hint=_GPG_HINT), *_home(home), "--batch", "--with-colons", "--list-secret-keys"]
     found: dict[str, str] = {}
     fingerprint, primary = "", False
     for line in run(argv, doing="list your secret keys", timeout=60).stdout.splitlines():
@@ -55,18 +55,18 @@ def holds(path: Path, fingerprint: str) -> bool:
     return fingerprint in {line.split(":")[9] for line in shown.splitlines() if line.startswith("fpr:")}
 
 
-def export(fingerprint: str, path: Path, *, armour: bool = False) -> None:
+def export(fingerprint: str, path: Path, *, armour: bool = False, home: Path | None = None) -> None:
     """Write the public key to ``path``, as gpgv and apt read it, or armoured, as rpm does."""
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)
-    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--batch", *(["--armor"] if armour else [])]
+    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), *_home(home), "--batch", *(["--armor"] if armour else [])]
     argv += ["--output", part, "--export", fingerprint]
     run(argv, doing=f"export the public key {fingerprint}", timeout=60)
     part.chmod(0o644)
     part.replace(path)
 
 
-def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool) -> None:
+def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool, home: Path | None = None) -> None:
     """Write a clear-signed copy of ``document``, or an armoured detached signature; gpg's agent asks for a passphrase.
 
     Raises GdsError when the key cannot be used.
@@ -74,7 +74,8 @@ def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool) -> N
     part = signature.with_name(f".{signature.name}.part")
     part.unlink(missing_ok=True)
     how = ["--clearsign"] if clear else ["--armor", "--detach-sign"]
-    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), "--local-user", fingerprint, "--digest-algo", "SHA256"]
+    argv: list[str | Path] = [which("gpg", hint=_GPG_HINT), *_home(home), "--local-user", fingerprint]
+    argv += ["--digest-algo", "SHA256"]
     try:
         run([*argv, "--output", part, *how, document], doing=f"sign {document.name}")
         part.chmod(0o644)
@@ -85,3 +86,7 @@ def sign(fingerprint: str, document: Path, signature: Path, *, clear: bool) -> N
         ) from None
     finally:
         part.unlink(missing_ok=True)
+
+
+def _home(home: Path | None) -> list[str]:
+    return ["--homedir", str(home)] if home is not None else []

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    Strict,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from gdsdeploy.model.intended import Labels, Rollout
+from gdsdeploy.model.underload import Load
 
 #: A name that is safe as a file name, an inventory host and a DNS label.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
@@ -16,6 +29,10 @@ PackageName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9.
 GpuClass = Literal[
     "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"
 ]  # fmt: skip
+
+#: Where a host's kernel modules come from: ``build``: it builds them; ``receive``: another host does; ``auto``: one
+#: host of each build key builds, and the others receive.
+Modules = Literal["auto", "build", "receive"]
 
 #: How data reaches GPU memory: ``direct`` accepts either direct mechanism, ``compat`` accepts the bounce buffer.
 PathWanted = Literal["direct", "nvidia-fs", "p2pdma", "compat"]
@@ -83,6 +100,16 @@ class Mount(_Model):
 
     mount: AbsolutePath
     path: PathWanted = "direct"
+    #: Whether validate may make a scratch file on it, to try direct I/O and to prove the path.
+    scratch: bool = True
+    #: What it has to deliver when it is tried under load; without it, it is not.
+    load: Load | None = None
+
+    @model_validator(mode="after")
+    def _load_needs_a_file(self) -> Self:
+        if self.load is not None and not self.scratch:
+            raise ValueError("load reads from a scratch file, which scratch: false forbids")
+        return self
 
 
 def _check_cufile(value: object, where: str = "") -> object:
@@ -100,6 +127,57 @@ def _check_cufile(value: object, where: str = "") -> object:
     return value
 
 
+#: Name of a systemd unit.
+Unit = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@-]+\.(service|target)$")]
+#: Daemons of schedulers, by which a host gets work.
+SCHEDULERS = (
+    "slurmd.service",
+    "kubelet.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-agent.service",
+    "pbs.service",
+    "condor.service",
+)
+
+
+class Gate(_Model):
+    """The boot gate of a host: see docs/gate.md."""
+
+    enabled: bool = True
+    #: Units that start after the gate, whatever it finds.
+    before: Annotated[tuple[Unit, ...], Strict(False)] = SCHEDULERS
+    #: Units that do not start at all while it is closed.
+    required_by: Annotated[tuple[Unit, ...], Strict(False)] = ()
+    #: What its look at the host may take.
+    seconds: Annotated[int, Field(ge=1, le=600)] = 30
+    #: A file that is there while the gate is open; empty: none.
+    file: Annotated[str, StringConstraints(pattern=r"^(/[^\x00\n]+)?$")] = "/run/gdsdeploy/healthy"
+    #: Whether Slurm's node is drained and resumed.
+    slurm: bool = False
+    #: Folder of node_exporter's textfile collector; empty: the usual ones, where they are.
+    metrics: Annotated[str, StringConstraints(pattern=r"^(/[^\x00\n]+)?$")] = ""
+
+
+class Waiver(_Model):
+    """A check that need not pass until a day."""
+
+    #: Id of a check, with or without a subject.
+    check: Annotated[str, StringConstraints(min_length=1)]
+    #: The last day on which it holds, in UTC.
+    until: dt.date
+    reason: Annotated[str, StringConstraints(min_length=1)]
+    #: Names of hosts or shell patterns.
+    hosts: Annotated[tuple[str, ...], Strict(False)] = ("*",)
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _day(cls, value: object) -> object:
+        if isinstance(value, str):
+            return dt.date.fromisoformat(value)
+        return value
+
+
 class Fit(_Model):
     """What of a profile's cufile.json is fitted to each host, from what that host is."""
 
@@ -108,6 +186,52 @@ class Fit(_Model):
     family: Literal["any", "ipv4", "ipv6"] = "any"
     #: Whether pools are made smaller where the host's memory or its GPUs' BAR1 are too small for the library's own.
     pools: bool = True
+
+
+#: Systems whose kernels are older than 5.12, the first whose RDMA core takes DMA-BUF memory.
+_OLD_KERNELS = ("rhel-8",)
+#: As `nvidia-smi topo` has them, nearest first.
+Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+
+
+class TopologyWanted(_Model):
+    """What the PCIe tree of a profile's hosts has to be."""
+
+    #: The farthest that the nearest NVMe disk, or network adapter, of each GPU may be.
+    nvme: Distance | None = None
+    nic: Distance | None = None
+    #: File with the golden topology of this kind of machine, relative to the fleet file.
+    golden: Annotated[str, StringConstraints(min_length=1)] | None = None
+    #: What is in that file, or why it cannot be used; set by whoever reads the fleet file.
+    _document: dict[str, Any] | str = PrivateAttr(default="it was not read")
+
+    @property
+    def document(self) -> dict[str, Any] | str:
+        """The golden topology, or why there is none to be had."""
+        return self._document
+
+
+class Signing(_Model):
+    """Whose signature the modules of a profile get; both files are on the machine that builds them."""
+
+    #: Readable by root only, and never copied from there; or pkcs11:… for OpenSSL.
+    key: Annotated[str, StringConstraints(pattern=r"^(/|pkcs11:)[^\x00\n]*$")] | None = None
+    certificate: AbsolutePath = "/etc/gdsdeploy-keys/modules.der"
+    #: Program and arguments that sign in the key's place: module on standard input, PKCS#7 on standard output.
+    signer: Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], Strict(False)] = ()
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.key and self.signer:
+            raise ValueError("a key or a signer makes the signatures, not both")
+        if self.signer and not self.signer[0].startswith("/"):
+            raise ValueError("signer: give the program's absolute path")
+        return self
+
+    @property
+    def own_key(self) -> str:
+        """The key's file or address; empty where a signer stands for it."""
+        return "" if self.signer else self.key or "/etc/gdsdeploy-keys/modules.key"
 
 
 class Profile(_Model):
@@ -122,6 +246,7 @@ class Profile(_Model):
     libcufile: str = "newest"
     #: The mechanism this profile is built for; ``compat`` installs no nvidia-fs.
     mode: Literal["nvidia-fs", "p2pdma", "compat"] = "nvidia-fs"
+    #: How adapters reach GPU memory; a fleet file may also say ``auto``.
     rdma: Literal["none", "peermem", "dmabuf"] = "none"
     #: What has to run beside the driver, in its own version.
     companions: Annotated[tuple[Literal["persistenced", "fabricmanager", "imex"], ...], Strict(False)] = ()
@@ -136,17 +261,39 @@ class Profile(_Model):
     #: Without it the file is the same on every host of the profile, and none is asked.
     fit: Fit | None = None
     storage: Annotated[tuple[Mount, ...], Strict(False)] = ()
-    #: Name of the builder whose audited modules the hosts receive; without it each host builds its own.
+    topology: TopologyWanted = TopologyWanted()
+    #: Without it modules are signed as DKMS does by itself, or not at all.
+    signing: Signing | None = None
+    #: Name of the builder whose audited modules the hosts receive; without it one of the hosts of each key builds.
     builder: Name | None = None
+    modules: Modules = "auto"
     #: Whether provision may reboot a host of this profile.
     reboot: bool = True
+    #: Whether its hosts choose the kernel that they run; not so containers, images and what boots from the network.
+    own_kernel: bool = True
+    gate: Gate = Gate()
 
     _pins = field_validator("kernel", "nvidia_fs", "libcufile", mode="before")(_check_pin)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _automatic_rdma(cls, value: object) -> object:
+        """``rdma: auto`` is DMA-BUF where it serves: it needs no module that has to be built against OFED."""
+        if not isinstance(value, dict) or value.get("rdma") != "auto":
+            return value
+        driver = value.get("driver")
+        flavour = driver.get("flavour", "open") if isinstance(driver, dict) else "open"
+        return {**value, "rdma": "peermem" if flavour != "open" or value.get("os") in _OLD_KERNELS else "dmabuf"}
 
     @field_validator("driver", mode="before")
     @classmethod
     def _short_driver(cls, value: object) -> object:
         return value if isinstance(value, dict) else {"version": _check_pin(value)}
+
+    @field_validator("gate", mode="before")
+    @classmethod
+    def _short_gate(cls, value: object) -> object:
+        return {"enabled": value} if isinstance(value, bool) else value
 
     @field_validator("cufile")
     @classmethod
@@ -189,6 +336,10 @@ class Host(Ssh):
     """A host and its profile."""
 
     profile: Name
+    #: None: as its profile says
+    modules: Modules | None = None
+    #: by which a rollout orders and groups hosts
+    labels: Labels = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -206,10 +357,17 @@ class Fleet(_Model):
     profiles: dict[Name, Profile] = Field(min_length=1)
     builders: dict[Name, Host] = Field(default_factory=dict)
     hosts: dict[Name, Host] = Field(min_length=1)
+    waivers: Annotated[tuple[Waiver, ...], Strict(False)] = ()
+    rollout: Rollout = Rollout()
 
     def everyone(self) -> dict[str, Host]:
         """Hosts and builders by name."""
         return {**self.builders, **self.hosts}
+
+    def modules(self, name: str) -> Modules:
+        """Where the modules of the host or builder ``name`` come from; a builder builds."""
+        host = self.everyone()[name]
+        return "build" if name in self.builders else host.modules or self.profiles[host.profile].modules
 
     def connection(self, name: str) -> Ssh:
         """The host's own connection settings over the fleet's; ``address`` defaults to the name.
@@ -237,6 +395,11 @@ def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     found += [
         (("hosts", name), f"{name!r} is also a builder; a machine is one or the other")
         for name in fleet.hosts.keys() & fleet.builders.keys()
+    ]
+    found += [
+        (("builders", name, "modules"), "a builder builds; leave this key out")
+        for name, host in fleet.builders.items()
+        if host.modules not in (None, "build")
     ]
     for name, profile in fleet.profiles.items():
         where = ("profiles", name, "builder")

@@ -10,9 +10,9 @@ from typing import Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, StackPlatform, Wanted
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, Wanted
+from gdsdeploy.platform.dpkg import ARCHITECTURES, DpkgPlatform
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import upstream
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 COMPONENTS: Final = ("main", "contrib", "non-free", "non-free-firmware")
@@ -31,7 +31,6 @@ SECURITY_KEYS: Final = (
 )
 
 _RELEASE_NAME = r"(?:bullseye|bookworm|trixie|forky|sid|oldoldstable|oldstable|stable|testing|unstable)"
-_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _KERNEL_SOURCES: Final = re.compile(r"linux|linux-[0-9].*|linux-signed-.*")
 _DRIVER_SOURCES: Final = (re.compile(r"nvidia-graphics-drivers"), re.compile(r"nvidia-open-gpu-kernel-modules"))
 _STACK_SOURCES: Final = (
@@ -43,15 +42,8 @@ _STACK_SOURCES: Final = (
 
 
 @dataclass(frozen=True)
-class Debian(StackPlatform):
+class Debian(DpkgPlatform):
     """One release of Debian."""
-
-    codename: str
-    #: Numbers of nvidia-fs's version that its source directory and DKMS version keep: 12 ships 2.13.5 as 2.13.
-    nvidia_fs_numbers: int
-
-    def architecture(self, arch: str) -> str:
-        return _ARCHITECTURES[arch]
 
     def presets(self) -> dict[str, Preset]:
         return {
@@ -75,14 +67,11 @@ class Debian(StackPlatform):
         if not package.startswith("linux-image-"):
             return None
         # cloud and rt kernels carry their flavour before the architecture; dbg and unsigned images after it.
-        match = re.fullmatch(rf"linux-image-([0-9][0-9a-z.+~-]*-{_ARCHITECTURES[arch]})", package)
+        match = re.fullmatch(rf"linux-image-([0-9][0-9a-z.+~-]*-{ARCHITECTURES[arch]})", package)
         if match is None or re.search(r"-(?:cloud|rt|dbg|unsigned)\b", match[1]):
             return None
         # linux-image-6.12-amd64 is a metapackage: a release has at least a patch level or an ABI number.
         return match[1] if re.match(r"[0-9]+\.[0-9]+(?:\.[0-9]+|-rc)", match[1]) else None
-
-    def kernel_packages(self, release: str) -> tuple[str, str]:
-        return f"linux-image-{release}", f"linux-headers-{release}"
 
     def driver_package(self, flavour: Flavour) -> str:
         return "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"
@@ -95,24 +84,6 @@ class Debian(StackPlatform):
         if driver.origin == nvidia.ORIGIN:
             return nvidia.debian_packaging(driver, flavour)
         return super().packaging(driver, flavour, rdma)
-
-    def nvidia_fs_package(self) -> str:
-        return "nvidia-fs-dkms"
-
-    def libcufile_package(self) -> str:
-        return "libcufile0"
-
-    def gds_tools_package(self) -> str:
-        return "gds-tools"
-
-    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        own = (self.libcufile_package(), self.gds_tools_package())
-        return [own, *nvidia.libcufile_packages(names)]
-
-    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[Wanted, ...]:
-        # NVIDIA's package holds both libraries.
-        own = library.package == self.libcufile_package() and rdma != "none"
-        return (Wanted("libcufile-rdma1", "libcufile", "host"),) if own else ()
 
     def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002
         # The support package makes `modprobe nvidia` load the file of the chosen flavour (nvidia-modprobe.conf).
@@ -130,20 +101,14 @@ class Debian(StackPlatform):
         other = r"nvidia-kernel-(?:dkms|source|support)" if flavour == "open" else r"nvidia-open-kernel-.*"
         return series, re.compile(other), nvidia.UMBRELLAS
 
-    def upstream_version(self, version: str) -> str:
-        # GDS packages carry the CUDA release behind "~": 2.19.7~12.4.1-2.
-        return upstream(version).split("~", 1)[0]
-
-    def cuda_version(self, candidate: Candidate) -> str | None:
-        own = upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
-        return own or nvidia.cuda_version(candidate)
-
     def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:
         name = "nvidia-current-open" if flavour == "open" else "nvidia-current"
         return f"/usr/src/{name}-{version}", name
 
     def nvidia_fs_tree(self, version: str) -> tuple[str, str]:
-        kept = ".".join(version.split(".")[: self.nvidia_fs_numbers])
+        # The package decides, not the release that it is installed on: 12 ships 2.13.5 as 2.13, 13 ships 2.19.7 whole.
+        numbers = version.split(".")
+        kept = ".".join(numbers[:2] if [int(number) for number in numbers[:2]] <= [2, 13] else numbers)
         return f"/usr/src/nvidia-fs-{kept}", "nvidia-fs"
 
     def nvidia_fs_source(self, package: Candidate) -> tuple[str, str]:
@@ -170,17 +135,8 @@ class Debian(StackPlatform):
             return "companion" if candidate.package.startswith("firmware-") else "driver-userland"
         return "support"
 
-    def in_stack(self, candidate: Candidate) -> bool:
-        return candidate.origin == nvidia.ORIGIN or super().in_stack(candidate)
 
-    def follows_driver(self, candidate: Candidate) -> bool:
-        return nvidia.of_driver(candidate) if candidate.origin == nvidia.ORIGIN else super().follows_driver(candidate)
-
-    def of_driver(self, candidate: Candidate) -> bool:
-        return nvidia.of_driver(candidate)
-
-
-def _release(number: str, codename: str, nvidia_fs_numbers: int) -> Debian:
+def _release(number: str, codename: str) -> Debian:
     return Debian(
         os=f"debian-{number}",
         family="debian",
@@ -188,8 +144,7 @@ def _release(number: str, codename: str, nvidia_fs_numbers: int) -> Debian:
         stack_sources=_STACK_SOURCES,
         driver_sources=_DRIVER_SOURCES,
         codename=codename,
-        nvidia_fs_numbers=nvidia_fs_numbers,
     )
 
 
-PLATFORMS: Final = (_release("12", "bookworm", 2), _release("13", "trixie", 3))
+PLATFORMS: Final = (_release("12", "bookworm"), _release("13", "trixie"))

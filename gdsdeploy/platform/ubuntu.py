@@ -10,9 +10,9 @@ from typing import Final
 
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
-from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, StackPlatform, Wanted
+from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, Wanted
+from gdsdeploy.platform.dpkg import DpkgPlatform
 from gdsdeploy.repo.candidate import Candidate
-from gdsdeploy.repo.order import upstream
 
 KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 COMPONENTS: Final = ("main", "restricted", "universe", "multiverse")
@@ -24,7 +24,6 @@ ARCHIVE_KEYS: Final = (
 )
 
 _RELEASE_NAME = r"(?:jammy|noble|resolute)"
-_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _KERNEL_SOURCES: Final = re.compile(r"linux|linux-signed|linux(?:-signed)?-hwe-[0-9.]+")
 _DRIVER_SOURCES: Final = (
     re.compile(r"nvidia-graphics-drivers-[0-9]+(?:-server)?|fabric-manager-[0-9]+|libnvidia-nscq-.*"),
@@ -37,13 +36,8 @@ _STACK_SOURCES: Final = (
 
 
 @dataclass(frozen=True)
-class Ubuntu(StackPlatform):
+class Ubuntu(DpkgPlatform):
     """One release of Ubuntu."""
-
-    codename: str
-
-    def architecture(self, arch: str) -> str:
-        return _ARCHITECTURES[arch]
 
     def presets(self) -> dict[str, Preset]:
         def preset(suites: tuple[str, ...], known: str) -> Preset:
@@ -61,9 +55,6 @@ class Ubuntu(StackPlatform):
         match = re.fullmatch(r"linux-image-([0-9]+\.[0-9]+\.[0-9]+-[0-9]+-generic)", package)
         return match[1] if match else None
 
-    def kernel_packages(self, release: str) -> tuple[str, str]:
-        return f"linux-image-{release}", f"linux-headers-{release}"
-
     def kernel_extras(self, release: str) -> tuple[Wanted, ...]:
         # Only the metapackage linux-image-generic depends on it; it holds file systems and drivers that hosts use.
         return (Wanted(f"linux-modules-extra-{release}", "kernel-image", "host", optional=True),)
@@ -80,36 +71,12 @@ class Ubuntu(StackPlatform):
     def packaging(self, driver: Candidate, flavour: Flavour, rdma: Rdma) -> Packaging:  # noqa: ARG002
         return nvidia.ubuntu_packaging(driver, flavour)
 
-    def nvidia_fs_package(self) -> str:
-        return "nvidia-fs-dkms"
-
-    def libcufile_package(self) -> str:
-        return "libcufile0"
-
-    def gds_tools_package(self) -> str:
-        return "gds-tools"
-
-    def libcufile_packages(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        return [(self.libcufile_package(), self.gds_tools_package()), *nvidia.libcufile_packages(names)]
-
-    def library_packages(self, library: Candidate, rdma: Rdma) -> tuple[Wanted, ...]:
-        # NVIDIA's package holds both libraries.
-        own = library.package == self.libcufile_package() and rdma != "none"
-        return (Wanted("libcufile-rdma1", "libcufile", "host"),) if own else ()
-
     def further_packages(self, flavour: Flavour, rdma: Rdma) -> tuple[Wanted, ...]:  # noqa: ARG002
         # Their names carry the driver's branch: see packaging().
         return ()
 
     def excluded(self, flavour: Flavour) -> tuple[re.Pattern[str], ...]:  # noqa: ARG002
         return (nvidia.UMBRELLAS,)
-
-    def upstream_version(self, version: str) -> str:
-        return upstream(version).split("~", 1)[0]
-
-    def cuda_version(self, candidate: Candidate) -> str | None:
-        own = upstream(candidate.source_version) if candidate.source == "nvidia-cuda-toolkit" else None
-        return own or nvidia.cuda_version(candidate)
 
     def driver_tree(self, flavour: Flavour, version: str) -> tuple[str, str]:  # noqa: ARG002
         return f"/usr/src/nvidia-{version}", "nvidia"
@@ -128,15 +95,6 @@ class Ubuntu(StackPlatform):
         if _KERNEL_SOURCES.fullmatch(candidate.source):
             return "kernel-image" if candidate.package.startswith("linux-modules-") else "kernel-headers"
         return nvidia.part(candidate) or "support"
-
-    def in_stack(self, candidate: Candidate) -> bool:
-        return candidate.origin == nvidia.ORIGIN or super().in_stack(candidate)
-
-    def follows_driver(self, candidate: Candidate) -> bool:
-        return nvidia.of_driver(candidate) if candidate.origin == nvidia.ORIGIN else super().follows_driver(candidate)
-
-    def of_driver(self, candidate: Candidate) -> bool:
-        return nvidia.of_driver(candidate)
 
 
 def _release(number: str, codename: str) -> Ubuntu:

@@ -154,7 +154,8 @@ def package_list(fetcher: Fetcher, release: Release, component: str, architectur
         repository=release.repository.name,
         suite=release.suite,
         component=component,
-        origin=release.fields.get("origin", "").lower(),
+        # Debian's backports say "Debian Backports", and need what only the main archive has: they have one maker.
+        origin=release.fields.get("origin", "").lower().removesuffix(" backports"),
         architectures=(architecture, "all"),
         uri=release.base + paths[0],
     )

@@ -51,26 +51,30 @@ def lacking(existing: Sequence[Source], wanted: Sequence[Mapping[str, Any]]) -> 
 
 
 #: For ``apt-get indextargets --format``: what :func:`exclusive` reads; ``|`` is in no field of a Release file we know.
-TARGET_FORMAT = "$(SOURCESENTRY)|$(REPO_URI)|$(ORIGIN)|$(LABEL)"
+TARGET_FORMAT = "$(SOURCESENTRY)|$(REPO_URI)|$(ORIGIN)|$(LABEL)|$(RELEASE)|$(CODENAME)"
 OURS = "/gdsdeploy.sources:"
 
 
 def exclusive(targets: Iterable[str], wanted: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Sources that we configured for the stack alone, as ``{"uri", "release"}`` with apt's words for its releases.
 
-    targets: lines of ``apt-get indextargets`` in TARGET_FORMAT.  wanted: the lock's indices: uri, exclusive.
-    A source that the host had already is the host's to use, and one whose Release file gives it no name cannot be
-    told from others on the same server; for both, only the packages of the stack are pinned.
+    targets: lines of ``apt-get indextargets`` in TARGET_FORMAT.  wanted: the lock's indices: uri, suite, exclusive.
+    A source that the host had already is the host's to use, and one that cannot be told by the names in its Release
+    file from another source, such as the system's own, is closed by nothing; for both, only the packages of the stack
+    are pinned.
     """
     found: dict[str, str] = {}
+    others: set[str] = set()
     for line in targets:
-        entry, uri, origin, label = (line.split("|") + [""] * 4)[:4]
-        if OURS not in entry or not any(i["exclusive"] and _same(i["uri"], uri) for i in wanted):
-            continue
-        names = [f"{key}={value}" for key, value in (("o", origin), ("l", label)) if value and "," not in value]
-        if names:
-            found[uri] = ",".join(names)
-    return [{"uri": uri, "release": release} for uri, release in sorted(found.items())]
+        entry, uri, origin, label, suite, codename = (line.split("|") + [""] * 6)[:6]
+        given = (("o", origin), ("l", label), ("n", codename))
+        names = ",".join(f"{key}={value}" for key, value in given if value.strip("./") and "," not in value)
+        asked = [i for i in wanted if _same(i["uri"], uri) and i.get("suite", suite).strip("./") == suite.strip("./")]
+        if OURS not in entry or not asked or not all(i["exclusive"] for i in asked):
+            others.add(names)
+        elif names:
+            found[f"{uri} {suite}".rstrip("./ ")] = names
+    return [{"uri": uri, "release": names} for uri, names in sorted(found.items()) if names not in others]
 
 
 def _same(one: str, other: str) -> bool:

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from gdsdeploy import __version__, resources
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding, worst
+from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import ORDER, SYMBOLS, WORDS, HostReport, Report, by_verdict, check_id, sentence, subject
 from gdsdeploy.report.text import PATH_CHECK
 
@@ -37,6 +38,8 @@ class Row:
     cells: tuple[Cell | None, ...]
     findings: tuple[tuple[str, Finding], ...]
     paths: tuple[tuple[str, Finding], ...]
+    #: the PCIe tree; None where it is not known or has no device
+    tree: Markup | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def render(report: Report) -> str:
     """The whole page."""
     checks = report.checks()
     rows = [_row(number, host, checks) for number, host in enumerate(report.hosts)]
-    return _template().render(
+    return template("report.html.j2").render(
         report=report,
         sentence=sentence(report),
         tool=f"gdsdeploy {__version__}",
@@ -83,7 +86,21 @@ def _row(number: int, host: HostReport, checks: list[str]) -> Row:
         cells=tuple(cells),
         findings=tuple((places[id(finding)], finding) for finding in by_verdict(host.findings)),
         paths=tuple((subject(f), f) for f in host.findings if f.check.startswith(PATH_CHECK)),
+        tree=_tree(host),
     )
+
+
+def _tree(host: HostReport) -> Markup | None:
+    if host.topology is None or not host.topology.devices:
+        return None
+    found = {subject(f): f for f in host.findings if f.check.startswith(PATH_CHECK)}
+    mounts: dict[str, list[tuple[str, str]]] = {}
+    for point, addresses in host.disks:
+        # The first word of what was found is the path: compat, nvidia-fs, p2pdma.
+        path = found[point].found.split(" ", 1)[0].rstrip(":") if point in found else "no path is asked for"
+        for address in addresses:
+            mounts.setdefault(address, []).append((point, path))
+    return draw(host.topology, mounts, f"PCIe tree of {host.host}; the distances are in the table below it")
 
 
 def _problems(rows: list[Row]) -> Iterator[Problem]:
@@ -114,7 +131,8 @@ def _code(text: str) -> Markup:
 
 
 @functools.cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """A page of templates/: what it is given is escaped, and undefined names are errors."""
     environment = Environment(
         loader=FileSystemLoader(resources.templates()),
         undefined=StrictUndefined,
@@ -124,5 +142,6 @@ def _template() -> Template:
         finalize=_fit,
     )
     environment.globals["PASS"] = PASS
+    environment.globals["distance"] = distance
     environment.filters["code"] = _code
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)

@@ -3,13 +3,17 @@
 Shape (version 1)::
 
     {"version": 1, "tool": "gdsdeploy 0.1", "fleet": "fleet.yml", "lock": "sha256:…", "when": "2026-…Z",
-     "verdict": "fail" | "unreachable" | "unknown" | "pass",
-     "counts": {"pass": 1, "fail": 0, "unknown": 0, "unreachable": 0},           # hosts
+     "verdict": "fail" | "unreachable" | "unknown" | "waived" | "pass",
+     "counts": {"pass": 1, "waived": 0, "unknown": 0, "unreachable": 0, "fail": 0},           # hosts
+     "waivers": [{"check": "…", "until": "2026-…", "reason": "…", "expired": false, "hosts": ["…"]}],
      "hosts": {"gpu1": {"profile": "gds", "verdict": "pass", "boot_id": "…", "seconds": 1.2,
                         "stack": {"kernel": "…", …}, "gaps": ["…"],
                         "error": null | {"kind": "HostUnreachable", "message": "…", "hint": "…", "exit_code": 20},
-                        "findings": [{"check": "…", "verdict": "pass" | "fail" | "unknown", "title": "…",
-                                      "expected": "…", "found": "…", "hint": "…", "evidence": ["…"]}]}}}
+                        "findings": [{"check": "…", "verdict": "pass" | "fail" | "unknown" | "waived", "title": "…",
+                                      "expected": "…", "found": "…", "hint": "…", "evidence": ["…"],
+                                      "waiver": null | {"until": "…", "reason": "…", "was": "fail"}}]}}}
+
+``report.schema.json`` beside this file has the same as a JSON Schema.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ def render(report: Report) -> str:
         "when": report.when,
         "verdict": report.verdict,
         "counts": {verdict: report.count(verdict) for verdict in reversed(ORDER)},
+        "waivers": [asdict(item) for item in report.waivers],
         "hosts": {host.host: _host(host) for host in report.hosts},
     }
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -1,7 +1,7 @@
 """The report as JUnit XML: a suite per host, a case per check.
 
 A failed check is a ``failure``; one that could not tell, and a host that gave no evidence, is an ``error``: CI systems
-count both, and neither passes.
+count both, and neither passes.  One that is waived is ``skipped``, with the waiver.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.report.model import HostReport, Report, check_id
 
 #: Characters that XML 1.0 cannot carry even as references.
@@ -21,7 +21,7 @@ def render(report: Report) -> str:
     root = ET.Element("testsuites", name=_fit(f"gdsdeploy validate {report.fleet}"))
     for host in report.hosts:
         root.append(_suite(report, host))
-    for key in ("tests", "failures", "errors"):
+    for key in ("tests", "failures", "errors", "skipped"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
@@ -38,7 +38,7 @@ def _suite(report: Report, host: HostReport) -> ET.Element:
         tests=str(cases),
         failures=str(host.count(FAIL)),
         errors=str(host.count(UNKNOWN) + (1 if host.trouble else 0)),
-        skipped="0",
+        skipped=str(host.count(WAIVED)),
     )
     properties = ET.SubElement(suite, "properties")
     for name, value in (("lock", report.lock_digest), ("boot_id", host.boot_id), *host.stack):
@@ -56,8 +56,10 @@ def _case(host: HostReport, finding: Finding) -> ET.Element:
     name = _fit(finding.check)
     case = ET.Element("testcase", classname=_fit(f"{host.host}.{check_id(finding)}"), name=name, time="0")
     if finding.verdict != PASS:
-        tag = "failure" if finding.verdict == FAIL else "error"
+        tag = {FAIL: "failure", WAIVED: "skipped"}.get(finding.verdict, "error")
         message = f"{finding.title}: expected {finding.expected}, found {finding.found}"
+        if finding.verdict == WAIVED and finding.waiver:
+            message = f"waived until {finding.waiver['until']}: {finding.waiver['reason']}; {message}"
         detail = ET.SubElement(case, tag, type=finding.verdict, message=_fit(message))
         lines = [f"expected: {finding.expected}", f"found: {finding.found}", f"what to do: {finding.hint}"]
         detail.text = _fit("\n".join([*lines, *(f"| {line}" for line in finding.evidence)]))

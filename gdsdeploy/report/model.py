@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding, worst
+from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
 #: A host that gave no evidence: nothing is known about it, and that is not the same as a check that could not tell.
 UNREACHABLE = "unreachable"
 
 #: From the worst on; a host's verdict and the fleet's are the first one that occurs.
-ORDER = (FAIL, UNREACHABLE, UNKNOWN, PASS)
+ORDER = (FAIL, UNREACHABLE, UNKNOWN, WAIVED, PASS)
 
 #: Verdict → what people read; the symbol and the word always go together, and colour never stands alone.
-SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", UNREACHABLE: "!"}
-WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", UNREACHABLE: "UNREACHABLE"}
+SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!"}
+WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", UNREACHABLE: "UNREACHABLE"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class HostReport:
     gaps: tuple[str, ...] = ()
     #: From the first packet to the last.
     seconds: float = 0.0
+    #: The PCIe tree; None where the evidence does not tell it.
+    topology: Topology | None = None
+    #: (mount point, PCI addresses of the disks under it)
+    disks: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -60,6 +65,20 @@ class HostReport:
 
 
 @dataclass(frozen=True)
+class Accepted:
+    """A waiver as a run met it."""
+
+    check: str
+    #: the last day on which it holds, YYYY-MM-DD in UTC
+    until: str
+    reason: str
+    #: whether that day is over
+    expired: bool
+    #: hosts on which it covers, or did cover, something that does not pass
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """One validation run."""
 
@@ -69,6 +88,8 @@ class Report:
     #: RFC 3339, UTC: when it began
     when: str
     hosts: tuple[HostReport, ...]
+    #: every waiver that was given, whether or not anything needed it
+    waivers: tuple[Accepted, ...] = ()
 
     @property
     def verdict(self) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from gdsdeploy.builds import Supply
 from gdsdeploy.errors import GdsError
 from gdsdeploy.plan import HostPlan
 
@@ -60,9 +61,22 @@ def to_json(plans: Plans, seconds: Mapping[str, float], *, fleet: str, lock_dige
                 "actions": [asdict(action) for action in found.actions],
                 "unknown": list(found.unknown),
                 "refusal": found.refusal or None,
+                "modules": None if found.supply is None else {"from": found.supply.source, **asdict(found.supply)},
             }
         hosts[name] = item
     return json.dumps({"fleet": fleet, "lock": lock_digest, "hosts": hosts}, indent=2, ensure_ascii=False)
+
+
+def supplied(supply: Supply) -> str:
+    """Where a host's modules come from, in one line."""
+    verbs = {
+        "build": "builds its modules",
+        "host": f"receives its modules from {supply.builder}",
+        "cache": "takes its modules from the cache",
+        "kept": "keeps its modules",
+        "none": "has nobody to receive its modules from",
+    }
+    return f"{verbs[supply.source]}: {supply.lack or supply.why}"
 
 
 def _table(plans: Plans) -> Iterator[str]:
@@ -88,6 +102,8 @@ def _host(name: str, found: HostPlan | GdsError) -> Iterator[str]:
     yield f"{SYMBOLS[state(found)]} {name}:"
     if found.refusal:
         yield f"  provision would refuse it: {found.refusal}"
+    if found.supply is not None:
+        yield f"  {supplied(found.supply)}"
     for action in found.actions:
         suffix = "" if action.disruption == "none" else f"  [{action.disruption}]"
         yield f"  - {action.what}{suffix}"

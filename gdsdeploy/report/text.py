@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, sentence, subject
 
-STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", UNREACHABLE: "bold magenta"}
+STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}
 #: The check whose findings say which path a mount takes.
 PATH_CHECK = "storage.path:"
 #: What a host says is shown, never obeyed by the terminal.
@@ -47,7 +47,8 @@ def details(report: Report) -> str:
         block = list(_host(host))
         if block:
             lines += ["", *block]
-    return _plain("\n".join([*lines, "", sentence(report)]))
+    over = [f"the waiver of {w.check} ended on {w.until}: {w.reason}" for w in report.waivers if w.expired]
+    return _plain("\n".join([*lines, *(["", *over] if over else []), "", sentence(report)]))
 
 
 def _plain(text: str) -> str:
@@ -68,12 +69,20 @@ def _host(host: HostReport) -> Iterator[str]:
     for verdict in (FAIL, UNKNOWN):
         for finding in host.of(verdict):
             yield from _finding(host, finding)
+    for finding in host.of(WAIVED):
+        yield f"{SYMBOLS[WAIVED]} {host.host}: {finding.check} ({WORDS[WAIVED]}{_until(finding)})"
+        yield from _field("expected", finding.expected)
+        yield from _field("found", finding.found)
     for finding in host.of(PASS):
         # Accepted, and still what nobody should fail to see: this mount bounces through CPU memory.
         if finding.check.startswith(PATH_CHECK) and finding.found.startswith("compat"):
             yield f"  {host.host}: {subject(finding)} takes {finding.found}"
     for gap in host.gaps:
         yield f"  {host.host}: evidence is incomplete: {gap}"
+
+
+def _until(finding: Finding) -> str:
+    return f" until {finding.waiver['until']}: {finding.waiver['reason']}" if finding.waiver else ""
 
 
 def _finding(host: HostReport, finding: Finding) -> Iterator[str]:

@@ -71,6 +71,9 @@ def _question(
             parts[candidate.package] = part
             roots.append(exactly(candidate))
             (build if part in _BUILD_PARTS else host).add(candidate.package)
+            if part == "kernel-image":
+                # By one of the kernel's own modules a host without headers knows that it has the builder's kernel.
+                build.add(candidate.package)
     wanted = _wanted(profile, platform, choice)
     parts.update({each.package: each.part for each in wanted})
     provider = Provider(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from gdsdeploy.cli.verbs import Verbs, below
 
 #: Verb → what it does, in the order of use.
 VERBS: dict[str, str] = {
@@ -15,24 +15,7 @@ VERBS: dict[str, str] = {
 }
 
 
-class CufileVerbs(click.Group):
-    """A group that imports a verb's module when the verb is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in VERBS:
-            return None
-        found: click.Command = importlib.import_module(f"gdsdeploy.cli.cufile.{cmd_name}").command
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-@click.group(cls=CufileVerbs)
+@click.group(cls=Verbs, verbs=below(__name__, VERBS))
 def command() -> None:
     """What cufile.json says to libcufile, release by release, from 1.4 to 1.20.
 

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import List
-
 from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from .registry import Answer, check, failed, passed
 
 UNIT = "systemd-modules-load.service"
-
-
-def wanted(expectation: Expectation) -> List[str]:
-    """In-kernel names of the modules that have to be loaded at boot, in their order."""
-    names = ["nvidia"]
-    if expectation.rdma == "peermem":
-        names.append("nvidia_peermem")
-    if expectation.nvidia_fs_version:
-        names.append("nvidia_fs")
-    return names
+PEERMEM, PEERMEM_UNIT = "nvidia_peermem", "gds-peermem.service"
 
 
 @check(
@@ -28,8 +17,10 @@ def wanted(expectation: Expectation) -> List[str]:
     prevents="a host that works until its first reboot because nothing loads nvidia-fs",
 )
 def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
-    names = wanted(expectation)
+    # It comes after the RDMA core, so a unit loads it.
+    names = [name for name in expectation.modules() if name != PEERMEM]
     expected = " before ".join(names) + " in modules-load.d"
+    expected += ", nvidia-peermem by {}".format(PEERMEM_UNIT) if expectation.rdma == "peermem" else ""
     hint = "Provision the host again: it writes /etc/modules-load.d/gdsdeploy.conf"
     listed, forbidden = known(facts.boot.autoloaded), known(facts.boot.forbidden)
     missing = [name for name in names if name not in listed]
@@ -47,7 +38,17 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
     unit = known(facts.boot.units).get(UNIT)
     if unit is None:
         raise UndecidedError("systemd says nothing about {}".format(UNIT))
-    if unit.get("ActiveState") == "failed":
+    if expectation.own_kernel and unit.get("ActiveState") == "failed":
         what = "{} failed at this boot".format(UNIT)
         return failed(what, "Read why: systemctl status {}".format(UNIT), expected=expected)
+    if expectation.rdma == "peermem" and not _peermem(facts):
+        return failed("nothing loads nvidia-peermem: {} is not enabled".format(PEERMEM_UNIT), hint, expected=expected)
     return passed(", ".join(order), expected=expected)
+
+
+def _peermem(facts: HostFacts) -> bool:
+    """Whether the next boot loads it; one that is in modules-load.d comes too early for OFED, but comes."""
+    unit = known(facts.boot.units).get(PEERMEM_UNIT)
+    if unit is None and PEERMEM not in known(facts.boot.autoloaded):
+        raise UndecidedError("systemd says nothing about {}".format(PEERMEM_UNIT))
+    return PEERMEM in known(facts.boot.autoloaded) or (unit or {}).get("UnitFileState") == "enabled"

@@ -65,6 +65,7 @@ def judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
     "the loaded nvidia module is the locked version",
     expects="nvidia {driver_version}",
     prevents="a driver that was upgraded or downgraded under the stack, and no longer fits what was built for it",
+    of_running=True,
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     version = known(facts.driver.version)
@@ -84,6 +85,7 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     "the loaded nvidia module is of the locked flavour",
     expects="{driver_flavour}",
     prevents="the proprietary module under an nvidia-fs that links against GPL-only symbols of the open one",
+    of_running=True,
 )
 def flavour(facts: HostFacts, expectation: Expectation) -> Answer:
     found = known(facts.driver.flavour)
@@ -100,6 +102,7 @@ def flavour(facts: HostFacts, expectation: Expectation) -> Answer:
     "the loaded nvidia module is the file that modprobe would load",
     expects="the same build in memory and on disk",
     prevents="a module that was replaced on disk, or in the initramfs, and differs after the next reboot",
+    of_running=True,
 )
 def loaded_file(facts: HostFacts, _expectation: Expectation) -> Answer:
     return judge_file(facts, facts.driver.module)
@@ -110,6 +113,7 @@ def loaded_file(facts: HostFacts, _expectation: Expectation) -> Answer:
     "the nvidia module was built for the running kernel",
     expects="vermagic {kernel_release}",
     prevents="a host that comes up without its driver after a kernel upgrade",
+    of_running=True,
 )
 def built_for_kernel(facts: HostFacts, _expectation: Expectation) -> Answer:
     return judge_kernel(facts, facts.driver.module)
@@ -121,9 +125,9 @@ def built_for_kernel(facts: HostFacts, _expectation: Expectation) -> Answer:
     expects="not loaded, and kept out",
     prevents="nouveau taking the GPUs before nvidia can",
 )
-def nouveau(facts: HostFacts, _expectation: Expectation) -> Answer:
+def nouveau(facts: HostFacts, expectation: Expectation) -> Answer:
     hint = "Provision again: it forbids nouveau in /etc/modprobe.d and rebuilds the initramfs; then reboot"
-    if "nouveau" in known(facts.kernel.modules):
+    if expectation.own_kernel and "nouveau" in known(facts.kernel.modules):
         return failed("nouveau is loaded", hint, messages(facts, "nouveau"))
     if "nouveau" in known(facts.boot.forbidden):
         return passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")

@@ -14,6 +14,7 @@ from .registry import Answer, check, failed, passed
     "the running kernel is the locked one",
     expects="{kernel_release}",
     prevents="modules that are missing or of another version because the host booted some other installed kernel",
+    of_running=True,
 )
 def running(facts: HostFacts, expectation: Expectation) -> Answer:
     release = known(facts.kernel.release)
@@ -27,6 +28,7 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
     "the boot loader's default is the locked kernel",
     expects="{kernel_release}",
     prevents="a host that passes today and comes back from its next reboot with another kernel",
+    of_running=True,
 )
 def boot_default(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     default = known(facts.boot.default_kernel)

@@ -39,6 +39,7 @@ def not_loaded(facts: HostFacts) -> Optional[Answer]:
     "the loaded nvidia-fs is the locked version",
     expects="nvidia-fs {nvidia_fs_version}",
     prevents="silent fall-back to compat mode because nvidia-fs is missing, or was moved by an unpinned upgrade",
+    of_running=True,
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     early = not_wanted(expectation) or not_loaded(facts)
@@ -55,6 +56,7 @@ def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
     "the loaded nvidia-fs is the file that modprobe would load",
     expects="the same build in memory and on disk",
     prevents="a module that was rebuilt on disk by a package upgrade, and differs after the next reboot",
+    of_running=True,
 )
 def loaded_file(facts: HostFacts, expectation: Expectation) -> Answer:
     return not_wanted(expectation) or judge_file(facts, facts.nvidia_fs.module)
@@ -65,6 +67,7 @@ def loaded_file(facts: HostFacts, expectation: Expectation) -> Answer:
     "nvidia-fs was built for the running kernel",
     expects="vermagic {kernel_release}",
     prevents="nvidia-fs that was not rebuilt for a new kernel",
+    of_running=True,
 )
 def built_for_kernel(facts: HostFacts, expectation: Expectation) -> Answer:
     return not_wanted(expectation) or judge_kernel(facts, facts.nvidia_fs.module)
@@ -75,6 +78,7 @@ def built_for_kernel(facts: HostFacts, expectation: Expectation) -> Answer:
     "every nvidia_p2p symbol that nvidia-fs imports has the version that the loaded driver exports",
     expects="equal versions of all " + P2P + "* symbols",
     prevents="a module that the kernel refuses ('disagrees about version of symbol'), or takes without a check",
+    of_running=True,
 )
 def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
     early = not_wanted(expectation)
@@ -127,6 +131,7 @@ def _crc(value: Optional[int]) -> str:
     "the loaded nvidia-fs was built against the running driver's source tree",
     expects="built against nvidia {driver_version} ({driver_flavour}) in {driver_tree}",
     prevents="an nvidia-fs of another driver, which loads without complaint and fails when it pins GPU memory",
+    of_running=True,
 )
 def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     early = not_wanted(expectation) or not_loaded(facts)
@@ -158,6 +163,7 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     "nvidia-fs offers its device nodes",
     expects="/dev/nvidia-fs0 and as many more as it announces",
     prevents="compat mode because libcufile cannot open the devices, as in containers that lack them",
+    of_running=True,
 )
 def devices(facts: HostFacts, expectation: Expectation) -> Answer:
     early = not_wanted(expectation) or not_loaded(facts)

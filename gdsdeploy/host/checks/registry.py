@@ -47,6 +47,8 @@ class Check:
     prevents: str
     #: what to do when it could not tell
     unknown_hint: str
+    #: whether it is about what runs, which is not for a host to answer whose kernel is chosen elsewhere
+    of_running: bool
     judge: Judge
 
 
@@ -54,30 +56,44 @@ CHECKS: Dict[str, Check] = {}
 #: First words of check ids, in the order of every report: from the ground up.
 SUBJECTS = (
     "os",
+    "container",
     "kernel",
+    "topology",
     "driver",
     "nouveau",
     "nvidia-fs",
     "peermem",
+    "rdma",
+    "modules",
+    "secure-boot",
     "packages",
     "boot",
     "cufile",
     "gdscheck",
     "storage",
+    "odirect",
 )
+#: Found by checks of what runs on a host that has no say in that.
+ELSEWHERE = "not asked: the kernel that runs is not this host's to choose"
 #: What to do when the evidence does not decide; better than nothing, and true for most reasons.
 UNKNOWN_HINT = "Read the reason above; if it is about permission, run this as root"
 
 
 def check(
-    ident: str, title: str, *, expects: str, prevents: str, unknown_hint: str = UNKNOWN_HINT
+    ident: str,
+    title: str,
+    *,
+    expects: str,
+    prevents: str,
+    unknown_hint: str = UNKNOWN_HINT,
+    of_running: bool = False,
 ) -> Callable[[Judge], Judge]:
     """Register a function as the check ``ident``."""
 
     def register(judge: Judge) -> Judge:
         if ident in CHECKS:
             raise ValueError("two checks have the id {}".format(ident))
-        CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, judge)
+        CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, of_running, judge)
         return judge
 
     return register
@@ -103,7 +119,8 @@ def run(facts: HostFacts, expectation: Expectation) -> List[Finding]:
 def _run(item: Check, facts: HostFacts, expectation: Expectation) -> List[Finding]:
     expected = item.expects.format(**{field.name: getattr(expectation, field.name) for field in fields(expectation)})
     try:
-        answers = item.judge(facts, expectation)
+        elsewhere = item.of_running and not expectation.own_kernel
+        answers = passed(ELSEWHERE, expected="nothing") if elsewhere else item.judge(facts, expectation)
         found = [answers] if isinstance(answers, Answer) else list(answers)
     except UndecidedError as reason:
         found = [unknown(str(reason), item.unknown_hint)]

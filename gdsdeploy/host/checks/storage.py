@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Mapping
+from typing import Iterator, List, Mapping
 
 from ..expectation import Expectation
 from ..explain import BROKEN, COMPAT, DIRECT, Path, path_of
@@ -17,6 +17,9 @@ SATISFIES = {
     "p2pdma": ("p2pdma",),
     "compat": (COMPAT, *DIRECT),
 }
+UNPROVEN_HINT = "Validate again while nothing else reads or writes; see docs/proof.md for what a proof needs"
+#: Lines of evidence of one proof.
+PROOF_LINES = 2
 #: Steps named in one hint; the evidence has them all.
 FIXES = 4
 WORDS = {
@@ -51,17 +54,22 @@ def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> An
         hint = "Mount it, and have it mounted at boot (/etc/fstab); then validate again"
         return failed("nothing is mounted there", hint, subject=mount_point, expected=expected)
     result = path_of(facts, mount)
-    if isinstance(result.path, Unknown):
-        return unknown(result.path.reason, _doubts(result), mount_point, expected)
-    taken = result.path
+    taken = result.path if result.proven is None or isinstance(result.proven, Unknown) else result.proven
+    if isinstance(taken, Unknown):
+        return unknown(taken.reason, _doubts(result), mount_point, expected)
+    if isinstance(result.proven, Unknown) and taken in DIRECT and wanted != COMPAT:
+        words = "{} is expected, and not proven: {}".format(taken, result.proven.reason)
+        return unknown(words, UNPROVEN_HINT, mount_point, expected)
     words = "{}{}".format(taken, _reasons(result, taken))
     evidence = [
         "{} on {} type {} ({})".format(mount.source, mount.mount_point, mount.filesystem, ",".join(mount.options)),
+        *_proven(result),
         *("{}: {}".format(cause.what, cause.fix) for cause in result.causes),
         *(line for cause in result.causes[:1] for line in cause.evidence),
     ]
     if taken in SATISFIES.get(wanted, ()):
         return passed(words + _proof(result), evidence, mount_point, expected)
+    words += _proof(result) if result.proofs else ""
     fixes = list(dict.fromkeys(cause.fix for cause in result.causes if cause.fix))
     hint = "; ".join(fixes[:FIXES]) or "ask for another path in the fleet file"
     if taken == COMPAT and wanted != COMPAT:
@@ -84,7 +92,19 @@ def _doubts(result: Path) -> str:
     return "{}{}; or see all of it: gdsdeploy explain".format(fixes[0].upper(), fixes[1:])
 
 
+def _proven(result: Path) -> List[str]:
+    """What each try showed, and the lines behind it."""
+    found = []
+    for item in result.proofs:
+        said = item.path.reason if isinstance(item.path, Unknown) else "{}: {}".format(item.path, item.how)
+        found += ["GPU {}: {}".format(item.gpu or "(none)", said), *item.evidence[:PROOF_LINES]]
+    return found
+
+
 def _proof(result: Path) -> str:
+    if result.proofs:
+        why = " (not proven: {})".format(result.proven.reason) if isinstance(result.proven, Unknown) else ""
+        return why or " (proven by a read through cuFile{})".format("; " + result.surprise if result.surprise else "")
     if isinstance(result.gpu, Unknown):
         return " (not proven: {})".format(result.gpu.reason)
     return " (not proven: no I/O was tried)" if result.gpu else " (not proven: this host has no GPU)"

@@ -16,6 +16,7 @@ UNITS = (
     "dkms.service",
     "openibd.service",
     "gds-gate.service",
+    "gds-peermem.service",
 )
 PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainStatus"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from ..places import CGROUP, CONTAINER_FILES, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..places import CGROUP, CONTAINER_FILES, ENROOT, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .recorder import Recorder
 from .wanted import Wanted
 
 #: Words of container managers in the control group of the first process.
-MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc"
+MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
 VARIABLES = r"CUFILE_[A-Z]"
 
 
@@ -17,7 +17,7 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
     for path in CONTAINER_FILES:
         recorder.text(path)
     recorder.excerpt(CGROUP, MANAGERS)
-    kept = [name for name in os.environ if name.startswith("CUFILE_") or name in VARIABLE_NAMES]
+    kept = [name for name in os.environ if name.startswith(("CUFILE_", ENROOT)) or name in VARIABLE_NAMES]
     recorder.document["environment"] = {name: os.environ[name] for name in sorted(kept)}
     for path in VARIABLE_FILES:
         recorder.excerpt(path, VARIABLES)
@@ -25,3 +25,6 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
         for name in recorder.names(folder):
             if name.endswith((".sh", ".conf")):
                 recorder.excerpt(folder + "/" + name, VARIABLES)
+    # What a container may lack of the host it runs on.
+    recorder.names("/run/udev")
+    recorder.names("/dev/infiniband")

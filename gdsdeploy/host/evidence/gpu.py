@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import os
 
-from ..places import BUILD_ID, NVFS, NVFS_DEVICE, NVIDIA, PEERS
+from ..places import (
+    BUILD_ID,
+    HOLDERS,
+    LEGACY_SERVICE,
+    NVFS,
+    NVFS_DEVICE,
+    NVIDIA,
+    PEERS,
+    SERVICE_FOLDERS,
+    UVM_NO_HMM,
+)
 from .inspect import opened
 from .recorder import Recorder
 from .wanted import Wanted
@@ -33,12 +43,18 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
     for name in recorder.names(NVIDIA + "/gpus"):
         recorder.text(NVIDIA + "/gpus/" + name + "/information")
     recorder.names("/dev", "nvidia*")
-    for item in ("version", "stats", "devcount", "bridges"):
+    for item in ("version", "stats", "devcount", "bridges", "peer_distance", "peer_affinity"):
         recorder.text(NVFS + "/" + item)
     _registered(recorder)
     recorder.names("/sys/class/infiniband")
     for name in recorder.names(PEERS):
         recorder.text(PEERS + "/" + name + "/version")
+
+    recorder.text(UVM_NO_HMM)
+    for folder in HOLDERS:
+        recorder.names(folder)
+    for folder in SERVICE_FOLDERS:
+        recorder.names(folder, LEGACY_SERVICE)
 
 
 def _registered(recorder: Recorder) -> None:

@@ -27,9 +27,14 @@ def inode_flags(path: str) -> int:
     """The flags of the inode at ``path`` as in linux/fs.h (FS_COMPR_FL, FS_ENCRYPT_FL, …)."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        answer = fcntl.ioctl(opened, _GETFLAGS, bytes(8))
+        return flags_of(opened)
     finally:
         os.close(opened)
+
+
+def flags_of(descriptor: int) -> int:
+    """The same of an open file."""
+    answer = fcntl.ioctl(descriptor, _GETFLAGS, bytes(8))
     return int(struct.unpack_from("=I", answer)[0])
 
 

@@ -24,11 +24,16 @@ FILES = (
 CONFIG = (
     r"^(# )?CONFIG_(PCI_P2PDMA|ZONE_DEVICE|MODVERSIONS|ASM_MODVERSIONS|MODULE_SIG|MODULE_SIG_FORCE|MODULE_COMPRESS_\w+"
     r"|DMABUF_MOVE_NOTIFY|NVME_MULTIPATH|BLK_DEV_NVME|NVME_RDMA|INFINIBAND|IKCONFIG_PROC|PREEMPT_RT|MODULES"
+    r"|DMA_SHARED_BUFFER|INFINIBAND_ON_DEMAND_PAGING|DEVICE_PRIVATE|HMM_MIRROR|HSA_AMD_P2P"
     r"|LOCALVERSION|CC_VERSION_TEXT|DEBUG_INFO_BTF_MODULES)[= ]"
 )
 
-#: The hooks that storage drivers export for nvidia-fs, PeerDirect, and what libcufile looks for in P2PDMA mode.
-SYMBOLS = r"register_(nvfs_dma|dma_scsi)_ops\b|register_peer_memory_client\b|p2pdma"
+#: The hooks that storage drivers export for nvidia-fs, PeerDirect, DMA-BUF in the RDMA core and in adapters' drivers,
+#: and what libcufile looks for in P2PDMA mode.
+SYMBOLS = (
+    r"register_(nvfs_dma|dma_scsi)_ops\b|register_peer_memory_client\b|p2pdma"
+    r"|ib_umem_dmabuf_get\b|reg_user_mr_dmabuf\b"
+)
 
 #: Whose processor it is: the kernel lets peers through the host bridges of some only.
 CPU = r"^(vendor_id|cpu family)[ \t]*:"

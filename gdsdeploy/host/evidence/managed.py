@@ -3,7 +3,7 @@
 Adds two sections to the document::
 
     managed  path → {kind: "file"|"folder"|"other", mode, uid, gid, sha256 of a file} | {"error"}
-    answers  boot-default, reboot, modules, dkms, audit → what that program answers | {"error": words}
+    answers  boot-default, reboot, modules, dkms, audit, signing, key → what that program answers | {"error": words}
 """
 
 from __future__ import annotations
@@ -75,8 +75,12 @@ def _questions(survey: Survey) -> List[Any]:
         asked.append(("modules", lambda: _modules(survey)))
     if survey.dkms:
         asked.append(("dkms", lambda: {"installed": [item for item in survey.dkms if _by_dkms(survey, item)]}))
-    if survey.audit:
+    if survey.key:
+        asked.append(("key", lambda: _told(survey.kernel_release)))
+    if survey.audit and not (survey.key and any(not _by_dkms(survey, item) for item in survey.dkms)):
         asked.append(("audit", lambda: _audit(survey)))
+    if survey.certificate:
+        asked.append(("signing", lambda: _signing(survey)))
     if survey.modules:
         asked.append(("reboot", lambda: _reboot(survey)))
     return asked
@@ -118,6 +122,19 @@ def _by_dkms(survey: Survey, item: str) -> bool:
     return bool(built) and all(name_of(path) in there for path in built)
 
 
+def _told(release: str) -> Any:
+    """What :func:`kmod.key.told` says, and which modules the machine has received and not changed since."""
+    from ..kmod import key
+    from ..kmod.errors import KernelError
+    from ..kmod.vouch import received
+
+    try:
+        kernel = _kernel(release)
+    except KernelError:
+        return {**key.told(None, os.uname().machine), "received": {}}
+    return {**key.told(kernel, os.uname().machine), "received": received(kernel)}
+
+
 def _audit(survey: Survey) -> Any:
     from ..kmod import tree
     from ..kmod.audit import audit
@@ -136,6 +153,22 @@ def _audit(survey: Survey) -> Any:
             if item["severity"] == "error" or item["id"].endswith("-unknown")
         ],
     }
+
+
+def _signing(survey: Survey) -> Any:
+    from ..kmod import driver, mok, signing
+    from ..kmod.audit import STACK
+
+    answer: Dict[str, Any] = {"unsigned": [], "state": ""}
+    certificate = signing.read_certificate_file(survey.certificate)
+    if survey.signs:
+        kernel = _kernel(survey.kernel_release)
+        places = [driver.find(kernel, name) for name in STACK]
+        files = [kernel.path(place.file) for place in places if place is not None]
+        answer["unsigned"] = [path for path in files if not signing.is_signed(path, certificate)]
+    if survey.enrols:
+        answer["state"] = mok.enrol(survey.certificate, check=True, where_needed=True)["state"]
+    return answer
 
 
 def _reboot(survey: Survey) -> Any:

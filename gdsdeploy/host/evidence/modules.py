@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 from .. import modprobe
 from ..kmod.errors import KmodError
-from ..kmod.module import read_module
+from ..kmod.module import read_once
 from ..kmod.tree import find_trees
 from ..places import MODPROBE, SOURCES
 from .recorder import Recorder, failure
@@ -47,7 +47,7 @@ def _trees(recorder: Recorder) -> None:
 def digest(path: str) -> Dict[str, Any]:
     """What matters of a module file, as JSON; ``{"error"}`` if it cannot be read."""
     try:
-        module = read_module(path)
+        module = read_once(path)
     except KmodError as error:
         return {"error": str(error)}
     value = asdict(module)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from ..places import PCI
+from ..places import INTERFACES, NODES, PCI
 from .inspect import acs_control
 from .recorder import Recorder
 from .wanted import Wanted
 
-#: Beginnings of class codes: mass storage, network, display, bridge, processing accelerator.
-CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x12")
+#: Beginnings of class codes: mass storage, network, display, bridge, InfiniBand, processing accelerator.
+CLASSES = ("0x01", "0x02", "0x03", "0x06", "0x0c06", "0x12")
 FILES = ("numa_node", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "enable")
+#: What tells one part from another of the same kind.
+PART = ("revision", "subsystem_vendor", "subsystem_device")
+#: Class → folder in which the kernel names what a function is to users.
+NAMED = {"0x0108": ("nvme",), "0x02": ("infiniband",), "0x0c06": ("infiniband",)}
 #: More functions than this are listed, but not described.
 LIMIT = 2048
 
@@ -31,5 +35,15 @@ def collect(recorder: Recorder, _wanted: Wanted) -> None:
             recorder.value("acs", name, acs_control, folder + "/config")
         if kind.startswith(("0x03", "0x01", "0x12")):
             recorder.text(folder + "/resource")
+        if not kind.startswith("0x06"):
+            recorder.texts(folder, PART)
+            recorder.link(folder + "/physfn")
+        for beginning, folders in NAMED.items():
+            for item in folders if kind.startswith(beginning) else ():
+                recorder.names(folder + "/" + item)
+    recorder.names(NODES, "node*")
+    # An interface may lie deeper than its function: of virtio, below a device of that bus.
+    for name in recorder.names(INTERFACES)[:LIMIT]:
+        recorder.link(INTERFACES + "/" + name)
     recorder.names("/sys/class/iommu")
     recorder.names("/sys/kernel/iommu_groups")

@@ -1,4 +1,4 @@
-"""The GDS userland: which libraries the loader finds, whether libcufile takes its configuration, what gdscheck says."""
+"""The GDS userland: whether libcufile takes its configuration, what gdscheck says."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from ..places import CUFILE, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from .recorder import FILE_LIMIT, Recorder
 from .wanted import Wanted
 
-LIBRARIES = r"libcufile|libcuda\.so|libnvidia-ml\.so|libnuma|libmount\.so|libudev\.so|libibverbs\.so"
 #: Debian's gds-tools, then NVIDIA's.
 GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdscheck")
 GDSCHECK_SECONDS = 30.0
 
 
 def collect(recorder: Recorder, wanted: Wanted) -> None:
-    recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
     recorder.text(CUFILE, limit=256 * 1024)
     if wanted.cufile_path != CUFILE:
         recorder.text(wanted.cufile_path, limit=256 * 1024)

@@ -19,6 +19,7 @@ FILES = (
     "md/metadata_version",
     "queue/logical_block_size",
     "queue/rotational",
+    "queue/nr_requests",
     "integrity/device_is_integrity_capable",
     "device/transport",
     "device/model",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Iterator, Optional, Tuple
 
 from ..expectation import Expectation
 from ..places import CUFILE
+
+#: Seconds of reading under load: unless somebody says otherwise, and at most; and what writing the file may take.
+SECONDS, LONGEST, FILLING = 10.0, 60.0, 20.0
+#: For making and removing that file, where a filesystem is slow with it.
+_GRACE = 15.0
 
 
 @dataclass(frozen=True)
@@ -16,14 +21,36 @@ class Wanted:
     packages: Tuple[str, ...] = ()
     cufile_path: str = CUFILE
     mounts: Tuple[str, ...] = ()
+    #: mount points on which a scratch file may be made, for the audit of direct I/O and the proof of the path
+    scratch: Tuple[str, ...] = ()
+    #: (mount point, seconds): mounts that are read from under load
+    load: Tuple[Tuple[str, float], ...] = ()
+    #: what the modules are audited against
+    expectation: Optional[Expectation] = None
 
 
 NOTHING = Wanted()
 
 
-def wanted_by(expectation: Expectation) -> Wanted:
+def longest(seconds: float) -> float:
+    """Seconds that reading for ``seconds`` under load may take in all."""
+    return seconds + FILLING + _GRACE
+
+
+def wanted_by(expectation: Expectation, load: bool = False) -> Wanted:
+    """What is looked at for ``expectation``; ``load``: also how much its mounts deliver, where it has thresholds."""
     return Wanted(
+        load=tuple(_loads(expectation)) if load else (),
+        expectation=expectation,
         packages=tuple(sorted(expectation.packages)),
         cufile_path=expectation.cufile_path or CUFILE,
         mounts=tuple(item["mount"] for item in expectation.storage if "mount" in item),
+        scratch=tuple(item["mount"] for item in expectation.storage if "mount" in item and item.get("scratch") != "no"),
     )
+
+
+def _loads(expectation: Expectation) -> Iterator[Tuple[str, float]]:
+    for item in expectation.storage:
+        limits = item.get("load")
+        if "mount" in item and isinstance(limits, dict) and item.get("scratch") != "no":
+            yield item["mount"], min(LONGEST, float(limits.get("seconds", SECONDS)))

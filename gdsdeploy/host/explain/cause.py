@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Iterable, List, Optional, Sequence, Tuple
 
 from ..facts import Maybe, Unknown
+from ..facts.proof import Proof
 
 NVIDIA_FS, P2PDMA, COMPAT, BROKEN = "nvidia-fs", "p2pdma", "compat", "broken"
 DIRECT = (NVIDIA_FS, P2PDMA)
@@ -52,6 +53,25 @@ class Path:
     unseen: Tuple[str, ...] = ()
     #: what slows the direct path down, or keeps some files or some GPUs from it
     notes: Tuple[Cause, ...] = ()
+    #: what a read through cuFile showed, with each GPU; empty where none was tried
+    proofs: Tuple[Proof, ...] = ()
+
+    @property
+    def proven(self) -> Optional[Maybe[str]]:
+        """The worst path that was proven with any GPU, unknown where one was not proven; None: nothing was tried."""
+        shown = [item.path for item in self.proofs]
+        for path in (BROKEN, COMPAT):
+            if path in shown:
+                return path
+        return next((path for path in shown if isinstance(path, Unknown)), shown[0] if shown else None)
+
+    @property
+    def surprise(self) -> str:
+        """That what was proven is not what everything else says, empty where they agree or one is not known."""
+        proven = self.proven
+        if proven is None or isinstance(proven, Unknown) or isinstance(self.path, Unknown) or proven == self.path:
+            return ""
+        return "everything else on this host says {}, and I/O shows {}".format(self.path, proven)
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,8 @@ def _path(path: Path) -> Dict[str, Any]:
         "causes": _causes(path.causes),
         "suspects": _causes(path.suspects),
         "notes": _causes(path.notes),
+        "proofs": as_dict(path.proofs),
+        "surprise": path.surprise,
         "unseen": list(path.unseen),
     }
 

@@ -6,8 +6,9 @@ import re
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
-from ..facts.pci import Function, find
+from ..facts.pci import REDIRECTS, Function, find
 from ..facts.storage import Mount
+from ..facts.topology import bar1
 from ..facts.unknown import why_not
 from ..gdscheck import Gpu, Report
 from ..places import CUFILE, PCI
@@ -20,8 +21,6 @@ MIB = 1 << 20
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
 #: KiB of bounce buffers that libcufile maps through BAR1 where cufile.json says nothing.
 CACHE_KIB = 131072
-#: Bits of the control register of Access Control Services that send peers' requests up to the root (pci_regs.h).
-REDIRECTS = 0x04 | 0x08 | 0x20
 
 
 def direct(facts: HostFacts) -> Iterator[Condition]:
@@ -92,12 +91,6 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
             fix = "enable Resizable BAR in the firmware, or lower properties.max_device_cache_size_kb"
             cause = Cause("gpu.small-bar1", what, fix, evidence, reference.BAR1)
             yield Condition(Unknown(what), cause, suspect=True)
-
-
-def bar1(gpu: Function) -> Optional[int]:
-    """Bytes of what NVIDIA calls BAR1: the second that is there, because a 64-bit BAR takes two places."""
-    sizes = [gpu.bars[index] for index in sorted(gpu.bars)]
-    return sizes[1] if len(sizes) > 1 else None
 
 
 def _sizes(gpu: Function) -> str:

@@ -9,6 +9,7 @@ from ..facts import HostFacts, Maybe, Unknown, storage
 from ..facts.gpu import OPEN
 from ..facts.pci import Function, find
 from ..facts.storage import Device, Mount
+from ..facts.topology import bar1
 from ..facts.unknown import test
 from . import config, gpus, quote, reference
 from .blocks import stack
@@ -91,7 +92,7 @@ def _gpus(facts: HostFacts) -> Iterator[Condition]:
         named = test(model, lambda text: GPUS.search(text) is not None)
         yield Condition(Unknown(what) if named is False else named, cause, suspect=True)
     for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
-        size = gpus.bar1(gpu) or 0
+        size = bar1(gpu) or 0
         if 0 < size < STATIC_BYTES:
             what = "BAR1 of the GPU {} has {} MiB, too small for all of its memory".format(gpu.address, size >> 20)
             evidence = ("{}: BAR1 of {} bytes".format(gpu.address, size),)

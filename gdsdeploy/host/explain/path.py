@@ -1,21 +1,35 @@
 """Which path I/O on a mount takes, and in order why not a better one, from everything that is known of the host.
 
-Nothing here is proof: proof is an I/O that was seen to take the path, and needs a GPU.
+That is not proof: proof is an I/O that was seen to take the path (host/proof.py), needs a GPU, and is put beside it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Iterator, List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
+from ..facts.proof import Proof
 from ..facts.storage import Mount
 from ..facts.unknown import test
-from . import blocks, config, filesystem, gpus, modules, nvidia_fs, p2pdma
+from . import advice, blocks, config, filesystem, gpus, modules, nvidia_fs, p2pdma
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
 
 
 def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
     """Judge one mount, or ``file`` on it where that is not the whole mount."""
+    proofs = facts.storage.proofs.get(mount.mount_point, ())
+    return replace(_expected(facts, mount, file), proofs=tuple(_configured(facts, item) for item in proofs))
+
+
+def _configured(facts: HostFacts, proof: Proof) -> Proof:
+    """Programs get what the host's configuration allows them, which the second try of a proof may exceed."""
+    if proof.path == COMPAT and config.fallback(facts)[0] is False:
+        return replace(proof, path=BROKEN, how=proof.how + "; but the configuration of this host does not allow it")
+    return proof
+
+
+def _expected(facts: HostFacts, mount: Mount, file: str) -> Path:
     gpu = test(facts.pci.gpus, bool)
     usable = weigh([*usable_at_all(facts), *blocks.udev(mount, facts.environment.container)])
     taken, found = _direct(facts, mount, file)
@@ -29,6 +43,7 @@ def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
     if isinstance(usable.holds, Unknown):
         taken = usable.holds
     notes = (*config.notes(facts, mount), *filesystem.notes(mount), *gpus.notes(facts, mount))
+    notes = (*notes, *advice.notes(facts, mount))
     unseen = tuple(dict.fromkeys((*usable.unseen, *found.unseen)))
     return Path(taken, found.causes, gpu, found.suspects, unseen, notes)
 

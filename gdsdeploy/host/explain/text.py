@@ -52,7 +52,7 @@ def _mount(item: Explained, said: Set[Tuple[str, str]]) -> List[str]:
     lines += _causes(item.path.causes, "", said)
     lines += _causes(item.path.suspects, "Not proven because of this:", said)
     lines += _causes(item.path.notes, "Good to know:", said)
-    lines += _wrapped(_proof(item.path), "  ")
+    lines += [line for words in _proofs(item.path) for line in _wrapped(words, "  ")]
     return lines
 
 
@@ -60,6 +60,17 @@ def _verdict(path: Path) -> str:
     if isinstance(path.path, Unknown):
         return "NOT PROVEN: {}".format(path.path.reason)
     return "{}: {}".format(path.path.upper(), MEANS[path.path])
+
+
+def _proofs(path: Path) -> List[str]:
+    """What I/O showed, with each GPU; that nothing was tried where that is worth saying."""
+    lines = []
+    for item in path.proofs:
+        if isinstance(item.path, Unknown):
+            lines.append("not proven with GPU {}: {}".format(item.gpu or "(none)", item.path.reason))
+        else:
+            lines.append("proven with GPU {}: {}: {}".format(item.gpu or "(none)", item.path.upper(), item.how))
+    return [*lines, path.surprise] if lines else [_proof(path)]
 
 
 def _proof(path: Path) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Tuple
 
+from .audits import AuditFacts, audit_facts
 from .boot import BootFacts, boot_facts
 from .cufile import CufileFacts, cufile_facts
 from .document import Document
@@ -17,11 +18,14 @@ from .environment import EnvironmentFacts, environment_facts
 from .gdscheck import GdscheckFacts, gdscheck_facts
 from .gpu import DriverFacts, NvidiaFsFacts, PeermemFacts, driver_facts, nvidia_fs_facts, peermem_facts
 from .network import NetworkFacts, memory, network_facts
+from .p2p import P2pFacts, p2p_facts
 from .packages import PackageFacts, package_facts
 from .pci import PciFacts, pci_facts
 from .storage import StorageFacts, storage_facts
 from .system import KernelFacts, OsFacts, kernel_facts, os_facts
+from .topology import Topology, topology_facts
 from .unknown import Maybe, UndecidedError, Unknown, known
+from .userland import UserlandFacts, userland_facts
 
 __all__ = ["HostFacts", "Maybe", "UndecidedError", "Unknown", "as_dict", "facts_from", "known"]
 
@@ -43,12 +47,16 @@ class HostFacts:
     driver: DriverFacts
     nvidia_fs: NvidiaFsFacts
     peermem: PeermemFacts
+    audits: AuditFacts
+    p2p: P2pFacts
+    userland: UserlandFacts
     packages: PackageFacts
     drift: DriftFacts
     cufile: CufileFacts
     gdscheck: GdscheckFacts
     storage: StorageFacts
     pci: PciFacts
+    topology: Maybe[Topology]
     environment: EnvironmentFacts
     network: NetworkFacts
     #: bytes
@@ -60,6 +68,7 @@ class HostFacts:
 def facts_from(evidence: Any) -> HostFacts:
     """Read every fact; never raises, whatever the document looks like."""
     document = Document(evidence)
+    driver, pci = driver_facts(document), pci_facts(document)
     return HostFacts(
         name=document.host("name"),
         collected_at=document.collected_at(),
@@ -68,15 +77,19 @@ def facts_from(evidence: Any) -> HostFacts:
         os=os_facts(document),
         kernel=kernel_facts(document),
         boot=boot_facts(document),
-        driver=driver_facts(document),
+        driver=driver,
         nvidia_fs=nvidia_fs_facts(document),
         peermem=peermem_facts(document),
+        audits=audit_facts(document),
+        p2p=p2p_facts(document),
+        userland=userland_facts(document),
         packages=package_facts(document),
         drift=drift_facts(document),
         cufile=cufile_facts(document),
         gdscheck=gdscheck_facts(document),
         storage=storage_facts(document),
-        pci=pci_facts(document),
+        pci=pci,
+        topology=topology_facts(document, pci, driver),
         environment=environment_facts(document),
         network=network_facts(document),
         memory=memory(document),

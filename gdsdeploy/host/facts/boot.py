@@ -25,10 +25,18 @@ class BootFacts:
     forbidden: Maybe[Tuple[str, ...]]
     #: service → property → value; empty where there is no systemd
     units: Maybe[Mapping[str, Mapping[str, str]]]
+    #: in-kernel name → (options, file) as modprobe.d has them for that module, in the order in which they count
+    options: Maybe[Mapping[str, Tuple[Tuple[str, str], ...]]]
 
 
 def boot_facts(document: Document) -> BootFacts:
-    return BootFacts(_default_kernel(document), _autoloaded(document), _forbidden(document), _units(document))
+    return BootFacts(
+        default_kernel=_default_kernel(document),
+        autoloaded=_autoloaded(document),
+        forbidden=_forbidden(document),
+        units=_units(document),
+        options=_options(document),
+    )
 
 
 def _fragments(document: Document, folders: Tuple[str, ...]) -> Maybe[List[Tuple[str, str]]]:
@@ -80,6 +88,20 @@ def _forbidden(document: Document) -> Maybe[Tuple[str, ...]]:
         if key in ("modprobe.blacklist", "module_blacklist", "rd.driver.blacklist"):
             names += [item.replace("-", "_") for item in value.split(",") if item]
     return tuple(dict.fromkeys(names))
+
+
+def _options(document: Document) -> Maybe[Mapping[str, Tuple[Tuple[str, str], ...]]]:
+    fragments = _fragments(document, PROBE_FOLDERS)
+    if isinstance(fragments, Unknown):
+        return fragments
+    found: Dict[str, Tuple[Tuple[str, str], ...]] = {}
+    for path, text in fragments:
+        for line in text.replace("\\\n", " ").splitlines():
+            words = line.split(None, 2)
+            if len(words) == 3 and words[0] == "options":
+                name = words[1].replace("-", "_")
+                found[name] = (*found.get(name, ()), (words[2], path))
+    return found
 
 
 def _units(document: Document) -> Maybe[Mapping[str, Mapping[str, str]]]:

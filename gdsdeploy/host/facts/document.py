@@ -70,6 +70,11 @@ class Document:
             return tuple(value["lines"])
         return value if value is None else _unknown(path, value)
 
+    def looked_for(self, path: str, word: str) -> bool:
+        """Whether the kept lines of a large file would have ``word``: recordings of older programs kept fewer."""
+        value = self._section("excerpts").get(path)
+        return isinstance(value, dict) and word in str(value.get("pattern", ""))
+
     def ran(self, name: str) -> Union[Ran, Unknown]:
         """A program's run; Unknown if it was not started, was killed at its time limit, or wrote more than was kept."""
         done = self.attempted(name)
@@ -139,6 +144,13 @@ class Document:
             return dict(value)
         return value if value is None else _unknown("the superblock of " + name, value)
 
+    def record(self, section: str, key: str) -> Union[Dict[str, Any], Unknown, None]:
+        """A record of several values; Unknown with its reason where it is one of an error."""
+        value = self._entry(section, key)
+        if isinstance(value, dict) and "error" not in value:
+            return value
+        return value if value is None else _unknown(key, value)
+
     def opens(self, path: str) -> Union[str, Unknown, None]:
         """``ok``, or the name of the error with which the collecting program could not open the file."""
         value = self._entry("opens", path)
@@ -152,6 +164,10 @@ class Document:
         if isinstance(value, dict) and value and all(isinstance(item, int) for item in value.values()):
             return dict(value)
         return Unknown("the free space of {} was not recorded".format(path))
+
+    def has(self, section: str) -> bool:
+        """Whether a section is there, empty or not."""
+        return isinstance(self._value.get(section), dict)
 
     def paths(self, section: str) -> Tuple[str, ...]:
         """What a section has entries for."""

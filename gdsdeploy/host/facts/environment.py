@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ..places import CGROUP, CONTAINER_FILES, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..places import CGROUP, CONTAINER_FILES, ENROOT, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .document import Document
 from .unknown import Maybe, Unknown, why_not
 
@@ -30,6 +30,10 @@ class EnvironmentFacts:
     """``container``: what manages the container that the evidence comes from; None: it comes from the host itself."""
 
     container: Maybe[Optional[str]]
+    #: names in /dev that begin with nvidia, in /dev/infiniband, and in /run/udev; empty where there is no such folder
+    devices: Maybe[Tuple[str, ...]]
+    infiniband: Maybe[Tuple[str, ...]]
+    udev: Maybe[Tuple[str, ...]]
     #: the evidence was collected by root, who sees everything
     root: Maybe[bool]
     #: libcufile's variables by name; of a name that is set in several places, the last
@@ -49,6 +53,9 @@ def environment_facts(document: Document) -> EnvironmentFacts:
     found, complete = _variables(document)
     return EnvironmentFacts(
         container=_container(document),
+        devices=_names(document, "/dev/nvidia*"),
+        infiniband=_names(document, "/dev/infiniband"),
+        udev=_names(document, "/run/udev"),
         root=uid if isinstance(uid, Unknown) else uid == 0,
         variables={item.name: item for item in found},
         complete=complete,
@@ -69,10 +76,17 @@ def _container(document: Document) -> Maybe[Optional[str]]:
         unknown = own
     elif VARIABLE_NAMES[0] in own:
         return "Kubernetes"
+    elif any(name.startswith(ENROOT) for name in own):
+        return "Enroot"
     groups = document.lines(CGROUP)
     if isinstance(groups, Unknown):
         unknown = groups
     return "a container" if isinstance(groups, tuple) and groups else unknown
+
+
+def _names(document: Document, path: str) -> Maybe[Tuple[str, ...]]:
+    found = document.names(path)
+    return () if found is None else found
 
 
 def _layered(document: Document) -> Maybe[bool]:

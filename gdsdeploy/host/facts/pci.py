@@ -6,12 +6,30 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ..places import PCI
+from ..places import INTERFACES, PCI
 from .document import Document
 from .unknown import Maybe, Unknown, why_not
 
 NVIDIA_VENDOR = 0x10DE
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
+NETWORK, INFINIBAND = 0x02, 0x0C06
+#: Bits of the control register of Access Control Services that send peers' requests up to the root (pci_regs.h).
+REDIRECTS = 0x04 | 0x08 | 0x20
+#: Not a width: what sysfs shows where the register holds ones, or nothing (seen of emulated functions).
+_NO_WIDTH = (0, 63, 255)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A PCI Express link as one of its ends sees it: gigatransfers a second and lanes.
+
+    ``max_*`` is what this end is capable of; what the link can do also depends on the other end.
+    """
+
+    speed: float
+    width: int
+    max_speed: float
+    max_width: int
 
 
 @dataclass(frozen=True)
@@ -33,6 +51,18 @@ class Function:
     bridges: Tuple[str, ...]
     #: what the IOMMU does: ``identity`` passes addresses through, ``DMA`` and ``DMA-FQ`` translate them; None: no IOMMU
     iommu_domain: Maybe[Optional[str]] = None
+    #: number of its IOMMU group; None: no IOMMU
+    iommu_group: Maybe[Optional[str]] = None
+    #: the root that it hangs from, as the kernel names it, e.g. ``pci0000:00``; empty where the path names none
+    host_bridge: str = ""
+    #: None: it has no PCI Express link of its own, as functions on the root bus
+    link: Maybe[Optional[Link]] = None
+    #: what tells parts of one kind apart: ``subsystem vendor:subsystem device rev revision``; empty if not recorded
+    subsystem: str = ""
+    #: a virtual function of a part that is listed itself
+    virtual: bool = False
+    #: what the kernel calls it: network interfaces, RDMA devices, NVMe controllers
+    names: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +131,12 @@ def _functions(document: Document) -> Maybe[Tuple[Function, ...]]:
                 bars=_bars(document.text(PCI + "/" + name + "/resource")),
                 bridges=addresses(path if isinstance(path, str) else "")[:-1],
                 iommu_domain=_domain(document, name, group),
+                iommu_group=group.rpartition("/")[2] if isinstance(group, str) else group,
+                host_bridge=_host_bridge(path if isinstance(path, str) else ""),
+                link=_link(document, name),
+                subsystem=_subsystem(document, name),
+                virtual=isinstance(document.link(PCI + "/" + name + "/physfn"), str),
+                names=_names(document, name),
             )
         )
     return tuple(found)
@@ -112,6 +148,49 @@ def _domain(document: Document, name: str, group: Maybe[Optional[str]]) -> Maybe
     path = PCI + "/" + name + "/iommu_group/type"
     kind = document.line(path)
     return kind if isinstance(kind, str) else why_not(kind, "there is no " + path)
+
+
+def _link(document: Document, name: str) -> Maybe[Optional[Link]]:
+    folder = PCI + "/" + name + "/"
+    shown = [document.line(folder + item + "_link_" + of) for item in ("current", "max") for of in ("speed", "width")]
+    for value in shown:
+        if isinstance(value, Unknown):
+            return value
+    speed, width, max_speed, max_width = (re.match(r"\d{1,3}(\.\d)?(?=$| GT/s)", str(value)) for value in shown)
+    if not (speed and width and max_speed and max_width) or int(width.group()) in _NO_WIDTH:
+        return None
+    if int(max_width.group()) in _NO_WIDTH:
+        return None
+    return Link(float(speed.group()), int(width.group()), float(max_speed.group()), int(max_width.group()))
+
+
+def _subsystem(document: Document, name: str) -> str:
+    folder = PCI + "/" + name + "/"
+    vendor, device, revision = (
+        document.line(folder + item) for item in ("subsystem_vendor", "subsystem_device", "revision")
+    )
+    if not (isinstance(vendor, str) and isinstance(device, str) and isinstance(revision, str)):
+        return ""
+    return "{}:{} rev {}".format(
+        *(value[2:] if value.startswith("0x") else value for value in (vendor, device, revision))
+    )
+
+
+def _names(document: Document, name: str) -> Tuple[str, ...]:
+    found: List[str] = []
+    for item in ("infiniband", "nvme"):
+        names = document.names(PCI + "/" + name + "/" + item)
+        found += names if isinstance(names, tuple) else ()
+    interfaces = document.names(INTERFACES)
+    for interface in interfaces if isinstance(interfaces, tuple) else ():
+        path = document.link(INTERFACES + "/" + interface)
+        if isinstance(path, str) and addresses(path)[-1:] == (name,):
+            found.append(interface)
+    return tuple(found)
+
+
+def _host_bridge(path: str) -> str:
+    return next((part for part in path.split("/") if re.match(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$", part)), "")
 
 
 def _code(document: Document, name: str, item: str) -> Maybe[int]:

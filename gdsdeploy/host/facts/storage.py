@@ -9,7 +9,10 @@ from typing import List, Mapping, Optional, Tuple
 
 from ..places import MOUNTINFO
 from .document import Document
+from .load import Loaded, loads
+from .odirect import Audit, audits
 from .pci import addresses
+from .proof import Proof, proofs
 from .unknown import Maybe, Unknown, why_not
 
 #: Inode flags of linux/fs.h that matter here.
@@ -18,6 +21,7 @@ FLAGS = {
     "encrypted": 0x800,
     "journalled": 0x4000,
     "verity": 0x100000,
+    "nocow": 0x800000,
     "dax": 0x2000000,
     "inline": 0x10000000,
 }
@@ -56,6 +60,8 @@ class Device:
     ext4_options: Maybe[Optional[Tuple[str, ...]]]
     #: features of its ext4 that keep files from the direct path: ``encrypt``, ``inline_data``; None: not ext4
     ext4_features: Maybe[Optional[Tuple[str, ...]]]
+    #: how many requests its queue holds
+    requests: Maybe[int]
     below: Tuple[Device, ...] = ()
 
 
@@ -93,6 +99,12 @@ class StorageFacts:
     controllers: Mapping[str, Maybe[str]] = field(default_factory=dict)
     #: paths that were asked for: flags, as of a mount
     inodes: Mapping[str, Maybe[Optional[Tuple[str, ...]]]] = field(default_factory=dict)
+    #: folders on which direct I/O was tried: what came of it
+    audits: Mapping[str, Maybe[Audit]] = field(default_factory=dict)
+    #: mount points on which cuFile was tried: what came of it with each GPU
+    proofs: Mapping[str, Tuple[Proof, ...]] = field(default_factory=dict)
+    #: mount points that were read from under load, because somebody asked for it
+    loads: Maybe[Mapping[str, Maybe[Loaded]]] = field(default_factory=dict)
 
     def mount_of(self, path: str) -> Maybe[Optional[Mount]]:
         """The mount that ``path`` lies on, by its name."""
@@ -106,14 +118,16 @@ def storage_facts(document: Document) -> StorageFacts:
     controllers = document.names("/sys/class/nvme")
     transports = {name: _line(document, "/sys/class/nvme/{}/transport".format(name)) for name in _names(controllers)}
     text = document.text(MOUNTINFO)
+    tried = (audits(document), proofs(document), loads(document))
     if not isinstance(text, str):
-        return StorageFacts(why_not(text, "there is no " + MOUNTINFO), transports)
+        return StorageFacts(why_not(text, "there is no " + MOUNTINFO), transports, {}, *tried)
     mounts = {}
     for line in text.splitlines():
         mount = _mount(document, line)
         if mount is not None:
             mounts[mount.mount_point] = mount
-    return StorageFacts(mounts, transports, {path: _flags(document, path) for path in document.paths("inodes")})
+    inodes = {path: _flags(document, path) for path in document.paths("inodes")}
+    return StorageFacts(mounts, transports, inodes, *tried)
 
 
 def _flags(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:
@@ -210,10 +224,11 @@ def _described(document: Document, number: str, name: str, disk: _Disk, below: T
         md_level=_line(document, disk.link + "/md/level"),
         integrity=integrity if isinstance(integrity, Unknown) else integrity == "1",
         udev_usage=_udev_usage(document, number),
-        block_size=_block_size(document, disk.link),
+        block_size=_number(document, disk.link + "/queue/logical_block_size"),
         ext4_options=_ext4_options(document, name),
         ext4_features=_ext4_features(document, name),
         below=below,
+        requests=_number(document, disk.link + "/queue/nr_requests"),
     )
 
 
@@ -246,8 +261,7 @@ def _udev_usage(document: Document, number: str) -> Maybe[Optional[str]]:
     return found.group(1) if found else None
 
 
-def _block_size(document: Document, link: str) -> Maybe[int]:
-    path = link + "/queue/logical_block_size"
+def _number(document: Document, path: str) -> Maybe[int]:
     size = document.line(path)
     if isinstance(size, str) and re.match(r"\d{1,9}$", size):
         return int(size)

@@ -41,6 +41,8 @@ class KernelFacts:
     secure_boot: Maybe[bool]
     #: ``none``, ``integrity`` or ``confidentiality``
     lockdown: Maybe[str]
+    #: bits of /proc/sys/kernel/tainted
+    tainted: Maybe[int]
 
     def option(self, name: str) -> Maybe[str]:
         """A configuration option; one that the configuration does not mention is off."""
@@ -96,6 +98,7 @@ def kernel_facts(document: Document) -> KernelFacts:
         messages=messages if isinstance(messages, Unknown) else tuple(messages.stdout.splitlines()),
         secure_boot=_secure_boot(document),
         lockdown=_lockdown(document),
+        tainted=_tainted(document),
     )
 
 
@@ -162,3 +165,11 @@ def _lockdown(document: Document) -> Maybe[str]:
         return text
     found = re.search(r"\[(\w+)\]", text or "[none]")
     return found.group(1) if found else Unknown("/sys/kernel/security/lockdown says {!r}".format(text))
+
+
+def _tainted(document: Document) -> Maybe[int]:
+    path = "/proc/sys/kernel/tainted"
+    text = document.line(path)
+    if isinstance(text, str) and re.match(r"\d{1,10}$", text):
+        return int(text)
+    return why_not(text, "{} says {!r}".format(path, text))

@@ -131,19 +131,20 @@ def add_parser(commands: Any, action: Callable[[argparse.Namespace], int]) -> No
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--library", metavar="FILE", help="the libcufile to ask (default: the one that programs load)")
     parser.add_argument(
-        "--timeout", type=_seconds, default=TIMEOUT, help="seconds until the library is killed (default: %(default)g)"
+        "--timeout", type=seconds, default=TIMEOUT, help="seconds until the library is killed (default: %(default)g)"
     )
     parser.set_defaults(run=action)
 
 
-def _seconds(word: str) -> float:
+def seconds(word: str) -> float:
+    """A number of seconds on a command line; raises ArgumentTypeError."""
     try:
-        seconds = float(word)
+        found = float(word)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 3600:
+        found = 0.0
+    if not 0 < found <= 3600:
         raise argparse.ArgumentTypeError("{!r} is no number of seconds up to 3600".format(word))
-    return seconds
+    return found
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -9,12 +9,15 @@ something could not be told; the ids of such findings end in ``-unknown``.
 
 from __future__ import annotations
 
+import fnmatch
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from . import driver as drivers
+from . import ofed, signature
 from .driver import Expected
 from .errors import ElfError
+from .findings import Finding, finding, some
 from .kernel import Kernel
 from .module import Module
 from .rootdir import read_text
@@ -24,10 +27,7 @@ from .vouch import vouched
 
 #: What a GPUDirect Storage host loads, in the order of their dependencies.
 STACK = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs")
-#: Symbols named in one message; the rest is counted.
-_NAMED = 6
 
-Finding = Dict[str, str]
 Result = Dict[str, Any]
 
 
@@ -116,7 +116,7 @@ class _Job:
         self.result: Result = {"module": name, "file": file, "ok": None, "findings": self.findings}
 
     def add(self, ident: str, severity: str, message: str, hint: str = "") -> None:
-        self.findings.append({"id": ident, "severity": severity, "message": message, "hint": hint})
+        self.findings.append(finding(ident, severity, message, hint))
 
     def read(self, kernel: Kernel, file: str) -> None:
         try:
@@ -130,10 +130,11 @@ class _Job:
         symbols.prepare(self.module, observe=not known)
         self._vermagic(kernel, self.module)
         self._imports(kernel, symbols, self.module, known)
+        self._namespaces(kernel, symbols, self.module)
         self._license(symbols, self.module)
         self._dependencies(kernel, self.module, {*chosen, *symbols.modules()})
-        self._signature(kernel, self.module)
-        self.findings += drivers.findings(self.module, chosen, expected)
+        self.findings += signature.findings(kernel, self.module.path)
+        self.findings += drivers.findings(kernel, self.module, chosen, expected)
 
     def _vermagic(self, kernel: Kernel, module: Module) -> None:
         want, have = kernel.vermagic().split(), module.vermagic.split()
@@ -161,10 +162,13 @@ class _Job:
         missing: List[str] = []
         unversioned: List[str] = []
         unknown: List[str] = []
+        peer: Dict[str, Optional[int]] = {}
         for symbol, crc in sorted(module.imports.items()):
             provider = symbols.find(symbol)
             if provider is None:
-                if symbol not in module.weak:
+                if symbol in ofed.SYMBOLS:
+                    peer[symbol] = crc
+                elif symbol not in module.weak:
                     # No kernel exports what only the driver can.
                     certain = symbols.complete or symbol.startswith("nvidia_p2p_")
                     (missing if certain else unknown).append(symbol)
@@ -174,17 +178,32 @@ class _Job:
                 text = "{} (0x{:08x}, exported 0x{:08x})".format(symbol, crc or 0, provider.crc or 0)
                 wrong.setdefault(provider.file or provider.module, []).append(text)
         for exporter, texts in sorted(wrong.items()):
-            message = "was built against other versions of {}'s symbols: {}".format(exporter, _some(texts))
+            message = "was built against other versions of {}'s symbols: {}".format(exporter, some(texts))
             self.add("symbol-crc", "error", message, "rebuild it against this kernel and this driver")
         if missing:
             hint = "build it with the symbols of the modules it needs (KBUILD_EXTRA_SYMBOLS), or install those"
-            self.add("symbol-missing", "error", "nothing on this host exports {}".format(_some(missing)), hint)
+            self.add("symbol-missing", "error", "nothing on this host exports {}".format(some(missing)), hint)
         if unversioned:
             hint = "rebuild it with KBUILD_EXTRA_SYMBOLS naming the exporter's Module.symvers"
-            self.add("symbol-unversioned", "error", "carries no symbol version for {}".format(_some(unversioned)), hint)
+            self.add("symbol-unversioned", "error", "carries no symbol version for {}".format(some(unversioned)), hint)
         if unknown and not known:
             hint = "install the headers of kernel {} to decide it".format(kernel.release)
-            self.add("symbol-unknown", "warning", "cannot tell the versions of {}".format(_some(unknown)), hint)
+            self.add("symbol-unknown", "warning", "cannot tell the versions of {}".format(some(unknown)), hint)
+        if peer:
+            self.findings += drivers.peer_memory(kernel, peer)
+
+    def _namespaces(self, kernel: Kernel, symbols: Symbols, module: Module) -> None:
+        """kernel/module/main.c, verify_namespace_is_imported; ``module:…`` names the modules that may (Linux 6.16)."""
+        wrong: Dict[str, List[str]] = {}
+        for symbol in sorted(module.imports):
+            provider = symbols.find(symbol)
+            space = provider.namespace if provider is not None else ""
+            if space and space not in module.namespaces and not _named(module.name, space):
+                wrong.setdefault(space, []).append(symbol)
+        severity = "warning" if "CONFIG_MODULE_ALLOW_MISSING_NAMESPACE_IMPORTS" in kernel.config else "error"
+        for space, names in wrong.items():
+            message = "uses symbols of the namespace {} without importing it: {}".format(space, some(names))
+            self.add("symbol-namespace", severity, message, "build it from a source that is made for this kernel")
 
     def _license(self, symbols: Symbols, module: Module) -> None:
         providers = {symbol: symbols.find(symbol) for symbol in module.imports if symbol not in ("module_layout",)}
@@ -192,7 +211,7 @@ class _Job:
         if not only:
             return
         if module.license not in GPL_COMPATIBLE:
-            message = "has the license {!r} and imports GPL-only symbols: {}".format(module.license, _some(only))
+            message = "has the license {!r} and imports GPL-only symbols: {}".format(module.license, some(only))
             self.add("gpl-proprietary", "error", message, "use the open kernel modules of the driver")
             return
         for symbol, item in sorted(providers.items()):
@@ -201,29 +220,24 @@ class _Job:
                     "uses GPL-only symbols ({}) and {} of the proprietary module {}: the kernel allows one of them"
                 )
                 hint = "use the open kernel modules of the driver; nvidia-fs needs them from 2.17.5 on"
-                self.add("gpl-proprietary", "error", message.format(_some(only), symbol, item.module), hint)
+                self.add("gpl-proprietary", "error", message.format(some(only), symbol, item.module), hint)
                 return
 
     def _dependencies(self, kernel: Kernel, module: Module, chosen: Iterable[str]) -> None:
         builtin = read_text(kernel.root, "/lib/modules/{}/modules.builtin".format(kernel.release))
         names = {os.path.basename(line)[:-3].replace("-", "_") for line in builtin.splitlines()}
+        if kernel.own_module() is None:
+            # A machine that only builds has the headers without the kernel, and they say what exports something there.
+            names |= {os.path.basename(item.module).replace("-", "_") for item in kernel.symvers().values()}
         for name in module.depends:
             if name not in chosen and name not in kernel.by_name and name not in names:
                 message = "depends on module {}, which kernel {} does not have".format(name, kernel.release)
                 hint = "install the package that has it (linux-modules-extra-{} on Ubuntu)".format(kernel.release)
                 self.add("dependency-missing", "error", message, hint)
 
-    def _signature(self, kernel: Kernel, module: Module) -> None:
-        if module.signature is not None:
-            return
-        if "CONFIG_MODULE_SIG_FORCE" in kernel.config:
-            hint = "sign it with a key that the kernel has, by the kernel's own scripts/sign-file"
-            self.add("unsigned", "error", "is unsigned, and this kernel loads signed modules only", hint)
-        elif "CONFIG_MODULE_SIG" in kernel.config:
-            hint = "sign it before Secure Boot or module.sig_enforce is turned on"
-            self.add("unsigned", "note", "is unsigned: the kernel loads it and marks itself tainted", hint)
 
-
-def _some(items: Sequence[str]) -> str:
-    rest = len(items) - _NAMED
-    return ", ".join(items[:_NAMED]) + (" and {} more".format(rest) if rest > 0 else "")
+def _named(module: str, namespace: str) -> bool:
+    """Whether ``module:a,b-*`` allows this module."""
+    kind, _, names = namespace.partition(":")
+    patterns = [name.replace("-", "_") for name in names.split(",")]
+    return kind == "module" and any(fnmatch.fnmatchcase(module, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""``kmod audit|build|pack|install|remove|trees`` of the program on the host.
+"""``kmod audit|build|key|pack|install|remove|sign|keygen|enrol|trees`` on a host; some are ``gdsdeploy kmod``, too.
 
 Exit status: 0 done, or nothing to object to; 1 an audit found errors, or a build failed; 2 unusable arguments or files;
 3 an audit found no error but could not tell everything.
@@ -7,21 +7,37 @@ Exit status: 0 done, or nothing to object to; 1 an audit found errors, or a buil
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import shutil
-import sys
 from typing import Any, Callable, List, Optional
 
-from . import pack, tree
+from . import hooks, key_cli, pack, signing_cli, tree
 from .audit import Result, audit, failed, undecided
-from .build import Job, build_nvidia_fs
+from .building import command
 from .driver import Expected
 from .errors import KmodError, guarded
-from .kbuild import cores
 from .kernel import Kernel
 
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
+
+_AUDIT_EXAMPLES = """\
+A module is ok, FAILED (it would not load, or is not what was meant), or could not be told.  docs/audit.md has every
+finding; exit statuses are in docs/exit-codes.md.
+
+examples:
+  %(prog)s                                           NVIDIA's modules of the running kernel
+  %(prog)s --kernel 6.12.94+deb13-amd64              of another that is installed
+  %(prog)s --root /mnt/image --kernel REL            in a root folder that is not running
+  %(prog)s --kernel REL ./nvidia-fs.ko               a file, as if it were installed there
+  %(prog)s --peermem --storage nvme                  with what this host has to have
+  %(prog)s --json | jq -r '.[].findings[].id'
+"""
+_TREES_EXAMPLES = """\
+examples:
+  %(prog)s
+  %(prog)s --driver-version 550.163.01 --driver-flavour open   is there exactly one?
+"""
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -30,23 +46,37 @@ def add_parsers(subparsers: Any) -> None:
     commands = kmod.add_subparsers(dest="command", metavar="COMMAND")
     commands.required = True
     _add_audit(commands)
-    _add_build(commands)
+    text = "build modules for a kernel, running or not, and audit them"
+    command.add_arguments(_add(commands, "build", command.run, text, command.EXAMPLES))
+    command.add_dkms(commands, _add)
+    command.add_kept(commands, _add)
+    command.add_why(commands, _add)
     _add_archive(commands)
-    trees = _add(commands, "trees", _trees, "list the driver source trees")
+    key_cli.add_parser(commands)
+    signing_cli.add_parsers(commands, _add)
+    trees = _add(commands, "trees", _trees, "list the driver source trees", _TREES_EXAMPLES)
     trees.add_argument("--sources", default=tree.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
     trees.add_argument("--driver-version", default="", metavar="V", help="require exactly one of this version")
     trees.add_argument("--driver-flavour", choices=("open", "proprietary"), default="open")
 
 
-def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+def _add(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    """epilog: what --help ends with, as it is to be printed; %(prog)s stands for the words up to the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.set_defaults(run=guarded(run))
+    parser.set_defaults(run=guarded(run), unguarded=run)
     return parser
 
 
 def _add_audit(commands: Any) -> None:
-    parser = _add(commands, "audit", _audit, "would these modules load on that kernel, and are they the right ones")
+    text = (
+        "Would these modules load on that kernel, and are they the right ones?  Nothing is loaded, no root is needed."
+    )
+    parser = _add(commands, "audit", _audit, text, _AUDIT_EXAMPLES)
     parser.add_argument(
         "modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)"
     )
@@ -56,22 +86,14 @@ def _add_audit(commands: Any) -> None:
     parser.add_argument("--driver-flavour", choices=("open", "proprietary"), default="")
     parser.add_argument("--driver-tree", default="", metavar="DIR", help="the tree nvidia-fs has to be built against")
     parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work: a stub is an error")
-
-
-def _add_build(commands: Any) -> None:
-    parser = _add(commands, "build", _build, "build a module for a kernel, running or not, and audit it")
-    parser.add_argument("module", choices=("nvidia-fs",), metavar="MODULE", help="nvidia-fs")
-    parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
-    parser.add_argument("--source", required=True, metavar="DIR", help="the source of nvidia-fs")
-    parser.add_argument("--driver-tree", default="", metavar="DIR", help="the driver's source (default: the only one)")
-    parser.add_argument("--driver-version", required=True, metavar="V")
-    parser.add_argument("--driver-flavour", choices=("open", "proprietary"), default="open")
-    parser.add_argument("--output", required=True, metavar="FILE", help="where the module goes; the log beside it")
-    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="parallel jobs (default: the number of cores)")
-    parser.add_argument("--ahead", action="store_true", help="for a driver that is not installed for this kernel yet")
-    parser.add_argument("--verbose", action="store_true", help="print the build log, whatever the outcome")
-    # DKMS appends LLVM=1 to its command for kernels that clang compiled, so MODULE is the last word of that command.
-    parser.add_argument("variables", nargs="*", metavar="NAME=VALUE", help="further variables for make, after MODULE")
+    parser.add_argument(
+        "--storage",
+        action="append",
+        default=[],
+        choices=sorted(hooks.DRIVERS),
+        metavar="DRIVER",
+        help="a storage driver that has to let nvidia-fs in, such as nvme, rpcrdma, lnet (more than once)",
+    )
 
 
 def _add_archive(commands: Any) -> None:
@@ -87,6 +109,7 @@ def _add_archive(commands: Any) -> None:
     parser.add_argument("--kernel", default="", metavar="REL")
     parser.add_argument("--root", default="/", metavar="DIR")
     parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    parser.add_argument("--discard", action="store_true", help="delete FILE when it is refused")
     parser = _add(commands, "remove", _remove, "remove the modules that install placed")
     parser.add_argument("--kernel", default="", metavar="REL")
     parser.add_argument("--root", default="/", metavar="DIR")
@@ -96,7 +119,9 @@ def _add_archive(commands: Any) -> None:
 def _audit(arguments: argparse.Namespace) -> int:
     kernel = _kernel(arguments)
     digest = tree.digest(tree.expect(arguments.driver_tree)) if arguments.driver_tree else ""
-    expected = Expected(arguments.driver_version, arguments.driver_flavour, digest, arguments.peermem)
+    expected = Expected(
+        arguments.driver_version, arguments.driver_flavour, digest, arguments.peermem, tuple(arguments.storage)
+    )
     results = audit(kernel, arguments.modules, expected)
     if not results:
         raise KmodError(
@@ -104,48 +129,6 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
     _show(arguments.json, results, lambda: _text(results, kernel))
     return FAILED if failed(results) else UNDECIDED if undecided(results) else OK
-
-
-def _build(arguments: argparse.Namespace) -> int:
-    for variable in arguments.variables:
-        if not variable.split("=", 1)[0].isidentifier() or "=" not in variable:
-            raise KmodError("{!r} is no NAME=VALUE for make".format(variable))
-    if arguments.driver_tree:
-        chosen = tree.expect(os.path.abspath(arguments.driver_tree), arguments.driver_version, arguments.driver_flavour)
-    else:
-        chosen = tree.select(tree.find_trees(), arguments.driver_version, arguments.driver_flavour)
-    kernel = Kernel(arguments.kernel)
-    job = Job(kernel, chosen, arguments.jobs or cores(), arguments.variables, arguments.ahead)
-    try:
-        built = build_nvidia_fs(job, arguments.source, arguments.output)
-    finally:
-        if arguments.verbose:
-            _print_file(arguments.output + ".log")
-    value = {
-        "file": built.file,
-        "log": built.log,
-        "kernel_release": kernel.release,
-        "version": built.module.version,
-        "versions_from": built.versions_from,
-        "provenance": built.module.provenance,
-        "audit": built.audit,
-    }
-    text = "built {} {} for kernel {} against {} ({} {})"
-    _show(
-        arguments.json,
-        value,
-        lambda: text.format(
-            built.file, built.module.version, kernel.release, chosen.path, chosen.version, chosen.flavour
-        ),
-    )
-    return OK
-
-
-def _print_file(path: str) -> None:
-    if os.path.exists(path):
-        with open(path, encoding="utf-8", errors="replace") as file:
-            shutil.copyfileobj(file, sys.stdout)
-        sys.stdout.flush()
 
 
 def _pack(arguments: argparse.Namespace) -> int:
@@ -156,12 +139,19 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _install(arguments: argparse.Namespace) -> int:
-    result = pack.install(arguments.archive, _kernel(arguments), check=arguments.check)
+    try:
+        result = pack.install(arguments.archive, _kernel(arguments), check=arguments.check)
+    except KmodError:
+        if arguments.discard:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(arguments.archive)
+        raise
     return _changed(arguments, result, "install")
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    result = pack.remove(_kernel(arguments), check=arguments.check)
+    release = arguments.kernel or os.uname().release
+    result = pack.remove_from(release, arguments.root, check=arguments.check)
     return _changed(arguments, result, "remove")
 
 

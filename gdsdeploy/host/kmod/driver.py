@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
+from . import hooks, ofed, origin
 from .depmod import Choice
 from .errors import ElfError
+from .findings import ERROR, WARNING, Finding, finding, some
 from .kernel import Kernel
 from .module import Module, name_of
 
@@ -32,6 +34,9 @@ class Expected:
     tree_digest: str = ""
     #: whether nvidia-peermem has to work; without it a stub is no fault
     peermem: bool = False
+    #: storage drivers, as ``hooks.DRIVERS`` names them, that have to let nvidia-fs in
+    storage: Tuple[str, ...] = ()
+    nvidia_fs_version: str = ""
 
 
 class Place(NamedTuple):
@@ -65,7 +70,7 @@ def flavour(module: Module) -> str:
     return "open" if module.license in _OPEN else "proprietary"
 
 
-def place_findings(kernel: Kernel, name: str, place: Place) -> List[Dict[str, str]]:
+def place_findings(kernel: Kernel, name: str, place: Place) -> List[Finding]:
     """What is to be said about where a module is: several files, a stale index, a name that modprobe does not know."""
     found = []
     if place.others:
@@ -73,99 +78,127 @@ def place_findings(kernel: Kernel, name: str, place: Place) -> List[Dict[str, st
             name, place.file, ", ".join(place.others)
         )
         if place.sure:
-            found.append(_finding("duplicate", "warning", message, "remove those that are not meant"))
+            found.append(finding("duplicate", "warning", message, "remove those that are not meant"))
         else:
             message = "there are several files of {} and nothing that chooses between them: {}".format(
                 name, ", ".join((place.file, *place.others))
             )
-            found.append(_finding("duplicate", "error", message, "remove those that are not meant, then run depmod -a"))
+            found.append(finding("duplicate", "error", message, "remove those that are not meant, then run depmod -a"))
     if kernel.dependencies and place.file not in kernel.dependencies:
         message = "modules.dep does not know {}: modprobe loads another file, or none".format(place.file)
-        found.append(_finding("depmod-stale", "error", message, "run depmod -a {}".format(kernel.release)))
+        found.append(finding("depmod-stale", "error", message, "run depmod -a {}".format(kernel.release)))
     mapped = kernel.renames.get(name, name)
     if mapped not in (name, place.name):
         message = "modprobe.d turns {} into {}, and this kernel has no such file".format(name, mapped)
-        found.append(
-            _finding("name", "error", message, "build that one for this kernel, or remove the modprobe.d line")
-        )
+        found.append(finding("name", "error", message, "build that one for this kernel, or remove the modprobe.d line"))
     elif place.name not in (name, mapped):
         message = "modprobe {} finds nothing: the file is {} and modprobe.d does not map the name".format(
             name, os.path.basename(place.file)
         )
-        found.append(_finding("name", "warning", message, "load it as {}".format(place.name)))
+        found.append(finding("name", "warning", message, "load it as {}".format(place.name)))
     for file in kernel.dependencies.get(place.file, []):
         other = _belongs(kernel, file)
         right = find(kernel, other) if other else None
         if right is not None and right.file != file:
             message = "modprobe {} would load {} for {}, not {}".format(name, file, other, right.file)
             found.append(
-                _finding("dependency-file", "error", message, "remove the one that is not meant, run depmod -a")
+                finding("dependency-file", "error", message, "remove the one that is not meant, run depmod -a")
             )
     return found
 
 
-def findings(module: Module, chosen: Mapping[str, Module], expected: Expected) -> List[Dict[str, str]]:
+def findings(kernel: Kernel, module: Module, chosen: Mapping[str, Module], expected: Expected) -> List[Finding]:
     """What NVIDIA's modules have to agree on beyond symbol versions, which are equal across many driver branches."""
     driver = chosen.get("nvidia")
     if module.name == "nvidia":
         return _driver(module, expected)
     if module.name in PARTS:
-        return _part(module, driver, expected)
+        return _part(kernel, module, driver, expected)
     if module.name == "nvidia_fs":
-        return _nvidia_fs(module, driver, expected)
+        version = expected.driver_version or (driver.version if driver is not None else "")
+        kind = expected.driver_flavour or (flavour(driver) if driver is not None else "")
+        found = _nvidia_fs(module, expected)
+        found += origin.findings(kernel, module, driver, version, kind, expected.tree_digest)
+        return found + hooks.findings(kernel, module, expected.storage)
     return []
 
 
-def _driver(module: Module, expected: Expected) -> List[Dict[str, str]]:
+def peer_memory(kernel: Kernel, imports: Mapping[str, Optional[int]]) -> List[Finding]:
+    """What is to be said about imports of OFED's peer memory symbols that no module of ``kernel`` exports.
+
+    imports: symbol → CRC, or None where the module has none for it.
+    """
+    search = ofed.search(kernel)
+    if search.tree is None:
+        message = "nothing on this host exports {}: {}".format(some(sorted(imports)), search.why_not())
+        hint = "install OFED or DOCA for kernel {}, then rebuild the driver's modules".format(kernel.release)
+        return [finding("symbol-missing", ERROR, message, hint)]
+    tree, exports = search.tree, search.tree.exports()
+    message = "needs the RDMA core of {}, and kernel {} has not got it installed".format(tree.path, kernel.release)
+    found = [finding("ofed-missing", ERROR, message, "install OFED's or DOCA's modules for this kernel")]
+    wrong = [
+        "{} (0x{:08x}, exported 0x{:08x})".format(name, crc or 0, exports[name].crc)
+        for name, crc in sorted(imports.items())
+        if kernel.versioned and crc != exports[name].crc
+    ]
+    if wrong:
+        message = "was built against other versions of {}'s symbols: {}".format(tree.path, some(wrong))
+        found.append(finding("symbol-crc", ERROR, message, "rebuild it against this kernel and this OFED"))
+    return found
+
+
+def _driver(module: Module, expected: Expected) -> List[Finding]:
     found = []
     if expected.driver_version and module.version != expected.driver_version:
         message = "is driver {}, expected {}".format(module.version, expected.driver_version)
-        found.append(_finding("driver-version", "error", message, "install the expected driver for this kernel"))
+        found.append(finding("driver-version", "error", message, "install the expected driver for this kernel"))
     if expected.driver_flavour and flavour(module) != expected.driver_flavour:
         message = "is the {} flavour ({}), expected {}".format(flavour(module), module.license, expected.driver_flavour)
-        found.append(_finding("driver-flavour", "error", message, "install the other flavour's kernel modules"))
+        found.append(finding("driver-flavour", "error", message, "install the other flavour's kernel modules"))
     return found
 
 
-def _part(module: Module, driver: Optional[Module], expected: Expected) -> List[Dict[str, str]]:
+def _recorded(kernel: Kernel, module: Module, expected: Expected) -> List[Finding]:
+    """What a build of ours wrote into one of the driver's modules beside its version."""
+    found = []
+    tree, used = module.provenance.get("tree", ""), module.provenance.get("ofed", "")
+    if tree and expected.tree_digest and tree != expected.tree_digest:
+        message = "was built from the tree {}, not {}".format(tree, expected.tree_digest)
+        found.append(finding("driver-tree", ERROR, message, "rebuild the driver's modules from the tree in use"))
+    there = ofed.find(kernel) if used else None
+    if there is not None and there.symvers != used:
+        message = "was built against another OFED than {}: only the versions of its symbols are compared".format(
+            there.path
+        )
+        found.append(finding("ofed-tree", WARNING, message, "rebuild it against the OFED that is installed"))
+    return found
+
+
+def _nvidia_fs(module: Module, expected: Expected) -> List[Finding]:
+    if module.version == (expected.nvidia_fs_version or module.version):
+        return []
+    message = "is version {}, expected {}".format(module.version or "unknown", expected.nvidia_fs_version)
+    return [finding("nvidia-fs-version", ERROR, message, "build the expected nvidia-fs for this kernel")]
+
+
+def _part(kernel: Kernel, module: Module, driver: Optional[Module], expected: Expected) -> List[Finding]:
     found = []
     if driver is not None and module.version and module.version != driver.version:
         message = "is of driver {}, nvidia.ko of {}".format(module.version, driver.version)
-        found.append(_finding("driver-version", "error", message, "rebuild the driver's modules together"))
-    if module.name in _PEERMEM and "ib_register_peer_memory_client" not in module.imports:
+        found.append(finding("driver-version", "error", message, "rebuild the driver's modules together"))
+        if module.name in _PEERMEM:
+            found += origin.page_table(module.version, driver.version)
+    found += _recorded(kernel, module, expected)
+    if module.name in _PEERMEM and ofed.SYMBOLS[0] not in module.imports:
         message = "is a stub, built without OFED's peer memory symbols: loading it ends with 'Invalid argument'"
+        search = ofed.search(kernel)
         hint = "install OFED or DOCA, then rebuild the driver; or use DMA-BUF and do not load it"
-        found.append(_finding("peermem-stub", "error" if expected.peermem else "warning", message, hint))
+        if search.tree is not None:
+            hint = "rebuild it against {}, which is of this kernel".format(search.tree.path)
+        elif search.refused:
+            hint = "{}; {}".format(hint, search.why_not())
+        found.append(finding("peermem-stub", ERROR if expected.peermem else WARNING, message, hint))
     return found
-
-
-def _nvidia_fs(module: Module, driver: Optional[Module], expected: Expected) -> List[Dict[str, str]]:
-    found: List[Dict[str, str]] = []
-    if not any(symbol.startswith("nvidia_p2p_") for symbol in module.imports):
-        message = "looks up the driver's symbols while running: no symbol version protects it"
-        found.append(_finding("late-binding", "note", message, "nvidia-fs links them from 2.17.5 on"))
-    built = module.provenance
-    version = expected.driver_version or (driver.version if driver is not None else "")
-    kind = expected.driver_flavour or (flavour(driver) if driver is not None else "")
-    if not built.get("driver"):
-        message = "does not record the driver source it was built against, and symbol versions do not tell"
-        hint = "build it with gdsdeploy kmod build nvidia-fs"
-        return [*found, _finding("driver-tree-unknown", "warning", message, hint)]
-    wrong = []
-    if version and built["driver"] != version:
-        wrong.append("driver {}, not {}".format(built["driver"], version))
-    if kind and built.get("flavour", kind) != kind:
-        wrong.append("the {} flavour, not {}".format(built["flavour"], kind))
-    if expected.tree_digest and built.get("tree") != expected.tree_digest:
-        wrong.append("the tree {}, not {}".format(built.get("tree", "?"), expected.tree_digest))
-    if wrong:
-        message = "was built against {}".format("; ".join(wrong))
-        found.append(_finding("driver-tree", "error", message, "rebuild nvidia-fs against the driver in use"))
-    return found
-
-
-def _finding(ident: str, severity: str, message: str, hint: str) -> Dict[str, str]:
-    return {"id": ident, "severity": severity, "message": message, "hint": hint}
 
 
 def _all(choice: Optional[Choice]) -> Tuple[str, ...]:

@@ -108,8 +108,11 @@ class Elf:
             raise self.error("section {} has {} bytes, more than any real one".format(section.name, section.size))
         return self.read(section.offset, section.size, "section {}".format(section.name))
 
-    def symbols(self) -> Iterator[Symbol]:
-        """Yield every named symbol of the (one) symbol table; none when it was stripped."""
+    def symbols(self, prefix: bytes = b"") -> Iterator[Symbol]:
+        """Yield the undefined symbols of the (one) symbol table and those that begin with ``prefix``.
+
+        Nothing when it was stripped.  A driver has tens of thousands of symbols that are nobody else's business.
+        """
         table = next((item for item in self.sections if item.type == _SHT_SYMTAB), None)
         if table is None:
             return
@@ -122,7 +125,7 @@ class Elf:
         wide = self._wide_indices(table, count)
         entries: Iterator[Tuple[int, int, int, int, int, int]] = _SYMBOL.iter_unpack(self.content(table))
         for number, (name, info, _other, index, value, _size) in enumerate(entries):
-            if not name:
+            if not name or (index != SHN_UNDEF and not names.startswith(prefix, name)):
                 continue
             end = names.find(b"\0", name, name + NAME_LIMIT)
             if end < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import process
 from .errors import BuildError, KernelError
@@ -31,6 +31,8 @@ _CLEARED = (
     "KCPPFLAGS",
     "KVER",
 )
+_FAILED, _HINT = "error: ", "hint: "
+_TAIL = 1 << 16
 _PROBE = '#include <linux/module.h>\nMODULE_LICENSE("GPL");\nMODULE_DESCRIPTION("probe");\n'
 
 
@@ -45,6 +47,15 @@ class Log:
         except OSError as error:
             raise BuildError("cannot write the build log {}: {}".format(path, error.strerror)) from None
 
+    def note(self, text: str) -> None:
+        """Append a line of our own."""
+        with open(self.path, "a", encoding="utf-8") as log:
+            log.write(text + "\n")
+
+    def failed(self, message: str, hint: str) -> None:
+        """End the log with why the build failed; :func:`failure_in` reads it."""
+        self.note("{}{}\n{}{}".format(_FAILED, message, _HINT, hint))
+
     def run(self, argv: Sequence[str], cwd: str, env: Optional[Mapping[str, str]] = None) -> process.Output:
         """Run a step of the build in ``cwd`` with the inherited build variables cleared."""
         settings: Dict[str, Optional[str]] = dict.fromkeys(_CLEARED)
@@ -54,6 +65,19 @@ class Log:
             log.write("$ cd {} && {}\n{}{}".format(cwd, " ".join(argv), done.stdout, done.stderr))
             log.write("[exit status {}]\n".format(done.status))
         return done
+
+
+def failure_in(path: str) -> Tuple[str, str]:
+    """(message, hint) of the failed build that the log ``path`` ends with; both empty for any other log."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(os.path.getsize(path) - _TAIL, 0))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return "", ""
+    if len(lines) < 2 or not (lines[-2].startswith(_FAILED) and lines[-1].startswith(_HINT)):
+        return "", ""
+    return lines[-2][len(_FAILED) :], lines[-1][len(_HINT) :]
 
 
 def make_modules(

@@ -11,7 +11,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from .depmod import Choice, read_dependencies, read_order, read_renames
 from .errors import ElfError, KernelError, KmodError
 from .files import SUFFIXES
-from .module import Module, name_of, read_module
+from .module import Module, name_of, read_module, read_once
 from .rootdir import inside, list_folder, read_text
 from .symvers import Export, read_symvers
 
@@ -69,7 +69,7 @@ class Kernel:
     def read(self, file: str) -> Module:
         """The module in ``file``; raises ElfError."""
         if file not in self._modules:
-            self._modules[file] = read_module(self.path(file))
+            self._modules[file] = read_once(self.path(file))
         return self._modules[file]
 
     def choose(self, name: str) -> Optional[Choice]:
@@ -163,7 +163,7 @@ class Kernel:
 
     def _own_modules(self) -> Iterator[Module]:
         own = [file for files in self.by_name.values() for file in files if file.startswith("kernel/")]
-        sizes = {file: os.path.getsize(self.path(file)) for file in own}
+        sizes = {file: os.lstat(self.folder + "/" + file).st_size for file in own}
         small = [file for file in own if sizes[file] < _OBSERVED_SIZE]
         for file in sorted(small, key=lambda item: (not item.startswith(_OBSERVED_FIRST), -sizes[item], item)):
             try:
@@ -192,9 +192,11 @@ class Kernel:
     def _walk(self) -> Iterator[str]:
         for folder, folders, names in os.walk(self.folder):
             folders[:] = sorted(item for item in folders if item not in ("build", "source"))
+            # Thousands of files, so no more than this is done for each.
+            below = folder[len(self.folder) :].lstrip("/")
             for name in sorted(names):
                 if name.endswith(_ENDINGS):
-                    yield os.path.relpath(os.path.join(folder, name), self.folder)
+                    yield below + "/" + name if below else name
 
 
 def releases(root: str = "/") -> List[str]:

@@ -14,19 +14,21 @@ import tarfile
 import tempfile
 from typing import Any, Dict, List, Optional, Sequence
 
-from .. import process
+from .. import atomic, process
 from . import driver as drivers
 from .audit import STACK, Result, audit
 from .depmod import override_line
 from .errors import AuditError, PackError
 from .files import SIZE_LIMIT
 from .kernel import Kernel
+from .key import NONE, objections, of_modules
 from .module import Module, name_of, read_module
 from .rootdir import inside
 from .vouch import FOLDER, MANIFEST, MANIFEST_LIMIT, identity, installed_manifest, is_same_build, sha256
 
 FORMAT = 1
 _MODULES_LIMIT = 64
+_OVERRIDES = "/etc/depmod.d/gdsdeploy-{}.conf"
 _DEPMOD_TIMEOUT = 600.0
 _TEXTS = ("kernel_release", "vermagic", "symvers", "compiler")
 
@@ -56,7 +58,7 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str) -> Dict[str, Any]:
                     archive.addfile(_member("modules/" + os.path.basename(path), os.fstat(file.fileno()).st_size), file)
         os.replace(temporary, output)
     except OSError as error:
-        _unlink(temporary)
+        atomic.remove(temporary)
         raise PackError("cannot write {}: {}".format(output, error.strerror or error)) from None
     return manifest
 
@@ -74,7 +76,7 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
     except OSError as error:
         raise PackError("cannot write below {}: {}".format(base, error.strerror)) from None
     try:
-        manifest = _unpack(archive, kernel, staging)
+        manifest = _unpack(archive, kernel.release, staging)
         names = [item["file"] for item in manifest["modules"]]
         paths = [os.path.join(staging, name) for name in names]
         same_build = is_same_build(kernel, manifest.get("kernel_build"))
@@ -82,6 +84,10 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
         for result, name in zip(results, names):
             result["file"] = "/lib/modules/{}/{}/{}".format(kernel.release, FOLDER, name)
         _refuse("install", [item for item in results if item["ok"] is False])
+        wrong = objections(kernel, manifest)
+        if wrong:
+            hint = "let a host like this one build them, or say modules: build for it in the fleet file"
+            raise PackError("refusing to install {}: {}".format(archive, "; ".join(wrong)), hint)
         overrides = "".join(override_line(name_of(name), kernel.release, FOLDER) for name in names)
         changes = _differences(kernel, manifest, overrides)
         if changes and not check:
@@ -100,13 +106,34 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def differences(archive: str, kernel: Kernel) -> List[str]:
-    """What installing ``archive`` would change, without unpacking or auditing it; raises PackError."""
+def read_manifest(archive: str) -> Dict[str, Any]:
+    """The manifest of ``archive``, whose modules are not looked at; raises PackError."""
     try:
         with tarfile.open(archive, "r:") as opened:
-            manifest = _read_manifest(opened, archive)
-    except (OSError, tarfile.TarError, ValueError) as error:
-        raise PackError("{}: cannot be read: {}".format(archive, error)) from None
+            return _read_manifest(opened, archive)
+    except OSError as error:
+        raise PackError("{}: cannot be read: {}".format(archive, error.strerror or error)) from None
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise PackError("{}: is not an archive of modules: {}".format(archive, error), "copy it again") from None
+
+
+def verify(archive: str) -> Dict[str, Any]:
+    """The manifest of ``archive``, with every module's digest compared with it; raises PackError."""
+    with tempfile.TemporaryDirectory(prefix="gdsdeploy-verify-") as folder:
+        return _unpack(archive, "", folder)
+
+
+def unpack(archive: str, release: str, folder: str) -> Dict[str, Any]:
+    """Extract the modules of ``archive`` to ``folder``, verified, and return its manifest; raises PackError or OSError.
+
+    release: of the kernel that they have to be for.
+    """
+    return _unpack(archive, release, folder)
+
+
+def differences(archive: str, kernel: Kernel) -> List[str]:
+    """What installing ``archive`` would change, without unpacking or auditing it; raises PackError."""
+    manifest = read_manifest(archive)
     overrides = "".join(override_line(name_of(item["file"]), kernel.release, FOLDER) for item in manifest["modules"])
     return _differences(kernel, manifest, overrides)
 
@@ -123,6 +150,20 @@ def remove(kernel: Kernel, check: bool = False) -> Dict[str, Any]:
     return {"changed": bool(changes), "changes": changes, "notes": [], "modules": [], "audit": []}
 
 
+def remove_from(release: str, root: str, check: bool = False) -> Dict[str, Any]:
+    """Like :func:`remove`; a kernel that is not there, or not yet, has nothing but the overrides that it had."""
+    if "/" in release or os.path.isdir(inside(root, "/lib/modules/" + release)):
+        return remove(Kernel(release, root), check)
+    path = inside(root, _OVERRIDES.format(release))
+    changes = [path] if os.path.lexists(path) else []
+    if changes and not check:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise PackError("cannot remove {}: {}".format(path, error.strerror)) from None
+    return {"changed": bool(changes), "changes": changes, "notes": [], "modules": [], "audit": []}
+
+
 def _path(kernel: Kernel, wanted: str) -> str:
     if "/" in wanted or ".ko" in wanted:
         return wanted
@@ -133,26 +174,26 @@ def _path(kernel: Kernel, wanted: str) -> str:
 
 def _manifest(kernel: Kernel, paths: Sequence[str]) -> Dict[str, Any]:
     modules = {path: read_module(path) for path in paths}
-    by_name = {module.name: module for module in modules.values()}
-    nvidia, nvidia_fs = by_name.get("nvidia"), by_name.get("nvidia_fs")
+    nvidia_fs = next((module for module in modules.values() if module.name == "nvidia_fs"), None)
     built = nvidia_fs.provenance if nvidia_fs is not None else {}
-    driver: Dict[str, str] = {"version": "", "flavour": "", "tree": built.get("tree", "")}
-    if nvidia is not None:
-        driver.update(version=nvidia.version, flavour=drivers.flavour(nvidia))
-    elif built:
-        driver.update(version=built.get("driver", ""), flavour=built.get("flavour", ""))
+    key = of_modules(kernel, list(modules.values()))
     return {
         "format": FORMAT,
         "kernel_release": kernel.release,
         "vermagic": kernel.vermagic(),
         "kernel_build": identity(kernel),
         "symvers": kernel.symvers_digest(),
-        "driver": driver,
+        "driver": {
+            "version": key["driver_version"],
+            "flavour": key["driver_flavour"],
+            "tree": "" if key["driver_tree"] == NONE else key["driver_tree"],
+        },
         "nvidia_fs": {
             "version": nvidia_fs.version if nvidia_fs is not None else "",
             "source": built.get("source", ""),
         },
-        "compiler": (nvidia_fs or nvidia or next(iter(modules.values()))).compiler,
+        "compiler": key["compiler"],
+        "key": key,
         "modules": [_entry(path, module) for path, module in sorted(modules.items(), key=lambda item: item[1].name)],
     }
 
@@ -173,13 +214,16 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     return member
 
 
-def _unpack(path: str, kernel: Kernel, staging: str) -> Dict[str, Any]:
-    """Extract the archive's modules to ``staging`` and return its manifest, with every digest verified."""
+def _unpack(path: str, release: str, staging: str) -> Dict[str, Any]:
+    """Extract the archive's modules to ``staging`` and return its manifest, with every digest verified.
+
+    release: of the kernel that they have to be for; empty: any.
+    """
     try:
         with tarfile.open(path, "r:") as archive:
             manifest = _read_manifest(archive, path)
-            if manifest["kernel_release"] != kernel.release:
-                message = "{} was packed for kernel {}, not {}".format(path, manifest["kernel_release"], kernel.release)
+            if release and manifest["kernel_release"] != release:
+                message = "{} was packed for kernel {}, not {}".format(path, manifest["kernel_release"], release)
                 raise PackError(message, "build the modules for this kernel")
             wanted = {"modules/" + item["file"]: item for item in manifest["modules"]}
             for member in iter(archive.next, None):
@@ -300,7 +344,7 @@ def _depmod(kernel: Kernel) -> None:
 
 
 def _overrides_path(kernel: Kernel) -> str:
-    return inside(kernel.root, "/etc/depmod.d/gdsdeploy-{}.conf".format(kernel.release))
+    return inside(kernel.root, _OVERRIDES.format(kernel.release))
 
 
 def _overrides(kernel: Kernel) -> str:
@@ -314,12 +358,9 @@ def _overrides(kernel: Kernel) -> str:
 def _write_overrides(kernel: Kernel, text: str) -> None:
     path = _overrides_path(kernel)
     if not text:
-        _unlink(path)
+        atomic.remove(path)
         return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write("# Written by gdsdeploy: its audited modules are the ones to load.\n" + text)
-    os.replace(path + ".new", path)
+    atomic.write(path, "# Written by gdsdeploy: its audited modules are the ones to load.\n" + text)
 
 
 def _leftovers(kernel: Kernel, names: Sequence[str]) -> List[str]:
@@ -343,10 +384,3 @@ def _refuse(verb: str, results: Sequence[Result]) -> None:
     if said:
         hint = "gdsdeploy kmod audit shows all findings; nothing was changed"
         raise AuditError("refusing to {}: {}".format(verb, "; ".join(said)), hint)
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return

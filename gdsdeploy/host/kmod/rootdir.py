@@ -10,6 +10,7 @@ from .errors import KmodError
 _LINKS_LIMIT = 40
 #: Configuration files and the like; bounds what a hostile root can make this program read.
 _TEXT_LIMIT = 8 << 20
+_PIECE = 64 << 10
 
 
 def inside(root: str, path: str) -> str:
@@ -43,7 +44,11 @@ def read_text(root: str, path: str) -> str:
     """The text of a file inside ``root``; empty when it is not there or cannot be read."""
     try:
         with open(inside(root, path), "rb") as file:
-            return file.read(_TEXT_LIMIT).decode("utf-8", "replace")
+            # In pieces: files in /proc/sys refuse to be asked for megabytes at once (ENOMEM, fs/proc/proc_sysctl.c).
+            pieces = [file.read(_PIECE)]
+            while pieces[-1] and len(pieces) * _PIECE < _TEXT_LIMIT:
+                pieces.append(file.read(_PIECE))
+            return b"".join(pieces).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -26,6 +26,8 @@ class Provider(NamedTuple):
     crc: Optional[int]
     gpl: Optional[bool]
     license: str = ""
+    #: a symbol in a namespace is for modules that import it; of modules on disk it is not known
+    namespace: str = ""
 
 
 class Symbols:
@@ -69,7 +71,7 @@ class Symbols:
             return self._from_modules[symbol]
         export = self._symvers.get(symbol)
         if export is not None:
-            return Provider(digest_name(export.module), "", export.crc, export.gpl)
+            return Provider(digest_name(export.module), "", export.crc, export.gpl, "", export.namespace)
         if symbol in self._observed:
             return Provider("vmlinux", "", self._observed[symbol], None)
         return None

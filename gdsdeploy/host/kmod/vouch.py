@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Dict, Set
+from typing import Any, Dict, Optional, Set
 
 from .kernel import Kernel
 
@@ -30,10 +30,15 @@ def identity(kernel: Kernel) -> Dict[str, str]:
 
 def is_same_build(kernel: Kernel, known: Any) -> bool:
     """Whether ``known``, an :func:`identity` of another host, is of this very kernel build."""
+    return same_kernel_build(kernel, known) is True
+
+
+def same_kernel_build(kernel: Kernel, known: Any) -> Optional[bool]:
+    """Like :func:`is_same_build`; None where this host does not have the module that would tell."""
     if not isinstance(known, dict) or not isinstance(known.get("file"), str) or not known["file"].startswith("kernel/"):
-        return False
+        return None
     path = kernel.path(os.path.normpath(known["file"]))
-    return os.path.isfile(path) and sha256(path) == known.get("sha256")
+    return sha256(path) == known.get("sha256") if os.path.isfile(path) else None
 
 
 def vouched(kernel: Kernel) -> Set[str]:
@@ -58,6 +63,15 @@ def installed_manifest(kernel: Kernel) -> Dict[str, Any]:
         return {}
     modules = value.get("modules") if isinstance(value, dict) else None
     return value if isinstance(modules, list) and all(isinstance(item, dict) for item in modules) else {}
+
+
+def received(kernel: Kernel) -> Dict[str, Any]:
+    """The manifest's ``driver`` and ``nvidia_fs`` where every received module is as it was; else empty."""
+    manifest = installed_manifest(kernel)
+    modules = manifest.get("modules", [])
+    if not modules or len(vouched(kernel)) != len(modules):
+        return {}
+    return {name: manifest.get(name) for name in ("driver", "nvidia_fs")}
 
 
 def sha256(path: str) -> str:

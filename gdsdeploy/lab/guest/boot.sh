@@ -20,7 +20,10 @@ ln -s ../../vda1 "$root/dev/disk/by-uuid/$uuid"
 # grub-probe looks at block devices; the one that will hold this system does not exist yet, so it is told.
 install -m 0755 "$(dirname "$0")/grub-probe" "$root/dev/grub-probe"
 mount --bind "$root/dev/grub-probe" "$root/usr/sbin/grub-probe"
-chroot "$root" env GRUB_PROBE_UUID="$uuid" sh -c 'update-initramfs -u && grub-mkconfig -o /boot/grub/grub.cfg'
+# Anew: the kernel was installed before the settings were there that make its initramfs a third as large.
+chroot "$root" env GRUB_PROBE_UUID="$uuid" sh -euc '
+    for kernel in /lib/modules/*; do update-initramfs -c -k "${kernel##*/}"; done
+    grub-mkconfig -o /boot/grub/grub.cfg'
 umount "$root/usr/sbin/grub-probe"
 grep -q "root=UUID=$uuid" "$root/boot/grub/grub.cfg"
 

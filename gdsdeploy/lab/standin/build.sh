@@ -1,8 +1,10 @@
 # Builds the stand-in for one kernel in a throw-away copy of a light base system.
 # Runs on the controller as root, in private mount and process namespaces.
-# Arguments: base system, work folder, folder of sources, kernel release, package version of its headers or "".
+# Arguments: base system, work folder, folder of sources, kernel release, package version of its headers or "", and
+# apt sources beside those of the base system.
 set -eu
 base=$1 work=$2 sources=$3 release=$4 version=$5
+shift 5
 root=$work/root
 
 mkdir "$root" "$work/upper" "$work/work"
@@ -19,6 +21,9 @@ ln -s /proc/self/fd "$root/dev/fd"
 mount -t tmpfs tmpfs "$root/mnt"
 cp "$sources/gds_lab_gpu.c" "$sources/Kbuild" "$root/mnt/"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+for line; do
+    echo "$line" >>"$root/etc/apt/sources.list.d/more.list"
+done
 
 chroot "$root" env DEBIAN_FRONTEND=noninteractive sh -euc '
     apt-get update

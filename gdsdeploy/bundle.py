@@ -1,0 +1,202 @@
+"""Support bundles: what hosts said of themselves, redacted, in one file that ``validate --from`` judges again offline.
+
+A gzipped tar archive, the same bytes for the same content::
+
+    gdsdeploy-support/
+      README.txt                     what it is and what was taken out
+      manifest.json                  versions, when, hosts and errors, waivers, what was taken out
+      fleet.yml, gdsdeploy.lock
+      report.json                    what validate said, as its --json prints it
+      hosts/<name>/evidence.json     what the host's files and programs said
+      hosts/<name>/expectation.json  what it was held against
+      logs/<name>                    the end of the controller's logs
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy import __version__
+from gdsdeploy.errors import GdsError
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.expectation import from_json as expectation_from
+from gdsdeploy.host.waiver import Waiver, waiver_from
+from gdsdeploy.redact import Redactor
+from gdsdeploy.report.model import Trouble
+
+VERSION = 1
+FOLDER = "gdsdeploy-support"
+#: Bytes of one file of a bundle that are read, and of a log that are packed.
+FILE_LIMIT = 64 * 1024 * 1024
+LOG_LIMIT = 512 * 1024
+
+README = """\
+A support bundle of gdsdeploy {version}, made on {when} from {fleet}.
+
+It holds what {count} said of themselves, what they were held against, and what came of it. Judge it again, without the
+hosts:
+
+    gdsdeploy validate --from THIS-FILE
+
+Before it was packed, the following was replaced, the same thing always by the same word:
+
+{redacted}
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a bundle: evidence, or the reason why there is none."""
+
+    expectation: Expectation
+    evidence: dict[str, Any] | None
+    trouble: Trouble | None = None
+    waivers: tuple[Waiver, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """All that is packed."""
+
+    fleet: str
+    lock: str
+    #: RFC 3339, UTC: when the hosts were asked
+    when: str
+    hosts: Mapping[str, Host]
+    #: name → text of what goes along: fleet.yml, gdsdeploy.lock, report.json, logs
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+def redacted(bundle: Bundle, redactor: Redactor) -> Bundle:
+    """The bundle without what identifies a site; verdicts stay what they are."""
+    hosts: dict[str, Host] = {}
+    for host in bundle.hosts.values():
+        _learn_serials(redactor, host.evidence)
+    for name, host in bundle.hosts.items():
+        evidence = redactor.value(host.evidence)
+        expected = redactor.value(asdict(host.expectation))
+        expected["cufile_sha256"] = _digest(host, redactor)
+        trouble = Trouble(**redactor.value(asdict(host.trouble))) if host.trouble else None
+        kept = tuple(waiver_from(redactor.value(item.as_dict())) for item in host.waivers)
+        made = expectation_from(json.dumps(expected))
+        hosts[redactor.text(name)] = Host(made, evidence, trouble, kept, host.seconds)
+    texts = {name: redactor.text(text) for name, text in bundle.texts.items()}
+    return Bundle(redactor.text(bundle.fleet), bundle.lock, bundle.when, hosts, texts)
+
+
+def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
+    """The archive.  taken_out: kind → how many different ones were replaced."""
+    entries: dict[str, str] = dict(bundle.texts)
+    listed: dict[str, Any] = {}
+    for name, host in bundle.hosts.items():
+        listed[name] = {
+            "error": asdict(host.trouble) if host.trouble else None,
+            "waivers": [item.as_dict() for item in host.waivers],
+            "seconds": round(host.seconds, 3),
+        }
+        entries[f"hosts/{name}/expectation.json"] = host.expectation.to_json()
+        if host.evidence is not None:
+            entries[f"hosts/{name}/evidence.json"] = json.dumps(host.evidence, indent=1, sort_keys=True) + "\n"
+    manifest = {
+        "version": VERSION,
+        "tool": f"gdsdeploy {__version__}",
+        "python": platform.python_version(),
+        "when": bundle.when,
+        "fleet": bundle.fleet,
+        "lock": bundle.lock,
+        "hosts": listed,
+        "redacted": dict(taken_out),
+    }
+    entries["manifest.json"] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+    entries["README.txt"] = README.format(
+        version=__version__,
+        when=bundle.when,
+        fleet=bundle.fleet,
+        count=f"{len(listed)} host{'' if len(listed) == 1 else 's'}",
+        redacted="\n".join(f"  {kind}: {number}" for kind, number in taken_out.items()) or "  nothing",
+    )
+    return _archive({f"{FOLDER}/{name}": text.encode() for name, text in entries.items()})
+
+
+def read(path: Path) -> Bundle:
+    """Read a bundle without unpacking it to disk; raises GdsError for anything else."""
+    try:
+        files = _files(path)
+        manifest = json.loads(files["manifest.json"])
+        if manifest["version"] != VERSION:
+            raise GdsError(f"{path}: a bundle of version {manifest['version']}; this program reads {VERSION}")
+        hosts = {name: _host(name, item, files) for name, item in manifest["hosts"].items()}
+        return Bundle(str(manifest["fleet"]), str(manifest["lock"]), str(manifest["when"]), hosts)
+    except OSError as error:
+        raise GdsError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (tarfile.TarError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+        words = f"{type(error).__name__}: {error}"
+        raise GdsError(
+            f"{path}: is no support bundle, or a damaged one ({words})", hint="Make one with: gdsdeploy support-bundle"
+        ) from None
+
+
+def _host(name: str, item: Mapping[str, Any], files: Mapping[str, str]) -> Host:
+    evidence = files.get(f"hosts/{name}/evidence.json")
+    return Host(
+        expectation_from(files[f"hosts/{name}/expectation.json"]),
+        json.loads(evidence) if evidence is not None else None,
+        Trouble(**item["error"]) if item["error"] else None,
+        tuple(waiver_from(row) for row in item["waivers"]),
+        float(item["seconds"]),
+    )
+
+
+def _files(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    with tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            name = member.name.removeprefix(FOLDER + "/")
+            content = archive.extractfile(member) if member.isreg() and member.size <= FILE_LIMIT else None
+            if content is not None:
+                found[name] = content.read().decode()
+    return found
+
+
+def _archive(entries: Mapping[str, bytes]) -> bytes:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in sorted(entries):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(entries[name])
+            archive.addfile(entry, io.BytesIO(entries[name]))
+    return gzip.compress(plain.getvalue(), mtime=0)
+
+
+def _learn_serials(redactor: Redactor, evidence: Mapping[str, Any] | None) -> None:
+    """Files of the kernel that hold nothing but a serial number; it also stands in names of links and devices."""
+    for path, text in ((evidence or {}).get("files") or {}).items():
+        if isinstance(text, str) and path.rpartition("/")[2].endswith(("serial", "vpd_pg80", "wwid")):
+            redactor.learn("serial number", text.strip())
+
+
+def _digest(host: Host, redactor: Redactor) -> str:
+    """The digest that the host's cufile.json has to have; of the redacted one where the original has it."""
+    files = (host.evidence or {}).get("files") or {}
+    text = files.get(host.expectation.cufile_path)
+    if isinstance(text, str) and hashlib.sha256(text.encode()).hexdigest() == host.expectation.cufile_sha256:
+        return hashlib.sha256(redactor.text(text).encode()).hexdigest()
+    return host.expectation.cufile_sha256
+
+
+def last_log(folder: Path, pattern: str) -> dict[str, str]:
+    """The end of the newest log in ``folder``, by the name that it gets in a bundle; their names sort by time."""
+    every = sorted(folder.glob(pattern))
+    if not every:
+        return {}
+    return {f"logs/{every[-1].name}": every[-1].read_bytes()[-LOG_LIMIT:].decode(errors="replace")}

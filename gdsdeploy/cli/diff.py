@@ -1,0 +1,50 @@
+"""``gdsdeploy diff``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.errors import GdsError, ReportsDiffer
+from gdsdeploy.report import changes
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(before: Path, after: Path, as_json: bool) -> None:
+    """Say what changed between two runs of validate, given the JSON of each.
+
+    Hosts that came or went, verdicts of hosts and checks, parts of the stack, the lock, and a check that does not pass
+    for another reason than before. When a run was, how long it took and which boot it saw are no changes; hosts that
+    were rebooted in between are named.
+
+    \b
+    Exit code:
+      33    there are changes
+      0     there are none
+
+    \b
+    Examples:
+      gdsdeploy validate fleet.yml --json > before.json
+      gdsdeploy diff before.json after.json
+      gdsdeploy diff before.json after.json --json | jq -r '.changes[] | [.host, .what] | @tsv'
+    """
+    found = changes.compare(_read(before), _read(after))
+    console.data(changes.to_json(found) if as_json else changes.to_text(found))
+    if found.changes:
+        raise ReportsDiffer("")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return changes.report_from(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise GdsError(f"{path}: cannot be read: {words}") from None
+    except ValueError as error:
+        raise GdsError(f"{path}: {error}", hint="Write one with: gdsdeploy validate FLEET --json > FILE") from None

@@ -1,0 +1,34 @@
+"""Commands of the host program that work on this machine, too: same arguments, same code, the exit codes of ours."""
+
+from __future__ import annotations
+
+import argparse
+
+import click
+
+from gdsdeploy.errors import ChecksUnknown, GdsError, ModuleBuildFailed
+from gdsdeploy.host.kmod import cli
+from gdsdeploy.host.kmod.errors import AuditError, BuildError, KmodError
+
+
+def command(name: str) -> click.Command:
+    """The command ``name``, which hands all its words, ``--help`` too, to the host program's own parser."""
+
+    @click.command(name, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def run(words: tuple[str, ...]) -> None:
+        parser = argparse.ArgumentParser(prog="gdsdeploy")
+        cli.add_parsers(parser.add_subparsers())
+        arguments = parser.parse_args(["kmod", name, *words])
+        try:
+            status = arguments.unguarded(arguments)
+        except (BuildError, AuditError) as error:
+            raise ModuleBuildFailed(error.message, hint=error.hint) from None
+        except KmodError as error:
+            raise GdsError(error.message, hint=error.hint) from None
+        if status == cli.FAILED:
+            raise ModuleBuildFailed("")
+        if status == cli.UNDECIDED:
+            raise ChecksUnknown("")
+
+    return run

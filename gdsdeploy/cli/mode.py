@@ -1,0 +1,137 @@
+"""``gdsdeploy mode``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from gdsdeploy import console, lockfile, selection
+from gdsdeploy import topology as asking
+from gdsdeploy.errors import GdsError, LockStale
+from gdsdeploy.host.explain.mechanisms import Choice, Mechanism, choose, mechanisms, words
+from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.modes import Migration, Mode, Rdma, migration
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("fleet", required=False, type=click.Path(path_type=Path))
+@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+@click.option("--from", "file", type=_FILE, metavar="FILE", help="Of evidence that was saved; nobody is asked.")
+@click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan the way to this mode.")
+@click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan the way to this one for RDMA.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=asking.TIMEOUT, show_default=True, help="Seconds for each host."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    fleet: Path | None,
+    limit: str | None,
+    file: Path | None,
+    mode: str | None,
+    rdma: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Say which peer-to-peer mechanisms the hosts of FLEET offer, which to choose, and what a change takes.
+
+    For each host: nvidia-fs, PCI P2PDMA, PeerDirect (registered, not only loaded), DMA-BUF and HMM: usable or not, and
+    why; and the `mode` and `rdma` that fit it as it runs now. Nothing is changed: the fleet file decides.
+
+    With --to or --rdma, no host is asked: the steps from what the fleet file has to what is named, from the lock beside
+    it: fleet file, packages, module options, modules, keys of cufile.json, reboot, and who does each.
+
+    \b
+    Examples:
+      gdsdeploy mode fleet.yml --limit gpu1
+      gdsdeploy mode --from gpu1-evidence.json --json | jq .choice
+      gdsdeploy mode fleet.yml --to p2pdma
+      gdsdeploy mode fleet.yml --rdma dmabuf
+    """
+    if file is not None:
+        if fleet is not None or limit is not None or mode is not None or rdma is not None:
+            raise click.UsageError("--from FILE stands alone, but for --json")
+        facts = asking.saved(file)
+        if as_json:
+            console.data(json.dumps(_document(facts), indent=2, ensure_ascii=False))
+        else:
+            console.data(_text(facts))
+        return
+    if fleet is None:
+        raise click.UsageError("name the fleet file, or saved evidence with --from FILE")
+    intent = load_fleet(fleet)
+    if mode is not None or rdma is not None:
+        if limit is not None:
+            raise click.UsageError("--to and --rdma are about profiles: --limit has nothing to choose from")
+        _plan(intent, fleet, cast("Mode | None", mode), cast("Rdma | None", rdma), as_json)
+        return
+    _ask(intent, fleet, limit, timeout, as_json)
+
+
+def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
+    names = selection.select(limit, list(intent.hosts), fleet)
+    with console.step(f"Asking {', '.join(names)}"):
+        found = asking.ask(intent, fleet, names, timeout=timeout, progress=console.say)
+    known = {name: item for name, item in found.items() if isinstance(item, HostFacts)}
+    if as_json:
+        console.data(json.dumps({name: _document(item) for name, item in known.items()}, indent=2, ensure_ascii=False))
+    else:
+        for name, item in known.items():
+            profile = intent.profiles[intent.hosts[name].profile]
+            console.data(f"{name} (the fleet file: mode {profile.mode}, rdma {profile.rdma}):\n{_text(item)}")
+    lost = [item for item in found.values() if isinstance(item, GdsError)]
+    if lost:
+        raise lost[0]
+
+
+def _document(facts: HostFacts) -> dict[str, Any]:
+    return {
+        "mechanisms": {item.name: as_dict(item) for item in mechanisms(facts)},
+        "choice": as_dict(choose(facts)),
+    }
+
+
+def _text(facts: HostFacts) -> str:
+    lines = []
+    for item in mechanisms(facts):
+        lines += _mechanism(item)
+    return "\n".join([*lines, *_choice(choose(facts))]) + "\n"
+
+
+def _mechanism(item: Mechanism) -> list[str]:
+    mark = "?" if isinstance(item.usable, Unknown) else "✓" if item.usable else "✗"
+    lines = [f"  {mark} {item.title}: {words(item)}"]
+    lines += [f"      {reason}" for reason in item.why]
+    return lines + [f"      → {fix}" for fix in item.fixes]
+
+
+def _choice(found: Choice) -> list[str]:
+    return [
+        f"  {key}: {'not known' if isinstance(value, Unknown) else value}" + (f" ({why[0]})" if why else "")
+        for key, value, why in (("mode", found.mode, found.mode_why), ("rdma", found.rdma, found.rdma_why))
+    ]
+
+
+def _plan(intent: Fleet, fleet: Path, mode: Mode | None, rdma: Rdma | None, as_json: bool) -> None:
+    lock = lockfile.read(lockfile.beside(fleet))
+    plans: dict[str, Migration] = {}
+    for name, profile in intent.profiles.items():
+        if name not in lock.targets:
+            raise LockStale(f"the lock has nothing for profile {name}", hint=f"Run `gdsdeploy lock {fleet}` again")
+        plans[name] = migration(name, profile, lock.targets[name], mode or profile.mode, rdma or profile.rdma)
+    if as_json:
+        console.data(json.dumps({name: as_dict(item) for name, item in plans.items()}, indent=2, ensure_ascii=False))
+        return
+    for name, item in plans.items():
+        console.data(f"{name}: " + ("there already" if not item.steps else "reboot" if item.reboot else "no reboot"))
+        for step in item.steps:
+            change = " → ".join(part or "nothing" for part in (step.before, step.after))
+            console.data(f"  [{step.by}] {step.where}: {change}")
+        for line in item.obstacles:
+            console.data(f"  ✗ {line}")

@@ -1,0 +1,44 @@
+"""``gdsdeploy rollout abort``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.cli.rollout.wishes import carry_out
+from gdsdeploy.errors import RolloutFailed
+from gdsdeploy.model.rollout import Kind, Outcome
+from gdsdeploy.report.rollout import sentence
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--reason", metavar="TEXT", default="", help="Why; the journal and those who are notified have it.")
+@click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
+def command(fleet: Path, reason: str, as_json: bool) -> None:
+    """End the rollout of FLEET: begin no more hosts, and take back those that are under way.
+
+    Hosts that are done keep the new lock; `gdsdeploy rollout rollback` takes those back, too. Where no process works on
+    the rollout, this one takes the hosts back, and ends when they are in work again.
+
+    \b
+    Exit code: 0 aborted, and no host is left out of work; 51 some host is; 50 there is nothing to abort.
+
+    \b
+    Examples:
+      gdsdeploy rollout abort fleet.yml --reason 'CHG-4711 was withdrawn'
+      gdsdeploy rollout abort fleet.yml && gdsdeploy rollout start fleet.yml
+    """
+    found = carry_out(fleet, Kind.ABORTED, {"reason": reason or "by command"}, as_json=as_json)
+    if found is None:
+        return
+    stuck = [host.name for host in found.taking_part() if host.outcome in (Outcome.KEPT, Outcome.LOST)]
+    if stuck or not found.finished:
+        raise RolloutFailed(
+            f"aborted; out of work stay {', '.join(stuck)}" if stuck else f"{found.phase}: {found.reason}",
+            hint=f"See: gdsdeploy rollout status {fleet}",
+        )
+    if not as_json:
+        console.data(sentence(found))

@@ -1,0 +1,68 @@
+"""``gdsdeploy rollout history``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gdsdeploy import console, journal
+from gdsdeploy.load import load_fleet
+from gdsdeploy.report import progress
+from gdsdeploy.report.events import span, stamp
+from gdsdeploy.rollout import running, status
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of text.")
+def command(fleet: Path, as_json: bool) -> None:
+    """List the rollouts of FLEET, the newest last: when, how they ended, for how many hosts.
+
+    \b
+    Examples:
+      gdsdeploy rollout history fleet.yml
+      gdsdeploy rollout history fleet.yml --json | jq -r '.[-1].rollout'
+    """
+    path = journal.path_of(fleet)
+    if not path.exists():
+        load_fleet(fleet)
+        console.say(f"There was no rollout of {fleet} yet")
+    found = list(_rows(path)) if path.exists() else []
+    if as_json:
+        console.data(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    rows = [("rollout", "began (UTC)", "took", "state", "hosts")]
+    for item in found:
+        began = str(item["began"])[:16].replace("T", " ")
+        rows.append((item["rollout"], began, span(item["seconds"]), item["state"], item["outcomes"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows if found else []:
+        console.data("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    live = running.worked_on(path)
+    with journal.reading(path) as book:
+        there = book.rollouts()
+        for summary in there:
+            try:
+                folded = status.fold(book.events(summary.id))
+            except ValueError as error:
+                console.warn(f"{summary.id}: {error}")
+                continue
+            yield {
+                "rollout": summary.id,
+                "began": stamp(summary.begun),
+                "seconds": round(folded.lapse, 3),
+                "state": progress.phase(folded, live=live and summary is there[-1]),
+                "finished": summary.finished,
+                "outcomes": progress.outcomes(folded),
+                "counts": dict(folded.counts()),
+                "lock": folded.plan.lock_digest,
+                "reason": folded.reason,
+                "events": summary.events,
+            }

@@ -1,0 +1,39 @@
+"""``gdsdeploy rollout pause``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.model.rollout import Kind
+from gdsdeploy.report.events import sentence
+from gdsdeploy.rollout import control, running
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--reason", metavar="TEXT", default="", help="Why; the journal and those who are notified have it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object about what was done.")
+def command(fleet: Path, reason: str, as_json: bool) -> None:
+    """Begin no more hosts of the rollout of FLEET; those under way finish the step that they are in.
+
+    The process that works on it ends then, with exit code 130. Ctrl-C in its terminal does the same.
+
+    \b
+    Exit code: 0 paused; 50 there is nothing that could be paused; 52 who works on it does not answer.
+
+    \b
+    Examples:
+      gdsdeploy rollout pause fleet.yml --reason 'the file server is slow'
+      gdsdeploy rollout resume fleet.yml
+    """
+    path = running.require_journal(fleet)
+    event, by_driver = control.tell(path, Kind.PAUSED, {"reason": reason or "by command"})
+    if as_json:
+        console.data(json.dumps({"event": event.as_json(), "by_driver": by_driver}))
+    else:
+        console.say(sentence(event))
+        console.say(f"Next: gdsdeploy rollout resume {fleet}")

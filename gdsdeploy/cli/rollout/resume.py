@@ -1,0 +1,51 @@
+"""``gdsdeploy rollout resume``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.cli.rollout.start import finish
+from gdsdeploy.cli.rollout.wishes import carry_out
+from gdsdeploy.model.rollout import Kind
+from gdsdeploy.rollout import running, status
+from gdsdeploy.validate import require_folder
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--accept", multiple=True, metavar="HOST", help="This host's failure no longer counts; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print each new event as one line of JSON.")
+@click.option("--html", type=_FILE, metavar="FILE", help="Also write the report of the rollout when it ends.")
+def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | None) -> None:
+    """Go on with the newest rollout of FLEET: paused, halted, or left by a controller that was killed.
+
+    It goes on with the lock and the fleet file that it was planned with. Steps that nobody has seen the end of are
+    begun again, which they are made for: no host reboots twice or returns without a validation. Hosts that were lost
+    are asked again whether they are back.
+
+    A rollout that halted for too many failures halts again at once; --accept takes a host's failure out of the count,
+    once you have looked at it. A host that was kept out of work stays so: bring it back yourself when it is good.
+
+    \b
+    Exit code: as `rollout start`. Where another process works on it, 0.
+
+    \b
+    Examples:
+      gdsdeploy rollout resume fleet.yml
+      gdsdeploy rollout resume fleet.yml --accept gpu7 --accept gpu9
+    """
+    require_folder(html)
+    path = running.require_journal(fleet)
+    _, events = running.chosen(path, None)
+    data = running.reconsidered(status.fold(events), fleet, accept)
+    found = carry_out(fleet, Kind.RESUMED, {"reason": "by command", **data}, as_json=as_json)
+    if found is None:
+        if html is not None:
+            console.warn("no report is written here: another process works on the rollout")
+        return
+    finish(found, html=html, as_json=as_json)

@@ -1,0 +1,145 @@
+"""``gdsdeploy rollout start``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console, journal, lockfile
+from gdsdeploy.errors import GdsError, Interrupted, RolloutBusy, RolloutRefused
+from gdsdeploy.load import load_fleet
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.planning import TIMEOUT
+from gdsdeploy.report import outlook as shown
+from gdsdeploy.report import planned
+from gdsdeploy.report import rollout as page
+from gdsdeploy.rollout import earlier, planning, releases, running
+from gdsdeploy.rollout.planning import Outlook
+from gdsdeploy.rollout.status import Status
+from gdsdeploy.rollout.watching import Watch
+from gdsdeploy.validate import require_folder, write
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+@click.option("--exclude", metavar="HOST[,HOST…]", help="All but these hosts; shell patterns work.")
+@click.option(
+    "--from", "since", type=_FILE, metavar="LOCK", help="The lock that hosts have, where it is not kept here."
+)
+@click.option("--dry-run", is_flag=True, help="Show the plan, and end.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds to ask each host in."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each event as one line of JSON; with --dry-run the plan.")
+@click.option("--html", type=_FILE, metavar="FILE", help="Also write the report of the rollout when it ends.")
+def command(
+    fleet: Path,
+    limit: str | None,
+    exclude: str | None,
+    since: Path | None,
+    dry_run: bool,
+    yes: bool,
+    timeout: float,
+    as_json: bool,
+    html: Path | None,
+) -> None:
+    """Show the plan, ask, and bring the hosts of FLEET to its lock, wave by wave.
+
+    Every host is asked once beforehand. The rollout is refused, with all reasons, if a host cannot be read or could
+    not be taken back, if a kernel or driver was never tried (gdsdeploy kmod preflight), if the scheduler does not
+    let hosts be drained, or if another rollout is not finished.
+
+    Ctrl-C pauses: steps under way are finished. A second one stops at once. Both can be resumed, and so can a
+    rollout whose controller was killed.
+
+    \b
+    Exit code:
+      0     every host that takes part has the lock
+      50    it was not begun; the reasons are listed
+      51    it halted, was aborted, or ended with hosts that do not have the lock
+      52    another process works on a rollout of this fleet
+      130   it was paused, or not confirmed
+
+    \b
+    Examples:
+      gdsdeploy rollout start fleet.yml --dry-run
+      gdsdeploy rollout start fleet.yml --limit 'gpu1*' --html rollout.html
+      gdsdeploy rollout start fleet.yml --yes --json | jq -r .text
+    """
+    if not (yes or dry_run) and not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: standard input is no terminal; look at --dry-run, give --yes")
+    require_folder(html)
+    intent = load_fleet(fleet)
+    lock = lockfile.read(lockfile.beside(fleet))
+    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    if not dry_run:
+        _require_none(fleet)
+    chosen = planning.choose(intent, fleet, limit, exclude)
+    before = lockfile.read(since) if since else None
+
+    def said(found: HostPlan | GdsError, name: str, seconds: float) -> None:
+        console.say(f"  {planned.line(name, found)} ({seconds:.1f} s)")
+
+    with console.step(f"Asking {len(chosen.names)} machines"):
+        found = planning.prepare(intent, lock, fleet, chosen, since=before, timeout=timeout, progress=said)
+    if dry_run:
+        console.data(shown.to_json(found) if as_json else shown.text(found, time.time()))
+        found.require()
+        return
+    (console.say if as_json else console.data)(shown.text(found, time.time()))
+    found.require()
+    if not found.pending:
+        console.say("Nothing to do: every host that takes part has the lock")
+        return
+    if not yes and not click.confirm("Begin?", default=False, err=True):
+        raise Interrupted("not confirmed; nothing was done")
+    if since is not None:
+        releases.add(fleet, since, intent)
+    releases.store(fleet, lock)
+    ended = _run(found, fleet, as_json=as_json)
+    finish(ended, html=html, as_json=as_json)
+
+
+def _require_none(fleet: Path) -> None:
+    """Better now than after all hosts were asked."""
+    newest = earlier.newest(fleet)
+    if newest is None or newest.finished:
+        return
+    if running.worked_on(journal.path_of(fleet)):
+        raise RolloutBusy(
+            f"the rollout {newest.id} is under way", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch"
+        )
+    raise RolloutRefused(
+        f"the rollout {newest.id} is not finished",
+        hint=f"Go on: gdsdeploy rollout resume {fleet}; or end it: gdsdeploy rollout abort {fleet}",
+    )
+
+
+def _run(found: Outlook, fleet: Path, *, as_json: bool) -> Status:
+    effects = running.real(found.plan)
+    watch = Watch(as_json=as_json)
+    with journal.writing(journal.path_of(fleet), doing="rollout start") as writer:
+        newest = next(reversed(writer.rollouts()), None)
+        if newest is not None and not newest.finished:
+            raise RolloutRefused(f"the rollout {newest.id} was begun meanwhile", hint="See: gdsdeploy rollout status")
+        watch.observe(writer.begin(found.plan))
+        return running.run(writer, found.plan, watch, effects)
+
+
+def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
+    """Say how a rollout ended, write its report, and raise the error that the command ends in, if there is one."""
+    if html is not None:
+        write(html, page.render(ended, live=False))
+        console.say(f"The report is in {html}")
+    error = running.outcome(ended)
+    if error is not None:
+        raise error
+    if not as_json:
+        console.data(page.sentence(ended))

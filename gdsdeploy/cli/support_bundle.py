@@ -1,0 +1,55 @@
+"""``gdsdeploy support-bundle``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console, lockfile, selection
+from gdsdeploy.load import load_fleet
+from gdsdeploy.supporting import pack_fleet
+from gdsdeploy.validate import TIMEOUT, require_folder, write
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The file to write (.tar.gz).",
+)
+@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+@click.option("--hide-names", is_flag=True, help="Replace the hosts' names, too.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
+)
+def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, timeout: float) -> None:
+    """Pack what the hosts of FLEET say of themselves into one file that may be given to others.
+
+    Each host is asked as validate asks it, and nothing is changed on it. Into the file go that evidence, what the host
+    was held against and what came of it, fleet file and lock, and the end of the last provision's log. Addresses of
+    networks and devices, UUIDs, serial numbers, user names and secrets are replaced before, and with --hide-names the
+    hosts' names; what was replaced is listed in it and here. Look through it before you give it away.
+
+    A host that cannot be asked is in it with the reason.
+
+    \b
+    Examples:
+      gdsdeploy support-bundle fleet.yml -o case-4711.tar.gz --limit gpu7
+      gdsdeploy validate --from case-4711.tar.gz
+    """
+    intent = load_fleet(fleet)
+    lock = lockfile.read(lockfile.beside(fleet))
+    lockfile.require_fresh(intent, lock, fleet_file=fleet)
+    names = selection.select(limit, list(intent.hosts), fleet)
+    require_folder(output)
+    with console.step(f"Asking {', '.join(names)}"):
+        data, taken_out = pack_fleet(
+            intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say
+        )
+    write(output, data)
+    console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in taken_out.items()) or 'nothing'}")
+    console.data(str(output))

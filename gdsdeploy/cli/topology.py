@@ -1,0 +1,122 @@
+"""``gdsdeploy topology``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console, selection
+from gdsdeploy import topology as topologies
+from gdsdeploy.errors import ChecksFailed, GdsError
+from gdsdeploy.host import topology as shown
+from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("fleet", required=False, type=click.Path(path_type=Path))
+@click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
+@click.option("--from", "file", type=_FILE, metavar="FILE", help="Of evidence that was saved; nobody is asked.")
+@click.option(
+    "--golden",
+    type=click.Choice(["write", "check"]),
+    help="Write the golden topology of each profile from its hosts, or hold the hosts against it.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=topologies.TIMEOUT,
+    show_default=True,
+    help="Seconds for each host.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, by host.")
+def command(
+    fleet: Path | None, limit: str | None, file: Path | None, golden: str | None, timeout: float, as_json: bool
+) -> None:
+    """Show how far GPUs, NVMe disks and network adapters are from each other on the hosts of FLEET.
+
+    From sysfs alone, so also before a driver is installed. Distances are those of `nvidia-smi topo -m`: PIX, PXB, PHB,
+    NODE, SYS. Beside the matrix: links that are slower or narrower than both ends could be, access control (ACS) that
+    sends peers' traffic out of a switch, what the IOMMU does, and BAR1.
+
+    A profile may name a file with the golden topology of its machines (`topology: {golden: FILE}`). --golden write
+    makes it from a host that is right; --golden check, and `gdsdeploy validate`, say what has moved since: slot, part,
+    link, distance.
+
+    \b
+    Exit code, the first of these that applies:
+      20, 21, 22    a host did not answer
+      30            --golden check: a host differs
+      0             otherwise
+
+    \b
+    Examples:
+      gdsdeploy topology fleet.yml --limit gpu1
+      gdsdeploy topology fleet.yml --json | jq '.gpu1.pairs[] | select(.distance == "PIX")'
+      gdsdeploy topology --from gpu1-evidence.json
+      gdsdeploy topology fleet.yml --limit gpu1 --golden write
+      gdsdeploy topology fleet.yml --golden check
+    """
+    if file is not None:
+        _require(fleet is None and limit is None and golden is None, "--from FILE stands alone, but for --json")
+        _show({file.name: topologies.known(str(file), topologies.saved(file))}, as_json, alone=True)
+        return
+    if fleet is None:
+        raise click.UsageError("name the fleet file, or saved evidence with --from FILE")
+    intent = load_fleet(fleet)
+    names = selection.select(limit, list(intent.hosts), fleet)
+    with console.step(f"Asking {', '.join(names)}"):
+        facts = topologies.ask(intent, fleet, names, timeout=timeout, progress=console.say)
+    found = {}
+    lost: list[GdsError] = []
+    for name, item in facts.items():
+        try:
+            found[name] = topologies.known(name, item)
+        except GdsError as error:
+            lost.append(error)
+    if golden == "write":
+        if lost:
+            raise lost[0]
+        for path, hosts in topologies.write_golden(intent, fleet, found).items():
+            console.say(f"{path}: the topology of {', '.join(hosts)}")
+    elif golden == "check":
+        _check(intent, found, as_json, lost)
+    else:
+        _show(found, as_json)
+    if lost:
+        raise lost[0]
+
+
+def _show(found: dict[str, Topology], as_json: bool, *, alone: bool = False) -> None:
+    if as_json:
+        whole = {name: shown.document(item) for name, item in found.items()}
+        console.data(json.dumps(next(iter(whole.values())) if alone else whole, indent=2, ensure_ascii=False))
+        return
+    for name, item in found.items():
+        console.data((f"{name}:\n" if not alone else "") + shown.text(item))
+
+
+def _check(fleet: Fleet, found: dict[str, Topology], as_json: bool, lost: list[GdsError]) -> None:
+    differ = {name: topologies.compared(fleet, name, item) for name, item in found.items()}
+    if as_json:
+        console.data(json.dumps(differ, indent=2, ensure_ascii=False))
+    else:
+        for name, lines in differ.items():
+            words = ["its profile names no golden topology"] if lines is None else lines or ["as it should be"]
+            console.data("\n".join(f"{name}: {line}" for line in words))
+    moved = [name for name, lines in differ.items() if lines]
+    if moved and not lost:
+        raise ChecksFailed(
+            f"the topology has moved on {', '.join(moved)}",
+            hint="Put back what moved, or write the golden topology again: --golden write",
+        )
+
+
+def _require(holds: bool, words: str) -> None:
+    if not holds:
+        raise click.UsageError(words)

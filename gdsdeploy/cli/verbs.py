@@ -1,0 +1,36 @@
+"""Groups of verbs that import a verb's module only when that verb is used, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import click
+
+
+class Verbs(click.Group):
+    """A click group over modules that each export ``command``; verbs defined in place come first."""
+
+    def __init__(self, *args: object, verbs: Mapping[str, tuple[str, str]], **settings: object) -> None:
+        """verbs: verb → (module that exports ``command``, what it does), in the order of use."""
+        super().__init__(*args, **settings)  # type: ignore[arg-type]
+        self._verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self._verbs]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._verbs:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = importlib.import_module(self._verbs[cmd_name][0]).command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        here = [(name, self.commands[name].get_short_help_str(200)) for name in super().list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([*here, *((name, text) for name, (_, text) in self._verbs.items())])
+
+
+def below(package: str, texts: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The ``verbs`` of a package that has a module for each, named as the verb with ``_`` for ``-``."""
+    return {name: (f"{package}.{name.replace('-', '_')}", text) for name, text in texts.items()}

@@ -1,0 +1,133 @@
+"""``carried FOLDER``: whether a folder of ``gdsdeploy rollout render`` is whole, and made from the lock that is meant.
+
+The folder's manifest lists every file with its sha256.  A file that is missing, changed or not listed is a reason to
+run nothing of it: a checkout may be half of one commit and half of another, and Ansible takes plugins and variables
+from files that merely lie there.  Who wrote the manifest, it cannot say: that is what a commit's signature is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import stat
+from typing import Any, Dict, Iterator, List, Optional
+
+MANIFEST = "gdsdeploy-carrier.json"
+VERSION = 1
+LOCK = "gdsdeploy.lock"
+#: Folder of archives that hosts fetch from elsewhere; a checkout has none of it.
+SERVED = "serve"
+#: What is beside the rendered files without having a part in a run: git's own, and what Python compiled.
+_OURS_NOT = (".git", "__pycache__", SERVED)
+_PIECE = 1024 * 1024
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``carried`` to the host program's commands."""
+    words = "say whether a rendered folder is whole, and made from the lock that is meant"
+    parser = commands.add_parser("carried", help=words, description=words)
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("--lock-digest", default="", metavar="DIGEST", help="as the lock names itself: sha256:…")
+    parser.add_argument("--lock-sha256", default="", metavar="SUM", help="of the whole lock file that is meant")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found = judged(arguments.folder, arguments.lock_digest, arguments.lock_sha256)
+    if arguments.json:
+        print(json.dumps(found, sort_keys=True))
+    else:
+        for reason in found["wrong"]:
+            print(reason)
+        if not found["wrong"]:
+            print("{} files, made from the lock {}".format(found["files"], found["lock_digest"]))
+    return 30 if found["wrong"] else 0
+
+
+def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[str, Any]:
+    """{"wrong": sentences, none when all is well; "files": how many were read; "lock_digest": which lock made it}.
+
+    lock_digest: which lock is meant, by the name that it has for itself.  lock_sha256: by the sum of its file.
+    Never raises OSError.
+    """
+    try:
+        manifest = read(os.path.join(folder, MANIFEST))
+    except ValueError as error:
+        return {"wrong": [str(error)], "files": 0, "lock_digest": ""}
+    files = manifest["files"]
+    wrong = [reason for path in sorted(files) for reason in _file(folder, path, files[path])]
+    wrong += ["{}: it is in the folder, but was not rendered".format(path) for path in surplus(folder, files)]
+    made_from = str(manifest.get("lock_digest", ""))
+    if lock_digest and lock_digest != made_from:
+        wrong.append("it was rendered from the lock {}, but {} is meant".format(made_from, lock_digest))
+    own = next((value for path, value in sorted(files.items()) if os.path.basename(path) == LOCK), "")
+    if lock_sha256 and lock_sha256 != own:
+        wrong.append("the lock that is meant (sha256 {}) is not the one that it was rendered from".format(lock_sha256))
+    return {"wrong": wrong, "files": len(files), "lock_digest": made_from}
+
+
+def read(path: str) -> Dict[str, Any]:
+    """The manifest of a rendered folder; raises ValueError, as a sentence, when there is none that can be used."""
+    try:
+        found = parsed(path)
+    except OSError as error:
+        raise ValueError("{}: cannot be read: {}".format(path, error.strerror)) from None
+    if found is None:
+        raise ValueError("{}: it is no manifest of gdsdeploy".format(path))
+    if found.get("version") != VERSION:
+        raise ValueError("{}: version {!r}; this program reads {}".format(path, found.get("version"), VERSION))
+    if not found["files"]:
+        raise ValueError("{}: it lists no files: the rendering was interrupted".format(path))
+    return found
+
+
+def parsed(path: str) -> Optional[Dict[str, Any]]:
+    """A manifest, also an unfinished one; None for what is none.  Raises OSError where it cannot be read."""
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        text = stream.read()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    files = found.get("files") if isinstance(found, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
+        return None
+    return dict(found)
+
+
+def surplus(folder: str, files: Dict[str, str]) -> Iterator[str]:
+    """Paths below ``folder``, sorted, that are not listed; links to folders count as files."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _OURS_NOT)
+        linked = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in sorted([*names, *linked]):
+            path = os.path.relpath(os.path.join(place, name), folder)
+            if path not in files and path != MANIFEST:
+                yield path
+
+
+def sha256(path: str) -> str:
+    """Of a regular file; raises OSError, also for what is no regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is no regular file")
+        digest = hashlib.sha256()
+        for piece in iter(lambda: stream.read(_PIECE), b""):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _file(folder: str, path: str, wanted: str) -> List[str]:
+    if os.path.isabs(path) or ".." in path.split("/"):
+        return ["{}: the manifest points out of the folder".format(path)]
+    try:
+        same = sha256(os.path.join(folder, path)) == wanted
+    except FileNotFoundError:
+        return ["{}: it is missing".format(path)]
+    except OSError as error:
+        return ["{}: cannot be read: {}".format(path, error.strerror)]
+    return [] if same else ["{}: it is not as it was rendered".format(path)]

@@ -1,0 +1,39 @@
+"""What the audit says of the modules of the running kernel, and of those that the next boot would load."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from .. import boot
+from ..audited import audited
+from ..kmod.errors import KmodError
+from ..kmod.kernel import Kernel
+from .recorder import Recorder
+from .wanted import Wanted
+
+
+def collect(recorder: Recorder, wanted: Wanted) -> None:
+    section = recorder.document["audits"]
+    if wanted.expectation is not None and not wanted.expectation.own_kernel:
+        # The kernel is chosen elsewhere, and there it is the lock's.
+        section["running"] = {"error": "the kernel that runs is not this host's to choose"}
+        section["next"] = _audit(wanted.expectation.kernel_release, wanted)
+        return
+    running = recorder.document["host"]["uname"]["release"]
+    section["running"] = _audit(running, wanted)
+    try:
+        following = boot.default_kernel()["next"]
+    except KmodError as error:
+        section["next"] = {"error": error.message}
+        return
+    if not following:
+        section["next"] = {"error": "the boot loader does not say which kernel is next"}
+    else:
+        section["next"] = section["running"] if following == running else _audit(following, wanted)
+
+
+def _audit(release: str, wanted: Wanted) -> Dict[str, Any]:
+    try:
+        return {"release": release, "results": audited(Kernel(release), wanted.expectation)}
+    except KmodError as error:
+        return {"error": error.message}

@@ -1,0 +1,82 @@
+"""Direct I/O, tried on the mounts that the fleet names; and what their filesystems say of themselves beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import uuid
+from typing import Any, Dict
+
+from ..odirect import audit
+from ..places import BTRFS, MOUNTINFO
+from .inspect import inode_flags
+from .recorder import Recorder
+from .storage import mount_of, plain
+from .wanted import Wanted
+
+#: Seconds for one mount within a pass over a host; a local disk needs less than a tenth of one.
+SECONDS = 5.0
+#: linux/btrfs.h: _IOR(0x94, 31, struct btrfs_ioctl_fs_info_args), of 1024 bytes.
+_BTRFS_FS_INFO = 0x8400941F
+#: fs/xfs/libxfs/xfs_fs.h: _IOR('X', 126, struct xfs_fsop_geom), of 256 bytes; place of its flags.
+_XFS_GEOMETRY, _XFS_FLAGS = 0x8100587E, 92
+
+
+def collect(recorder: Recorder, wanted: Wanted) -> None:
+    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
+    for path in wanted.mounts:
+        inside(recorder, path, text)
+    for path in wanted.scratch:
+        # Where nothing is mounted yet, the trial would be of what lies below.
+        if mount_of(path, text) == path:
+            recorder.document["odirect"][path] = audit(path, SECONDS)
+
+
+def inside(recorder: Recorder, path: str, mountinfo: str) -> None:
+    """Ask the filesystem that ``path`` lies on, if it is of a kind that answers at once."""
+    kind = _kind(mount_of(path, mountinfo), mountinfo)
+    if kind in _READERS:
+        recorder.value("insides", path, _READERS[kind])
+        recorder.value("inodes", path, inode_flags)
+        _btrfs(recorder, path)
+
+
+def _kind(point: str, mountinfo: str) -> str:
+    """The filesystem that is mounted there, the one on top."""
+    lines = [line.partition(" - ") for line in mountinfo.splitlines()]
+    kinds = [right.split()[0] for left, _, right in lines if right and plain(left.split()[4]) == point]
+    return kinds[-1] if kinds else ""
+
+
+def _btrfs(recorder: Recorder, path: str) -> None:
+    found = recorder.document["insides"].get(path)
+    if not isinstance(found, dict) or "fsid" not in found:
+        return
+    folder = "{}/{}".format(BTRFS, found["fsid"])
+    recorder.text(folder + "/checksum")
+    recorder.names(folder + "/allocation/data")
+    recorder.names(folder + "/devices")
+
+
+def btrfs_inside(path: str) -> Dict[str, Any]:
+    """{"fsid": as sysfs names it, "devices": how many}"""
+    answer = _ask(path, _BTRFS_FS_INFO, 1024)
+    _, devices = struct.unpack_from("=QQ", answer)
+    return {"fsid": str(uuid.UUID(bytes=answer[16:32])), "devices": devices}
+
+
+def xfs_inside(path: str) -> Dict[str, Any]:
+    """{"geometry": the flags of the filesystem's geometry}"""
+    return {"geometry": struct.unpack_from("=I", _ask(path, _XFS_GEOMETRY, 256), _XFS_FLAGS)[0]}
+
+
+def _ask(path: str, request: int, size: int) -> bytes:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return fcntl.ioctl(opened, request, bytes(size))
+    finally:
+        os.close(opened)
+
+
+_READERS = {"btrfs": btrfs_inside, "xfs": xfs_inside}

@@ -1,0 +1,74 @@
+"""What the audit of kernel modules said on the host: of the running kernel, and of the one that boots next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple
+
+from .document import Document
+from .unknown import Maybe, Unknown
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """See docs/audit.md; ``severity`` is ``error``, ``warning`` or ``note``."""
+
+    id: str
+    severity: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class ModuleAudit:
+    """One module; ``ok`` is None where nothing is wrong but something could not be told."""
+
+    #: in-kernel name
+    module: str
+    file: str
+    ok: Optional[bool]
+    findings: Tuple[AuditFinding, ...]
+
+
+@dataclass(frozen=True)
+class KernelAudit:
+    release: str
+    modules: Tuple[ModuleAudit, ...]
+
+
+@dataclass(frozen=True)
+class AuditFacts:
+    running: Maybe[KernelAudit]
+    next: Maybe[KernelAudit]
+
+
+def audit_facts(document: Document) -> AuditFacts:
+    return AuditFacts(_kernel(document, "running"), _kernel(document, "next"))
+
+
+def _kernel(document: Document, which: str) -> Maybe[KernelAudit]:
+    record = document.record("audits", which)
+    if isinstance(record, Unknown):
+        return record
+    if record is None:
+        return Unknown("the modules of the {} kernel were not audited".format(which))
+    release, results = record.get("release"), record.get("results")
+    if not isinstance(release, str) or not isinstance(results, list):
+        return Unknown("the record of the audit of the {} kernel is no such record".format(which))
+    return KernelAudit(release, tuple(_module(item) for item in results))
+
+
+def _module(value: Any) -> ModuleAudit:
+    item = value if isinstance(value, dict) else {}
+    ok = item.get("ok")
+    found = item.get("findings")
+    listed = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    return ModuleAudit(
+        module=str(item.get("module", "")),
+        file=str(item.get("file", "")),
+        ok=ok if isinstance(ok, bool) and isinstance(found, list) else None,
+        findings=tuple(
+            AuditFinding(*(str(entry.get(key, "")) for key in ("id", "severity", "message", "hint")))
+            for entry in listed
+        ),
+    )

@@ -1,0 +1,224 @@
+"""What stands between a file's bytes and the disk, or the server, each from the filesystem's or the device's own words.
+
+A condition is ``on`` (new files have it), ``possible`` (some files may), ``off``, or unknown: a server does not tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator, List, Mapping, Optional, Tuple
+
+from ..places import BTRFS
+from .document import Document
+from .storage import DM, MD, MULTIPATH, Device, Mount, StorageFacts
+from .unknown import Maybe, Unknown
+
+ON, POSSIBLE, OFF = "on", "possible", "off"
+JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW, RAID, LVM, MULTI, TRANSPORT = (
+    "data journalling", "inline data", "checksums", "compression", "deduplication", "encryption", "copy-on-write",
+    "RAID or erasure coding", "LVM", "multipath", "transport",
+)  # fmt: skip
+#: Conditions of a filesystem's own, in the order of a report.
+FILESYSTEM = (JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, DEDUPLICATION, ENCRYPTION, COW)
+BLOCK = (RAID, LVM, MULTI)
+#: Filesystems whose data lies with servers → their kernel modules.
+SERVED = {
+    "nfs": ("nfs", "rpcrdma"),
+    "nfs4": ("nfsv4", "rpcrdma"),
+    "lustre": ("lustre", "lnet"),
+    "gpfs": ("mmfs26", "mmfslinux"),
+    "wekafs": ("wekafsio", "wekafsgw"),
+    "beegfs": ("beegfs",),
+    "scatefs": ("scatefs",),
+    "panfs": ("panfs",),
+    "virtiofs": ("virtiofs",),
+    "ceph": ("ceph",),
+    "cifs": ("cifs",),
+    "9p": ("9p",),
+}
+#: What XFS says of its geometry: XFS_FSOP_GEOM_FLAGS_REFLINK.
+_XFS_REFLINK = 1 << 20
+#: First part of a device-mapper name → the condition that it makes.
+_LAYERS = {"CRYPT": ENCRYPTION, "LVM": LVM, "mpath": MULTI, "RAID": RAID, "INTEGRITY": CHECKSUMS}
+#: Profiles of Btrfs that keep data once.
+_PLAIN = ("single",)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``said``: where it was seen, a colon, and the words that stand there."""
+
+    name: str
+    state: Maybe[str]
+    said: Tuple[str, ...] = ()
+
+
+def conditions(document: Document, storage: StorageFacts, mount: Mount, path: str) -> Tuple[Condition, ...]:
+    """Every condition of the mount that ``path`` lies on."""
+    found = {item.name: item for item in _of_filesystem(document, storage, mount, path)}
+    for item in _of_devices(mount):
+        before = found.get(item.name)
+        # An encrypted disk under a filesystem that does not encrypt: what is on counts.
+        if before is None or before.state != ON:
+            found[item.name] = item
+    names = (*FILESYSTEM, *BLOCK, TRANSPORT)
+    return tuple(found[name] for name in names if name in found)
+
+
+def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path: str) -> Iterator[Condition]:
+    kind = mount.filesystem
+    flags = storage.inodes.get(path, mount.flags)
+    if kind in SERVED:
+        yield from _served(document, mount)
+    elif kind == "overlay":
+        upper = mount.option("upperdir") or "nothing that can be written to"
+        reason = Unknown("overlay hands I/O on to {}: ask there".format(upper))
+        yield from (Condition(name, reason) for name in FILESYSTEM[:-1])
+        yield Condition(COW, ON, ("{}: files of lower folders are copied when written to".format(_line(mount)),))
+    elif kind in ("ext4", "ext3", "ext2"):
+        yield from _ext4(mount, flags)
+    elif kind == "xfs":
+        yield from _xfs(document, mount, path)
+    elif kind == "btrfs":
+        yield from _btrfs(document, mount, path, flags)
+    elif kind in ("tmpfs", "ramfs"):
+        yield from (Condition(name, OFF, ("{} has none".format(kind),)) for name in FILESYSTEM)
+    else:
+        yield from (Condition(name, Unknown("{} was not asked".format(kind))) for name in FILESYSTEM)
+
+
+def _line(mount: Mount) -> str:
+    shown = ",".join(mount.options)
+    return "{} on {} type {} ({})".format(mount.source, mount.mount_point, mount.filesystem, shown)
+
+
+def _served(document: Document, mount: Mount) -> Iterator[Condition]:
+    reason = Unknown("the servers of {} decide it, and do not say".format(mount.filesystem))
+    yield from (Condition(name, reason) for name in (*FILESYSTEM, RAID))
+    options = [item for item in mount.options if item.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")]
+    modules = document.text("/proc/modules")
+    loaded = {line.split()[0] for line in modules.splitlines() if line.strip()} if isinstance(modules, str) else set()
+    seen = [name for name in SERVED[mount.filesystem] if name in loaded]
+    said = (_line(mount), "/proc/modules: " + (", ".join(seen) or "none of " + ", ".join(SERVED[mount.filesystem])))
+    protocol = mount.option("proto")
+    rdma = protocol == "rdma" if protocol is not None else None
+    words = "RDMA" if rdma else " ".join(options) or Unknown("{} does not say it here".format(mount.filesystem))
+    yield Condition(TRANSPORT, words, said)
+
+
+def _flag(name: str, flags: Maybe[Optional[Tuple[str, ...]]], flag: str, feature: Maybe[bool], said: str) -> Condition:
+    """On where the folder's flag is set, which its new files inherit; possible where the filesystem has the feature."""
+    if isinstance(flags, tuple) and flag in flags:
+        return Condition(name, ON, ("inode flags: " + ", ".join(flags),))
+    if isinstance(feature, Unknown):
+        return Condition(name, feature)
+    if isinstance(flags, Unknown):
+        return Condition(name, flags)
+    return Condition(name, POSSIBLE if feature else OFF, (said,))
+
+
+def _ext4(mount: Mount, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
+    device = mount.device if isinstance(mount.device, Device) else None
+    shown = device.ext4_options if device else Unknown("its device is not known")
+    options = shown if isinstance(shown, tuple) else ()
+    mode = mount.option("data") or next((item[5:] for item in options if item.startswith("data=")), None)
+    if mode is None and not isinstance(shown, tuple):
+        yield Condition(JOURNALLING, shown if isinstance(shown, Unknown) else Unknown("ext4 shows no options"))
+    elif mode == "journal":
+        yield Condition(JOURNALLING, ON, (_line(mount),))
+    elif "delalloc" in options and isinstance(flags, tuple) and "journalled" in flags:
+        # Seen on 6.12: ext4_inode_journal_mode leaves the flag alone beside delayed allocation, which is the default.
+        yield Condition(JOURNALLING, OFF, ("inode flags: journalled, without effect beside delalloc",))
+    else:
+        words = "data={}".format(mode) if mode else "no journal"
+        yield _flag(JOURNALLING, flags, "journalled", False, "options in effect: " + words)
+    features = device.ext4_features if device else Unknown("its device is not known")
+    for name, flag, feature in ((INLINE, "inline", "inline_data"), (ENCRYPTION, "encrypted", "encrypt")):
+        has = features if isinstance(features, Unknown) else feature in (features or ())
+        words = (
+            "superblock: {}".format(", ".join(features or ()) or "neither inline_data nor encrypt")
+            if (not isinstance(features, Unknown))
+            else ""
+        )
+        yield _flag(name, flags, flag, has, words)
+    yield from (Condition(name, OFF, ("ext4 has none for data",)) for name in (CHECKSUMS, DEDUPLICATION, COW))
+    yield _flag(COMPRESSION, flags, "compressed", False, "ext4 has none")
+
+
+def _xfs(document: Document, mount: Mount, path: str) -> Iterator[Condition]:
+    yield from (
+        Condition(name, OFF, ("XFS has none for data",))
+        for name in (JOURNALLING, INLINE, CHECKSUMS, COMPRESSION, ENCRYPTION)
+    )
+    inside = document.record("insides", path)
+    flags = inside.get("geometry") if isinstance(inside, dict) else None
+    if not isinstance(flags, int):
+        reason = inside if isinstance(inside, Unknown) else Unknown("XFS on {} was not asked".format(mount.mount_point))
+        yield from (Condition(name, reason) for name in (DEDUPLICATION, COW))
+        return
+    reflink = bool(flags & _XFS_REFLINK)
+    said = "XFS geometry: reflink={}".format(int(reflink))
+    # Extents are shared when a program asks for it, and copied when one of their files is written to.
+    yield from (Condition(name, POSSIBLE if reflink else OFF, (said,)) for name in (DEDUPLICATION, COW))
+
+
+def _btrfs(document: Document, mount: Mount, path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
+    line, set_ = _line(mount), {item.split("=")[0] for item in mount.options}
+    nocow = "nodatacow" in set_ or (isinstance(flags, tuple) and "nocow" in flags)
+    inside = document.record("insides", path)
+    fsid = inside.get("fsid") if isinstance(inside, dict) else None
+    folder = "{}/{}".format(BTRFS, fsid)
+    checksum = document.line(folder + "/checksum") if fsid else None
+    words = (line, *(["{}/checksum: {}".format(folder, checksum)] if isinstance(checksum, str) else []))
+    yield Condition(JOURNALLING, OFF, ("Btrfs has none",))
+    yield Condition(INLINE, OFF if mount.option("max_inline") == "0" else POSSIBLE, (line,))
+    yield Condition(CHECKSUMS, OFF if nocow or "nodatasum" in set_ else ON, words)
+    compressed = bool(set_ & {"compress", "compress-force"}) or (isinstance(flags, tuple) and "compressed" in flags)
+    yield Condition(COMPRESSION, ON if compressed else OFF, (line,))
+    yield Condition(DEDUPLICATION, POSSIBLE, ("Btrfs shares extents when a program asks for it",))
+    yield Condition(ENCRYPTION, OFF, ("Btrfs has none",))
+    yield Condition(COW, OFF if nocow else ON, (line,))
+    names = document.names(folder + "/allocation/data") if fsid else Unknown("Btrfs was not asked")
+    if isinstance(names, tuple):
+        profiles = [item for item in names if item == "single" or item == "dup" or item.startswith("raid")]
+        state = ON if any(item not in _PLAIN for item in profiles) else OFF
+        yield Condition(RAID, state, ("{}/allocation/data: {}".format(folder, ", ".join(profiles)),))
+    else:
+        yield Condition(RAID, names if isinstance(names, Unknown) else Unknown("Btrfs does not show its profiles"))
+
+
+def _of_devices(mount: Mount) -> Iterator[Condition]:
+    if not isinstance(mount.device, Device):
+        return
+    found: Mapping[str, List[str]] = {}
+    found = {name: [] for name in (*BLOCK, ENCRYPTION, CHECKSUMS, COMPRESSION, DEDUPLICATION)}
+    unknown: Optional[Unknown] = None
+    for item in _stack(mount.device):
+        place = "/sys/dev/block/" + item.number
+        if item.kind == MD:
+            found[RAID].append("{}/md/level: {}".format(place, _shown(item.md_level)))
+        elif item.kind == MULTIPATH:
+            found[MULTI].append("{}: {}".format(place, item.name))
+        elif item.kind == DM:
+            uuid = item.dm_uuid
+            unknown = uuid if isinstance(uuid, Unknown) else unknown
+            words = "{}/dm/uuid: {}".format(place, _shown(uuid))
+            first = uuid.split("-")[0] if isinstance(uuid, str) else ""
+            for name in (COMPRESSION, DEDUPLICATION) if first == "VDO" else (_LAYERS.get(first),):
+                if name is not None:
+                    found[name].append(words)
+    for name, said in found.items():
+        if said:
+            yield Condition(name, ON, tuple(said))
+        elif unknown is not None:
+            yield Condition(name, unknown)
+        elif name in BLOCK:
+            yield Condition(name, OFF, ("{}: none".format(mount.source),))
+
+
+def _stack(device: Device) -> List[Device]:
+    return [device, *(item for lower in device.below for item in _stack(lower))]
+
+
+def _shown(value: Maybe[str]) -> str:
+    return value.reason if isinstance(value, Unknown) else value

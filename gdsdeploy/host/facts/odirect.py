@@ -1,0 +1,113 @@
+"""What came of direct I/O where it was tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Tuple
+
+from .document import Document
+from .unknown import Maybe, Unknown
+
+#: How one piece of direct I/O ended: see host/odirect/trials.py.
+BYPASSED, BUFFERED, FELL_BACK, REFUSED, WRONG, NOT_PROVEN = (
+    "bypassed", "buffered", "fell back", "refused", "wrong data", "not proven",
+)  # fmt: skip
+RESULTS = (BYPASSED, BUFFERED, FELL_BACK, REFUSED, WRONG, NOT_PROVEN)
+#: The trial that stands for all of them where files cannot be opened for direct I/O at all.
+OPEN = "open"
+#: Trials whose offset, length and memory are aligned, of files that are large enough for a block of their own.
+ALIGNED = (
+    OPEN, "read", "overwrite", "extending write", "write into a hole", "write into preallocated space",
+)  # fmt: skip
+TINY = ("read of a tiny file", "write to a tiny file")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One piece of direct I/O; ``pages``: of the page cache that it used; ``error``: an errno's name, or empty."""
+
+    name: str
+    result: str
+    pages: int
+    error: str
+
+    def words(self) -> str:
+        if self.result == REFUSED:
+            return "{}: refused ({})".format(self.name, self.error)
+        if self.result in (BUFFERED, FELL_BACK):
+            how = "through the page cache" if self.result == BUFFERED else "through the page cache, and dropped from it"
+            return "{}: {} ({} page{})".format(self.name, how, self.pages, "" if self.pages == 1 else "s")
+        return "{}: {}{}".format(self.name, self.result, " ({})".format(self.error) if self.error else "")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The trials in one folder, in their order."""
+
+    folder: str
+    trials: Tuple[Trial, ...]
+    #: what looked into the page cache; None: nothing worked there
+    instrument: Optional[str]
+    #: bytes that memory and offset have to be multiples of, as the kernel says; None: it says nothing
+    alignment: Optional[Tuple[int, int]]
+
+    def of(self, names: Tuple[str, ...]) -> Tuple[Trial, ...]:
+        return tuple(item for item in self.trials if item.name in names)
+
+    @property
+    def summary(self) -> str:
+        """All of it in one sentence."""
+        aligned = self.of(ALIGNED)
+        good = sum(item.result == BYPASSED for item in aligned)
+        words = ["{} of {} aligned kinds of I/O bypass the page cache".format(good, len(aligned))]
+        if self.unaligned:
+            words.append("unaligned ones: " + ", ".join(sorted({item.result for item in self.unaligned})))
+        words += [item.words() for item in self.of(TINY) if item.result != BYPASSED][:1]
+        if self.alignment is not None:
+            words.append("alignment: memory {}, offset {} bytes".format(*self.alignment))
+        return "; ".join(words)
+
+    @property
+    def unaligned(self) -> Tuple[Trial, ...]:
+        return tuple(item for item in self.trials if "unaligned" in item.name)
+
+
+def audits(document: Document) -> Mapping[str, Maybe[Audit]]:
+    """By the folder that was tried; where nothing could be, why."""
+    return {path: _audit(document, path) for path in document.paths("odirect")}
+
+
+def _audit(document: Document, path: str) -> Maybe[Audit]:
+    value = document.record("odirect", path)
+    if not isinstance(value, dict):
+        reason = value.reason.replace(" could not be read: ", " could not be tried: ") if value is not None else ""
+        return Unknown(reason or "{} is not there".format(path))
+    found = value.get("trials")
+    if not isinstance(found, dict):
+        return Unknown("the record of direct I/O on {} is malformed".format(path))
+    trials = tuple(_trial(str(name), item) for name, item in found.items())
+    broken = next((item for item in trials if isinstance(item, Unknown)), None)
+    if broken is not None:
+        return broken
+    if not trials:
+        return Unknown("no direct I/O was tried on {}".format(path))
+    instrument = value.get("instrument")
+    return Audit(
+        folder=path,
+        trials=tuple(item for item in trials if isinstance(item, Trial)),
+        instrument=instrument if isinstance(instrument, str) else None,
+        alignment=_alignment(value.get("alignment")),
+    )
+
+
+def _alignment(value: Any) -> Optional[Tuple[int, int]]:
+    memory, offset = (value.get(key) for key in ("memory", "offset")) if isinstance(value, dict) else (None, None)
+    return (memory, offset) if isinstance(memory, int) and isinstance(offset, int) else None
+
+
+def _trial(name: str, value: Any) -> Maybe[Trial]:
+    result = value.get("result") if isinstance(value, dict) else None
+    if result not in RESULTS:
+        return Unknown("what came of {!r} is not understood".format(name))
+    pages, error = value.get("pages", 0), value.get("error", "")
+    return Trial(name, result, pages if isinstance(pages, int) else 0, error if isinstance(error, str) else "")

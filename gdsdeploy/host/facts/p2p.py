@@ -1,0 +1,108 @@
+"""What the host says of its mechanisms between peers: PeerDirect's clients, DMA-BUF, HMM, other vendors' exporters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+from ..places import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
+from .document import Document
+from .system import kernel_facts
+from .unknown import Maybe, Unknown
+
+KALLSYMS = "/proc/kallsyms"
+#: The RDMA core's end of PeerDirect, and of DMA-BUF (the latter since Linux 5.12).
+PEER_MEMORY, DMABUF = "ib_register_peer_memory_client", "ib_umem_dmabuf_get"
+#: End of the name of the function by which an adapter's driver takes DMA-BUF memory.
+ADAPTER_DMABUF = "reg_user_mr_dmabuf"
+#: Modules of other vendors that export their devices' memory → what to call them.
+EXPORTERS = {"amdgpu": "AMD's amdgpu (amdkfd)", "habanalabs": "Habana's habanalabs"}
+
+
+@dataclass(frozen=True)
+class P2pFacts:
+    """``clients``: those that registered with PeerDirect; None: the kernel shows no list of them."""
+
+    clients: Maybe[Optional[Tuple[str, ...]]]
+    #: modules that use the RDMA core, by in-kernel name
+    rdma_users: Maybe[Tuple[str, ...]]
+    #: nv_peer_mem, the module before nvidia-peermem, is loaded
+    legacy_loaded: Maybe[bool]
+    #: files of its service
+    legacy_services: Maybe[Tuple[str, ...]]
+    #: PeerDirect in the RDMA core: the module that has it; None: none
+    peer_memory: Maybe[Optional[str]]
+    #: DMA-BUF in the RDMA core, likewise
+    rdma_dmabuf: Maybe[Optional[str]]
+    #: adapters' drivers that take DMA-BUF memory
+    adapters_dmabuf: Maybe[Tuple[str, ...]]
+    #: whether nvidia_uvm lets the kernel manage GPU memory (HMM); None: nvidia_uvm is not loaded
+    uvm_hmm: Maybe[Optional[bool]]
+    #: other vendors' modules that export device memory and are loaded
+    exporters: Maybe[Tuple[str, ...]]
+
+
+def p2p_facts(document: Document) -> P2pFacts:
+    kernel = kernel_facts(document)
+    loaded = kernel.modules
+    disabled = document.line(UVM_NO_HMM)
+    return P2pFacts(
+        clients=document.names(PEERS),
+        rdma_users=_users(document),
+        legacy_loaded=loaded if isinstance(loaded, Unknown) else "nv_peer_mem" in loaded,
+        legacy_services=_services(document),
+        peer_memory=_exporter(document, PEER_MEMORY),
+        rdma_dmabuf=_exporter(document, DMABUF),
+        adapters_dmabuf=_adapters(document),
+        uvm_hmm=disabled in ("N", "0") if isinstance(disabled, str) else disabled,
+        exporters=loaded if isinstance(loaded, Unknown) else tuple(name for name in EXPORTERS if name in loaded),
+    )
+
+
+def _users(document: Document) -> Maybe[Tuple[str, ...]]:
+    found: List[str] = []
+    for folder in HOLDERS:
+        names = document.names(folder)
+        if isinstance(names, Unknown):
+            return names
+        found += names or ()
+    return tuple(sorted(set(found)))
+
+
+def _services(document: Document) -> Maybe[Tuple[str, ...]]:
+    found: List[str] = []
+    for folder in SERVICE_FOLDERS:
+        names = document.names(folder + "/" + LEGACY_SERVICE)
+        if isinstance(names, Unknown):
+            return names
+        # Our own way to keep the service from starting is a folder of its name.
+        found += [folder + "/" + name for name in names or () if not name.endswith(".d")]
+    return tuple(found)
+
+
+def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]]:
+    """(name, module) of the symbols that end in ``word``."""
+    lines = document.lines(KALLSYMS)
+    if not isinstance(lines, tuple):
+        return lines if isinstance(lines, Unknown) else Unknown("there is no " + KALLSYMS)
+    key = word.replace("ib_register_", "register_") if word == PEER_MEMORY else word
+    if not document.looked_for(KALLSYMS, key):
+        return Unknown("{} was not looked for in {}".format(word, KALLSYMS))
+    rows = [line.split() for line in lines]
+    return tuple(
+        (row[2], row[3].strip("[]") if len(row) > 3 else "") for row in rows if len(row) > 2 and row[2].endswith(word)
+    )
+
+
+def _exporter(document: Document, name: str) -> Maybe[Optional[str]]:
+    found = _symbols(document, name)
+    if isinstance(found, Unknown):
+        return found
+    return next((module or "the kernel itself" for symbol, module in found if symbol == name), None)
+
+
+def _adapters(document: Document) -> Maybe[Tuple[str, ...]]:
+    found = _symbols(document, ADAPTER_DMABUF)
+    if isinstance(found, Unknown):
+        return found
+    return tuple(sorted({module for _, module in found if module and not module.startswith("ib_")}))

@@ -1,0 +1,360 @@
+"""The PCIe tree between GPUs, disks and network adapters, and how far each is from each other, from sysfs alone.
+
+Distances are those of ``nvidia-smi topo``, nearest first: PIX, PXB, PHB, NODE, SYS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..places import NODES
+from .document import Document
+from .gpu import DriverFacts
+from .pci import BRIDGE, INFINIBAND, NETWORK, NVME, REDIRECTS, Function, Link, PciFacts, is_gpu
+from .unknown import Maybe, Unknown, why_not
+
+#: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
+PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"
+DISTANCES = (PIX, PXB, PHB, NODE, SYS)
+#: What a node of the tree is.
+ROOT, PORT, GPU, NIC, DISK = "host bridge", "bridge", "gpu", "nic", "nvme"
+#: The order of devices, and how each kind is numbered; GPUs so as nvidia-smi does: by address.
+LABELS = {GPU: "GPU", NIC: "NIC", DISK: "NVME"}
+#: What an IOMMU does to the addresses that devices use: nothing, it passes them through, it translates them.
+OFF, PASSTHROUGH, TRANSLATING = "off", "pt", "on"
+#: Speed that a GPU lowers its link to while it rests, in gigatransfers a second.
+RESTING = 2.5
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host bridge, a bridge, or a device, with what hangs below it.
+
+    ``address`` is the PCI address; of a host bridge the kernel's name, ``pci0000:00``.
+    """
+
+    address: str
+    kind: str
+    #: ``GPU0``, ``NIC3``, ``NVME1`` in the order of addresses; empty for bridges
+    label: str = ""
+    #: ``vendor:device``, with subsystem and revision where they were recorded
+    part: str = ""
+    #: what the driver calls a GPU
+    model: str = ""
+    driver: str = ""
+    #: -1 where the platform names none
+    numa_node: int = -1
+    #: None: it has no link of its own, or it is the inside of a switch
+    link: Maybe[Optional[Link]] = None
+    #: what link and slot could do: gigatransfers a second and lanes; None as for ``link``
+    capable: Maybe[Optional[Tuple[float, int]]] = None
+    #: of a bridge: control register of Access Control Services, 0 without any
+    acs: Maybe[Optional[int]] = None
+    iommu_group: Maybe[Optional[str]] = None
+    #: ``off``, ``pt`` or ``on``
+    iommu: Maybe[str] = OFF
+    #: bytes; of a GPU; None: it has none
+    bar1: Optional[int] = None
+    #: RDMA devices, network interfaces, NVMe controllers
+    names: Tuple[str, ...] = ()
+    children: Tuple[Node, ...] = ()
+
+    @property
+    def redirects(self) -> Maybe[bool]:
+        """Whether a bridge sends its devices' peer-to-peer requests up to the root (ACS)."""
+        return self.acs if isinstance(self.acs, Unknown) else bool((self.acs or 0) & REDIRECTS)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two devices, by label; ``one`` comes before ``other`` in the order of devices."""
+
+    one: str
+    other: str
+    distance: Maybe[str]
+    #: address of the nearest bridge above both; empty: they meet at a host bridge or farther
+    bridge: str
+    #: address of the port of the host bridge that both hang from; empty: none
+    root_port: str
+    #: bridges between them, from one to the other
+    path: Tuple[str, ...]
+    #: those below ``bridge`` that send peers' requests up to the root, so that they leave the switch (ACS)
+    redirecting: Maybe[Tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """``roots`` have only those branches that lead to a GPU, a disk or a network adapter."""
+
+    roots: Tuple[Node, ...]
+    #: GPUs, then network adapters, then disks
+    devices: Tuple[Node, ...]
+    pairs: Tuple[Pair, ...]
+    #: the strictest among the devices' own; ``off`` where none is behind an IOMMU
+    iommu: Maybe[str]
+    #: words of the kernel's command line that concern it
+    iommu_words: Maybe[Tuple[str, ...]]
+    numa_nodes: Maybe[int]
+
+    def of_kind(self, kind: str) -> Tuple[Node, ...]:
+        return tuple(item for item in self.devices if item.kind == kind)
+
+    def node(self, label: str) -> Optional[Node]:
+        """A device by its label."""
+        return next((item for item in self.devices if item.label == label), None)
+
+    def pair(self, one: str, other: str) -> Optional[Pair]:
+        """Two devices by their labels, in any order."""
+        return next((item for item in self.pairs if {item.one, item.other} == {one, other}), None)
+
+    def nodes(self) -> Tuple[Node, ...]:
+        """Every node of the tree, each before what hangs below it."""
+        found: List[Node] = []
+        waiting = list(reversed(self.roots))
+        while waiting:
+            node = waiting.pop()
+            found.append(node)
+            waiting += reversed(node.children)
+        return tuple(found)
+
+
+def topology_facts(document: Document, pci: PciFacts, driver: DriverFacts) -> Maybe[Topology]:
+    """The tree; Unknown where the PCI functions are."""
+    functions = pci.functions
+    if isinstance(functions, Unknown):
+        return functions
+    by_address = {item.address: item for item in functions}
+    labels = _labels(functions)
+    made = _Tree(by_address, labels, pci.acs, driver.models)
+    devices = tuple(made.node(by_address[address]) for address in labels)
+    nodes = _numa_nodes(document)
+    return Topology(
+        roots=made.roots(),
+        devices=devices,
+        pairs=_pairs([by_address[address] for address in labels], labels, pci.acs, nodes),
+        iommu=_strictest(devices),
+        iommu_words=_iommu_words(document),
+        numa_nodes=nodes,
+    )
+
+
+def kind_of(function: Function) -> str:
+    """What a function is among the devices of a topology; empty: none of them."""
+    if function.virtual:
+        return ""
+    if is_gpu(function):
+        return GPU
+    if function.kind >> 16 == NETWORK or function.kind >> 8 == INFINIBAND:
+        return NIC
+    return DISK if function.kind == NVME else ""
+
+
+def _labels(functions: Sequence[Function]) -> Dict[str, str]:
+    """Address → label, in the order of devices."""
+    found: Dict[str, str] = {}
+    for kind, word in LABELS.items():
+        addresses = sorted(item.address for item in functions if kind_of(item) == kind)
+        found.update((address, "{}{}".format(word, number)) for number, address in enumerate(addresses))
+    return found
+
+
+class _Tree:
+    """Makes nodes out of functions."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, Function],
+        labels: Mapping[str, str],
+        acs: Mapping[str, Maybe[int]],
+        models: Mapping[str, Maybe[str]],
+    ) -> None:
+        self._functions, self._labels, self._acs, self._models = functions, labels, acs, models
+        self._below: Dict[str, List[str]] = {}
+        for address in labels:
+            chain = (functions[address].host_bridge, *functions[address].bridges, address)
+            for place, below in enumerate(chain[1:]):
+                children = self._below.setdefault(chain[place], [])
+                if below not in children:
+                    children.append(below)
+
+    def roots(self) -> Tuple[Node, ...]:
+        names = sorted({self._functions[address].host_bridge for address in self._labels})
+        return tuple(Node(name, ROOT, children=self._children(name)) for name in names)
+
+    def _children(self, address: str) -> Tuple[Node, ...]:
+        found = []
+        for name in sorted(self._below.get(address, ())):
+            function = self._functions.get(name)
+            # A bridge that could not be described still leads to what hangs below it.
+            found.append(self.node(function) if function else Node(name, PORT, children=self._children(name)))
+        return tuple(found)
+
+    def node(self, function: Function) -> Node:
+        kind = kind_of(function) or PORT
+        model = self._models.get(function.address)
+        part = "{:04x}:{:04x}".format(function.vendor, function.device)
+        inside = _inside(function)
+        acs = self._acs.get(function.address, Unknown("the access control of {} was not read".format(function.address)))
+        return Node(
+            address=function.address,
+            kind=kind,
+            label=self._labels.get(function.address, ""),
+            part=part + (" (" + function.subsystem + ")" if function.subsystem else ""),
+            model=model if isinstance(model, str) else "",
+            driver=function.driver,
+            numa_node=function.numa_node,
+            link=None if inside else function.link,
+            capable=None if inside else self._capable(function),
+            acs=acs if function.kind >> 8 == BRIDGE else None,
+            iommu_group=function.iommu_group,
+            iommu=_iommu(function),
+            bar1=bar1(function) if kind == GPU else None,
+            names=function.names,
+            children=self._children(function.address),
+        )
+
+    def _capable(self, function: Function) -> Maybe[Optional[Tuple[float, int]]]:
+        """What both ends of the link can do.
+
+        The port of a virtual machine may say less than the link of a device that was passed through has: then it is
+        none that limits anything.
+        """
+        if not isinstance(function.link, Link):
+            return function.link
+        own = (function.link.max_speed, function.link.max_width)
+        above = self._functions.get(function.bridges[-1]) if function.bridges else None
+        port = above.link if above is not None else None
+        if not isinstance(port, Link):
+            return own
+        if port.max_speed < function.link.speed or port.max_width < function.link.width:
+            return own
+        return min(own[0], port.max_speed), min(own[1], port.max_width)
+
+
+def _inside(function: Function) -> bool:
+    """Whether it is a port whose link is that of what is plugged in, which tells it: every second bridge.
+
+    Root ports have no bridge above them, upstream ports of switches one, downstream ports two, and so on.
+    """
+    return function.kind >> 8 == BRIDGE and len(function.bridges) % 2 == 0
+
+
+def bar1(gpu: Function) -> Optional[int]:
+    """Bytes of what NVIDIA calls BAR1: the second that is there, because a 64-bit BAR takes two places."""
+    sizes = [gpu.bars[index] for index in sorted(gpu.bars)]
+    return sizes[1] if len(sizes) > 1 else None
+
+
+def _pairs(
+    devices: Sequence[Function], labels: Mapping[str, str], acs: Mapping[str, Maybe[int]], nodes: Maybe[int]
+) -> Tuple[Pair, ...]:
+    return tuple(
+        _pair(one, other, labels, acs, nodes) for place, one in enumerate(devices) for other in devices[place + 1 :]
+    )
+
+
+def _pair(
+    one: Function, other: Function, labels: Mapping[str, str], acs: Mapping[str, Maybe[int]], nodes: Maybe[int]
+) -> Pair:
+    shared = [name for name in one.bridges if name in other.bridges]
+    up = [name for name in reversed(one.bridges) if name not in shared]
+    down = [name for name in other.bridges if name not in shared]
+    return Pair(
+        one=labels[one.address],
+        other=labels[other.address],
+        distance=_distance(one, other, shared, max(len(up), len(down)), nodes),
+        bridge=shared[-1] if shared else "",
+        root_port=shared[0] if shared else "",
+        path=(*up, *shared[-1:], *down),
+        redirecting=_redirecting([*up, *down] if shared else [], acs),
+    )
+
+
+def _distance(one: Function, other: Function, shared: Sequence[str], apart: int, nodes: Maybe[int]) -> Maybe[str]:
+    """``apart``: bridges between the nearest shared one and the farther device.
+
+    The ports of one switch count as one bridge, as for nvidia-smi: a downstream port on either side is still PIX.
+    """
+    if shared:
+        return PIX if apart <= 1 else PXB
+    if not one.host_bridge or not other.host_bridge:
+        return Unknown("the host bridge of {} or {} is not known".format(one.address, other.address))
+    if one.host_bridge == other.host_bridge:
+        return PHB
+    if one.numa_node >= 0 and other.numa_node >= 0:
+        return NODE if one.numa_node == other.numa_node else SYS
+    if isinstance(nodes, Unknown) or nodes > 1:
+        nameless = one if one.numa_node < 0 else other
+        return Unknown("the firmware names no NUMA node of {}".format(nameless.address))
+    return NODE
+
+
+def _redirecting(names: Sequence[str], acs: Mapping[str, Maybe[int]]) -> Maybe[Tuple[str, ...]]:
+    found = []
+    for name in names:
+        control = acs.get(name, Unknown("the access control of {} was not read".format(name)))
+        if isinstance(control, Unknown):
+            return control
+        found += [name] if control & REDIRECTS else []
+    return tuple(found)
+
+
+def _iommu(function: Function) -> Maybe[str]:
+    if isinstance(function.iommu, Unknown) or not function.iommu:
+        return function.iommu if isinstance(function.iommu, Unknown) else OFF
+    domain = function.iommu_domain
+    if isinstance(domain, Unknown) or domain is None:
+        return why_not(domain, "the IOMMU domain of {} is not known".format(function.address))
+    return PASSTHROUGH if domain == "identity" else TRANSLATING
+
+
+def _strictest(devices: Sequence[Node]) -> Maybe[str]:
+    known = [item.iommu for item in devices if isinstance(item.iommu, str)]
+    if TRANSLATING in known:
+        return TRANSLATING
+    unknown = next((item.iommu for item in devices if isinstance(item.iommu, Unknown)), None)
+    if unknown is not None:
+        return unknown
+    return PASSTHROUGH if PASSTHROUGH in known else OFF
+
+
+def _iommu_words(document: Document) -> Maybe[Tuple[str, ...]]:
+    text = document.text("/proc/cmdline")
+    if not isinstance(text, str):
+        return why_not(text, "there is no /proc/cmdline")
+    names = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict", "pci")
+    return tuple(word for word in text.split() if word.partition("=")[0] in names and "=" in word)
+
+
+def _numa_nodes(document: Document) -> Maybe[int]:
+    names = document.names(NODES + "/node*")
+    if isinstance(names, Unknown):
+        return names
+    # Kernels without NUMA have no such folder.
+    return len([name for name in names or () if name[4:].isdigit()]) or 1
+
+
+def degraded(node: Node) -> Maybe[str]:
+    """How a link falls short of what both of its ends can do, in words; empty: it does not.
+
+    A GPU at rest may lower the speed of its link to 2.5 GT/s, never its width: that is not told here.
+    """
+    if isinstance(node.link, Unknown) or isinstance(node.capable, Unknown):
+        return node.link if isinstance(node.link, Unknown) else why_not(node.capable, "")
+    if node.link is None or node.capable is None:
+        return ""
+    speed, width = node.capable
+    slow = node.link.speed < speed and not resting(node)
+    if not slow and node.link.width >= width:
+        return ""
+    return "{} of {}".format(link_words(node.link.speed, node.link.width), link_words(speed, width))
+
+
+def resting(node: Node) -> bool:
+    """Whether the speed of its link says nothing, because a GPU may rest."""
+    return node.kind == GPU and isinstance(node.link, Link) and node.link.speed <= RESTING
+
+
+def link_words(speed: float, width: int) -> str:
+    return "{:g} GT/s x{}".format(speed, width)

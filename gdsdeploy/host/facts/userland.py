@@ -1,0 +1,65 @@
+"""The driver's other halves: its libraries for programs, and the firmware that it loads into GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, Mapping, Optional, Tuple
+
+from ..places import FIRMWARE, FIRMWARE_PATH
+from .document import Document
+from .unknown import Maybe, Unknown, why_not
+
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library as the loader finds it; ``version`` is the one in the name of the file, e.g. 550.163.01."""
+
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
+class UserlandFacts:
+    """``libraries``: by soname; None: the loader finds none."""
+
+    libraries: Mapping[str, Maybe[Optional[Library]]]
+    #: driver version → its firmware files (gsp_*.bin), in the folders where the kernel looks
+    firmware: Maybe[Mapping[str, Tuple[str, ...]]]
+
+
+def userland_facts(document: Document) -> UserlandFacts:
+    return UserlandFacts({name: _library(document, name) for name in LIBRARIES}, _firmware(document))
+
+
+def _library(document: Document, name: str) -> Maybe[Optional[Library]]:
+    shown = document.ran("ldconfig")
+    if isinstance(shown, Unknown):
+        return shown
+    found = re.search(r"^\s*{}\s.*=>\s*(/\S+)$".format(re.escape(name)), shown.stdout, re.MULTILINE)
+    if not found:
+        return None
+    path = document.link(found.group(1))
+    if not isinstance(path, str):
+        return why_not(path, "{} is gone".format(found.group(1)))
+    version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
+    return Library(path, version.group(1)) if version else Unknown("{} has no version in its name".format(path))
+
+
+def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
+    own = document.line(FIRMWARE_PATH)
+    if isinstance(own, Unknown):
+        return own
+    found: Dict[str, Tuple[str, ...]] = {}
+    for folder in (own or "", FIRMWARE):
+        names = document.names(folder + "/nvidia/[0-9]*") if folder else ()
+        if isinstance(names, Unknown):
+            return names
+        for version in names or ():
+            files = document.names("{}/nvidia/{}/gsp*.bin*".format(folder, version))
+            if isinstance(files, Unknown):
+                return files
+            found.setdefault(version, tuple(files or ()))
+    return found

@@ -1,0 +1,117 @@
+"""Which of the driver's probes of the kernel one unit depends on; the others need not run to compile only that unit.
+
+The driver's Kbuild runs some two hundred of them, a compilation each, before its first unit.  A unit sees their answers
+as macros only, so that those whose macros occur in none of the files that it could include cannot change it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from typing import Dict, Iterator, List, Set, Tuple
+
+_TEXT_LIMIT = 16 << 20
+_INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+_MACRO = re.compile(r"\bNV_\w+")
+#: A macro's name that is put together, as in ``NV_IS_EXPORT_SYMBOL_PRESENT_##symbol``: all that begin so count.
+_PASTED = re.compile(r"\b(NV_\w*)[ \t]*##")
+#: A probe in conftest.sh: ``name)`` … ``;;``.
+_PROBE = re.compile(r"^[ \t]+([a-z0-9_|]+)\)[ \t]*\n(.*?)^[ \t]+;;", re.MULTILINE | re.DOTALL)
+_LISTED = re.compile(
+    r"^[ \t]*(NV_CONFTEST_(?:FUNCTION|GENERIC|MACRO|SYMBOL|TYPE)_COMPILE_TESTS)[ \t]*\+=(.*)$", re.MULTILINE
+)
+#: The variable of make that lists the headers to look for.
+HEADERS = "NV_HEADER_PRESENCE_TESTS"
+#: Folders of a tree that its units include from, apart from their own.
+_FOLDERS = ("", "common/inc", "nvidia")
+
+
+def needed(tree: str, unit: str) -> List[str]:
+    """``NAME=value`` for make, so that only what ``unit`` (a source below ``tree``) depends on is probed.
+
+    Empty, so that everything is, where the tree's probes are not listed or not written as this module knows them.
+    """
+    script = _text(os.path.join(tree, "conftest.sh"))
+    probes: Dict[str, str] = {}
+    for names, body in _PROBE.findall(script):
+        for name in names.split("|"):
+            probes[name] = probes.get(name, "") + body
+    listed = _listed(tree)
+    if not listed or not probes:
+        return []
+    texts = list(_reachable(tree, unit))
+    macros = {macro for text in texts for macro in _macros(text)}
+    pasted = tuple({prefix.upper() for text in texts for prefix in _PASTED.findall(text)})
+    kept: Dict[str, List[str]] = {
+        variable: [name for name in names if _count(_defines(name, probes), macros, pasted)]
+        for variable, names in listed.items()
+    }
+    chosen = {name for names in kept.values() for name in names}
+    # Probes see which headers there are, too, and so does what is common to them.
+    for name in set(probes) - chosen:
+        script = script.replace(probes[name], "")
+    macros |= _macros(script)
+    headers = _headers(tree)
+    if headers:
+        kept[HEADERS] = [name for name in headers if _count({_macro_of(name)}, macros, pasted)]
+    return ["{}={}".format(variable, " ".join(names)) for variable, names in sorted(kept.items())]
+
+
+def _defines(name: str, probes: Dict[str, str]) -> Set[str]:
+    """Macros that a probe may define; those about headers it only looks at."""
+    if name not in probes:
+        # One probe of conftest.sh serves all names that begin so.
+        return {"NV_" + name.upper()}
+    return {macro for macro in _macros(probes[name]) if not macro.endswith("_H_PRESENT")}
+
+
+def _count(defined: Set[str], macros: Set[str], pasted: Tuple[str, ...]) -> bool:
+    return bool(defined & macros) or any(macro.startswith(pasted) for macro in defined if pasted)
+
+
+def _macros(text: str) -> Set[str]:
+    """In capitals: the last part of NV_IS_EXPORT_SYMBOL_PRESENT_kmalloc is written as the kernel writes it."""
+    return {macro.upper() for macro in _MACRO.findall(text)}
+
+
+def _listed(tree: str) -> Dict[str, List[str]]:
+    """Variable of Kbuild → the probes that the tree's modules ask for."""
+    found: Dict[str, List[str]] = {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(tree), "*", "*.Kbuild"))):
+        for variable, names in _LISTED.findall(_text(path)):
+            found.setdefault(variable, []).extend(names.split("#")[0].split())
+    return {variable: list(dict.fromkeys(names)) for variable, names in found.items()}
+
+
+def _headers(tree: str) -> List[str]:
+    text = _text(os.path.join(tree, "header-presence-tests.mk")).replace("\\\n", " ")
+    match = re.search(r"^{}\s*:?=(.*)$".format(HEADERS), text, re.MULTILINE)
+    return match.group(1).split() if match else []
+
+
+def _macro_of(header: str) -> str:
+    return "NV_{}_PRESENT".format(re.sub(r"[/.-]", "_", header).upper())
+
+
+def _reachable(tree: str, unit: str) -> Iterator[str]:
+    """The text of ``unit`` and of every file of the tree that it could include under whatever condition."""
+    seen: Set[str] = set()
+    todo = [os.path.join(tree, unit)]
+    while todo:
+        path = os.path.normpath(todo.pop())
+        if path in seen or not os.path.isfile(path):
+            continue
+        seen.add(path)
+        text = _text(path)
+        yield text
+        places = (os.path.dirname(path), *(os.path.join(tree, folder) for folder in _FOLDERS))
+        todo += [os.path.join(place, name) for name in _INCLUDE.findall(text) for place in places]
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_TEXT_LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,98 @@
+"""Read DER (ITU-T X.690) within bounds: definite lengths, one-byte tags, no recursion.
+
+Enough for what signs kernel modules: PKCS#7 messages and X.509 certificates.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple
+
+#: Elements in one sequence; a certificate's longest has about 15, a name 10.
+_CHILDREN_LIMIT = 256
+
+INTEGER = 0x02
+BIT_STRING = 0x03
+OCTET_STRING = 0x04
+OID = 0x06
+SEQUENCE = 0x30
+SET = 0x31
+
+
+class DerError(ValueError):
+    """The bytes are not the DER that they should be."""
+
+
+def context(number: int, constructed: bool = True) -> int:
+    """The tag ``[number]``."""
+    return 0x80 | number | (0x20 if constructed else 0)
+
+
+class Node(NamedTuple):
+    """One element; ``raw`` is all of it, ``body`` its content."""
+
+    tag: int
+    raw: bytes
+    body: bytes
+
+    def children(self) -> List[Node]:
+        """The elements inside, in their order; raises DerError."""
+        found: List[Node] = []
+        rest = self.body
+        while rest:
+            if len(found) >= _CHILDREN_LIMIT:
+                raise DerError("an element has more than {} parts".format(_CHILDREN_LIMIT))
+            node = first(rest)
+            found.append(node)
+            rest = rest[len(node.raw) :]
+        return found
+
+    def expect(self, tag: int) -> Node:
+        """The element itself, if it has ``tag``; else raises DerError."""
+        if self.tag != tag:
+            raise DerError("has tag 0x{:02x} where 0x{:02x} should be".format(self.tag, tag))
+        return self
+
+    def number(self) -> int:
+        """An INTEGER's value; raises DerError."""
+        if self.tag != INTEGER or not self.body:
+            raise DerError("has no INTEGER where one should be")
+        return int.from_bytes(self.body, "big", signed=True)
+
+    def oid(self) -> str:
+        """An OBJECT IDENTIFIER in dots; raises DerError."""
+        if self.tag != OID or not self.body or self.body[-1] & 0x80:
+            raise DerError("has no OBJECT IDENTIFIER where one should be")
+        numbers: List[int] = []
+        value = 0
+        for byte in self.body:
+            value = value << 7 | byte & 0x7F
+            if not byte & 0x80:
+                numbers.append(value)
+                value = 0
+        top = min(numbers[0] // 40, 2)
+        return ".".join(str(item) for item in (top, numbers[0] - 40 * top, *numbers[1:]))
+
+
+def first(data: bytes) -> Node:
+    """The element that ``data`` begins with; raises DerError when it is not whole."""
+    if len(data) < 2:
+        raise DerError("ends inside an element")
+    tag, length, start = data[0], data[1], 2
+    if tag & 0x1F == 0x1F:
+        raise DerError("has a tag of several bytes")
+    if length & 0x80:
+        count = length & 0x7F
+        if not 0 < count <= 4 or len(data) < 2 + count:
+            raise DerError("has a length of {} bytes".format(count))
+        length, start = int.from_bytes(data[2 : 2 + count], "big"), 2 + count
+    if len(data) < start + length:
+        raise DerError("ends inside an element")
+    return Node(tag, data[: start + length], data[start : start + length])
+
+
+def whole(data: bytes) -> Node:
+    """The one element that is all of ``data``; raises DerError."""
+    node = first(data)
+    if len(node.raw) != len(data):
+        raise DerError("has {} bytes after its end".format(len(data) - len(node.raw)))
+    return node

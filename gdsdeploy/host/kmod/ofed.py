@@ -1,0 +1,167 @@
+"""OFED and DOCA kernel trees: which one, if any, has the peer memory symbols of one kernel's RDMA core.
+
+nvidia-peermem works only when it is compiled against that tree.  NVIDIA's own build takes the first folder of a list
+that exists, ``default`` among them, whatever kernel it was made for.  Here a tree has to be of the kernel in question:
+by what it says (its folder, ``configure.mk.kernel``) and by the versions of the module that is really installed.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from .errors import ElfError, SymversError
+from .kernel import Kernel
+from .rootdir import inside, list_folder, read_text
+from .symvers import Export, digest_name, read_symvers
+
+#: What nvidia-peermem imports from the RDMA core, and what its build looks for.
+SYMBOLS = ("ib_register_peer_memory_client", "ib_unregister_peer_memory_client")
+#: The first is that of DKMS packages; drivers from about 590 on look there before the other.
+_SOURCES = ("/usr/src/ofa_kernel-dkms", "/usr/src/ofa_kernel")
+_DKMS = "/var/lib/dkms/mlnx-ofed-kernel"
+_SYMVERS = "Module.symvers"
+#: ``configure`` of the OFED sources writes it; KVERSION is the kernel that it was run for.
+_DECLARED = re.compile(r"^KVERSION\s*:?=\s*(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class OfedTree:
+    """The tree whose symbols a kernel's RDMA core exports; ``path`` is of this machine."""
+
+    path: str
+    kernel_release: str
+    #: ``sha256:…`` of its Module.symvers as it is stored
+    symvers: str
+    #: whether it is the kernel's own build folder, whose symbols need no mention
+    own: bool = False
+
+    def exports(self) -> Dict[str, Export]:
+        """What the tree's modules export; raises SymversError."""
+        return read_symvers(os.path.join(self.path, _SYMVERS))
+
+    def as_dict(self) -> Dict[str, str]:
+        return {"path": self.path, "kernel_release": self.kernel_release, "symvers": self.symvers}
+
+
+class Refused(NamedTuple):
+    """A place that looks like an OFED tree and must not be built against."""
+
+    path: str
+    reason: str
+
+
+class Search(NamedTuple):
+    """``tree`` is the one to build against, or None; ``refused`` says what else was there and why not."""
+
+    tree: Optional[OfedTree]
+    refused: Tuple[Refused, ...]
+
+    def why_not(self) -> str:
+        """One line for a user: why there is no tree."""
+        if self.refused:
+            return "; ".join("{} {}".format(item.path, item.reason) for item in self.refused)
+        return "neither the kernel nor an OFED or DOCA tree exports {}".format(SYMBOLS[0])
+
+
+def find(kernel: Kernel) -> Optional[OfedTree]:
+    """The OFED tree of ``kernel`` inside its root, or None; never raises for what it finds."""
+    return search(kernel).tree
+
+
+def search(kernel: Kernel) -> Search:
+    """Like :func:`find`, with the reasons."""
+    refused: List[Refused] = []
+    seen = set()
+    for path, release, own in _candidates(kernel):
+        place = os.path.realpath(path)
+        if place in seen or not os.path.isfile(os.path.join(path, _SYMVERS)):
+            continue
+        seen.add(place)
+        try:
+            exports = kernel.symvers() if own else read_symvers(os.path.join(path, _SYMVERS))
+        except SymversError as error:
+            refused.append(Refused(path, "cannot be read: {}".format(error.message)))
+            continue
+        if not all(name in exports for name in SYMBOLS):
+            if not own:
+                refused.append(Refused(path, "does not export {}".format(SYMBOLS[0])))
+            continue
+        reason = "" if own else _objection(kernel, path, release, exports)
+        if reason:
+            refused.append(Refused(path, reason))
+            continue
+        return Search(OfedTree(path, kernel.release, _digest(path), own), tuple(refused))
+    return Search(None, tuple(refused))
+
+
+def _candidates(kernel: Kernel) -> Iterator[Tuple[str, str, bool]]:
+    """(folder on this machine, the kernel that its place says, whether it is the kernel's own), the best first."""
+    root, release = kernel.root, kernel.release
+    yield inside(root, "/lib/modules/{}/build".format(release)), release, True
+    for base in _SOURCES:
+        for name in list_folder(root, base):
+            if release in list_folder(root, "{}/{}".format(base, name)):
+                yield inside(root, "{}/{}/{}".format(base, name, release)), release, False
+        yield inside(root, "{}/{}".format(base, release)), release, False
+    # DKMS keeps the symbols of every kernel it built for.
+    kept = glob.glob(os.path.join(glob.escape(inside(root, _DKMS)), "*", glob.escape(release), "*", "module"))
+    for path in sorted(kept):
+        yield path, release, False
+    for base in _SOURCES:
+        default = inside(root, base + "/default")
+        yield default, _release_of(inside(root, base), default), False
+    for path in sorted(glob.glob(os.path.join(glob.escape(inside(root, _DKMS)), "*", "build"))):
+        yield path, "", False
+
+
+def _release_of(base: str, path: str) -> str:
+    """The kernel that the folder's own name, behind its links, says: ``ofa_kernel/[<arch>/]<release>``."""
+    parts = os.path.relpath(path, base).split(os.sep)
+    return parts[-1] if parts[-1] not in ("default", ".", "..") and ".." not in parts and len(parts) <= 2 else ""
+
+
+def _objection(kernel: Kernel, path: str, release: str, exports: Dict[str, Export]) -> str:
+    """Why the tree is not this kernel's; empty when it is."""
+    match = _DECLARED.search(read_text(path, "configure.mk.kernel"))
+    declared = {item for item in (release, match.group(1) if match else "") if item}
+    other = sorted(declared - {kernel.release})
+    if other:
+        return "was made for kernel {}, not {}".format(other[0], kernel.release)
+    exporter = digest_name(exports[SYMBOLS[0]].module)
+    installed = _installed(kernel, exporter)
+    if installed:
+        for name in SYMBOLS:
+            have, want = installed.get(name), exports[name].crc
+            if have is None:
+                return "exports {}, and the {} of kernel {} does not".format(name, exporter, kernel.release)
+            if kernel.versioned and have != want:
+                text = "has {} as 0x{:08x}, and the {} of kernel {} exports 0x{:08x}: it is of another build"
+                return text.format(name, want, exporter, kernel.release, have)
+        return ""
+    if declared:
+        return ""
+    return "does not say which kernel it was made for, and kernel {} has no {} to compare".format(
+        kernel.release, exporter
+    )
+
+
+def _installed(kernel: Kernel, name: str) -> Dict[str, int]:
+    """Symbol → version of what the module ``name`` exports that the kernel would load; empty when it has none."""
+    choice = kernel.choose(name)
+    if choice is None:
+        return {}
+    try:
+        exports = kernel.read(choice.file).exports
+    except ElfError:
+        return {}
+    return {symbol: crc or 0 for symbol, (crc, _gpl) in exports.items()}
+
+
+def _digest(path: str) -> str:
+    with open(os.path.join(path, _SYMVERS), "rb") as file:
+        return "sha256:" + hashlib.sha256(file.read()).hexdigest()

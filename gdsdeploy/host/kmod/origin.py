@@ -1,0 +1,130 @@
+"""What a module was built against, and what follows from it where symbol versions are silent.
+
+The versions of nvidia_p2p_* are equal across driver branches whose interfaces differ, so a build has to be asked what
+it was made from: our own wrote it into the module; a stock build by DKMS left it in the log beside its own copy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import List, NamedTuple, Optional, Tuple
+
+from . import tree
+from .errors import ElfError
+from .findings import ERROR, NOTE, WARNING, Finding, finding
+from .kernel import Kernel
+from .module import Module
+from .rootdir import inside, list_folder, read_text
+
+_DKMS = "/var/lib/dkms"
+#: What the stock Makefile of nvidia-fs prints before it builds.
+_PICKED = re.compile(r"NVIDIA_SRC_DIR=(/\S+?)\.?(?:\s|$)")
+#: The first driver with version 0x00020000 of the page table that it gives to peers; 0x00010002 before (nv-p2p.h of
+#: all releases from 515 to 595).
+NEW_PAGE_TABLE = 580
+#: The first nvidia-fs that does not mark its mapping VM_IO, and the first kernel on which that was seen to fail.
+_WITHOUT_VM_IO, _REFUSES_VM_IO = (2, 26, 6), (6, 6)
+
+
+class Origin(NamedTuple):
+    """A driver's source that a module was built against; ``log`` is where that is written if not in the module."""
+
+    driver: str
+    flavour: str
+    tree: str
+    log: str
+
+
+def origin(kernel: Kernel, module: Module) -> Optional[Origin]:
+    """What ``module`` was built against, or None where nothing says it."""
+    built = module.provenance
+    if built.get("driver"):
+        return Origin(built["driver"], built.get("flavour", ""), built.get("tree", ""), "")
+    return _beside(kernel, module)
+
+
+def findings(
+    kernel: Kernel, module: Module, driver: Optional[Module], version: str, flavour: str, digest: str
+) -> List[Finding]:
+    """What is to be said about the origin of ``module``, an nvidia-fs, beside the driver that will be loaded.
+
+    version, flavour, digest: of the driver and its source tree as they have to be; empty where nothing says it.
+    """
+    found: List[Finding] = []
+    if not any(symbol.startswith("nvidia_p2p_") for symbol in module.imports):
+        message = "looks up the driver's symbols while running: no symbol version protects it"
+        found.append(finding("late-binding", NOTE, message, "nvidia-fs links them from 2.17.5 on"))
+    if () < _number(module.version) < _WITHOUT_VM_IO and _number(kernel.release) >= _REFUSES_VM_IO:
+        message = "nvidia-fs {} marks its mappings VM_IO, and kernels from 6.6 on may refuse to pin those (EFAULT)"
+        hint = "take 2.26.6 or newer, or prove a real transfer on this kernel"
+        found.append(finding("vm-io", WARNING, message.format(module.version), hint))
+    built = origin(kernel, module)
+    if built is None:
+        message = "does not record the driver source it was built against, and symbol versions do not tell"
+        hint = "build it with gdsdeploy kmod build nvidia-fs"
+        return [*found, finding("driver-tree-unknown", WARNING, message, hint)]
+    wrong = []
+    if version and built.driver != version:
+        wrong.append("driver {}, not {}".format(built.driver, version))
+    if flavour and built.flavour and built.flavour != flavour:
+        wrong.append("the {} flavour, not {}".format(built.flavour, flavour))
+    if digest and built.tree != digest:
+        wrong.append("the tree {}, not {}".format(built.tree or "?", digest))
+    if wrong:
+        message = "was built against {}{}".format("; ".join(wrong), " ({})".format(built.log) if built.log else "")
+        found.append(finding("driver-tree", ERROR, message, "rebuild nvidia-fs against the driver in use"))
+    return found + page_table(built.driver, driver.version if driver is not None else version)
+
+
+def page_table(compiled: str, used: str) -> List[Finding]:
+    """What follows when a module compiled against one driver meets another: equal symbol versions hide it."""
+    before, now = _number(compiled)[:1], _number(used)[:1]
+    if not before or not now or (before < (NEW_PAGE_TABLE,)) == (now < (NEW_PAGE_TABLE,)):
+        return []
+    message = (
+        "was compiled for the page table of driver {}, and driver {} has another since {}: it loads, and then every "
+        "mapping fails with 'Incompatible page table version'"
+    ).format(compiled, used, NEW_PAGE_TABLE)
+    return [finding("page-table", ERROR, message, "rebuild it against the driver in use")]
+
+
+def _beside(kernel: Kernel, module: Module) -> Optional[Origin]:
+    """What DKMS's log of the build of this very file says."""
+    if not module.build_id:
+        return None
+    for name in list_folder(kernel.root, _DKMS):
+        for version in list_folder(kernel.root, "{}/{}".format(_DKMS, name)):
+            place = "{}/{}/{}/{}/{}".format(_DKMS, name, version, kernel.release, module.machine)
+            if _has(kernel, place + "/module", module):
+                return _logged(kernel, place + "/log/make.log")
+    return None
+
+
+def _has(kernel: Kernel, folder: str, module: Module) -> bool:
+    base = os.path.basename(module.path).split(".ko")[0]
+    for name in list_folder(kernel.root, folder):
+        if name.split(".ko")[0] != base:
+            continue
+        try:
+            return kernel.read(inside(kernel.root, "{}/{}".format(folder, name))).build_id == module.build_id
+        except ElfError:
+            return False
+    return False
+
+
+def _logged(kernel: Kernel, log: str) -> Optional[Origin]:
+    picked = _PICKED.findall(read_text(kernel.root, log))
+    if not picked:
+        return None
+    # The folder that has nv-p2p.h is one below the tree, or it is the tree's.
+    for folder in (os.path.dirname(picked[-1]), picked[-1]):
+        trees = tree.identify(inside(kernel.root, folder))
+        if len(trees) == 1:
+            found = trees[0]
+            return Origin(found.version, found.flavour, tree.digest(found), log)
+    return None
+
+
+def _number(version: str) -> Tuple[int, ...]:
+    return tuple(int(item) for item in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,274 @@
+"""The signature that is appended to a module, and whether the kernel accepts it.
+
+The format is the kernel's (Documentation/admin-guide/module-signing.rst): the module, a PKCS#7 message without
+content, a struct with its length, a marker.  What the kernel makes of it is in kernel/module/signing.c: a module that
+is unsigned, or signed by a key it does not have, is refused where signatures are enforced; one whose signature is
+damaged or wrong is always refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+from typing import IO, Dict, List, Optional, Tuple
+
+from . import der
+from .certificate import HASHES, Certificate, name
+from .der import DerError, Node
+from .errors import ElfError
+from .files import CHUNK, open_plain
+from .kernel import Kernel
+from .trust import Trust, trust_of
+
+#: struct module_signature (linux/module_signature.h): algo, hash, id_type, two lengths, padding, big-endian length.
+_TAIL = struct.Struct(">BBBBB3sI")
+_MAGIC = b"~Module signature appended~\n"
+_PKCS7 = 2
+#: A message with one signer and no certificate has less than 1 KB.
+_LIMIT = 1 << 16
+_SIGNED_DATA = "1.2.840.113549.1.7.2"
+_MESSAGE_DIGEST = "1.2.840.113549.1.9.4"
+_BUILD_HINT = "sign it with a key that the kernel has: gdsdeploy kmod sign"
+
+Finding = Dict[str, str]
+
+
+class MalformedError(Exception):
+    """The signature is not what the kernel can read: it refuses the module, whether or not signatures are enforced."""
+
+
+class UnsupportedError(Exception):
+    """The signature is of a kind that kernels take for none."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who signed, how, and what of the file."""
+
+    #: bytes of the file that are signed
+    size: int
+    #: hashlib's name
+    hash: str
+    #: of the signer's certificate, as DER, with its serial number; empty where the key is named by ``key_id``
+    issuer: bytes
+    serial: int
+    key_id: bytes
+    #: the issuer's common name or the key's id, for messages
+    signer: str
+    #: the signed attributes as DER, as they were signed, and the digest in them; both empty without any
+    attributes: bytes
+    digest: bytes
+    value: bytes
+
+    @property
+    def identity(self) -> str:
+        """Names the key: equal for equal keys."""
+        return "key id {}".format(self.key_id.hex()) if self.key_id else "{}/{}".format(self.issuer.hex(), self.serial)
+
+    def is_by(self, certificate: Certificate) -> bool:
+        """Whether it says that the key of ``certificate`` made it."""
+        if self.key_id:
+            return self.key_id == certificate.key_id
+        return (self.issuer, self.serial) == (certificate.issuer, certificate.serial)
+
+
+def read_signature(file: IO[bytes]) -> Optional[Signature]:
+    """The signature at the end of ``file``, an uncompressed module; None when there is none.
+
+    Raises MalformedError and UnsupportedError.
+    """
+    size = file.seek(0, os.SEEK_END)
+    end = len(_MAGIC) + _TAIL.size
+    file.seek(max(0, size - end))
+    tail = file.read(end)
+    if not tail.endswith(_MAGIC):
+        return None
+    if len(tail) < end:
+        raise MalformedError("the file has nothing but a signature's marker")
+    algorithm, hashed, kind, signer, key, padding, length = _TAIL.unpack(tail[: _TAIL.size])
+    if length == 0 or length >= size - end:
+        raise MalformedError("its signature should have {} bytes, and the file ends before".format(length))
+    if kind != _PKCS7:
+        raise UnsupportedError("its signature is of type {}, not PKCS#7".format(kind))
+    if any((algorithm, hashed, signer, key, *padding)):
+        raise MalformedError("the struct after its signature has values where zeros belong")
+    if length > _LIMIT:
+        raise MalformedError("its signature has {} bytes".format(length))
+    file.seek(size - end - length)
+    try:
+        return _message(file.read(length), size - end - length)
+    except (DerError, IndexError, ValueError) as error:
+        raise MalformedError("its signature is no PKCS#7 message: {}".format(error)) from None
+
+
+def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) -> Optional[bool]:
+    """Whether the signature is of what is in ``file``, by the certificate's key; None: that kind of key is unknown."""
+    if certificate.verify is None:
+        return None
+    digest = _digest(file, signature.size, signature.hash)
+    if signature.attributes:
+        if digest != signature.digest:
+            return False
+        digest = hashlib.new(signature.hash, signature.attributes).digest()
+    return certificate.verify(signature.hash, digest, signature.value)
+
+
+def findings(kernel: Kernel, path: str) -> List[Finding]:
+    """What is to be said about the signature of the module in ``path`` on ``kernel``; nothing when it will be accepted.
+
+    Ids: unsigned, signature-malformed, signature-wrong, signature-key, signature-key-unknown, signature-unverified,
+    secure-boot-unknown.
+    """
+    trust = trust_of(kernel)
+    if not trust.checked:
+        return []
+    try:
+        with open_plain(path) as file:
+            signature = read_signature(file)
+            if signature is None:
+                return _unsigned(trust, "unsigned", "is unsigned")
+            return _signed(trust, signature, file)
+    except UnsupportedError as error:
+        return _unsigned(trust, "unsigned", "counts as unsigned: {}".format(error))
+    except MalformedError as error:
+        message = "is refused by every kernel: {}".format(error)
+        return [_finding("signature-malformed", "error", message, "build or copy it again, then sign it")]
+    except (ElfError, OSError):
+        # Whoever reads the module itself says so.
+        return []
+
+
+def signer_of(path: str) -> Optional[Signature]:
+    """The signature of the module in ``path``; None where it has none that can be read."""
+    try:
+        with open_plain(path) as file:
+            return read_signature(file)
+    except (MalformedError, UnsupportedError, ElfError, OSError):
+        return None
+
+
+def _signed(trust: Trust, signature: Signature, file: IO[bytes]) -> List[Finding]:
+    own = trust.is_own(signature)
+    certificate, source = trust.find(signature, own)
+    if certificate is not None and source != "firmware":
+        good = verifies(signature, file, certificate)
+        if good is False:
+            message = "was changed after it was signed, or its signature is of another file ({}'s key, from {})"
+            hint = "every kernel with this key refuses it; build or install it again"
+            return [_finding("signature-wrong", "error", message.format(certificate.subject, source), hint)]
+        if good is None and trust.enforced:
+            return [_unverified("its key is of a kind that is not known here")]
+        return _not_loaded(trust) if source == "MOK" else []
+    if own:
+        # The kernel's own modules carry the same signer: the key is there, and its public half was not found.
+        return [_unverified("the kernel's image, which has the key, cannot be read")] if trust.enforced else []
+    return _foreign(trust, signature, source)
+
+
+def _foreign(trust: Trust, signature: Signature, source: str) -> List[Finding]:
+    who = "is signed by {}".format(signature.signer)
+    hint = "enrol that key (gdsdeploy kmod enrol), or sign the module with an enrolled one"
+    if not trust.enforced:
+        if trust.enforced is None:
+            return [_undecided("{}, which is not an enrolled key".format(who))]
+        message = "{}, which is no key of this kernel: it loads the module and marks itself tainted"
+        return [_finding("signature-key", "note", message.format(who), hint + ", before Secure Boot is turned on")]
+    if source == "firmware":
+        message = "{}, a key of the firmware (db): only kernels with the distributions' patch take that; {}"
+        return [_finding("signature-key-unknown", "warning", message.format(who, trust.why), hint)]
+    if not trust.complete:
+        message = "{}, and whether the kernel has that key cannot be told: its image cannot be read; {}"
+        hint = "read it as root; install zstd if the image is packed with it"
+        return [_finding("signature-key-unknown", "warning", message.format(who, trust.why), hint)]
+    message = "{}, which is no key of this kernel and not enrolled; {}".format(who, trust.why)
+    return [_finding("signature-key", "error", message, hint)]
+
+
+def _not_loaded(trust: Trust) -> List[Finding]:
+    """Kernels load the machine owner's keys under Secure Boot only (security/integrity/platform_certs/load_uefi.c)."""
+    if not trust.enforced or trust.secure_boot is not False:
+        return []
+    message = "is signed by a machine owner's key, which the kernel loads under Secure Boot only; that is off, and {}"
+    hint = "turn Secure Boot on, or do not enforce signatures"
+    return [_finding("signature-key", "error", message.format(trust.why), hint)]
+
+
+def _unsigned(trust: Trust, ident: str, what: str) -> List[Finding]:
+    if trust.enforced:
+        return [_finding(ident, "error", "{}, and {}".format(what, trust.why), _BUILD_HINT)]
+    if trust.enforced is None:
+        return [_undecided(what)]
+    hint = "sign it before Secure Boot or module.sig_enforce is turned on"
+    return [_finding(ident, "note", "{}: the kernel loads it and marks itself tainted".format(what), hint)]
+
+
+def _undecided(what: str) -> Finding:
+    message = "{}, and whether Secure Boot is on cannot be told: the EFI variable SecureBoot cannot be read"
+    hint = "mount efivarfs at /sys/firmware/efi/efivars"
+    return _finding("secure-boot-unknown", "warning", message.format(what), hint)
+
+
+def _unverified(why: str) -> Finding:
+    message = (
+        "is signed with a key that the kernel has, but whether its content is what was signed was not verified: {}"
+    )
+    return _finding("signature-unverified", "note", message.format(why), "read the image as root, with zstd installed")
+
+
+def _finding(ident: str, severity: str, message: str, hint: str) -> Finding:
+    return {"id": ident, "severity": severity, "message": message, "hint": hint}
+
+
+def _message(data: bytes, size: int) -> Signature:
+    """The first signer of a PKCS#7 SignedData (RFC 2315, RFC 5652)."""
+    kind, content = der.whole(data).expect(der.SEQUENCE).children()
+    if kind.oid() != _SIGNED_DATA:
+        raise DerError("has content of type {}".format(kind.oid()))
+    parts = der.first(content.expect(der.context(0)).body).expect(der.SEQUENCE).children()
+    signers = parts[-1].expect(der.SET).children()
+    if len(parts) < 4 or not signers:
+        raise DerError("has no signer")
+    _version, who, hashed, *rest = signers[0].expect(der.SEQUENCE).children()
+    attributes, digest = b"", b""
+    if rest[0].tag == der.context(0):
+        # They are signed as the SET that they are, not under the tag that they are stored with.
+        attributes = bytes((der.SET,)) + rest[0].raw[1:]
+        digest = _attribute(rest[0], _MESSAGE_DIGEST)
+        rest = rest[1:]
+    oid = hashed.children()[0].oid()
+    if oid not in HASHES:
+        raise UnsupportedError("its signature is over a hash that the kernel does not know ({})".format(oid))
+    issuer, serial, key_id, signer = _signer(who)
+    value = rest[1].expect(der.OCTET_STRING).body
+    return Signature(size, HASHES[oid], issuer, serial, key_id, signer, attributes, digest, value)
+
+
+def _signer(node: Node) -> Tuple[bytes, int, bytes, str]:
+    if node.tag == der.context(0, constructed=False):
+        return b"", 0, node.body, "the key {}".format(node.body.hex())
+    issuer, serial = node.expect(der.SEQUENCE).children()
+    number = serial.number()
+    text = "{!r} (serial {:x})".format(name(issuer) or "a nameless key", number & ((1 << 8 * len(serial.body)) - 1))
+    return issuer.raw, number, b"", text
+
+
+def _attribute(attributes: Node, wanted: str) -> bytes:
+    for item in attributes.children():
+        kind, values = item.children()
+        if kind.oid() == wanted:
+            return der.first(values.expect(der.SET).body).expect(der.OCTET_STRING).body
+    raise DerError("its signed attributes lack the digest")
+
+
+def _digest(file: IO[bytes], size: int, hashed: str) -> bytes:
+    digest = hashlib.new(hashed)
+    file.seek(0)
+    while size > 0:
+        chunk = file.read(min(size, CHUNK))
+        if not chunk:
+            break
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.digest()

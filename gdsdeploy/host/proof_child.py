@@ -1,0 +1,233 @@
+"""The program that reads through cuFile, once for each mount and GPU; started by proof.py, never imported.
+
+Its only argument is a JSON object: ``libraries`` (names or paths of libcufile), ``mounts`` (folders), ``stats`` (the
+counters of nvidia-fs), ``log`` (where libcufile logs to), ``name`` (of the scratch file).  Each line of its output is a
+JSON object that says in ``event`` what it is about, written before the next call that may not return.  It needs nothing
+but the standard library, loads the libraries by name, and leaves nothing behind.
+
+Its scratch file loses its name as soon as it may: libcufile opens it once more by name when it is registered, and
+returns 5031 if it has none (seen in 1.15.1 and 1.20.0).  If the library does not come back from that, proof.py removes
+the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import re
+import resource
+import secrets
+import sys
+import time
+from typing import Any, Dict, List, Tuple
+
+SIZE = 1 << 20
+#: cufile.h: CU_FILE_HANDLE_TYPE_OPAQUE_FD.
+OPAQUE_FD = 1
+GPUS = 64
+#: What the log says of the path of one piece of I/O, at level TRACE, in 1.15 to 1.20.
+KEPT = re.compile(
+    r"\] (ERROR|WARN) |Compatibility Mode:|IO mode:|Updating stats|use p2p mode|P2P Support|posix path taken"
+)
+LINES = 40
+
+
+class Status(ctypes.Structure):
+    """CUfileError_t"""
+
+    _fields_ = [("err", ctypes.c_int), ("cu_err", ctypes.c_int)]
+
+    def words(self) -> List[int]:
+        return [self.err, self.cu_err]
+
+
+class Description(ctypes.Structure):
+    """CUfileDescr_t; of its union only the file descriptor is used."""
+
+    _fields_ = [("type", ctypes.c_int), ("fd", ctypes.c_ssize_t), ("operations", ctypes.c_void_p)]
+
+
+def say(event: str, **words: Any) -> None:
+    print(json.dumps({"event": event, **words}), flush=True)
+
+
+def loaded(names: List[str]) -> Any:
+    """The first library that can be loaded; ends the program if none can."""
+    reasons = []
+    for name in names:
+        try:
+            return ctypes.CDLL(name, use_errno=True)
+        except OSError as reason:
+            reasons.append(str(reason))
+    say("not loaded", reason="; ".join(reasons))
+    raise SystemExit(3)
+
+
+def gpus(cuda: Any) -> List[Tuple[str, ctypes.c_void_p]]:
+    """(PCI address, primary context) of each GPU; ends the program if CUDA gives none."""
+    found: List[Tuple[str, ctypes.c_void_p]] = []
+    count = ctypes.c_int()
+    for name, arguments in (("cuInit", (0,)), ("cuDeviceGetCount", (ctypes.byref(count),))):
+        status = getattr(cuda, name)(*arguments)
+        if status:
+            say("no GPU", call=name, status=status)
+            raise SystemExit(4)
+    for number in range(min(count.value, GPUS)):
+        device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.create_string_buffer(32)
+        cuda.cuDeviceGet(ctypes.byref(device), number)
+        cuda.cuDeviceGetPCIBusId(address, 32, device)
+        status = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        if status:
+            say("no context", gpu=address.value.decode().lower(), status=status)
+        else:
+            found.append((address.value.decode().lower(), context))
+    return found
+
+
+def scratch(path: str) -> Tuple[int, bool]:
+    """(descriptor of a new file, whether it is open for direct I/O)"""
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o600), True
+    except OSError as error:
+        # Some filesystems have made the file by then.
+        if error.errno != errno.EINVAL:
+            raise
+        remove(path)
+        return os.open(path, flags, 0o600), False
+
+
+def remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def fill(fd: int, direct: bool, data: bytes) -> None:
+    if direct:
+        with mmap.mmap(-1, len(data)) as memory:
+            memory[:] = data
+            os.pwrite(fd, memory, 0)
+    else:
+        os.pwrite(fd, data, 0)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read(65536)
+    except OSError as error:
+        return "error: {}".format(error.strerror)
+
+
+def logged(path: str, begin: int) -> List[str]:
+    try:
+        with open(path, errors="replace") as file:
+            file.seek(begin)
+            return [line.strip() for line in file if KEPT.search(line)][-LINES:]
+    except OSError:
+        return []
+
+
+def size(path: str) -> int:
+    return os.stat(path).st_size if os.path.exists(path) else 0
+
+
+def pair(request: Dict[str, Any], cuda: Any, cufile: Any, folder: str, gpu: Tuple[str, ctypes.c_void_p]) -> None:
+    """One read from a file in ``folder`` into memory of one GPU."""
+    begin = size(request["log"])
+    found: Dict[str, Any] = {"mount": folder, "gpu": gpu[0]}
+    say("begin", **found)
+    data, path = secrets.token_bytes(SIZE), os.path.join(folder, request["name"])
+    try:
+        fd, found["direct"] = scratch(path)
+    except OSError as error:
+        say("pair", scratch=error.strerror, **found)
+        return
+    try:
+        fill(fd, found["direct"], data)
+        read(request["stats"], cuda, cufile, (fd, path), gpu[1], data, found)
+    except OSError as error:
+        found["scratch"] = error.strerror
+    finally:
+        os.close(fd)
+        remove(path)
+    found["log"] = logged(request["log"], begin)
+    say("pair", **found)
+
+
+def read(
+    stats: str,
+    cuda: Any,
+    cufile: Any,
+    file: Tuple[int, str],
+    context: ctypes.c_void_p,
+    data: bytes,
+    found: Dict[str, Any],
+) -> None:
+    memory, handle, zero, length = ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_int64(0), ctypes.c_size_t(SIZE)
+    cuda.cuCtxSetCurrent(context)
+    status = cuda.cuMemAlloc_v2(ctypes.byref(memory), length)
+    if status:
+        found["memory"] = status
+        return
+    description = Description(OPAQUE_FD, file[0], None)
+    registered = cufile.cuFileHandleRegister(ctypes.byref(handle), ctypes.byref(description))
+    found["register"] = registered.words()
+    remove(file[1])
+    if registered.err:
+        cuda.cuMemFree_v2(memory)
+        return
+    # What moves while nothing of ours is under way is others'.
+    found["idle"] = text(stats)
+    time.sleep(0.02)
+    found["before"] = text(stats)
+    found["buffer"] = cufile.cuFileBufRegister(memory, length, 0).words()
+    cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(0), length)
+    found["read"] = cufile.cuFileRead(handle, memory, length, zero, zero)
+    found["errno"] = os.strerror(ctypes.get_errno()) if found["read"] == -1 else ""
+    found["after"] = text(stats)
+    back = ctypes.create_string_buffer(SIZE)
+    cuda.cuMemcpyDtoH_v2(back, memory, length)
+    found["same"] = back.raw == data
+    if not found["buffer"][0]:
+        cufile.cuFileBufDeregister(memory)
+    cufile.cuFileHandleDeregister(handle)
+    cuda.cuMemFree_v2(memory)
+
+
+def main() -> None:
+    # A core file would hold all that the library maps, and a GPU's memory is large.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    request = json.loads(sys.argv[1])
+    libc = ctypes.CDLL(None)
+    for stream in ("stdout", "stderr"):
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), None, 2, 0)
+    say("start", mounts=request["mounts"])
+    cuda, cufile = loaded(["libcuda.so.1"]), loaded(request["libraries"])
+    for name in ("cuFileDriverOpen", "cuFileHandleRegister", "cuFileBufRegister", "cuFileBufDeregister"):
+        getattr(cufile, name).restype = Status
+    cufile.cuFileRead.restype = ctypes.c_ssize_t
+    devices = gpus(cuda)
+    say("gpus", gpus=[address for address, _ in devices])
+    if devices:
+        cuda.cuCtxSetCurrent(devices[0][1])
+    opened = cufile.cuFileDriverOpen()
+    say("open", result=opened.words(), log=logged(request["log"], 0) if opened.err else [])
+    if not opened.err:
+        for folder in request["mounts"]:
+            for gpu in devices:
+                pair(request, cuda, cufile, folder, gpu)
+        cufile.cuFileDriverClose()
+    say("end")
+    # libcufile's own threads may outlive its close.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Why a step of a rollout is refused on the host."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Callable
+
+from ..kmod.errors import KmodError
+
+#: Exit status of everything that this host refuses.
+REFUSED = 30
+#: Of arguments and documents that cannot be used.
+UNUSABLE = 2
+
+
+class RolloutError(KmodError):
+    """The host refuses; ``kind`` is one word for programs, message and hint are for people."""
+
+    exit_code = REFUSED
+
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+
+
+def answering(run: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Turn what is refused into the answer that the caller asked for, and its exit status."""
+
+    def inner(arguments: Any) -> int:
+        try:
+            return run(arguments)
+        except OSError as error:
+            name = "{}: ".format(error.filename) if error.filename else ""
+            return _say(arguments, "io", name + (error.strerror or str(error)), "")
+        except KmodError as error:
+            return _say(arguments, getattr(error, "kind", "host"), error.message, error.hint)
+
+    return inner
+
+
+def _say(arguments: Any, kind: str, message: str, hint: str) -> int:
+    if arguments.json:
+        print(json.dumps({"error": {"kind": kind, "message": message, "hint": hint}}, sort_keys=True))
+    else:
+        print("error: {}{}".format(message, " ({})".format(hint) if hint else ""), file=sys.stderr)
+    return UNUSABLE if kind == "usage" else REFUSED

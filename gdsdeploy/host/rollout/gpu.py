@@ -1,0 +1,97 @@
+"""Who uses the GPUs or nvidia-fs now: open device files, references to modules, mounts with direct I/O."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Sequence
+
+from ..kmod.rootdir import inside, list_folder, read_text
+from .packages import program
+
+#: Device files of the driver and of nvidia-fs begin like this.
+DEVICES = ("/dev/nvidia",)
+#: All modules of the stack by what the kernel calls them, in the order in which they can be unloaded.
+ORDER = ("nvidia_peermem", "nv_peer_mem", "nvidia_fs", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
+
+#: What nvidia-fs calls a driver that it is registered with → the filesystems that it serves.
+_FILESYSTEMS = {
+    "wekafsio": ("wekafs",),
+    "lnet": ("lustre",),
+    "beegfs": ("beegfs",),
+    "rpcrdma": ("nfs", "nfs4"),
+    "mmfslinux": ("gpfs",),
+}
+#: The same for drivers of disks.
+_DISKS = ("nvme", "sd")
+
+
+def users(root: str = "/") -> Dict[str, Any]:
+    """``{"open": [...], "modules": [...], "mounts": [...]}`` as the package's docstring has it."""
+    loaded = modules(root)
+    return {"open": open_files(root), "modules": loaded, "mounts": mounts(root)}
+
+
+def open_files(root: str = "/", devices: Sequence[str] = DEVICES) -> List[Dict[str, Any]]:
+    """Processes with an open or mapped device file: ``[{"pid", "program", "files"}]``; all of them only as root."""
+    found = []
+    for name in list_folder(root, "/proc"):
+        if not name.isdigit():
+            continue
+        files = sorted({path for path in _held(root, name) if path.startswith(tuple(devices))})
+        if files:
+            found.append({"pid": int(name), "program": program(int(name), root), "files": files})
+    return sorted(found, key=lambda item: item["pid"])
+
+
+def _held(root: str, pid: str) -> List[str]:
+    held = []
+    folder = "/proc/{}/fd".format(pid)
+    place = inside(root, folder)
+    for name in list_folder(root, folder):
+        try:
+            held.append(os.readlink(os.path.join(place, name)))
+        except OSError:
+            # It ended, or closed the file, meanwhile.
+            continue
+    for line in read_text(root, "/proc/{}/maps".format(pid)).splitlines():
+        # A mapping outlives its descriptor, and holds the device as well.
+        path = line.partition(" /")[2]
+        if path:
+            held.append("/" + path)
+    return [path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path for path in held]
+
+
+def modules(root: str = "/", names: Sequence[str] = ORDER) -> List[Dict[str, Any]]:
+    """Loaded modules of the stack, as they can be unloaded: ``[{"name", "references", "users": [module]}]``.
+
+    references counts users that are modules, too.
+    """
+    found = []
+    table = {words[0]: words for words in map(str.split, read_text(root, "/proc/modules").splitlines()) if words}
+    for name in names:
+        if name in table:
+            words = table[name]
+            holders = [item for item in words[3].split(",") if item not in ("", "-", "[permanent]")]
+            found.append({"name": name, "references": int(words[2]), "users": holders})
+    return found
+
+
+def mounts(root: str = "/") -> List[Dict[str, str]]:
+    """Mounts whose driver nvidia-fs is registered with now, as ``/proc/driver/nvidia-fs/modules`` lists them.
+
+    It registers when its device is opened and leaves when that is closed, so each is a path that somebody may use.
+    """
+    lines = read_text(root, "/proc/driver/nvidia-fs/modules").splitlines()
+    registered = {line.split()[0].rstrip(":") for line in lines if line.strip()}
+    found = []
+    for line in read_text(root, "/proc/self/mountinfo").splitlines():
+        first, _, last = line.partition(" - ")
+        fields, kind = first.split(), last.split()
+        if len(fields) < 5 or len(kind) < 2:
+            continue
+        found += [
+            {"module": name, "target": fields[4], "source": kind[1], "fstype": kind[0]}
+            for name in sorted(registered)
+            if kind[0] in _FILESYSTEMS.get(name, ()) or (name in _DISKS and kind[1].startswith("/dev/" + name))
+        ]
+    return found

@@ -1,0 +1,149 @@
+"""Keep the modules of a kernel as an archive, so that they can be put back without a network or a compiler."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from typing import Any, Dict, List
+
+from .. import atomic
+from ..kmod import driver as drivers
+from ..kmod import pack
+from ..kmod.audit import STACK
+from ..kmod.errors import KmodError, PackError
+from ..kmod.kernel import Kernel
+from ..kmod.rootdir import inside
+from ..kmod.vouch import FOLDER, MANIFEST, installed_manifest, sha256, vouched
+
+PLACE = "/var/lib/gdsdeploy/rollout"
+#: Where provision leaves the archive that it made or received.
+_PROVISIONED = "/var/lib/gdsdeploy/modules-{}.tar"
+
+
+def keep(ident: str, release: str = "", root: str = "/") -> Dict[str, Any]:
+    """Keep the modules that kernel ``release`` (by default the running one) would load now; idempotent.
+
+    What earlier rollouts kept goes then: only the newest one of a host can be taken back.
+    Returns ``{"changed", "kernel", "archive", "from", "modules": [file]}``; archive is empty where there is nothing of
+    NVIDIA's to keep; from: "kept", "provision", "installed" or "packed".  Raises AuditError where nobody has vouched
+    for the modules and their audit does not pass, PackError or OSError where they cannot be written.
+    """
+    answer = _keep(ident, release or os.uname().release, root)
+    folder = inside(root, PLACE)
+    for other in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if other != ident:
+            forget(other, root)
+    return answer
+
+
+def _keep(ident: str, release: str, root: str) -> Dict[str, Any]:
+    if not os.path.isdir(inside(root, "/lib/modules/" + release)):
+        return {"changed": False, "kernel": release, "archive": "", "from": "", "modules": []}
+    kernel = Kernel(release, root)
+    digests = present(kernel)
+    answer = {"kernel": release, "modules": sorted(digests)}
+    if not digests:
+        return {"changed": False, "archive": "", "from": "", **answer}
+    archive = path(ident, kernel.release)
+    place = inside(root, archive)
+    if _has(place, digests):
+        return {"changed": False, "archive": archive, "from": "kept", **answer}
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    provisioned = inside(root, _PROVISIONED.format(kernel.release))
+    if _has(provisioned, digests):
+        _copy(provisioned, place)
+        source = "provision"
+    elif _is_received(kernel, digests):
+        _rebuild(kernel, place)
+        source = "installed"
+    else:
+        pack.pack(kernel, [], place)
+        source = "packed"
+    return {"changed": True, "archive": archive, "from": source, **answer}
+
+
+def forget(ident: str, root: str = "/") -> Dict[str, Any]:
+    """Delete what was kept; returns ``{"changed", "folder"}``.  Raises OSError."""
+    folder = "{}/{}".format(PLACE, ident)
+    place = inside(root, folder)
+    there = os.path.isdir(place)
+    if there:
+        shutil.rmtree(place)
+    return {"changed": there, "folder": folder}
+
+
+def path(ident: str, release: str) -> str:
+    """Where the archive of a kernel's modules is, or would be."""
+    return "{}/{}/modules-{}.tar".format(PLACE, ident, release)
+
+
+def present(kernel: Kernel) -> Dict[str, str]:
+    """File name → SHA-256 of every module of NVIDIA's that the kernel would load."""
+    places = [place for place in (drivers.find(kernel, name) for name in STACK) if place is not None]
+    paths = [kernel.path(place.file) for place in places]
+    return {os.path.basename(each): sha256(each) for each in paths}
+
+
+def _has(archive: str, digests: Dict[str, str]) -> bool:
+    """Whether the archive is whole and has exactly these modules."""
+    if not os.path.isfile(archive):
+        return False
+    try:
+        modules: List[Dict[str, Any]] = pack.verify(archive)["modules"]
+    except KmodError:
+        return False
+    return {item["file"]: item["sha256"] for item in modules} == digests
+
+
+def _copy(source: str, target: str) -> None:
+    temporary = target + ".new"
+    try:
+        shutil.copyfile(source, temporary)
+        _place(temporary, target)
+    except BaseException:
+        atomic.remove(temporary)
+        raise
+
+
+def _is_received(kernel: Kernel, digests: Dict[str, str]) -> bool:
+    """Whether the received modules are all there is to keep, and unchanged since they were audited."""
+    files = {item.get("file") for item in installed_manifest(kernel).get("modules", [])}
+    return bool(files) and files == set(digests) == {os.path.basename(item) for item in vouched(kernel)}
+
+
+def _rebuild(kernel: Kernel, target: str) -> None:
+    """The archive as it was received: its manifest and its modules are still beside each other."""
+    folder = os.path.join(kernel.folder, FOLDER)
+    manifest = installed_manifest(kernel)
+    temporary = target + ".new"
+    try:
+        with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
+            text = (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode("utf-8")
+            archive.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
+            for name in sorted(item["file"] for item in manifest["modules"]):
+                with open(os.path.join(folder, name), "rb") as file:
+                    archive.addfile(_member("modules/" + name, os.fstat(file.fileno()).st_size), file)
+        pack.verify(temporary)
+        _place(temporary, target)
+    except tarfile.TarError as error:
+        raise PackError("cannot write {}: {}".format(target, error)) from None
+    finally:
+        atomic.remove(temporary)
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode, member.mtime = size, 0o644, 0
+    return member
+
+
+def _place(temporary: str, target: str) -> None:
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, target)

@@ -1,0 +1,47 @@
+"""Which boot this is, and what boots next; light, because every command of a rollout asks it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Dict
+
+from .. import boot
+from ..kmod.errors import KmodError
+from ..kmod.rootdir import read_text
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+EXPECTATION = "/etc/gdsdeploy/expectation.json"
+_NO_BOOT = {"default": "", "default_entry": "", "next": "", "next_entry": ""}
+
+
+def boot_id(root: str = "/") -> str:
+    """Which boot this is."""
+    return read_text(root, _BOOT_ID).strip()
+
+
+def expectation(root: str = "/") -> Dict[str, Any]:
+    """What the host should be, as provision left it; empty where it did not, or what it left cannot be read."""
+    try:
+        value = json.loads(read_text(root, EXPECTATION) or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def lock_digest(root: str = "/") -> str:
+    """Of the lock that this host was provisioned with; empty where it was not."""
+    return str(expectation(root).get("lock_digest") or "")
+
+
+def now() -> str:
+    """The time, in UTC as RFC 3339 has it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def booting(root: str = "/") -> Dict[str, str]:
+    """As ``boot.default_kernel``, with a ``problem`` where that cannot be told."""
+    try:
+        return {**boot.default_kernel(root), "problem": ""}
+    except KmodError as error:
+        return {**_NO_BOOT, "problem": error.message}

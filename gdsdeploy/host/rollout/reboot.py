@@ -1,0 +1,134 @@
+"""Reboot if this is still the boot that the caller means, and at most once in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import syslog
+from typing import Any, Dict, List, Optional
+
+from .. import atomic, process
+from ..kmod.rootdir import inside, read_text
+from . import packages
+from .errors import RolloutError
+from .present import boot_id, now
+
+FOLDER = "/run/gdsdeploy"
+MARKER = FOLDER + "/reboot.json"
+UNIT = "gdsdeploy-rollout-reboot"
+IDENT = "gdsdeploy-rollout"
+#: Seconds from the answer until the host goes down, so that the answer gets away.
+DELAY = 2
+#: Seconds after which an order that systemd does not follow counts as lost.
+PATIENCE = 120.0
+_TIMEOUT = 60.0
+
+
+def order(wanted: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
+    """Order a reboot of boot ``wanted``; returns ``{"did", "boot_id", "kernel"}`` and the host goes down soon after.
+
+    Raises RolloutError, and then the host stays up: ``packages-busy``, ``packages-broken``, ``inhibited``, ``systemd``.
+    """
+    present = boot_id(root)
+    if present != wanted:
+        return _did("already rebooted", present)
+    os.makedirs(inside(root, FOLDER), exist_ok=True)
+    with open(inside(root, FOLDER) + "/reboot.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        earlier = ordered(root)
+        if earlier is not None and (_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
+            return _did("already ordered", present)
+        _refuse(root)
+        record = {"boot_id": present, "rollout": rollout, "when": now(), "uptime": uptime(root)}
+        atomic.write(inside(root, MARKER), json.dumps(record, sort_keys=True) + "\n")
+        # What was written so far outlives a host that hangs on its way down.
+        os.sync()
+        try:
+            _later()
+        except RolloutError:
+            atomic.remove(inside(root, MARKER))
+            raise
+    by = "rollout {}".format(rollout) if rollout else "a rollout"
+    syslog.openlog(IDENT)
+    syslog.syslog(syslog.LOG_NOTICE, "{} has this host rebooted in {} s (boot {})".format(by, DELAY, present))
+    return _did("ordered", present)
+
+
+def ordered(root: str = "/") -> Optional[Dict[str, Any]]:
+    """The order that was given in this boot, as it was written down; None when there is none."""
+    try:
+        value = json.loads(read_text(root, MARKER) or "null")
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and value.get("boot_id") == boot_id(root) else None
+
+
+def blocked(state: Dict[str, Any]) -> List[str]:
+    """Why a reboot would be refused now, as sentences; ``state`` is of :func:`packages.state`."""
+    return [*_busy(state), *_broken(state), *inhibitors()]
+
+
+def uptime(root: str = "/") -> float:
+    words = read_text(root, "/proc/uptime").split()
+    return float(words[0]) if words else 0.0
+
+
+def inhibitors() -> List[str]:
+    """Who keeps this host from shutting down, as sentences; what only delays it does not count."""
+    call = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "ListInhibitors"]
+    done = process.run(["busctl", "--no-pager", "call", *call], _TIMEOUT)
+    # Without logind nobody can hold anything.
+    return blocking(done.stdout) if done.status == 0 else []
+
+
+def blocking(text: str) -> List[str]:
+    """Pure: what ``busctl call`` prints for an array of (what, who, why, mode, uid, pid)."""
+    words = shlex.split(text)[2:]
+    rows = [words[place : place + 6] for place in range(0, len(words) - len(words) % 6, 6)]
+    return [
+        "{} (process {}) keeps this host from shutting down: {}".format(who, pid, why)
+        for what, who, why, mode, _, pid in rows
+        if "shutdown" in what.split(":") and mode == "block"
+    ]
+
+
+def _refuse(root: str) -> None:
+    state = packages.state(root)
+    for kind, said, hint in (
+        ("packages-busy", _busy(state), "try again when it has ended"),
+        ("packages-broken", _broken(state), "dpkg --configure -a"),
+        ("inhibited", inhibitors(), "systemd-inhibit --list"),
+    ):
+        if said:
+            raise RolloutError(kind, "no reboot now: {}".format("; ".join(said)), hint)
+
+
+def _busy(state: Dict[str, Any]) -> List[str]:
+    return [
+        "{} (process {}) holds {}".format(item["program"] or "a program", item["pid"], item["path"])
+        for item in state["locks"]
+    ]
+
+
+def _broken(state: Dict[str, Any]) -> List[str]:
+    said = ["dpkg was interrupted"] if state["interrupted"] else []
+    names = ["{} ({})".format(item["package"], item["state"]) for item in state["broken"]]
+    return said + (["packages are half-way: {}".format(", ".join(names))] if names else [])
+
+
+def _stopping() -> bool:
+    return process.run(["systemctl", "is-system-running"], _TIMEOUT).stdout.strip() == "stopping"
+
+
+def _later() -> None:
+    argv = ["systemd-run", "--quiet", "--collect", "--unit=" + UNIT, "--on-active={}".format(DELAY)]
+    done = process.run([*argv, "--timer-property=AccuracySec=100ms", "systemctl", "reboot"], _TIMEOUT)
+    if done.status != 0:
+        said = done.stderr.strip().splitlines()[-1:] or ["exit status {}".format(done.status)]
+        raise RolloutError("systemd", "systemd does not take the order: {}".format(said[0]), "systemctl list-jobs")
+
+
+def _did(words: str, present: str) -> Dict[str, str]:
+    return {"did": words, "boot_id": present, "kernel": os.uname().release}

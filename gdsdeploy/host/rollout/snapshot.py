@@ -1,0 +1,96 @@
+"""What the host is, as a document that a rollback can be held against.  Reads, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import Any, Dict, List, Optional, Sequence
+
+from ..kmod import driver as drivers
+from ..kmod.audit import STACK
+from ..kmod.kernel import Kernel, releases
+from ..kmod.rootdir import inside, read_text
+from ..kmod.vouch import FOLDER, MANIFEST, sha256
+from . import packages, written
+from .errors import RolloutError
+from .present import boot_id, booting, expectation, lock_digest, now
+
+VERSION = 1
+_PROVISION = "/var/lib/gdsdeploy/"
+
+
+def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
+    """The document, as the package's docstring has it; raises RolloutError where the packages cannot be listed."""
+    provision = {name: read_text(root, _PROVISION + name).split() for name in ("installed", "held")}
+    wanted = [*names, *provision["installed"], *provision["held"]]
+    cufile = str(expectation(root).get("cufile_path") or written.CUFILE)
+    return {
+        "version": VERSION,
+        "when": now(),
+        "host": socket.gethostname(),
+        "boot_id": boot_id(root),
+        "kernel": os.uname().release,
+        "lock_digest": lock_digest(root),
+        "boot": booting(root),
+        "manager": packages.manager(root),
+        "packages": packages.versions(wanted, packages.listed(root)),
+        "provision": provision,
+        "kernels": {release: modules(Kernel(release, root)) for release in releases(root)},
+        "files": {path: look(root, path) for path in written.paths(root, cufile)},
+    }
+
+
+def modules(kernel: Kernel) -> Dict[str, Any]:
+    """``{"files": {path: sha256}, "chosen": {module: path}}``, paths below the kernel's folder."""
+    files = [file for name, found in kernel.by_name.items() if name.startswith(("nvidia", "nv_peer")) for file in found]
+    # The manifest says what audited them; it lies beside the modules that were received.
+    folder = os.path.join(kernel.folder, FOLDER)
+    if os.path.isfile(os.path.join(folder, MANIFEST)):
+        files.append("{}/{}".format(FOLDER, MANIFEST))
+    chosen = {name: drivers.find(kernel, name) for name in STACK}
+    return {
+        "files": {file: sha256(kernel.path(file)) for file in sorted(files)},
+        "chosen": {name: place.file for name, place in chosen.items() if place is not None},
+    }
+
+
+def look(root: str, path: str) -> Optional[Dict[str, Any]]:
+    """A file's digest, mode (octal text) and owner; None where it is not there.  Raises RolloutError."""
+    place = inside(root, path)
+    try:
+        found = os.stat(place)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return {
+            "sha256": sha256(place),
+            "mode": "{:04o}".format(stat.S_IMODE(found.st_mode)),
+            "uid": found.st_uid,
+            "gid": found.st_gid,
+        }
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RolloutError("io", "{} cannot be read: {}".format(path, error.strerror), "do it as root") from None
+
+
+def lines(document: Dict[str, Any]) -> List[str]:
+    """The document in words."""
+    boots = document["boot"]
+    found = [
+        "{}: kernel {}, boot {}".format(document["host"], document["kernel"], document["boot_id"]),
+        "boots {} by default{}".format(boots["default"] or "something unknown", _next(boots)),
+    ]
+    for name, item in document["packages"].items():
+        found.append("{} {}{}".format(name, item["version"] or "is not installed", " (held)" if item["held"] else ""))
+    for release, item in document["kernels"].items():
+        chosen = ", ".join(item["files"].get(file, "")[:12] + " " + file for file in item["chosen"].values())
+        found.append("{}: {}".format(release, chosen or "none of NVIDIA's modules"))
+    found += ["{} {}".format(item["sha256"][:12], path) for path, item in document["files"].items() if item]
+    return found
+
+
+def _next(boots: Dict[str, str]) -> str:
+    if boots["problem"]:
+        return ": " + boots["problem"]
+    return "" if boots["next"] == boots["default"] else ", and {} next".format(boots["next"])

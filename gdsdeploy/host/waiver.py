@@ -1,0 +1,70 @@
+"""Waivers: a check that does not pass is accepted until a day, for a reason; it is shown as waived, never as passed.
+
+The same rule holds on the controller and on the host itself, so that its gate and ``validate`` cannot come to differ.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, List, Optional, Sequence
+
+from .finding import PASS, WAIVED, Finding
+
+
+@dataclass(frozen=True)
+class Waiver:
+    """One acceptance."""
+
+    #: id of a check; without a subject it covers every subject
+    check: str
+    #: the last day on which it holds, YYYY-MM-DD in UTC
+    until: str
+    reason: str
+
+    def covers(self, finding: Finding) -> bool:
+        return self.check in (finding.check, finding.check.partition(":")[0])
+
+    def as_dict(self) -> Dict[str, str]:
+        return asdict(self)
+
+
+def waiver_from(value: Any) -> Waiver:
+    """The inverse of :meth:`Waiver.as_dict`; raises ValueError."""
+    try:
+        made = Waiver(**value)
+    except TypeError as error:
+        raise ValueError("a waiver is check, until and reason: {}".format(error)) from None
+    if not all(isinstance(item, str) and item for item in asdict(made).values()):
+        raise ValueError("check, until and reason of a waiver are texts: {!r}".format(value))
+    return made
+
+
+def today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def apply(findings: Sequence[Finding], waivers: Sequence[Waiver], day: str) -> List[Finding]:
+    """The findings as they count on ``day`` (YYYY-MM-DD); a waiver that has ended changes nothing but says so."""
+    return [_on(finding, _longest(finding, waivers), day) for finding in findings]
+
+
+def _longest(finding: Finding, waivers: Sequence[Waiver]) -> Optional[Waiver]:
+    covering = [item for item in waivers if item.covers(finding)]
+    return max(covering, key=lambda item: item.until) if covering else None
+
+
+def _on(finding: Finding, waiver: Optional[Waiver], day: str) -> Finding:
+    if finding.verdict == WAIVED and finding.waiver is not None:
+        # Waived on the day on which it was judged, which need not be this one.
+        before = Waiver(finding.check, finding.waiver["until"], finding.waiver["reason"])
+        waiver = before if waiver is None or waiver.until <= before.until else waiver
+        finding = replace(finding, verdict=finding.waiver["was"], waiver=None)
+    if waiver is None or finding.verdict == PASS:
+        return finding
+    noted = {"until": waiver.until, "reason": waiver.reason, "was": finding.verdict}
+    # Both are ISO 8601, which sorts as text.
+    if day <= waiver.until:
+        return replace(finding, verdict=WAIVED, waiver=noted)
+    ended = "its waiver ended on {} ({})".format(waiver.until, waiver.reason)
+    return replace(finding, waiver=noted, hint="; ".join(item for item in (finding.hint, ended) if item))

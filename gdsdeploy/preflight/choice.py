@@ -1,0 +1,184 @@
+"""Which kernels, drivers and nvidia-fs to try: the lock's own, or others of its repositories.  Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gdsdeploy import versions
+from gdsdeploy.compat import Verdict, judge
+from gdsdeploy.errors import GdsError, NoSolution
+from gdsdeploy.model.fleet import Profile
+from gdsdeploy.model.lock import Index, Target
+from gdsdeploy.platform import StackPlatform
+from gdsdeploy.repo.packages import Universe
+from gdsdeploy.resolve import options, resolve
+from gdsdeploy.resolve.options import Option, Options
+from gdsdeploy.resolve.target import base
+
+#: How many versions an error lists.
+_LISTED = 12
+#: Where the options of a subject are among ``Options.levels``.
+_LEVEL = {"driver": 0, "kernel": 1, "nvidia-fs": 2}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to try of each subject, as words of the user's; nothing: what the lock has."""
+
+    kernels: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    nvidia_fs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One stack to try."""
+
+    profile: str
+    #: as ``uname -r`` prints it
+    kernel: str
+    kernel_package: str
+    driver: str
+    driver_package: str
+    flavour: str
+    #: empty in a mode without nvidia-fs
+    nvidia_fs: str
+    nvidia_fs_package: str
+    #: None where its packages cannot be installed together
+    target: Target | None
+    #: why not, in words
+    problem: str = ""
+    #: rules of compat.yml that forbid this combination
+    against: tuple[Verdict, ...] = field(default=())
+
+    @property
+    def label(self) -> str:
+        """For progress and file names."""
+        parts = [f"kernel {self.kernel}", f"driver {self.driver}"]
+        return ", ".join(parts + ([f"nvidia-fs {self.nvidia_fs}"] if self.nvidia_fs else []))
+
+
+def candidates(
+    name: str,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    indices: Sequence[Index],
+    locked: Target | None,
+    asked: Asked,
+) -> list[Candidate]:
+    """Every combination that is asked for, in the order of the words; kernels outermost.
+
+    Raises NoSolution for a version that the repositories do not offer, naming those that they do.
+    """
+    where = f"profile {name}"
+    open_profile = profile.model_copy(
+        update={
+            "kernel": "newest",
+            "nvidia_fs": "newest",
+            "driver": profile.driver.model_copy(update={"version": "newest"}),
+        }
+    )
+    offered = options.find(open_profile, platform, universe)
+    defaults = _defaults(profile, locked)
+    kernels = _pick(where, offered, "kernel", asked.kernels or defaults.kernels)
+    drivers = _pick(where, offered, "driver", asked.drivers or defaults.drivers)
+    sources = _pick(where, offered, "nvidia-fs", asked.nvidia_fs or defaults.nvidia_fs)
+    found = []
+    for kernel, driver, source in itertools.product(kernels, drivers, sources):
+        facts = {**base(profile, platform), **driver.facts, **kernel.facts, **source.facts}
+        against = tuple(verdict for verdict in judge(facts) if not verdict.allowed)
+        target, problem = _target(name, profile, platform, universe, indices, locked, (kernel, driver, source))
+        found.append(
+            Candidate(
+                profile=name,
+                kernel=kernel.release,
+                kernel_package=str(kernel.facts["kernel_package"]),
+                driver=str(driver.facts["driver"]),
+                driver_package=str(driver.facts["driver_package"]),
+                flavour=profile.driver.flavour,
+                nvidia_fs=source.facts["nvidia_fs"] or "",
+                nvidia_fs_package=source.facts["nvidia_fs_package"] or "",
+                target=target,
+                problem=problem,
+                against=against,
+            )
+        )
+    return found
+
+
+def _defaults(profile: Profile, locked: Target | None) -> Asked:
+    if locked is None:
+        return Asked((profile.kernel,), (profile.driver.version,), (profile.nvidia_fs,))
+    own = {package.part: package.version for package in locked.packages}
+    return Asked(
+        (f"=={locked.kernel.release}",),
+        (f"=={own.get('driver-source', locked.driver.version)}",),
+        (f"=={own.get('nvidia-fs-source', '0')}",),
+    )
+
+
+def _pick(where: str, offered: Options, subject: str, texts: Sequence[str]) -> list[Option]:
+    """The newest option that each of ``texts`` admits, each once."""
+    there = offered.levels[_LEVEL[subject]]
+    if subject == "nvidia-fs" and there and not there[0].packages:
+        return there[:1]
+    found: list[Option] = []
+    for text in texts:
+        try:
+            pin = versions.parse(text)
+        except ValueError as error:
+            raise GdsError(
+                f"{where}: {subject} {text!r}: {error}", hint='A release, a version, a branch, or "newest"'
+            ) from None
+        fit = [option for option in there if pin.admits(*option.names)]
+        if not fit:
+            raise _none(where, offered, subject, text)
+        if fit[0] not in found:
+            found.append(fit[0])
+    return found
+
+
+def _none(where: str, offered: Options, subject: str, text: str) -> NoSolution:
+    level = offered.levels[_LEVEL[subject]]
+    names = [option.release or option.version for option in level]
+    more = ", …" if len(names) > _LISTED else ""
+    passed = [item.refused for item in offered.incomplete if item.subject == subject]
+    reasons = [f"{item.what}: {item.words}" for item in passed if text.lstrip("=") in item.what]
+    lines = [f"{where}: the repositories have no {subject} {text.lstrip('=')}"]
+    lines += [f"  - {reason}" for reason in reasons]
+    return NoSolution("\n".join(lines), hint=f"They have {', '.join(names[:_LISTED]) or 'none'}{more}")
+
+
+def _target(
+    name: str,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    indices: Sequence[Index],
+    locked: Target | None,
+    choice: tuple[Option, Option, Option],
+) -> tuple[Target | None, str]:
+    """The packages of a choice, by the resolver, with no rule in the way: whether it builds is what is to be found."""
+    kernel, driver, source = choice
+    if locked is not None and _is_locked(locked, choice):
+        return locked, ""
+    pinned = profile.model_copy(
+        update={
+            "kernel": f"=={kernel.release}",
+            "driver": profile.driver.model_copy(update={"version": f"=={driver.version}"}),
+            "nvidia_fs": f"=={source.version}" if source.packages else "newest",
+            "libcufile": f"=={locked.libcufile.version}" if locked else profile.libcufile,
+        }
+    )
+    try:
+        return resolve(name, pinned, platform, universe, indices, rules=()).target, ""
+    except NoSolution as error:
+        return None, error.message
+
+
+def _is_locked(locked: Target, choice: tuple[Option, Option, Option]) -> bool:
+    files = {(package.package, package.version, package.sha256) for package in locked.packages}
+    return all((c.package, c.version, c.sha256) in files for option in choice for c in option.packages.values())

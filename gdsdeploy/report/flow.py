@@ -1,0 +1,91 @@
+"""How many hosts of a wave were in which kind of work at each time: stacked bands, for fleets too large for rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from markupsafe import Markup
+
+from gdsdeploy.model.rollout import FAILURES
+from gdsdeploy.report.svg import element
+from gdsdeploy.rollout.status import Host, Status
+
+#: User units of a wave's drawing, and the moments at which hosts are counted.
+HEIGHT: Final = 46
+MOMENTS: Final = 188
+#: Ends of hosts, below what is under way.
+ENDS: Final = ("done", "failed")
+#: From the bottom up: done grows, and what is under way lies on it.
+ORDER: Final = ("done", "failed", "return", "validate", "reboot", "change", "drain", "check", "take back")
+
+#: Kind → hosts at each moment; and the number of all of them.
+Bands = tuple[Mapping[str, Sequence[int]], int]
+
+
+def bands(status: Status, hosts: Sequence[Host], kind_of: Mapping[str, str]) -> Bands:
+    """Count ``hosts`` at MOMENTS equal distances; each is counted once at most.  kind_of: step → kind."""
+    lapse = status.lapse or 1.0
+    steps = {kind: [0] * (MOMENTS + 1) for kind in ORDER}
+
+    def moment(time: float) -> int:
+        return min(MOMENTS - 1, max(0, int(time / lapse * MOMENTS)))
+
+    for host in hosts:
+        # What has no work under way between two steps still belongs to the earlier one; a soak is that of a done host.
+        over = lapse if host.ended is None else host.ended
+        kinds = [(moment(work.begin), kind_of.get(work.step, "check")) for work in host.works if work.begin < over]
+        if host.outcome and host.ended is not None:
+            kinds.append((moment(host.ended), "failed" if host.outcome in FAILURES else "done"))
+        for (begin, kind), (end, _) in pairwise([*kinds, (MOMENTS, "")]):
+            steps[kind][begin] += 1
+            steps[kind][end] -= 1
+    return {kind: _sums(changes)[:MOMENTS] for kind, changes in steps.items()}, len(hosts)
+
+
+def draw(found: Bands, x: float, y: float, length: float) -> Markup:
+    """The bands, full height being all hosts."""
+    counts, total = found
+    below = [0] * MOMENTS
+    parts = [element("rect", class_="room", x=x, y=y, width=length, height=HEIGHT)]
+    for kind in ORDER:
+        numbers = counts[kind]
+        if any(numbers):
+            above = [one + other for one, other in zip(below, numbers, strict=True)]
+            parts.append(_band(kind, below, above, (x, y, length, max(1, total))))
+            below = above
+    return element("g", *parts, class_="flow")
+
+
+def _band(kind: str, low: Sequence[int], high: Sequence[int], where: tuple[float, float, float, int]) -> Markup:
+    """One band as steps; a gap in it is no line but nothing."""
+    x, y, length, total = where
+    wide = length / MOMENTS
+    paths = []
+    at = 0
+    while at < MOMENTS:
+        end = at
+        while end + 1 < MOMENTS and (low[end + 1], high[end + 1]) == (low[at], high[at]):
+            end += 1
+        if high[at] > low[at]:
+            top, bottom = (y + HEIGHT * (1 - number / total) for number in (high[at], low[at]))
+            paths.append(f"M{x + at * wide:.1f} {top:.1f}H{x + (end + 1) * wide:.1f}V{bottom:.1f}H{x + at * wide:.1f}Z")
+        at = end + 1
+    name = kind.replace(" ", "-")
+    most = max(one - other for one, other in zip(high, low, strict=True))
+    return element(
+        "g",
+        element("title", f"{kind}: at most {most} of {total} hosts at a time"),
+        element("path", class_="fill flat", d="".join(paths)),
+        element("path", class_="pattern", d="".join(paths), fill=f"url(#t-{name})"),
+        class_=f"bar {name}",
+    )
+
+
+def _sums(changes: Sequence[int]) -> list[int]:
+    found, now = [], 0
+    for change in changes:
+        now += change
+        found.append(now)
+    return found

@@ -1,0 +1,41 @@
+"""The report in Prometheus' text format, for node_exporter's textfile collector or a Pushgateway on the controller."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Iterator
+
+from gdsdeploy.host.finding import PASS
+from gdsdeploy.host.prometheus import Metric, Sample, text
+from gdsdeploy.report.model import ORDER, Report, check_id, subject
+
+
+def render(report: Report) -> str:
+    """One text; the same report gives the same bytes."""
+    return text(_metrics(report))
+
+
+def _metrics(report: Report) -> Iterator[Metric]:
+    moment = calendar.timegm(time.strptime(report.when, "%Y-%m-%dT%H:%M:%SZ"))
+    fleet = [("fleet", report.fleet)]
+    yield "gdsdeploy_validation_timestamp_seconds", "When the run began.", [(fleet, str(moment))]
+    counts: list[Sample] = [([*fleet, ("verdict", verdict)], str(report.count(verdict))) for verdict in ORDER]
+    yield "gdsdeploy_validation_hosts", "Number of hosts by verdict.", counts
+    passed: list[Sample] = []
+    seconds: list[Sample] = []
+    about: list[Sample] = []
+    checks: list[Sample] = []
+    for host in report.hosts:
+        named = [("host", host.host), ("profile", host.profile)]
+        passed.append(([*named, ("verdict", host.verdict)], str(int(host.verdict == PASS))))
+        seconds.append((named, f"{host.seconds:.3f}"))
+        stack = [(name.replace("-", "_"), value) for name, value in host.stack]
+        about.append(([*named, ("boot_id", host.boot_id), *stack], "1"))
+        for finding in host.findings:
+            what = [("check", check_id(finding)), ("subject", subject(finding)), ("verdict", finding.verdict)]
+            checks.append(([("host", host.host), *what], str(int(finding.verdict == PASS))))
+    yield "gdsdeploy_host_passed", "Whether every check passed on a host.", passed
+    yield "gdsdeploy_host_seconds", "How long a host took to answer.", seconds
+    yield "gdsdeploy_host_info", "What runs on a host.", about
+    yield "gdsdeploy_host_check_passed", "Whether a check passed; one that is waived or could not tell did not.", checks

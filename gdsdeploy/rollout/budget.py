@@ -1,0 +1,194 @@
+"""Who may be out of work at the same time: so many, and no two of one rack.  Pure.
+
+Every question costs O(log n): hosts that wait because somebody of their rack is out are parked there, and only the
+first of them is looked at again when that one is back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+#: A label and its value, of which only one host may be out at a time.
+Key = tuple[str, str]
+#: rank, number that no other entry has, host
+_Entry = tuple[tuple[int, ...], int, str]
+
+
+@dataclass
+class Claims:
+    """What hosts that were chosen, and are not begun yet, will take."""
+
+    room: int
+    keys: set[Key] = field(default_factory=set)
+
+
+class Slots:
+    """Hosts that are out of work, or have a claim to be: of this rollout (``held``), or anyway (``down``)."""
+
+    def __init__(self, limit: int, keys: Callable[[str], tuple[Key, ...]], down: Iterable[str]) -> None:
+        """At most ``limit`` hosts; ``keys`` says what keeps a host apart from others."""
+        self.limit = limit
+        self.keys = keys
+        self.held: set[str] = set()
+        #: hosts that have no work that they could be taken out of
+        self.exempt: set[str] = set()
+        self.down: set[str] = set()
+        #: how many are out with each key
+        self.busy: Counter[Key] = Counter()
+        #: hosts that are out, or have a claim to be
+        self.used = 0
+        self._queues: list[Queue] = []
+        for host in down:
+            self.set_down(host, True)
+
+    def listen(self, queue: Queue) -> None:
+        """Have a queue told of every key that becomes free."""
+        self._queues.append(queue)
+
+    def costs(self, host: str) -> int:
+        """What beginning it takes of the room: nothing if it is out anyway, or has no work."""
+        return 0 if host in self.down or host in self.exempt else 1
+
+    def claim(self, host: str, claims: Claims) -> bool:
+        """Add what it will take to ``claims``; False: it may not go now."""
+        keys = () if host in self.exempt else self.keys(host)
+        costs = self.costs(host)
+        if costs > claims.room or self.blocking(host) or not claims.keys.isdisjoint(keys):
+            return False
+        claims.keys.update(keys)
+        claims.room -= costs
+        return True
+
+    def hold(self, host: str) -> None:
+        """It has a claim from now on."""
+        if host not in self.held:
+            self.held.add(host)
+            if host not in self.down:
+                self._take(host)
+
+    def free(self, host: str) -> None:
+        """It has none any more."""
+        if host in self.held:
+            self.held.discard(host)
+            if host not in self.down:
+                self._give(host)
+
+    def set_down(self, host: str, down: bool) -> None:
+        """It is, or is not, out of work for reasons that are not this rollout's."""
+        if down and host not in self.down:
+            self.down.add(host)
+            if host not in self.held:
+                self._take(host)
+        elif not down and host in self.down:
+            self.down.discard(host)
+            if host not in self.held:
+                self._give(host)
+
+    def blocking(self, host: str) -> Key | None:
+        """A key of ``host`` of which another is out."""
+        if host in self.exempt:
+            return None
+        own = 1 if host in self.held or host in self.down else 0
+        return next((key for key in self.keys(host) if self.busy[key] > own), None)
+
+    def _take(self, host: str) -> None:
+        self.used += 1
+        for key in self.keys(host):
+            self.busy[key] += 1
+
+    def _give(self, host: str) -> None:
+        self.used -= 1
+        for key in self.keys(host):
+            self.busy[key] -= 1
+            if not self.busy[key]:
+                del self.busy[key]
+                for queue in self._queues:
+                    queue.freed(key)
+
+
+class Queue:
+    """Hosts that wait for a slot, the lowest rank first."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        #: host → its entry; other entries of it are of the past
+        self._entry: dict[str, _Entry] = {}
+        self._heap: list[_Entry] = []
+        self._parked: dict[Key, list[_Entry]] = {}
+        self._number = 0
+        slots.listen(self)
+
+    def __len__(self) -> int:
+        return len(self._entry)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entry)
+
+    def __contains__(self, host: object) -> bool:
+        return host in self._entry
+
+    def add(self, host: str, rank: tuple[int, ...]) -> None:
+        """Have it wait; one that waits already goes where ``rank`` says."""
+        old = self._entry.get(host)
+        if old is None or old[0] != rank:
+            self._number += 1
+            entry = self._entry[host] = (rank, self._number, host)
+            heapq.heappush(self._heap, entry)
+
+    def discard(self, host: str) -> None:
+        """It waits no more."""
+        if self._entry.pop(host, None) is not None:
+            self._look_again(self._slots.keys(host))
+
+    def first(self, number: int, claims: Claims) -> list[str]:
+        """Up to ``number`` hosts that may all be begun now, in order; they wait until they are discarded."""
+        chosen: list[str] = []
+        aside: list[_Entry] = []
+        slots = self._slots
+        while self._heap and len(chosen) < number:
+            entry = self._heap[0]
+            host = entry[2]
+            costs = slots.costs(host)
+            if self._entry.get(host) == entry and costs > claims.room:
+                break
+            heapq.heappop(self._heap)
+            if self._entry.get(host) != entry:
+                continue
+            key = slots.blocking(host)
+            if key and costs:
+                heapq.heappush(self._parked.setdefault(key, []), entry)
+                self._look_again(other for other in slots.keys(host) if other != key)
+                continue
+            aside.append(entry)
+            if slots.claim(host, claims):
+                chosen.append(host)
+            elif not key:
+                # Those behind it may go where only another of its keys is claimed.
+                self._look_again(each for each in slots.keys(host) if each not in claims.keys)
+        for entry in aside:
+            heapq.heappush(self._heap, entry)
+        return chosen
+
+    def freed(self, key: Key) -> None:
+        """Nobody with this key is out any more: the first that waits for it is looked at again."""
+        parked = self._parked.get(key)
+        while parked:
+            entry = heapq.heappop(parked)
+            if self._entry.get(entry[2]) == entry:
+                heapq.heappush(self._heap, entry)
+                break
+        if not parked:
+            self._parked.pop(key, None)
+
+    def _look_again(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if not self._slots.busy[key]:
+                self.freed(key)
+
+
+def keys_of(apart: Iterable[str], labels: Mapping[str, str]) -> tuple[Key, ...]:
+    """What of a host's labels keeps it apart from others."""
+    return tuple((name, labels[name]) for name in apart if name in labels)

@@ -1,0 +1,192 @@
+"""How ``pause``, ``resume``, ``abort`` and ``rollback`` reach a rollout, whether or not a driver works on it now.
+
+Where no driver runs, whoever asks becomes the writer of the journal and writes the event.  Where one runs, the wish
+is a file in the folder beside the journal, which its writer answers.  Its sender keeps it locked while it waits, so
+that a wish whose sender is gone is never fulfilled later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gdsdeploy import journal
+from gdsdeploy.errors import GdsError, JournalUnusable, RolloutBusy, RolloutRefused, all_errors
+from gdsdeploy.model.rollout import Event, Kind
+from gdsdeploy.rollout import writerlock
+
+#: What may be asked for.
+WISHES: Final = (Kind.PAUSED, Kind.RESUMED, Kind.ABORTED, Kind.ROLLBACK)
+#: Seconds within which a driver answers.
+PATIENCE: Final = 30.0
+_PAUSE: Final = 0.1
+_WORDS: Final = {
+    Kind.PAUSED: "paused", Kind.RESUMED: "resumed", Kind.ABORTED: "aborted", Kind.ROLLBACK: "rolled back",
+}  # fmt: skip
+_VERBS: Final = {
+    Kind.PAUSED: "pause", Kind.RESUMED: "resume", Kind.ABORTED: "abort", Kind.ROLLBACK: "rollback",
+}  # fmt: skip
+
+
+def objection(kind: Kind, phases: Iterable[Event]) -> str | None:
+    """Why a rollout to which ``phases`` happened (those of journal.PHASES) cannot become ``kind``; None: it can."""
+    seen = [event.kind for event in phases]
+    now = seen[-1] if seen else Kind.PLANNED
+    back = Kind.ROLLBACK in seen
+    if kind is Kind.RESUMED:
+        return None  # also of one that is finished or under way: lost hosts are asked again
+    if kind is Kind.ROLLBACK:
+        return "it is being rolled back already" if back and now is not Kind.FINISHED else None
+    if now is Kind.FINISHED:
+        return "it is finished"
+    if kind is Kind.PAUSED:
+        return "it is paused already" if now is Kind.PAUSED else None
+    return "it is being rolled back" if back else "it is aborted already" if Kind.ABORTED in seen else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A wish that somebody waits for."""
+
+    kind: Kind
+    #: of the event that is wanted
+    data: Mapping[str, Any]
+    _path: Path
+
+    def fulfilled(self, event: Event) -> None:
+        """Say that it is done, and which event that is."""
+        self._answer({"event": event.as_json()})
+
+    def refused(self, error: GdsError) -> None:
+        """Say that it is not done, and why."""
+        self._answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
+
+    def _answer(self, value: Mapping[str, Any]) -> None:
+        # Whoever asked may be gone, or the disk full: no reason for a rollout to stop.
+        with contextlib.suppress(OSError), self._path.open("ab", buffering=0) as stream:
+            stream.write(json.dumps(value).encode() + b"\n")
+
+
+def folder(path: Path) -> Path:
+    """Where wishes for the writer of the journal ``path`` are left: files of one line; the answer is the second."""
+    return path.with_name(path.name + ".requests")
+
+
+def requests(path: Path) -> list[Request]:
+    """The wishes that somebody waits for, in the order in which they came; for the writer of the journal ``path``."""
+    found = []
+    for place in sorted(folder(path).glob("*.json")):
+        # Nothing that lies there may stop a rollout; who gets no answer says so.
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if not _awaited(place):
+                place.unlink()
+                continue
+            lines = place.read_text().splitlines()
+            if len(lines) == 1:
+                value = json.loads(lines[0])
+                found.append(Request(Kind(value["kind"]), dict(value["data"]), place))
+    return found
+
+
+def _awaited(place: Path) -> bool:
+    handle = os.open(place, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def tell(path: Path, kind: Kind, data: Mapping[str, Any], *, patience: float = PATIENCE) -> tuple[Event, bool]:
+    """Have the newest rollout of the journal ``path`` become ``kind``: the event, and whether a driver wrote it.
+
+    data: of the event; ``reason`` and, for RESUMED, what the fold says.
+    Raises RolloutRefused: it cannot become that now; RolloutBusy: who works on it does not answer within ``patience``
+    seconds; JournalUnusable.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            with journal.writing(path, doing=f"rollout: {_WORDS[kind]} by hand") as writer:
+                return write(writer, kind, data), False
+        except RolloutBusy as busy:
+            if (event := _asked(path, kind, data, end)) is not None:
+                return event, True
+            if time.monotonic() > end:
+                raise RolloutBusy(
+                    f"{busy.message} and does not answer",
+                    hint=f"See whether it still runs; after kill -INT of it: gdsdeploy rollout {_VERBS[kind]}",
+                ) from busy
+
+
+def write(writer: journal.Writer, kind: Kind, data: Mapping[str, Any]) -> Event:
+    """Append to the newest rollout that it is ``kind`` from now on; raises RolloutRefused: it cannot become that."""
+    newest = next(reversed(writer.rollouts()), None)
+    if newest is None:
+        raise RolloutRefused("there is no rollout of this fleet", hint="Begin one: gdsdeploy rollout start FLEET")
+    if why := objection(kind, newest.phases):
+        raise refusal(newest.id, kind, why)
+    writer.go_on(newest.id)
+    return writer.append(kind, data=data)
+
+
+def refusal(rollout: str, kind: Kind, why: str) -> RolloutRefused:
+    """That ``rollout`` cannot become ``kind``, and ``why``."""
+    return RolloutRefused(f"{rollout} cannot be {_WORDS[kind]}: {why}", hint="See: gdsdeploy rollout status")
+
+
+def _asked(path: Path, kind: Kind, data: Mapping[str, Any], end: float) -> Event | None:
+    """What the writer of the journal answers; None: there is no writer any more, or no answer until ``end``."""
+    with _left(path, {"kind": kind, "data": data}) as handle:
+        while True:
+            text = os.pread(handle, 1 << 16, 0).decode()
+            if text.count("\n") > 1:
+                return _answer(json.loads(text.splitlines()[1]))
+            try:
+                with writerlock.held(path, doing="rollout: looks whether somebody works on it"):
+                    return None
+            except RolloutBusy:
+                if time.monotonic() > end:
+                    return None
+            time.sleep(_PAUSE)
+
+
+def _answer(value: Mapping[str, Any]) -> Event:
+    if "event" in value:
+        return Event.from_json(value["event"])
+    known = {error.__name__: error for error in all_errors()}
+    raise known.get(value["error"], GdsError)(value["message"], hint=value["hint"])
+
+
+@contextlib.contextmanager
+def _left(path: Path, wish: Mapping[str, Any]) -> Iterator[int]:
+    """A wish in the folder, locked, for the block; gives the open file."""
+    where = folder(path)
+    try:
+        where.mkdir(mode=0o700, exist_ok=True)
+        # Complete and locked before a driver sees it.
+        hidden = where / f".{time.time_ns()}-{os.getpid()}"
+        handle = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise JournalUnusable(
+            f"{where}: nothing can be left there for the driver: {error.strerror}", hint="Check its rights and df"
+        ) from error
+    shown = where / f"{hidden.name[1:]}.json"
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        os.write(handle, json.dumps(wish).encode() + b"\n")
+        hidden.replace(shown)
+        yield handle
+    finally:
+        hidden.unlink(missing_ok=True)
+        shown.unlink(missing_ok=True)
+        os.close(handle)

@@ -1,0 +1,361 @@
+"""What a rollout is: a fold over the events of its journal.  Pure; an event costs O(log n).
+
+An event that cannot follow those before it raises JournalUnusable: a journal is trusted no more than it makes sense.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gdsdeploy.errors import JournalUnusable
+from gdsdeploy.model.intended import Rollout
+from gdsdeploy.model.rollout import FAILURES, Event, Kind, Outcome, Plan, Step, Wave
+from gdsdeploy.rollout import hoststate
+from gdsdeploy.rollout.budget import Queue, Slots, keys_of
+from gdsdeploy.rollout.hoststate import Counted, HostState, Ways
+
+Phase = Literal[
+    "planned", "running", "soaking", "paused", "halted", "aborted", "rolling-back", "finished"
+]  # fmt: skip
+_NOWHERE = -1
+
+
+@dataclass(slots=True)
+class WaveState:
+    """One wave: how far it is."""
+
+    index: int
+    wave: Wave
+    state: Literal["waiting", "open", "soaking", "closed"] = "waiting"
+    #: seconds since the epoch; 0: not yet
+    opened: float = 0.0
+    soaking: float = 0.0
+    until: float = 0.0
+    closed: float = 0.0
+    #: hosts without an outcome
+    remaining: int = 0
+    #: hosts that are done and have to be judged again
+    unjudged: int = 0
+    #: state → number of its hosts
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def group(self) -> tuple[bool, bool]:
+        """Failures are counted over all waves with an equal one."""
+        return self.wave.canary, self.wave.drain
+
+
+class Fold:
+    """The state of one rollout.  Everything without an underscore is there to be read."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.settings = Rollout.model_validate(dict(plan.settings))
+        self.hosts: dict[str, HostState] = {}
+        self.waves = [WaveState(index, wave) for index, wave in enumerate(plan.waves)]
+        #: number and time of the last event
+        self.number = 0
+        self.time = 0.0
+        #: why; empty: it is not
+        self.paused = self.halted = self.aborted = self.rolling_back = ""
+        self.finished = False
+        #: index of the wave that was opened last
+        self.current = _NOWHERE
+        #: state → number of hosts
+        self._counts: Counter[str] = Counter()
+        self._failures: Counter[tuple[bool, bool]] = Counter()
+        self._limits: dict[tuple[bool, bool], int] = {}
+        self._by_name = {state.wave.name: state for state in self.waves}
+        settings = self.settings
+        keys = {name: keys_of(settings.apart, labels) for name, labels in plan.labels.items()}
+        self.slots = Slots(plan.max_unavailable, lambda name: keys.get(name, ()), plan.down)
+        self._pending, self._back = Queue(self.slots), Queue(self.slots)
+        self._soak = Queue(Slots(sys.maxsize, lambda _: (), ()))
+        #: by name; each is in the order of arrival
+        self._ready: dict[str, HostState] = {}
+        self._gate: dict[str, HostState] = {}
+        self._due: dict[str, HostState] = {}
+        self._running: dict[str, HostState] = {}
+        self._active: dict[str, HostState] = {}
+        #: lost hosts to be asked again, and those that are being asked
+        self._ask: dict[str, None] = {}
+        self._asked: set[str] = set()
+        for state in self.waves:
+            self._admit(state)
+
+    def _admit(self, state: WaveState) -> None:
+        wave, settings = state.wave, self.settings
+        ways = Ways(drain=wave.drain, power=settings.power_cycle is not None, keep=settings.on_failure == "keep")
+        self._limits[state.group] = min(wave.halt_at, self._limits.get(state.group, wave.halt_at))
+        if self._by_name[wave.name] is not state:
+            raise JournalUnusable(f"the plan has two waves {wave.name!r}")
+        for place, name in enumerate(wave.hosts):
+            if name in self.hosts:
+                raise JournalUnusable(f"the plan has {name!r} in two waves")
+            self.hosts[name] = HostState(name, state.index, place, ways)
+            if not wave.drain:
+                self.slots.exempt.add(name)
+            self._index(self.hosts[name])
+
+    # -- what is, for whoever wants to know
+
+    @property
+    def phase(self) -> Phase:
+        """One word for where the rollout is."""
+        if self.finished:
+            return "aborted" if self.aborted and not self.rolling_back else "finished"
+        for word, why in (("paused", self.paused), ("halted", self.halted), ("rolling-back", self.rolling_back)):
+            if why:
+                return word  # type: ignore[return-value]
+        if self.aborted:
+            return "aborted"
+        if self.current == _NOWHERE:
+            return "planned"
+        return "soaking" if self.waves[self.current].state == "soaking" and not self._active else "running"
+
+    def counts(self) -> Counter[str]:
+        """Number of hosts by ``HostState.state``."""
+        return +self._counts
+
+    def outcomes(self) -> dict[str, int]:
+        """Number of hosts by how it ended for them; of those for which it did."""
+        return {outcome.value: self._counts[outcome] for outcome in Outcome if self._counts[outcome]}
+
+    def unavailable(self) -> int:
+        """Hosts of the fleet that are out of work, by this rollout or anyway."""
+        own = sum(1 for name in self.slots.held if self.hosts[name].out and name not in self.slots.down)
+        return own + len(self.slots.down)
+
+    def failed(self) -> list[HostState]:
+        """Hosts whose failures count, in the order of the plan."""
+        return [host for host in self.hosts.values() if host.counted and host.counted.failed]
+
+    def too_many_failed(self) -> str:
+        """Why nothing more may be begun; empty: it may."""
+        for group, number in self._failures.items():
+            if number >= self._limits[group]:
+                kind = "canary host" if group[0] else "host" if group[1] else "builder"
+                return f"{number} {kind}{'s' * (number > 1)} failed; the rollout halts at {self._limits[group]}"
+        return ""
+
+    # -- the fold
+
+    def apply(self, event: Event) -> None:
+        """Take the next event; raises JournalUnusable: it cannot follow."""
+        if event.number != self.number + 1:
+            raise JournalUnusable(f"event {event.number} follows event {self.number}: some are missing")
+        try:
+            if event.host:
+                host = self.hosts.get(event.host)
+                if host is None:
+                    raise JournalUnusable(f"event {event.number} is about {event.host!r}, which the plan does not have")
+                host.moved, host.since = event.number, event.time
+                self._of_host(host, event)
+            else:
+                self._of_all(event)
+        except (KeyError, ValueError, TypeError) as error:
+            raise JournalUnusable(f"event {event.number} ({event.kind}) cannot be read: {error!r}") from None
+        self.number, self.time = event.number, event.time
+
+    def interrupted(self) -> None:
+        """Nobody performs the steps that are under way: to be called once after the events of a journal were applied.
+
+        They are begun again, as their next attempt.
+        """
+        for host in list(self._running.values()):
+            hoststate.interrupted(host)
+            self._index(host)
+
+    def _of_host(self, host: HostState, event: Event) -> None:
+        data = event.data
+        if event.kind is Kind.BEGIN:
+            self._begin(host, event, Step(data["step"]), int(data.get("attempt", 1)))
+        elif event.kind in (Kind.END, Kind.FAIL):
+            if not host.running or host.step is not Step(data["step"]):
+                raise self._wrong(event, f"{host.name} is not in step {data['step']}")
+            if event.kind is Kind.END:
+                self._end(host, data.get("data") or {})
+            else:
+                hoststate.fail(host, dict(data["error"]))
+        elif event.kind is Kind.OUTCOME:
+            self._outcome(host, event, Outcome(data["outcome"]))
+        elif event.kind is Kind.RECALL:
+            self._recall(host, str(data.get("reason", "")))
+        elif event.kind is not Kind.NOTE:
+            raise self._wrong(event, "it is not about one host")
+        self._index(host)
+
+    def _begin(self, host: HostState, event: Event, step: Step, attempt: int) -> None:
+        if host.running:
+            hoststate.interrupted(host)
+        if step is Step.PREFLIGHT and host.waits == "gate":
+            hoststate.go(host, step)
+        soaks = step is Step.SOAK and host.outcome is Outcome.DONE and not host.judged
+        follows = host.step is step and host.outcome is None and host.due is None
+        if not soaks and not follows:
+            raise self._wrong(event, f"{host.name} is not about to begin {step}")
+        if step is Step.RETURN and not host.may_return:
+            raise self._wrong(event, f"{host.name} did not pass its checks in the boot that it is in")
+        host.began = host.began or event.time
+        hoststate.begin(host, step, attempt)
+
+    def _end(self, host: HostState, data: dict[str, Any]) -> None:
+        step = host.step
+        hoststate.end(host, data)
+        if step is Step.RETURN:
+            # Somebody else drained it as well: this rollout is through with it, but it is out of work all the same.
+            self.slots.set_down(host.name, data.get("returned") is False)
+
+    def _outcome(self, host: HostState, event: Event, outcome: Outcome) -> None:
+        if host.running and host.outcome is None:
+            hoststate.interrupted(host)
+        skipped = outcome is Outcome.SKIPPED and host.waits == "wave"
+        if host.outcome is not None or (host.due is not outcome and not skipped):
+            raise self._wrong(event, f"{host.name} did not end so")
+        host.outcome, host.due, host.ended = outcome, None, event.time
+        host.reason = str(event.data.get("reason", "")) or host.reason
+        host.waits = ""
+        self._asked.discard(host.name)
+        if outcome is Outcome.DONE:
+            host.failed_at = None
+            if self.waves[host.wave].state == "soaking":
+                host.waits = "soak"
+        elif outcome not in FAILURES:
+            host.step = None
+
+    def _recall(self, host: HostState, reason: str) -> None:
+        if host.outcome is Outcome.LOST and host.out:
+            self._asked.add(host.name)
+        self._ask.pop(host.name, None)
+        hoststate.recall(host, reason)
+        if (self.aborted or self.rolling_back) and host.outcome is None and not host.back and host.due is None:
+            host.recalled = True
+
+    def _of_all(self, event: Event) -> None:
+        data, reason = event.data, str(event.data.get("reason", "")) or event.kind.value
+        match event.kind:
+            case Kind.OPENED | Kind.SOAKING | Kind.CLOSED:
+                self._of_wave(event, self._by_name[data["wave"]])
+            case Kind.PAUSED:
+                self.paused = reason
+            case Kind.RESUMED:
+                self._resumed(data)
+            case Kind.HALTED:
+                self.halted = reason
+            case Kind.ABORTED:
+                self.aborted, self.paused, self.halted = reason, "", ""
+                for host in list(self._active.values()):
+                    self._recall(host, reason)
+                    self._index(host)
+            case Kind.ROLLBACK:
+                self.rolling_back, self.paused, self.halted, self.finished = reason, "", "", False
+                for host in self.hosts.values():
+                    if host.waits != "wave":
+                        self._recall(host, reason)
+                        self._index(host)
+            case Kind.FINISHED:
+                self.finished = True
+            case Kind.PLANNED | Kind.NOTE:
+                pass
+            case _:
+                raise self._wrong(event, "it names no host")
+
+    def _of_wave(self, event: Event, state: WaveState) -> None:
+        if event.kind is Kind.OPENED:
+            if state.index != self.current + 1 or (self.current >= 0 and self.waves[self.current].state != "closed"):
+                raise self._wrong(event, f"wave {state.wave.name} is not the next")
+            self.current, state.state, state.opened = state.index, "open", event.time
+        elif state.index != self.current or state.state == "closed":
+            raise self._wrong(event, f"wave {state.wave.name} is not open")
+        elif event.kind is Kind.SOAKING and (state.state == "soaking" or not state.remaining):
+            state.state, state.soaking, state.until = "soaking", event.time, float(event.data["until"])
+        elif state.remaining:
+            raise self._wrong(event, f"wave {state.wave.name} is not over")
+        else:
+            state.state, state.closed = "closed", event.time
+        for name in state.wave.hosts:
+            host = self.hosts[name]
+            if event.kind is Kind.SOAKING and host.outcome is Outcome.DONE and not (host.judged or host.running):
+                host.waits = "soak"
+            self._index(host)
+
+    def _resumed(self, data: Any) -> None:
+        self.paused, self.halted, self.finished = "", "", False
+        for name in data.get("accept", ()):
+            self.hosts[name].accepted = True
+        for name in data.get("back", ()):
+            self.slots.set_down(name, False)
+            if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
+                self.hosts[name].out = False
+        for name in data.get("down", ()):
+            self.slots.set_down(name, True)
+        for name in {*data.get("accept", ()), *data.get("back", ()), *data.get("down", ())} & self.hosts.keys():
+            self._index(self.hosts[name])
+        self._ask = {host.name: None for host in self._lost()}
+
+    def _lost(self) -> Iterator[HostState]:
+        return (host for host in self.hosts.values() if host.outcome is Outcome.LOST and host.out)
+
+    def _wrong(self, event: Event, why: str) -> JournalUnusable:
+        return JournalUnusable(f"event {event.number} ({event.kind}) cannot follow: {why}")
+
+    # -- what is looked up by
+
+    def _index(self, host: HostState) -> None:
+        """Put it where it is looked for, and count it as what it is."""
+        name, waits = host.name, host.waits
+        self._count(host)
+        if host.holds:
+            self.slots.hold(name)
+        else:
+            self.slots.free(name)
+        open_ = waits == "wave" and host.outcome is None and self.waves[host.wave].state == "open"
+        first = 0 if name in self.slots.down else 1
+        _queue(self._pending, name, (first, host.place), open_ and host.wave == self.current)
+        _queue(self._back, name, (first, -host.wave, host.place), waits == "back" and host.due is None)
+        _queue(self._soak, name, (host.wave, host.place), waits == "soak" and not host.running)
+        live = host.outcome is None
+        _keep(self._gate, host, live and waits == "gate")
+        _keep(self._due, host, live and host.due is not None)
+        _keep(self._running, host, host.running)
+        _keep(self._active, host, host.active)
+        _keep(self._ready, host, live and not waits and not host.running and host.due is None)
+
+    def _count(self, host: HostState) -> None:
+        new = Counted(
+            host.state,
+            host.outcome is None,
+            host.active,
+            host.outcome is Outcome.DONE and not host.judged,
+            host.failed_at is not None and not host.accepted,
+        )
+        old = host.counted
+        if new == old:
+            return
+        wave = self.waves[host.wave]
+        for sign, each in ((-1, old), (1, new)):
+            if each is not None:
+                self._counts[each.state] += sign
+                wave.counts[each.state] += sign
+                wave.remaining += sign * each.remains
+                wave.unjudged += sign * each.unjudged
+                self._failures[wave.group] += sign * each.failed
+        host.counted = new
+
+
+def _queue(queue: Queue, name: str, rank: tuple[int, ...], there: bool) -> None:
+    if there:
+        queue.add(name, rank)
+    elif name in queue:
+        queue.discard(name)
+
+
+def _keep(index: dict[str, HostState], host: HostState, there: bool) -> None:
+    if there:
+        index[host.name] = host
+    elif host.name in index:
+        del index[host.name]

@@ -1,0 +1,205 @@
+"""What is to be done next in a rollout, from what it is.  Pure.
+
+``decide`` changes nothing and costs O(log n) for each thing that it decides.  Time, windows and what happens on hosts
+come from outside: whoever drives writes the events down, applies them, and performs the tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gdsdeploy.model.rollout import Event, Kind, Outcome, Step, Task
+from gdsdeploy.rollout.budget import Claims
+from gdsdeploy.rollout.fold import Fold, Phase, WaveState
+from gdsdeploy.rollout.hoststate import HostState
+
+__all__ = ["Decisions", "HostState", "Machine", "Phase", "WaveState"]
+
+#: Seconds after which a host that waited at the gate is asked again what it is.
+STALE = 900
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What follows from what is: write ``events`` down, apply them, and ask again; else begin ``tasks``."""
+
+    #: where there are any, there are no tasks
+    events: tuple[Event, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    #: seconds since the epoch at which to ask again although nothing happened; None: never
+    wake_at: float | None = None
+    #: hosts wait for nothing but a window
+    waits_for_window: bool = False
+    #: nothing is under way, and neither time nor a window changes anything: a person may
+    over: bool = False
+
+
+class Machine(Fold):
+    """A rollout: apply events to it, and ask it what to do next."""
+
+    def decide(self, now: float, *, open_window: bool) -> Decisions:
+        """What follows at ``now``, seconds since the epoch; ``open_window``: whether hosts may be begun then."""
+        events = [*self._settle()] or [*self._judge(now)] or [*self._advance(now, open_window)]
+        if events:
+            return Decisions(events=self._numbered(events, now))
+        tasks = () if self.paused else tuple(self._tasks(now, open_window))
+        if not tasks and not self._running and not self.paused and (why := self._stuck(open_window)):
+            return Decisions(events=self._numbered([(Kind.HALTED, "", {"reason": why})], now))
+        wake_at = self._wake_at(now)
+        waits = self._waits_for_window(open_window)
+        over = not tasks and not self._running and wake_at is None and not waits
+        return Decisions((), tasks, wake_at, waits, over)
+
+    def removed(self, names: Collection[str], now: float) -> tuple[Event, ...]:
+        """What to write down when hosts are no longer in the fleet: those that were begun are brought to their end."""
+        events: list[_Said] = []
+        for name in names:
+            host = self.hosts.get(name)
+            if host is None or host.outcome is not None:
+                continue
+            if host.waits == "wave":
+                data = {"outcome": Outcome.SKIPPED.value, "reason": "it is no longer in the fleet file"}
+                events.append((Kind.OUTCOME, name, data))
+            else:
+                events.append((Kind.NOTE, name, {"text": "no longer in the fleet file; it was begun, and is finished"}))
+        return self._numbered(events, now)
+
+    def _numbered(self, said: list[_Said], now: float) -> tuple[Event, ...]:
+        return tuple(Event(self.number + 1 + i, now, *each) for i, each in enumerate(said))
+
+    # -- what has to be written down
+
+    def _settle(self) -> Iterator[_Said]:
+        for host in sorted(self._due.values(), key=lambda each: (each.wave, each.place)):
+            assert host.due is not None
+            yield Kind.OUTCOME, host.name, {"outcome": host.due.value, "reason": host.reason}
+        for name in self._ask:
+            yield Kind.RECALL, name, {"reason": "it is asked again whether it is back"}
+
+    def _judge(self, now: float) -> Iterator[_Said]:
+        """Too many failures, or a clock that was set back behind the beginning of a soak."""
+        if self._going and not self._asked and (why := self.too_many_failed()):
+            yield Kind.HALTED, "", {"reason": why}
+        wave = self._wave
+        if wave is not None and wave.state == "soaking" and now < wave.soaking and not wave.remaining:
+            yield Kind.SOAKING, "", {"wave": wave.wave.name, "until": now + wave.wave.soak}
+
+    def _advance(self, now: float, open_window: bool) -> Iterator[_Said]:
+        """Waves, and the end."""
+        if self.finished:
+            return
+        wave = self._wave
+        if self.aborted or self.rolling_back:
+            if not self._active and not self._running and not self._back:
+                yield self._finished()
+        elif wave is not None and wave.state != "closed":
+            if wave.remaining:
+                return
+            if wave.state == "open" and wave.wave.soak and wave.unjudged:
+                yield Kind.SOAKING, "", {"wave": wave.wave.name, "until": now + wave.wave.soak}
+            elif wave.state == "open" or not wave.unjudged:
+                yield Kind.CLOSED, "", {"wave": wave.wave.name}
+        elif self.current + 1 < len(self.waves):
+            following = self.waves[self.current + 1]
+            if self._may_begin and (open_window or not following.wave.drain):
+                yield Kind.OPENED, "", {"wave": following.wave.name}
+        elif not self._active and not self._running and not self._back:
+            yield self._finished()
+
+    def _finished(self) -> _Said:
+        return Kind.FINISHED, "", {"outcomes": self.outcomes()}
+
+    # -- what is to be begun
+
+    @property
+    def _wave(self) -> WaveState | None:
+        return self.waves[self.current] if self.current >= 0 else None
+
+    @property
+    def _going(self) -> bool:
+        """On its way forward, and nobody and nothing stops it from beginning hosts."""
+        return not (self.paused or self.halted or self.aborted or self.rolling_back or self.finished)
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._going and not self.too_many_failed()
+
+    def _tasks(self, now: float, open_window: bool) -> Iterator[Task]:
+        """Hosts under way first, then those that are to be taken back, then those to be judged again, then new ones."""
+        lanes = self.settings.parallel - len(self._running)
+        claims = Claims(self.slots.limit - self.slots.used)
+        if lanes <= 0:
+            return
+        for host in heapq.nsmallest(lanes, self._ready.values(), key=lambda each: each.moved):
+            lanes -= 1
+            yield _task(host)
+        for name in self._back.first(lanes, claims):
+            lanes -= 1
+            yield _task(self.hosts[name])
+        wave = self._wave
+        if wave is None or not self._going:
+            return
+        if wave.state == "soaking" and now >= wave.until:
+            for name in self._soak.first(lanes, Claims(sys.maxsize)):
+                lanes -= 1
+                yield _task(self.hosts[name], Step.SOAK)
+        if not self._may_begin or not (open_window or not wave.wave.drain):
+            return
+        for host in self._gate.values():
+            if lanes <= 0 or not self.slots.claim(host.name, claims):
+                continue
+            lanes -= 1
+            stale = not 0 <= now - host.since <= STALE
+            yield _task(host, Step.PREFLIGHT if stale else None)
+        for name in self._pending.first(lanes, claims):
+            yield _task(self.hosts[name])
+
+    # -- why nothing happens
+
+    def _stuck(self, open_window: bool) -> str:
+        """Why hosts that wait cannot be begun although nobody is under way; empty: it is not so."""
+        if self.halted or self.finished:
+            return ""
+        waiting = [*self._back]
+        wave = self._wave
+        if wave is not None and self._may_begin and (open_window or not wave.wave.drain):
+            waiting += [*self._pending, *self._gate]
+        if not waiting:
+            return ""
+        slots = self.slots
+        out = sorted({*slots.down, *(name for name in slots.held if self.hosts[name].out)})
+        key = slots.blocking(waiting[0])
+        limit = f"no two of {key[0]} {key[1]} are at a time" if key else f"at most {slots.limit} are at a time"
+        return f"{_some(waiting)} cannot be begun while out of work: {_some(out)}; {limit}"
+
+    def _wake_at(self, now: float) -> float | None:
+        wave = self._wave
+        if wave is None or wave.state != "soaking" or not self._going or now >= wave.until:
+            return None
+        return wave.until
+
+    def _waits_for_window(self, open_window: bool) -> bool:
+        if open_window or not self._may_begin:
+            return False
+        wave = self._wave
+        if wave is None or wave.state == "closed":
+            return self.current + 1 < len(self.waves) and self.waves[self.current + 1].wave.drain
+        return wave.wave.drain and bool(self._pending or self._gate)
+
+
+#: kind, host, data
+_Said = tuple[Kind, str, dict[str, Any]]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
+
+
+def _task(host: HostState, step: Step | None = None) -> Task:
+    step = step or host.step
+    assert step is not None
+    return Task(host.name, step, host.attempt + 1 if step is host.step else 1, dict(host.known))

@@ -1,0 +1,120 @@
+"""What one machine lacks towards a lock, and the roles that bring it there; one start of Ansible for a step at most."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gdsdeploy import converge
+from gdsdeploy.builds import Supply
+from gdsdeploy.cufile.fit import Host
+from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, RolloutRefused
+from gdsdeploy.inventory import inventory
+from gdsdeploy.plan import Action, HostPlan
+from gdsdeploy.planning import plan_fleet, sources, variables
+from gdsdeploy.rollout.work import Work
+from gdsdeploy.supplying import Shelf
+
+PLAYBOOK = "rollout_host"
+#: Words of the one action of gds_kernel that is no package.
+_DEFAULT = "the kernel that boots"
+#: Roles of each step, as the playbook has them.
+STEPS: Mapping[str, frozenset[str]] = {
+    "apply": frozenset({"gds_repo", "gds_host", "gds_driver", "gds_kernel", "gds_cufile"}),
+    "modules": frozenset({"gds_secureboot", "gds_modules", "gds_peermem", "gds_gate"}),
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a machine: what it lacks, and what is needed to play roles on it."""
+
+    plan: HostPlan
+    supply: Supply
+    #: what it is to which its cufile.json is fitted
+    fit: Mapping[str, Host]
+
+    def lacks(self, step: str) -> list[Action]:
+        """What the roles of ``step`` would change."""
+        return [action for action in self.plan.actions if action.role in STEPS[step] and _DEFAULT not in action.what]
+
+    @property
+    def sure(self) -> bool:
+        """Whether it was told of everything what it is."""
+        return not self.plan.unknown
+
+
+def look(work: Work, shelf: Shelf) -> Look:
+    """Ask the machine what it lacks towards the lock.  Raises the error that it ends in, where it cannot be asked."""
+    planned = plan_fleet(work.fleet, work.lock, work.fleet_path, [work.name], shelf=shelf)
+    found = planned.hosts[work.name]
+    if isinstance(found, GdsError):
+        raise found
+    return Look(found, planned.supplies[work.name], planned.known)
+
+
+def refuse(work: Work, seen: Look) -> None:
+    """Raise what speaks against the machine: another system, facts that could not be read, nobody who builds for it."""
+    if seen.plan.refusal:
+        raise HostUnfit(
+            f"{work.name}: {seen.plan.refusal}",
+            hint="Give it another profile in the fleet file, or lock for what it is",
+        )
+    if not seen.sure:
+        lines = "\n".join(f"  - {text}" for text in seen.plan.unknown)
+        raise RolloutRefused(
+            f"{work.name}: not everything about it could be read:\n{lines}",
+            hint=f"gdsdeploy plan {work.fleet_path} --limit {work.name} shows the same; repair what it names",
+        )
+    if seen.supply.lack:
+        raise RolloutRefused(
+            f"{work.name}: nobody builds its modules: {seen.supply.lack}",
+            hint="Let its builder take part, or say modules: build for it in the fleet file",
+        )
+
+
+def rendered(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
+    """The inventory of the one machine, towards the lock."""
+    given = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf.folder)
+    return inventory(work.fleet, work.lock, replace(given, supplies={work.name: supply}))
+
+
+def values(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
+    """The roles' variables for the machine."""
+    return variables(rendered(work, shelf, supply, fit))[work.name][1]
+
+
+def play(
+    work: Work,
+    step: str,
+    shelf: Shelf,
+    supply: Supply,
+    fit: Mapping[str, Host],
+    given: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Play the roles of ``step``; returns what was changed, as ``role: task``.
+
+    given: variables of roles that only a rollout knows.  Raises the error of the task that failed.
+    """
+    found = rendered(work, shelf, supply, fit)
+    found["all"]["vars"] = {"gds_rollout_step": step, **(given or {})}
+    work.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stem = f"{work.name}-{work.task.step.value}"
+    path, log = work.logs / f"{stem}.yml", work.logs / f"{stem}.log"
+    path.write_text(yaml.safe_dump(found, sort_keys=True, allow_unicode=True), encoding="utf-8")
+    # Of its own: a connection that is kept open does not outlive the host's reboot unnoticed.
+    with tempfile.TemporaryDirectory(prefix="gds-") as control:
+        command = converge.argv(PLAYBOOK, path, limit=[work.name], extra=[])
+        environment = converge.environment(control_dir=Path(control))
+        outcome = converge.play(command, environment, log=log, progress=work.told)
+    result = outcome.hosts.get(work.name)
+    if result is None:
+        raise ConvergeFailed(f"{work.name}: Ansible did nothing on it", hint=f"Whole output: {log}")
+    if result.failure is not None:
+        raise result.failure
+    return result.changed

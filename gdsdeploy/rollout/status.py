@@ -1,0 +1,330 @@
+"""What a rollout looks like to somebody who watches: a fold over its events that also keeps times.  Pure.
+
+The machine decides, from the same events, what may be done next; here is only what is shown.  Clocks may go backwards:
+``lapse`` counts the time between one event and the next, and never less than none.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gdsdeploy.model.rollout import FAILURES, Event, Kind, Outcome, Plan, Step, Wave
+
+#: States of a host before it has an outcome.
+WAITING, BETWEEN = "waiting", "between steps"
+#: States of the whole rollout.
+PLANNED, RUNNING, PAUSED, HALTED, ABORTED, ROLLBACK, FINISHED = (
+    "planned", "running", "paused", "halted", "being aborted", "being rolled back", "finished",
+)  # fmt: skip
+#: Its ends beside FINISHED.
+CUT, ROLLED_BACK = "aborted", "rolled back"
+_ENDS = {ABORTED: CUT, ROLLBACK: ROLLED_BACK}
+#: Ends that a rollback does not leave at that.
+_TAKEN_BACK = frozenset({Outcome.DONE, Outcome.KEPT, Outcome.LOST})
+
+
+@dataclass
+class Work:
+    """One attempt at one step; times as ``lapse`` has them."""
+
+    step: str
+    attempt: int
+    begin: float
+    end: float | None = None
+    #: as the event has it: kind, message, hint
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass
+class Host:
+    """One host of a rollout."""
+
+    name: str
+    #: number of its wave from 0; None: it takes no part
+    wave: int | None
+    works: list[Work] = field(default_factory=list)
+    outcome: str = ""
+    reason: str = ""
+    #: lapse at which it came to its outcome
+    ended: float | None = None
+    #: what its steps found, merged
+    known: dict[str, Any] = field(default_factory=dict)
+    #: whether it is out of work
+    away: bool = False
+    #: somebody said that its failure no longer counts
+    accepted: bool = False
+    #: to be taken back as soon as its soak is over
+    recalled: bool = False
+
+    @property
+    def running(self) -> Work | None:
+        """The step that is under way."""
+        return self.works[-1] if self.works and self.works[-1].end is None else None
+
+    @property
+    def state(self) -> str:
+        """Its outcome, the step under way, ``waiting`` or ``between steps``."""
+        if self.outcome:
+            return self.outcome
+        return self.running.step if self.running else BETWEEN if self.works else WAITING
+
+    @property
+    def errors(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Every failure: (step, error)."""
+        return [(work.step, work.error) for work in self.works if work.error is not None]
+
+    @property
+    def seconds(self) -> float:
+        """From its first step to its end, as far as both have been seen."""
+        if not self.works:
+            return 0.0
+        last = self.ended if self.ended is not None else self.works[-1].end
+        return max(0.0, (last if last is not None else self.works[-1].begin) - self.works[0].begin)
+
+    def worked(self, now: float) -> float:
+        """Seconds that its steps have taken until ``now``, without those that it waited for its turn, or soaked."""
+        ends = ((work.begin, now if work.end is None else work.end) for work in self.works if work.step != Step.SOAK)
+        return sum(end - begin for begin, end in ends)
+
+
+@dataclass
+class Part:
+    """One wave, and how far it is."""
+
+    number: int
+    wave: Wave
+    #: waiting, open, soaking, closed
+    state: str = WAITING
+    opened: float | None = None
+    closed: float | None = None
+    #: seconds since the epoch
+    until: float | None = None
+
+
+class Status:
+    """Feed it events, in their order, one by one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parts = [Part(number, wave) for number, wave in enumerate(plan.waves)]
+        self.hosts = {name: Host(name, part.number) for part in self.parts for name in part.wave.hosts}
+        for name, reason in plan.skipped.items():
+            self.hosts[name] = Host(name, None, outcome=str(Outcome.SKIPPED), reason=reason)
+        self.phase, self.reason = PLANNED, ""
+        self._interrupted = PLANNED
+        self.finished = False
+        #: out of work for reasons that are not the rollout's
+        self.down = set(plan.down)
+        self.began = 0.0
+        self.lapse = 0.0
+        #: (begin, end, word) of pauses; an end of None: it lasts
+        self.pauses: list[tuple[float, float | None]] = []
+        #: (lapse, word) of what was decided for the whole rollout
+        self.marks: list[tuple[float, str]] = []
+        self.last: Event | None = None
+
+    def feed(self, event: Event) -> None:
+        """Take note of the next event."""
+        if self.last is None:
+            self.began = event.time
+        else:
+            self.lapse += max(0.0, event.time - self.last.time)
+        self.last = event
+        if event.host:
+            self._host(event)
+        else:
+            self._whole(event)
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def counts(self) -> Counter[str]:
+        """Outcome → hosts that have come to it, without those that take no part."""
+        return Counter(host.outcome for host in self.hosts.values() if host.wave is not None and host.outcome)
+
+    def taking_part(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.wave is not None]
+
+    def under_way(self) -> list[Host]:
+        """Hosts that were begun and have no outcome."""
+        return [host for host in self.taking_part() if host.works and not host.outcome]
+
+    def failed(self) -> list[Host]:
+        """Hosts whose outcome counts as a failure, and those that are being taken back after one."""
+        return [host for host in self.taking_part() if host.outcome in FAILURES or (not host.outcome and host.errors)]
+
+    def away(self) -> set[str]:
+        """Hosts out of work now, with those that were so before."""
+        return {*self.down, *(host.name for host in self.hosts.values() if host.away)}
+
+    def left(self) -> float | None:
+        """Seconds until the end, if it goes on as planned; None: it does not, or nothing is known.
+
+        What was expected of each host, corrected by how long those took that are done, over as many at a time as may
+        be; no wave takes less than its slowest host; then the soaks.
+        """
+        if self.phase not in (RUNNING, PLANNED):
+            return None
+        done = [host for host in self.taking_part() if host.outcome == Outcome.DONE and host.name in self.plan.expected]
+        wanted = self.plan.expected
+        pairs = [(host.worked(self.lapse), wanted[host.name]) for host in done if wanted[host.name] > 0]
+        factor = statistics.median(took / guess for took, guess in pairs) if pairs else 1.0
+        slots = max(1, min(self.plan.max_unavailable - len(self.down), int(self.plan.settings.get("parallel", 1))))
+        return sum(self._left(part, factor, slots) for part in self.parts if part.state != "closed")
+
+    def _left(self, part: Part, factor: float, slots: int) -> float:
+        if part.state == "soaking" and part.until is not None and self.last is not None:
+            return max(0.0, part.until - self.last.time)
+        rest = [self._rest(self.hosts[name], factor) for name in part.wave.hosts if not self.hosts[name].outcome]
+        # A wave of hosts that have the lock already has nothing to soak.
+        soaks = any(self.plan.expected.get(name, 1.0) > 0 for name in part.wave.hosts)
+        return max(sum(rest) / slots, max(rest, default=0.0)) + (part.wave.soak if soaks else 0)
+
+    def _rest(self, host: Host, factor: float) -> float:
+        return max(0.0, self.plan.expected.get(host.name, 0.0) * factor - host.worked(self.lapse))
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _host(self, event: Event) -> None:
+        # A host that is not in the plan cannot be worked on; whoever reads such a journal still sees its lines.
+        host = self.hosts.setdefault(event.host, Host(event.host, None))
+        step = str(event.data.get("step", ""))
+        if event.kind == Kind.BEGIN:
+            self._begun(host, step, int(event.data.get("attempt", 1)))
+        elif event.kind in (Kind.END, Kind.FAIL):
+            self._over(host, step, event)
+        elif event.kind == Kind.OUTCOME:
+            host.outcome, host.reason = str(event.data.get("outcome", "")), str(event.data.get("reason") or "")
+            host.ended = self.lapse
+        elif event.kind == Kind.RECALL:
+            self._reopen(host)
+            host.reason = str(event.data.get("reason") or "")
+
+    def _reopen(self, host: Host) -> None:
+        """What had ended has not."""
+        host.outcome, host.ended, host.reason, host.recalled = "", None, "", False
+
+    def _begun(self, host: Host, step: str, attempt: int) -> None:
+        if (before := host.running) is not None:
+            # Nobody wrote its end down: the controller was stopped in between.
+            before.end = self.lapse
+        host.works.append(Work(step, attempt, self.lapse))
+        if step != Step.SOAK and host.outcome:
+            self._reopen(host)
+        if step == Step.DRAIN:
+            host.away = True
+
+    def _over(self, host: Host, step: str, event: Event) -> None:
+        work = host.running
+        if work is None or work.step != step:
+            work = Work(step, 1, self.lapse)
+            host.works.append(work)
+        work.end = self.lapse
+        if event.kind == Kind.FAIL:
+            work.error = event.data.get("error") or {}
+            if step == Step.SOAK:
+                self._reopen(host)
+            return
+        host.known.update(event.data.get("data") or {})
+        if step == Step.RETURN:
+            host.away = False
+        if step == Step.SOAK and host.recalled:
+            self._reopen(host)
+
+    def _whole(self, event: Event) -> None:
+        reason = str(event.data.get("reason") or "")
+        if event.kind in (Kind.OPENED, Kind.SOAKING, Kind.CLOSED):
+            self._wave(event)
+        elif event.kind == Kind.PAUSED:
+            self._interrupted = self._interrupted if self.phase == PAUSED else self.phase
+            self._enter(PAUSED, reason, "paused")
+            self.pauses.append((self.lapse, None))
+        elif event.kind == Kind.RESUMED:
+            # What was being taken back goes on being taken back.
+            before = self._interrupted if self.phase == PAUSED else self.phase
+            self._enter(before if before in (ABORTED, ROLLBACK) else RUNNING, reason, "")
+            self._resumed(event.data)
+        elif event.kind == Kind.HALTED:
+            self._enter(HALTED, reason, "halted")
+        elif event.kind == Kind.ABORTED:
+            self._enter(ABORTED, reason, "aborted")
+        elif event.kind == Kind.ROLLBACK:
+            self._enter(ROLLBACK, reason, "rollback")
+            for host in self.hosts.values():
+                if host.outcome in _TAKEN_BACK and host.running:
+                    host.recalled = True
+                elif host.outcome in _TAKEN_BACK:
+                    self._reopen(host)
+        elif event.kind == Kind.FINISHED:
+            self._enter(_ENDS.get(self.phase, FINISHED), self.reason, "")
+            self.finished = True
+
+    def _resumed(self, data: Mapping[str, Any]) -> None:
+        """Somebody has looked: at failures that no longer count, and at who is out of work."""
+        for name in data.get("accept", ()):
+            self.hosts.setdefault(name, Host(name, None)).accepted = True
+        for name in data.get("back", ()):
+            self.down.discard(name)
+            if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
+                self.hosts[name].away = False
+        self.down |= set(data.get("down", ()))
+
+    def _enter(self, phase: str, reason: str, mark: str) -> None:
+        if self.pauses and self.pauses[-1][1] is None:
+            self.pauses[-1] = (self.pauses[-1][0], self.lapse)
+        self.phase, self.reason, self.finished = phase, reason, False
+        if mark:
+            self.marks.append((self.lapse, mark))
+
+    def _wave(self, event: Event) -> None:
+        part = self.part(event.data.get("wave"))
+        if part is None:
+            return
+        if event.kind == Kind.OPENED:
+            part.state, part.opened = "open", self.lapse
+            if self.phase == PLANNED:
+                self.phase = RUNNING
+        elif event.kind == Kind.SOAKING:
+            until = event.data.get("until")
+            part.state, part.until = "soaking", None if until is None else float(until)
+        else:
+            part.state, part.closed = "closed", self.lapse
+
+    def part(self, wave: object) -> Part | None:
+        """The wave of that name or number."""
+        if isinstance(wave, int):
+            return self.parts[wave] if 0 <= wave < len(self.parts) else None
+        return next((part for part in self.parts if part.wave.name == wave), None)
+
+
+def fold(events: Iterable[Event]) -> Status:
+    """The status after all of ``events``, of which the first holds the plan; raises ValueError where it does not."""
+    there = iter(events)
+    status = begun(next(there, None))
+    for event in there:
+        status.feed(event)
+    return status
+
+
+def begun(first: Event | None) -> Status:
+    """The status after a journal's first event; raises ValueError where that is no plan."""
+    if first is None or first.kind != Kind.PLANNED:
+        raise ValueError("a journal begins with the plan of its rollout")
+    status = Status(Plan.from_json(first.data.get("plan")))
+    status.feed(first)
+    return status
+
+
+def each(events: Iterable[Event]) -> Iterator[tuple[Event, Status]]:
+    """Every event with the (one and same) status after it."""
+    there = iter(events)
+    first = next(there, None)
+    status = begun(first)
+    assert first is not None
+    yield first, status
+    for event in there:
+        status.feed(event)
+        yield event, status

@@ -1,0 +1,132 @@
+"""Who goes when: the waves of a rollout, from what the fleet file wants and what is known of its hosts.  Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.model.intended import Batches, Canary, Rollout
+from gdsdeploy.model.rollout import Wave
+
+BUILDERS, CANARY = "builders", "canary"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A host, or a builder, that may take part."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: equal for hosts of one kind: e.g. profile, GPU model and running kernel
+    kind: str = ""
+    #: it builds modules for others, and has no work of its own
+    builder: bool = False
+    #: it has the new lock already; such a host makes a poor canary
+    satisfied: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Waves in their order, and hosts that are left out, with why."""
+
+    waves: tuple[Wave, ...]
+    skipped: Mapping[str, str]
+    #: hosts out of work at a time
+    max_unavailable: int
+
+
+def share(value: int | str, of: int) -> int:
+    """A number of hosts, or ``N%`` of them, rounded down; never less than one."""
+    number = int(Fraction(value.removesuffix("%")) * of / 100) if isinstance(value, str) else value
+    return max(1, number)
+
+
+def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
+    """The waves, the same for the same input; raises FleetInvalid: what is to be a canary is no host that takes part.
+
+    Builders go first.  Shares are of the hosts that take part, and hosts that nothing orders stay as they were given.
+    """
+    skipped = {each.name: f"it has the label {settings.skip}" for each in candidates if settings.skip in each.labels}
+    taking = [each for each in candidates if each.name not in skipped]
+    hosts = sorted((each for each in taking if not each.builder), key=lambda each: _order(settings.order, each.labels))
+    waves: list[Wave] = []
+    if builders := tuple(each.name for each in taking if each.builder):
+        waves.append(Wave(BUILDERS, builders, halt_at=1, drain=False))
+    first = _canary(settings.canary, hosts, skipped)
+    if first:
+        waves.append(Wave(CANARY, first, soak=settings.canary.soak, halt_at=settings.failures.canary, canary=True))
+    rest = [each.name for each in hosts if each.name not in set(first)]
+    halt_at = share(settings.failures.later, len(hosts))
+    at = 0
+    for number, size in enumerate(_sizes(settings.batches, len(hosts)), 2 if first else 1):
+        if at >= len(rest):
+            break
+        waves.append(Wave(f"wave-{number}", tuple(rest[at : at + size]), settings.batches.soak, halt_at))
+        at += size
+    return Layout(tuple(waves), skipped, share(settings.max_unavailable, len(hosts)))
+
+
+def _sizes(batches: Batches, of: int) -> Iterator[int]:
+    """Of one wave after the other, without an end."""
+    first, largest = share(batches.size, of), share(batches.largest, of)
+    size = first
+    while True:
+        yield min(size, largest)
+        if batches.strategy == "linear":
+            size += first
+        elif batches.strategy == "exponential" and size < largest:
+            size *= batches.factor
+
+
+def _canary(canary: Canary, hosts: Sequence[Candidate], skipped: Mapping[str, str]) -> tuple[str, ...]:
+    """Names, in the order of ``hosts``."""
+    chosen: set[str] = set()
+    for pattern in canary.hosts:
+        found = {each.name for each in hosts if fnmatch.fnmatchcase(each.name, pattern)}
+        if not found:
+            raise FleetInvalid(
+                f"rollout: canary: hosts: {pattern!r} names no host that takes part{_left_out(pattern, skipped)}",
+                hint="Name hosts of the fleet file, or shell patterns of their names",
+            )
+        chosen |= found
+    if canary.labels:
+        found = {each.name for each in hosts if canary.labels.items() <= each.labels.items()}
+        if not found:
+            wanted = ", ".join(f"{name}: {value}" for name, value in sorted(canary.labels.items()))
+            raise FleetInvalid(
+                f"rollout: canary: labels: no host that takes part has {wanted}",
+                hint="Give a host these labels in the fleet file; without this key one host of each kind goes first",
+            )
+        chosen |= found
+    if not chosen and canary.per_kind:
+        chosen = set(_one_of_each(hosts))
+    return tuple(each.name for each in hosts if each.name in chosen)
+
+
+def _left_out(pattern: str, skipped: Mapping[str, str]) -> str:
+    there = sorted(name for name in skipped if fnmatch.fnmatchcase(name, pattern))
+    return f"; {there[0]} does not because {skipped[there[0]]}" if there else ""
+
+
+def _one_of_each(hosts: Iterable[Candidate]) -> Iterator[str]:
+    """The first host of each kind, one that will change if there is any."""
+    first: dict[str, Candidate] = {}
+    for each in hosts:
+        if each.kind not in first or (first[each.kind].satisfied and not each.satisfied):
+            first[each.kind] = each
+    return (each.name for each in first.values())
+
+
+def _order(names: Iterable[str], labels: Mapping[str, str]) -> list[tuple[int, tuple[tuple[int, str], ...]]]:
+    """By the labels' values, ``rack9`` before ``rack10``; hosts without a label after those that have it."""
+    return [(0, _natural(labels[name])) if name in labels else (1, ()) for name in names]
+
+
+def _natural(text: str) -> tuple[tuple[int, str], ...]:
+    """Numbers in it by value; the text itself decides between ``01`` and ``1``."""
+    parts = re.findall(r"\d+|\D+", text)
+    return (*((int(part), "") if part.isdecimal() else (-1, part) for part in parts), (-2, text))

@@ -1,0 +1,118 @@
+"""Collect what a support bundle holds, and judge one again offline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from gdsdeploy import bundle, folders, hostapp, lockfile, transport, waivers
+from gdsdeploy.answer import Answer
+from gdsdeploy.bundle import Bundle
+from gdsdeploy.errors import HostUnreachable
+from gdsdeploy.expect import expectation
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.redact import Redactor
+from gdsdeploy.report import json as json_object
+from gdsdeploy.report.model import HostReport, Report, trouble_from
+from gdsdeploy.validate import EVIDENCE, TIMEOUT, Asked, fitted, judged, line, now
+
+#: What provision leaves in the folder of runs.
+LOGS = "provision-*.log"
+
+
+def pack_fleet(
+    fleet: Fleet,
+    lock: Lock,
+    fleet_path: Path,
+    names: Sequence[str],
+    *,
+    hide_names: bool = False,
+    timeout: float = TIMEOUT,
+    progress: Callable[[str], None],
+) -> tuple[bytes, Mapping[str, int]]:
+    """The archive of a support bundle, and kind → how many different things of it were replaced.
+
+    timeout: seconds for each host; one that cannot be asked is in the bundle with the reason.
+    """
+    when, answers = now(), dict[str, Answer]()
+    expected = {name: expectation(fleet, lock, name) for name in names}
+    for answer in transport.fan_out(
+        transport.endpoints(fleet, fleet_path.resolve().parent, names),
+        hostapp.build(),
+        EVIDENCE,
+        stdin={name: item.to_json().encode() for name, item in expected.items()},
+        timeout=timeout,
+    ):
+        answers[answer.host] = answer
+        expected[answer.host] = fitted(fleet, lock, expected[answer.host], answer)
+        progress(f"  {answer.host}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")
+    hosts = {name: _host(fleet, expected[name], answers[name]) for name in names}
+    whole = Bundle(fleet_path.name, lock.digest, when, hosts)
+    texts = {
+        "fleet.yml": fleet_path.read_text(encoding="utf-8"),
+        "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
+        "report.json": json_object.render(judge(whole, progress=lambda _: None)),
+        **bundle.last_log(folders.state() / "runs", LOGS),
+    }
+    redactor = redactor_for(whole, fleet, hide_names=hide_names)
+    made = bundle.redacted(replace(whole, texts=texts), redactor)
+    return bundle.pack(made, redactor.summary()), redactor.summary()
+
+
+def judge(given: Bundle, asked: Asked | None = None, *, fleet: str = "", progress: Callable[[str], None]) -> Report:
+    """What the checks say of a bundle's evidence, with the waivers of its day.
+
+    fleet: how the report names it; empty: as the bundle does.
+    """
+    asked = replace(asked or Asked(), day=given.when[:10])
+    found: list[HostReport] = []
+    held = {name: [*host.waivers, *asked.waivers] for name, host in given.hosts.items()}
+    for name, host in given.hosts.items():
+        if host.evidence is None:
+            trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
+            report = HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
+        else:
+            report = judged(host.expectation, host.evidence, asked, held[name], host.seconds)
+        found.append(report)
+        progress(line(report))
+    accepted = waivers.accepted(held, found, asked.today())
+    return Report(fleet or given.fleet, given.lock, given.when, tuple(found), accepted)
+
+
+def _host(fleet: Fleet, expected: Expectation, answer: Answer) -> bundle.Host:
+    held = tuple(waivers.of_host(fleet, answer.host))
+    if answer.error is not None or answer.document is None:
+        error = answer.error or HostUnreachable(f"{answer.host}: no answer")
+        return bundle.Host(expected, None, trouble_from(error), held, answer.seconds)
+    return bundle.Host(expected, answer.document, None, held, answer.seconds)
+
+
+def redactor_for(whole: Bundle, fleet: Fleet | None = None, *, hide_names: bool) -> Redactor:
+    """What takes out of a bundle what identifies the site; the hosts' names only with ``hide_names``."""
+    names = list(dict.fromkeys([*(fleet.everyone() if fleet else ()), *whole.hosts]))
+    stand_ins = {name: f"host-{number}" for number, name in enumerate(names, 1)}
+    versions = [text for host in whole.hosts.values() for text in _versions(host)]
+    redactor = Redactor(versions=versions, names=stand_ins if hide_names else None)
+    for name in fleet.everyone() if fleet else ():
+        ssh = fleet.connection(name) if fleet else None
+        if ssh and ssh.address and ssh.address != name and not re.fullmatch(r"[\d.:a-fA-F]+", ssh.address):
+            redactor.learn("address", ssh.address)
+        if ssh and ssh.user and ssh.user != "root":
+            redactor.learn("user name", ssh.user)
+    for host in whole.hosts.values() if hide_names else ():
+        own = str(((host.evidence or {}).get("host") or {}).get("name", ""))
+        for word in (own, own.partition(".")[0]):
+            if word not in stand_ins:
+                redactor.learn("host name", word)
+    return redactor
+
+
+def _versions(host: bundle.Host) -> list[str]:
+    """Texts whose dotted numbers are versions: the expectation's, and what package managers list."""
+    commands = (host.evidence or {}).get("commands") or {}
+    listed = [item.get("stdout", "") for name, item in commands.items() if name in ("dpkg-query", "rpm", "rpm-query")]
+    return [str(value) for value in asdict(host.expectation).values()] + [str(item) for item in listed]
