@@ -4,7 +4,7 @@
 
 Each host is asked once, before the tests, because only its answer says which mounts there are to test.  What it is
 expected to be is what provision left on it in /etc/gdsdeploy/expectation.json or, with --fleet, what that fleet and its
-lock say now; the name in --hosts is then the name in the fleet.
+lock say now; the name in --hosts is then the name in the fleet, and the fleet file's waivers hold.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import pytest
 import testinfra
 from testinfra.host import Host
 
-from gdsdeploy import expect, hostapp, lockfile
+from gdsdeploy import expect, hostapp, lockfile, waivers
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host import expectation as expected_state
+from gdsdeploy.host import waiver
 from gdsdeploy.host.finding import Finding, finding_from
 from gdsdeploy.load import load_fleet
 
@@ -74,7 +75,9 @@ def _findings(host: Host, fleet: str | None) -> list[Finding | NoFindingsError]:
     try:
         expectation = _expectation(Path(fleet), host.backend.hostname) if fleet else None
         rows = _ask(host, expectation)["findings"]
-        return [finding_from(row) for row in rows] or [NoFindingsError("no check applies to this host")]
+        given = waivers.of_host(load_fleet(Path(fleet)), host.backend.hostname) if fleet else []
+        found = waiver.apply([finding_from(row) for row in rows], given, waiver.today())
+        return [*found] or [NoFindingsError("no check applies to this host")]
     except pytest.UsageError:
         raise
     except Exception as reason:  # noqa: BLE001 - each backend has its own; the test fails with the words of any

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,13 @@ import pytest
 from gdsdeploy import hostapp, run
 from gdsdeploy.lab import archive, files
 
-SUITE = "trixie"
-PACKAGES = "linux-headers-amd64,gcc,make,kmod,python3-minimal,libpython3-stdlib,pahole,binutils"
+#: By suite: header packages, and the sources that NVIDIA's packages put into /usr/src.  Of trixie's two kernels the
+#: driver compiles on the older one only.
+KERNELS = {"trixie": ("6.12.94+deb13-amd64", "6.12.107+deb13-amd64"), "bookworm": ("6.1.0-50-amd64",)}
+TOOLS = "gcc,make,kmod,python3-minimal,libpython3-stdlib,pahole,binutils,dkms,xz-utils,zstd"
+ARCHIVED = ("nvidia-open-kernel-dkms", "nvidia-fs-dkms")
+#: Where the sources of ARCHIVED are unpacked; not /usr/src, where tests put what they are about.
+ARCHIVE = "/opt/archive/usr/src"
 SOURCES = Path(__file__).parent / "sources"
 PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 _ENTER = """
@@ -31,6 +36,13 @@ root=$2/root
 shift 2
 exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C "$@"
 """
+
+#: Installing these packages would already build; only their sources are wanted.
+_UNPACK = (
+    'cd "$1/var/cache/apt/archives" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get download '
+    + " ".join(ARCHIVED)
+    + ' && for file in nvidia-*.deb; do dpkg-deb -x "$file" "$1/opt/archive"; done && rm nvidia-*.deb'
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +54,19 @@ class Builder:
 
     @property
     def kernel(self) -> str:
-        found = sorted(item.name for item in (self.base / "usr/lib/modules").iterdir() if (item / "build").is_symlink())
-        return found[-1]
+        """The kernel on which everything builds."""
+        return next(first for first, *_ in KERNELS.values() if (self.base / "usr/lib/modules" / first).is_dir())
+
+    @property
+    def other_kernel(self) -> str:
+        """The kernel on which the archive's driver does not compile; trixie has one."""
+        return KERNELS["trixie"][1]
+
+    def source(self, name: str) -> str:
+        """The folder of the archive's sources of ``name``: ``nvidia-fs`` or ``nvidia-current-open``."""
+        found = [item.name for item in (self.base / ARCHIVE.lstrip("/")).iterdir() if item.name.startswith(name + "-")]
+        assert len(found) == 1
+        return f"{ARCHIVE}/{found[0]}"
 
     @property
     def modules(self) -> str:
@@ -87,6 +110,22 @@ class Builder:
         done = self.gdsdeploy("kmod", "build", "nvidia-fs", *argv, "--output", "/build/nvidia-fs.ko", status=status)
         return done.stdout if status == 0 else done.stderr
 
+    def ofed(self, place: str, kernel: str = "", install: bool = True) -> str:
+        """Make an OFED tree at ``place`` (below /usr/src/ofa_kernel), and install its module; its folder."""
+        release = kernel or self.kernel
+        folder = f"/usr/src/ofa_kernel/{place}"
+        self.run("mkdir", "-p", folder, f"{self.lib(release)}/updates/ofed")
+        self.run("cp", "-rT", "/usr/src/ofed", folder)
+        self.run("make", "-s", "-C", f"{self.lib(release)}/build", f"M={folder}", "modules")
+        if install:
+            self.run("cp", f"{folder}/ib_uverbs.ko", f"{self.lib(release)}/updates/ofed/ib_uverbs.ko")
+            self.run("depmod", "-a", release)
+        return folder
+
+    @staticmethod
+    def lib(release: str) -> str:
+        return f"/usr/lib/modules/{release}"
+
     def audit(self, *words: str, status: int = 0) -> list[dict[str, object]]:
         found: list[dict[str, object]] = json.loads(
             self.gdsdeploy("kmod", "audit", "--kernel", self.kernel, "--json", *words, status=status).stdout
@@ -96,21 +135,32 @@ class Builder:
 
 @pytest.fixture(scope="session")
 def kbuild_base() -> Path:
+    return _base("trixie")
+
+
+@pytest.fixture(scope="session")
+def bookworm_base() -> Path:
+    return _base("bookworm")
+
+
+def _base(suite: str) -> Path:
     source = archive.controller_archive()
     options = {**source.options, **source.proxy, "Acquire::Languages": "none"}
     if source.ca_bundle:
         options["Acquire::https::CAInfo"] = str(source.ca_bundle)
-    argv = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={PACKAGES}", f"--keyring={source.keyring}"]
+    packages = ",".join([TOOLS, *(f"linux-headers-{release}" for release in KERNELS[suite])])
+    argv = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={packages}", f"--keyring={source.keyring}"]
+    argv += ["--components=main,contrib,non-free", f"--customize-hook={_UNPACK}"]
     argv += [f'--aptopt={name} "{value}"' for name, value in sorted(options.items())]
     recipe = hashlib.sha256(json.dumps([argv, source.uri]).encode()).hexdigest()[:12]
     cache = Path(os.environ.get("GDSDEPLOY_CACHE_DIR") or platformdirs.user_cache_dir("gdsdeploy")) / "kbuild"
     cache.mkdir(parents=True, exist_ok=True)
 
     def make(work: Path) -> None:
-        target = [SUITE, str(work / "root"), source.uri]
+        target = [suite, str(work / "root"), source.uri]
         run.run(run.as_root([*argv, *target]), doing="make a root for building modules", log=work / "log")
 
-    return files.cached(cache, f"{SUITE}-{recipe}", make, what="the root for building modules") / "root"
+    return files.cached(cache, f"{suite}-{recipe}", make, what="the root for building modules") / "root"
 
 
 @pytest.fixture
@@ -137,15 +187,30 @@ def with_driver(kbuild_base: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def driver(with_driver: Builder, tmp_path: Path) -> Iterator[Builder]:
     """A host of its own with the driver installed."""
-    host = Builder(with_driver.base, tmp_path / "host")
-    host.folder.mkdir()
+    yield from _copy(with_driver, tmp_path / "host")
+
+
+@pytest.fixture(scope="session")
+def copy_host() -> Callable[[Builder, Path], Iterator[Builder]]:
+    return _copy
+
+
+@pytest.fixture(scope="session")
+def make_host() -> Callable[[Path, Path], Builder]:
+    return _host
+
+
+def _copy(host: Builder, folder: Path) -> Iterator[Builder]:
+    """A host of its own that is what ``host`` was, and goes away after the test."""
+    copied = Builder(host.base, folder)
+    copied.folder.mkdir()
     for name in ("work", "root"):
-        (host.folder / name).mkdir()
+        (copied.folder / name).mkdir()
     # Not shutil: what was removed inside is a device in the upper folder, and opaque folders are attributes.
-    copy = ["cp", "-a", str(with_driver.folder / "upper"), str(host.folder / "upper")]
-    run.run(run.as_root(copy), doing="copy the host with the driver")
-    yield host
-    _remove(host)
+    copy = ["cp", "-a", str(host.folder / "upper"), str(copied.folder / "upper")]
+    run.run(run.as_root(copy), doing="copy a host for building modules")
+    yield copied
+    _remove(copied)
 
 
 def _host(base: Path, folder: Path) -> Builder:

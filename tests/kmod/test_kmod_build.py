@@ -14,7 +14,9 @@ pytestmark = pytest.mark.kbuild
 
 
 def findings(result: dict[str, Any]) -> list[str]:
-    return [item["id"] for item in result["findings"] if item["severity"] in ("error", "warning")]
+    """Without what every nvidia-fs of the version that these sources claim to be has."""
+    serious = [item for item in result["findings"] if item["severity"] in ("error", "warning")]
+    return [item["id"] for item in serious if item["id"] != "vm-io"]
 
 
 def versions(host: Builder, file: str) -> dict[str, str]:
@@ -25,7 +27,8 @@ def versions(host: Builder, file: str) -> dict[str, str]:
 def test_built_against_the_installed_driver(driver: Builder) -> None:
     result = json.loads(driver.build("--json"))
     assert result["versions_from"] == "module"
-    assert result["audit"]["ok"] is True
+    assert result["ok"] is True
+    assert result["modules"][0]["files"][0]["audit"]["ok"] is True
     shown = driver.run("modinfo", "/build/nvidia-fs.ko").stdout
     fields = dict(line.split(":", 1) for line in shown.splitlines() if ":" in line)
     assert fields["depends"].strip() == "nvidia"
@@ -44,7 +47,7 @@ def test_built_against_the_installed_driver(driver: Builder) -> None:
 def test_built_before_the_driver_is_gets_the_same_versions(builder: Builder) -> None:
     result = json.loads(builder.build("--json"))
     assert result["versions_from"] == "compiled"
-    assert result["audit"]["ok"] is True
+    assert result["modules"][0]["files"][0]["audit"]["ok"] is True
     early = versions(builder, "/build/nvidia-fs.ko")
     builder.run("cp", "-a", "/usr/src/driver", "/build/driver")
     builder.run("make", "-C", f"{builder.modules}/build", "M=/build/driver", "modules")

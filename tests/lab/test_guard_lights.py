@@ -10,16 +10,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from kmod_root import EXPECTED, RELEASE, VERSION, Root
+from roleplay import play, put
 
 from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
@@ -82,23 +80,6 @@ def kernel_package(folder: Path, release: str, tree: Path | None = None) -> Path
     return made
 
 
-def play(host: Host, tmp: Path, role: str, **variables: Any) -> list[str]:
-    """Run one role on the host as provision would; what it changed."""
-    variables = {"ansible_become": True, "ansible_ssh_common_args": f"-F {host.ssh_config}", **variables}
-    (tmp / "inventory.yml").write_text(yaml.safe_dump({"all": {"hosts": {host.name: variables}}}))
-    (tmp / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "roles": [role]}]))
-    env = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(ROOT / "playbooks/ansible.cfg"),
-        "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
-        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
-    }
-    argv = [Path(sys.executable).parent / "ansible-playbook", "-i", tmp / "inventory.yml", tmp / "play.yml"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line for line in done.stdout.splitlines() if line.startswith("changed:")]
-
-
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
     """A light host with GRUB, the host program and the expectation."""
@@ -127,10 +108,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory, host: Host) -> None:
         for made in (kernel_package(folder, RELEASE, folder / "good"), kernel_package(folder, NEWER)):
             archive.add(made, made.name)
     host.ssh(["tar", "-C", "/tmp", "-xf", "-"], input=buffer.getvalue())
-
-
-def put(host: Host, path: str, data: bytes) -> None:
-    host.ssh(["sudo", "sh", "-c", f"mkdir -p {Path(path).parent} && cat > {path}"], input=data)
 
 
 def install(host: Host, release: str) -> str:

@@ -5,6 +5,7 @@ A light host is the victim: it is a real machine with systemd, sshd, sudo and ap
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -101,6 +102,14 @@ def fault(victim: Host) -> Iterator[Callable[[str, str], None]]:
     yield make
     if mends:
         victim.ssh(["sh", "-c", "touch /tmp/mend; while [ -e /tmp/mend ]; do sleep 0.2; done"], timeout=60)
+
+
+def test_check_mode_changes_nothing_on_a_bare_host(fleet: Callable[..., Path]) -> None:
+    argv = [GDSDEPLOY, "provision", fleet(), "--check", "--diff", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=900, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    changed = json.loads(done.stdout)["hosts"]["victim"]["changed"]
+    assert {entry.partition(":")[0] for entry in changed} >= {"gds_repo", "gds_host", "gds_driver"}, "all of it is said"
 
 
 def test_nobody_answers(fleet: Callable[..., Path]) -> None:

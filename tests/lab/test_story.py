@@ -10,12 +10,16 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gdsdeploy import lockfile
+from gdsdeploy.host import checks
+from gdsdeploy.host.expectation import from_json
+from gdsdeploy.host.facts import facts_from
 from gdsdeploy.lab import standin
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.lock import Target
@@ -70,12 +74,6 @@ def provisioned(lab: Lab, locked: Target) -> dict[str, Any]:
     begun = boot_id(lab)
     hosts: dict[str, Any] = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)["hosts"]
     return {**hosts, "boot": begun}
-
-
-def test_check_mode_changes_nothing_on_a_bare_host(lab: Lab, locked: Target) -> None:
-    gdsdeploy("provision", lab.fleet_path, "--limit", "gpu1", "--check", "--diff")
-    after = lab.host("gpu1").ssh(["sudo", "find", "/etc/gdsdeploy", "/usr/lib/gdsdeploy", "/etc/cufile.json"], ok=(1,))
-    assert after.stdout == ""
 
 
 def test_the_host_was_rebooted_into_the_locked_kernel(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
@@ -183,6 +181,65 @@ def test_the_roles_change_nothing_a_second_time(lab: Lab, provisioned: dict[str,
     assert boot_id(lab) == booted
 
 
+#: Six faults that each can be taken back; what they were before lies in /run/faults.
+FAULTS = r"""
+set -eu
+mkdir /run/faults
+modprobe=$(grep -ls nouveau /etc/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf)
+for file in $modprobe /etc/cufile.json /etc/modules-load.d/gdsdeploy.conf; do cp -a --parents "$file" /run/faults; done
+sed -i s/nouveau/nothing/ $modprobe
+echo '// by hand' >>/etc/cufile.json
+echo nvidia >/etc/modules-load.d/gdsdeploy.conf
+apt-mark unhold libcufile0 >/dev/null
+cp -a --parents /dev/nvidia-fs7 /run/faults; rm /dev/nvidia-fs7
+record=/run/udev/data/b$(cat /sys/class/block/nvme0n1/dev)
+cp -a --parents "$record" /run/faults; rm "$record"
+"""
+MENDED = "cp -a /run/faults/. / && rm -r /run/faults && apt-mark hold libcufile0 >/dev/null"
+
+
+def test_faults_made_on_the_host_are_found_by_name(lab: Lab, provisioned: dict[str, Any]) -> None:
+    host = lab.host("gpu1")
+    host.ssh(["sudo", "sh", "-c", FAULTS])
+    try:
+        found = validated(lab, status=30)
+    finally:
+        host.ssh(["sudo", "sh", "-c", MENDED])
+    failed = {name: finding["found"] for name, finding in found.items() if finding["verdict"] == "fail"}
+    assert set(failed) == {
+        "nouveau.absent",
+        "cufile.rendered",
+        "boot.autoload",
+        "packages.drift",
+        "nvidia-fs.devices",
+        "storage.path:/mnt/nvme",
+    }
+    assert failed["storage.path:/mnt/nvme"].startswith("broken"), "cuFileHandleRegister would fail with 5027"
+    assert all(found[name]["hint"] for name in failed)
+
+
+def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: dict[str, Any]) -> None:
+    host = lab.host("gpu1")
+
+    def told() -> dict[str, str]:
+        argv = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", "evidence", "--json"]
+        facts = facts_from(json.loads(host.ssh(argv).stdout))
+        wanted = from_json(host.ssh(["sudo", "cat", "/etc/gdsdeploy/expectation.json"]).stdout)
+        found = checks.run(facts, replace(wanted, rdma="dmabuf"))
+        return {item.check: f"{item.verdict}: {item.found}" for item in found if item.check.startswith("rdma.")}
+
+    # The lab gives its virtual machines an adapter in software.
+    assert told() == {
+        "rdma.link": "pass: rxe0 active",
+        "rdma.addresses": "pass: no list has an address: libcufile chooses by itself",
+    }
+    host.ssh(["sudo", "rdma", "link", "delete", "rxe0"])
+    try:
+        assert told()["rdma.link"] == "fail: this host has no RDMA device"
+    finally:
+        host.ssh(["sudo", "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"])
+
+
 def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     lab: Lab, locked: Target, provisioned: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -197,7 +254,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     assert host.ssh(["cat", "/sys/module/nvidia_fs/version"]).stdout.strip() == locked.nvidia_fs.version
     findings = validated(lab, status=30)
     failed = {name for name, finding in findings.items() if finding["verdict"] == "fail"}
-    assert failed == {"nvidia-fs.driver-tree"}
+    assert failed == {"nvidia-fs.driver-tree", "modules.running", "modules.next-boot"}
     assert "535" in findings["nvidia-fs.driver-tree"]["found"]
     assert findings["nvidia-fs.driver-tree"]["hint"]
 
@@ -211,7 +268,12 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
 
     run = json.loads(gdsdeploy("provision", lab.fleet_path, "--json").stdout)
     assert run["satisfied"] == ["build1"], "only the host that differs is converged"
-    assert any("gds_modules" in change for change in run["hosts"]["gpu1"]["changed"])
+    # What was not made wrong by hand is as the roles left it.
+    assert run["hosts"]["gpu1"]["changed"] == [
+        "gds_cufile: Configure | Keep the folder of the log files over reboots, and old logs out of it",
+        "gds_modules: Install | Audit the modules against this host's kernel and put them in place",
+        "gds_reboot: Activate | Reboot into the locked kernel",
+    ]
     validated(lab, status=0)
     gdsdeploy("plan", lab.fleet_path)
 

@@ -13,6 +13,7 @@ import pytest
 from gdsdeploy.repo.lacking import TARGET_FORMAT, exclusive
 from tests.pins import cudarepo
 from tests.pins.aptmachine import AptMachine
+from tests.pins.inplace import in_place
 from tests.pins.rendering import preferences
 from tests.repos.archive import Key, Server
 
@@ -123,6 +124,23 @@ def test_only_sources_of_ours_are_closed(served: Server) -> None:
     assert exclusive([theirs, ours, "garbage", ""], wanted) == []
 
 
+def test_another_release_of_the_system_is_closed_without_closing_the_system(served: Server) -> None:
+    uri = f"{served.uri}/debian"
+    ours = "/etc/apt/sources.list.d/gdsdeploy.sources"
+    system = f"/etc/apt/sources.list.d/debian.sources:1|{uri}/|Debian|Debian|trixie|trixie"
+    lacking = f"{ours}:1|{uri}/|Debian|Debian|trixie|trixie"
+    older = f"{ours}:2|{uri}/|Debian|Debian|bookworm|bookworm"
+    wanted = [
+        {"uri": uri, "suite": "trixie", "exclusive": False},
+        {"uri": uri, "suite": "bookworm", "exclusive": True},
+    ]
+    assert exclusive([system, lacking, older], wanted) == [
+        {"uri": f"{uri}/ bookworm", "release": "o=Debian,l=Debian,n=bookworm"}
+    ]
+    # Without a name of its own it cannot be told from the system's.
+    assert exclusive([line.rpartition("|")[0] + "|" for line in (system, lacking, older)], wanted) == []
+
+
 def test_a_hold_keeps_a_package_that_others_want_removed(
     machine: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
@@ -157,7 +175,6 @@ def test_unattended_upgrades_leave_the_stack_alone(
 
 #: The program insists on the machine's own folders, so it gets the imitated ones in their place.
 IN_PLACE = """
-set -eu
 for folder in etc/apt var/lib/apt var/lib/dpkg var/cache/apt var/log run; do mount --bind "$1/$folder" "/$folder"; done
 exec /usr/bin/python3 "$2" --dry-run --debug
 """
@@ -171,7 +188,7 @@ def unattended(machine: AptMachine, tmp_path: Path) -> set[str]:
         'Acquire::http::Proxy "DIRECT";\n'
     )
     program = tmp_path / "unpacked/usr/bin/unattended-upgrade"
-    argv = ["unshare", "--map-root-user", "--mount", "sh", "-c", IN_PLACE, "sh", machine.root, program]
+    argv = in_place(IN_PLACE, machine.root, program)
     done = subprocess.run(
         argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=60
     )

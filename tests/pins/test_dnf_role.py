@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from gdsdeploy.platform import stack_platform_for
+from tests.pins.inplace import in_place
 from tests.pins.test_dnf_pins import BASE, NEWER, STACK, plugins
 from tests.repos.archive import Key, Server, serve
 from tests.repos.rpmarchive import RpmArchive, Stream, build
@@ -28,12 +29,6 @@ STREAMS = (
 )
 #: Everything that is written lands in memory, over this machine's own folders, and is gone with the namespace.
 IN_PLACE = """
-set -eu
-mount -t tmpfs tmpfs /mnt
-for folder in etc var; do
-    mkdir -p /mnt/$folder /mnt/$folder.work
-    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=/mnt/$folder,workdir=/mnt/$folder.work" /$folder
-done
 mkdir -p /etc/dnf/modules.d /etc/dnf/plugins /etc/yum.repos.d /var/lib/gdsdeploy
 mount -t tmpfs tmpfs /var/lib/rpm
 rpm --justdb --nodeps --noscripts --nosignature --install "$1"/all/*.rpm.installed
@@ -103,20 +98,7 @@ def converge(site: tuple[Path, Server], tmp: Path, plugins: Path, rounds: int = 
         "HOME": str(tmp), "PYTHONPATH": str(plugins), "no_proxy": "127.0.0.1", "ANSIBLE_NOCOLOR": "1",
     }  # fmt: skip
     ansible = [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", tmp / "play.yml"]
-    argv = [
-        "unshare",
-        "--map-root-user",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        "sh",
-        "-c",
-        IN_PLACE,
-        "sh",
-        www,
-        *ansible,
-    ]
+    argv = in_place(IN_PLACE, www, *ansible, over=("etc", "var"), processes=True)
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout + done.stderr
 

@@ -12,6 +12,7 @@ import pytest
 from kmod_root import EXPECTED, RELEASE, Root
 
 from gdsdeploy import hostapp
+from tests.pins.inplace import in_place
 from tests.pins.rendering import rendered
 
 NEWER = "6.12.117-1.el9.x86_64"
@@ -24,12 +25,6 @@ exit 0
 """
 #: Everything that is written lands in memory, above this machine's own folders, and is gone with the namespace.
 IN_PLACE = """
-set -eu
-mount -t tmpfs tmpfs /mnt
-for folder in etc usr; do
-    mkdir -p /mnt/$folder /mnt/$folder.work
-    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=/mnt/$folder,workdir=/mnt/$folder.work" /$folder
-done
 mount -t tmpfs tmpfs /boot
 cp -r "$1/." /
 shift
@@ -81,7 +76,7 @@ def write(path: Path, text: str, *, executable: bool = False) -> None:
 
 def kernel_install(root: Path, *words: str) -> str:
     """Run kernel-install there; what it said, and GRUB's environment afterwards."""
-    argv = ["unshare", "--map-root-user", "--mount", "sh", "-c", IN_PLACE, "sh", root, "kernel-install", *words]
+    argv = in_place(IN_PLACE, root, "kernel-install", *words, over=("etc", "usr"))
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
     done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
     said = done.stdout + done.stderr

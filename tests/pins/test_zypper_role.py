@@ -19,6 +19,7 @@ import yaml
 from gdsdeploy import roletasks
 from gdsdeploy.inventory import HOSTS
 from gdsdeploy.repo import zyppins
+from tests.pins.inplace import in_place
 from tests.pins.test_zypper_pins import denied, pins
 from tests.pins.zyppmachine import AROUND, NEWER, STACK
 from tests.repos.archive import Key, Server, serve
@@ -32,12 +33,6 @@ THEIRS = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: ht
 LOCKED = "libcufile-12-9-1.14.1.1-1.x86_64"
 #: Everything that is written lands in memory, over this machine's own folders, and is gone with the namespace.
 IN_PLACE = """
-set -eu
-mount -t tmpfs tmpfs /mnt
-for folder in etc var; do
-    mkdir -p /mnt/$folder /mnt/$folder.work
-    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=/mnt/$folder,workdir=/mnt/$folder.work" /$folder
-done
 mkdir -p /etc/zypp/repos.d /etc/products.d /etc/pki/rpm-gpg /var/lib/gdsdeploy /var/cache/zypp
 mount -t tmpfs tmpfs /var/cache/zypp
 # Debian's rpm has its database in the home directory; libzypp looks where SUSE has it.
@@ -150,20 +145,7 @@ def played(zypp_site: tuple[Path, Server], tmp_path_factory: pytest.TempPathFact
     }  # fmt: skip
     ansible = f"{Path(sys.executable).parent}/ansible-playbook -i localhost, "
     both = ["sh", "-c", f"{ansible} --check {tmp}/check.yml && {ansible} {tmp}/play.yml"]
-    argv = [
-        "unshare",
-        "--map-root-user",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        "sh",
-        "-c",
-        IN_PLACE,
-        "sh",
-        zypp_site[0],
-        *both,
-    ]
+    argv = in_place(IN_PLACE, zypp_site[0], *both, over=("etc", "var"), processes=True)
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     said = re.split(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,13 +161,20 @@ class Rhel:
         return self.fleet
 
 
+@contextmanager
+def serve_rhel(folder: Path, pool: Path, key: Key) -> Iterator[Rhel]:
+    """The packages of ``pool``, served as repositories that ``key`` signs, and a fleet file for them in ``folder``."""
+    root = folder / "www"
+    shutil.copytree(pool, root)
+    with serve(root) as server:
+        cuda = RpmArchive(root / "cuda", streams=rpmstack.STREAMS)
+        made = Rhel(cuda, RpmArchive(root / "baseos"), server, key, folder / "fleet.yml")
+        made.write_fleet()
+        yield made
+
+
 @pytest.fixture
 def rhel(tmp_path: Path, rpm_pool: Path, key: Key) -> Iterator[Rhel]:
     """The repositories as tests.repos.rpmstack has them, and a fleet file that asks for branch 580."""
-    root = tmp_path / "www"
-    shutil.copytree(rpm_pool, root)
-    with serve(root) as server:
-        cuda = RpmArchive(root / "cuda", streams=rpmstack.STREAMS)
-        made = Rhel(cuda, RpmArchive(root / "baseos"), server, key, tmp_path / "fleet.yml")
-        made.write_fleet()
+    with serve_rhel(tmp_path, rpm_pool, key) as made:
         yield made

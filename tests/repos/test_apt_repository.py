@@ -62,6 +62,12 @@ def test_a_flat_repository_is_read(archive: Archive, server: Server, key: Key) -
     assert (found.origin, found.component) == ("nvidia", "")
 
 
+def test_backports_have_the_maker_of_what_they_were_ported_from(archive: Archive, server: Server, key: Key) -> None:
+    archive.publish(suite("stable-backports", origin="Debian Backports"), key)
+    (found,) = fetch(server, key, "stable-backports").named("hello")
+    assert (found.origin, found.suite) == ("debian", "stable-backports")
+
+
 def test_an_armoured_keyring_is_read(archive: Archive, server: Server, key: Key, tmp_path: Path) -> None:
     archive.publish(suite(), key)
     armoured = tmp_path / "key.asc"

@@ -13,25 +13,14 @@ import pytest
 import yaml
 
 from gdsdeploy import lockfile
-from gdsdeploy.cli import main
 from gdsdeploy.errors import LockInvalid, LockStale, NoSolution, RepositoryUntrusted
 from gdsdeploy.model.lock import Target
 from gdsdeploy.repo.fetch import Fetcher, address
+from tests.commandline import plain, run
 from tests.repos.archive import Key
 from tests.repos.conftest import Ubuntu
 from tests.repos.cuda import CUDA_UBUNTU, NOBLE, cuda_nvidia_fs, noble_suites
 from tests.repos.stack import package, without
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def locked(fleet: Path) -> Target:

@@ -10,22 +10,11 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import lockfile
-from gdsdeploy.cli import main
 from gdsdeploy.errors import LockInvalid, LockStale, RepositoryUntrusted
 from gdsdeploy.model.lock import Target
+from tests.commandline import plain, run
 from tests.repos.conftest import Debian
 from tests.repos.stack import TRIXIE, Stanza, gds, kernel, open_driver, package, proprietary_driver, suites
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def locked(fleet: Path) -> Target:

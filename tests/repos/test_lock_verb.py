@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from gdsdeploy import lockfile
-from gdsdeploy.cli import main
 from gdsdeploy.errors import (
     FleetInvalid,
     LockInvalid,
@@ -20,21 +19,9 @@ from gdsdeploy.errors import (
     RepositoryUntrusted,
     RepositoryUnusable,
 )
+from tests.commandline import plain, run
 from tests.repos.conftest import Debian
 from tests.repos.stack import TRIXIE, gds, kernel, open_driver, proprietary_driver, suites, without
-
-
-def run(*arguments: object) -> int:
-    """The exit code of ``gdsdeploy`` with these arguments."""
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
-
-
-def plain(text: str) -> str:
-    """Without terminal colours."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def test_lock_writes_the_newest_admitted_stack(debian: Debian, capsys: pytest.CaptureFixture[str]) -> None:

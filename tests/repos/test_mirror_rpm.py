@@ -26,8 +26,8 @@ from gdsdeploy.repo.rpmmodules import nevra
 from gdsdeploy.repo.signature import verify
 from tests.pins.rendering import rendered
 from tests.repos import rpmstack
-from tests.repos.archive import Key, serve
-from tests.repos.conftest import Rhel
+from tests.repos.archive import Key
+from tests.repos.conftest import Rhel, serve_rhel
 from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build
 
 Run = Callable[..., int]
@@ -57,12 +57,7 @@ def signed_pool(tmp_path_factory: pytest.TempPathFactory, rpm_pool: Path, key: K
 @pytest.fixture
 def site(tmp_path: Path, signed_pool: Path, key: Key) -> Iterator[Rhel]:
     """The signed packages, served, and a fleet file for them."""
-    root = tmp_path / "www"
-    shutil.copytree(signed_pool, root)
-    with serve(root) as server:
-        cuda = RpmArchive(root / "cuda", streams=rpmstack.STREAMS)
-        made = Rhel(cuda, RpmArchive(root / "baseos"), server, key, tmp_path / "fleet.yml")
-        made.write_fleet()
+    with serve_rhel(tmp_path, signed_pool, key) as made:
         yield made
 
 

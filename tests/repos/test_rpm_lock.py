@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import lockfile
-from gdsdeploy.cli import main
 from gdsdeploy.errors import (
     FleetInvalid,
     GdsError,
@@ -21,19 +20,12 @@ from gdsdeploy.errors import (
     RepositoryUnusable,
 )
 from gdsdeploy.model.lock import Target
+from tests.commandline import run
 from tests.repos import rpmstack
 from tests.repos.conftest import Rhel
 from tests.repos.rpmarchive import build
 
 NEWEST = rpmstack.KERNELS[-1]
-
-
-def run(*arguments: object) -> int:
-    """The exit code of ``gdsdeploy`` with these arguments."""
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    assert isinstance(end.value.code, int)
-    return end.value.code
 
 
 def locked(rhel: Rhel) -> Target:
@@ -76,10 +68,10 @@ def test_what_the_lock_holds_and_where_it_is_needed(rhel: Rhel) -> None:
     assert {p.package: (p.part, p.needed_by) for p in target.packages} == {
         "dkms": ("dkms", "both"),
         "gds-tools-13-0": ("gds-tools", "host"),
-        "kernel": ("kernel-image", "host"),
+        "kernel": ("kernel-image", "both"),
         "kernel-core": ("kernel-image", "both"),
         "kernel-devel": ("kernel-headers", "both"),
-        "kernel-modules": ("kernel-image", "host"),
+        "kernel-modules": ("kernel-image", "both"),
         "kernel-modules-core": ("kernel-image", "both"),
         "kmod-nvidia-open-dkms": ("driver-source", "both"),
         "libcufile-13-0": ("libcufile", "host"),

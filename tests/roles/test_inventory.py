@@ -96,6 +96,28 @@ def test_a_host_without_a_builder_builds_its_own(fleet: Fleet, lock: Lock) -> No
     assert (host["gds_modules_from"], host["gds_modules_archive"]) == ("build", "")
 
 
+def test_a_host_without_a_kernel_of_its_own_is_not_booted_and_loads_nothing(fleet: Fleet, lock: Lock) -> None:
+    profile = fleet.profiles["gds"].model_copy(update={"own_kernel": False})
+    other = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
+    assert (other["gds_kernel_boot"], other["gds_modules_load"]) == (False, False)
+    usual = rendered(fleet, lock)["gpu1"]
+    assert (usual["gds_kernel_boot"], usual["gds_modules_load"]) == (True, True)
+    changed = {key for key in usual if usual[key] != other[key]}
+    assert changed == {"gds_kernel_boot", "gds_modules_load"}, "it gets all else"
+
+
+def test_what_depends_on_the_driver_moves_with_it(fleet: Fleet, lock: Lock) -> None:
+    found = rendered(fleet, lock)
+    assert {"gds-tools", "libcufile0"} <= {item["package"] for item in found["gpu1"]["gds_driver_along"]}
+    assert found["gpu1"]["gds_driver_along"] == found["gpu1"]["gds_cufile_packages"]
+    assert found["build1"]["gds_driver_along"] == []
+    leaving = {item["package"] for item in found["gpu1"]["gds_driver_leaving"]}
+    assert leaving == {"nvidia-open-kernel-dkms", "nvidia-fs-dkms"}, "it may have built them before"
+    assert found["build1"]["gds_driver_leaving"] == [], "all of a builder's comes in one transaction"
+    for name in ("gpu1", "build1"):
+        assert {"dkms", "libcuda1", "nvidia-fs-dkms"} <= set(found[name]["gds_packages_locked"])
+
+
 def test_every_locked_package_of_a_machine_is_pinned(fleet: Fleet, lock: Lock) -> None:
     for name, values in rendered(fleet, lock).items():
         installed = {p["package"] for key, value in values.items() if key.endswith("_packages") for p in value}

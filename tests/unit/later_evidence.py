@@ -5,9 +5,11 @@ The values are those of the machines that were recorded: no container, no variab
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gdsdeploy.host.facts.storage import FLAGS
+from gdsdeploy.host.places import HOLDERS, LEGACY_SERVICE, SERVICE_FOLDERS
 
 #: FS_EXTENT_FL, which ext4 sets on nearly every inode.
 PLAIN = 0x80000
@@ -19,7 +21,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     """``document`` with the pieces added in place; what was recorded stays as it is."""
     files, excerpts, listings = document["files"], document["excerpts"], document["listings"]
     for path in ("/run/systemd/container", "/.dockerenv", "/run/.containerenv"):
-        files.setdefault(path, ABSENT)
+        files.setdefault(path, dict(ABSENT))
     excerpts.setdefault("/proc/1/cgroup", {"pattern": "", "lines": []})
     for path in ("/etc/environment", "/etc/profile", "/etc/security/pam_env.conf", "/etc/systemd/system.conf"):
         excerpts.setdefault(path, {"pattern": "", "lines": []})
@@ -27,12 +29,49 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
     for path in ("/etc/profile.d", "/etc/environment.d", "/etc/systemd/system.conf.d"):
         listings.setdefault(path, [])
     document.setdefault("environment", {})
+    document.setdefault("load", {})
+    for path in (*HOLDERS, *(f"{folder}/{LEGACY_SERVICE}" for folder in SERVICE_FOLDERS)):
+        listings.setdefault(path, [])
+    listings.setdefault("/sys/devices/system/node/node*", ["node0"])
+    listings.setdefault("/run/udev", ["control", "data", "queue", "tags"])
+    listings.setdefault("/dev/infiniband", dict(ABSENT))
     points = [line.split() for line in files["/proc/self/mountinfo"].splitlines()]
     document.setdefault("inodes", {words[4]: PLAIN for words in points if not words[2].startswith("0:")})
     document.setdefault("features", {})
     document.setdefault("acs", {})
     document.setdefault("opens", {"/dev/nvidia-fs0": "ok"})
+    _userland(document)
+    _audits(document)
     return document
+
+
+def _audits(document: dict[str, Any]) -> None:
+    """The modules of these machines were audited by provision; those of a bare one are not there."""
+    good = [
+        {"module": item["name"], "file": path, "ok": True, "findings": []}
+        for path, item in document["modules"].items()
+        if "error" not in item
+    ]
+    audit = {"release": document["host"]["uname"]["release"], "results": good}
+    document.setdefault("audits", {"running": audit, "next": audit})
+
+
+def _userland(document: dict[str, Any]) -> None:
+    """The driver's libraries and firmware, in the version of the module that ran."""
+    running = document["files"].get("/proc/driver/nvidia/version")
+    found = (
+        re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", running, re.MULTILINE) if isinstance(running, str) else None
+    )
+    document["files"].setdefault("/sys/module/firmware_class/parameters/path", "\n")
+    document["listings"].setdefault("/lib/firmware/nvidia/[0-9]*", [found[1]] if found else [])
+    if not found:
+        return
+    document["listings"].setdefault(f"/lib/firmware/nvidia/{found[1]}/gsp*.bin*", ["gsp_ga10x.bin", "gsp_tu10x.bin"])
+    shown = document["commands"].get("ldconfig", {}).get("stdout", "")
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        path = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", shown, re.MULTILINE)
+        if path:
+            document["links"].setdefault(path[1], f"{path[1].removesuffix('.1')}.{found[1]}")
 
 
 #: As the lab's virtual machine has it: no bridge of QEMU's is in the kernel's list.

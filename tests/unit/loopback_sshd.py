@@ -31,6 +31,13 @@ class Sshd:
         known = (known_hosts or self.known_hosts,)
         return Endpoint(name, "127.0.0.1", self.port, user, (self.identity,), known)
 
+    def place(self, path: str, text: str) -> None:
+        """Have a file in the server's own view of this machine, whose folder then holds nothing else."""
+        pid, folder = (self.folder / "pid").read_text().strip(), Path(path).parent
+        script = f"mkdir -p '{folder}' && mount -t tmpfs none '{folder}' && cat > '{path}'"
+        argv = as_root([which("nsenter"), "--mount", f"--target={pid}", "sh", "-c", script])
+        subprocess.run(argv, input=text, text=True, check=True)
+
     def stop(self) -> None:
         subprocess.run(as_root(["kill", "--", str(self.process.pid)]), check=False)
         self.process.wait(timeout=10)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import converge, resources
-from gdsdeploy.errors import ConvergeFailed, HostUnfit, HostUnreachable
+from gdsdeploy.errors import ConvergeFailed, HostUnfit, HostUnreachable, ModuleBuildFailed
 
 
 def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
@@ -83,6 +83,57 @@ def test_changes_and_log_are_kept(tmp_path: Path) -> None:
             "gpu1: gds_modules: Build: non-zero return code\n  | a\n  | b",
         ),
         (
+            result(
+                "failed",
+                "gds_packages",
+                "Install | Install the locked versions",
+                detail={"msg": "non-zero return code", "rc": 100, "cmd": ["apt-get", "install"], "stderr": "E: no"},
+            ),
+            ConvergeFailed,
+            "gpu1: gds_packages: Install the locked versions: apt-get ended with status 100\n  | E: no",
+        ),
+        (
+            result(
+                "failed",
+                "gds_modules",
+                "Install | Build with DKMS",
+                detail={
+                    "msg": "non-zero return code",
+                    "cmd": ["python3", "gdsdeploy-host.pyz", "kmod", "dkms", "--json"],
+                    "stderr": "error: driver 1 (open) does not build for kernel 6.1: nv.c:7: error: x (fixed in 2 (b))",
+                },
+            ),
+            ModuleBuildFailed,
+            "gpu1: driver 1 (open) does not build for kernel 6.1: nv.c:7: error: x",
+        ),
+        (
+            result(
+                "failed",
+                "gds_modules",
+                "Verify | Audit what the kernel would load",
+                detail={
+                    "msg": "non-zero return code",
+                    "cmd": ["python3", "gdsdeploy-host.pyz", "kmod", "audit"],
+                    "stdout": "nvidia: ok (x)\nnvidia_fs: FAILED (y)\n  error [driver-tree] is of 1\n    hint: z",
+                },
+            ),
+            ModuleBuildFailed,
+            "gpu1: the audit refuses the modules\n  | error [driver-tree] is of 1",
+        ),
+        (
+            result(
+                "failed",
+                "gds_kernel",
+                "Install | Install the locked versions",
+                detail={
+                    "msg": "apt failed",
+                    "stdout": "Error! Bad return status for module build on kernel: 6.1.0-50-amd64 (x86_64)\nConsult y",
+                },
+            ),
+            ModuleBuildFailed,
+            "gpu1: DKMS could not build its modules for kernel 6.1.0-50-amd64",
+        ),
+        (
             result("unreachable", "gds_repo", "Configure | x", detail={"msg": "timed out"}),
             HostUnreachable,
             "gpu1: lost during gds_repo: timed out",
@@ -96,6 +147,24 @@ def test_failures_name_host_role_and_cause(
     failure = outcome.hosts["gpu1"].failure
     assert type(failure) is error
     assert str(failure) == words
+
+
+def test_the_reason_that_a_role_asks_for_takes_the_place_of_the_package_managers(tmp_path: Path) -> None:
+    events = [
+        result("failed", "gds_modules", "Install | Install the locked versions", detail={"msg": "dpkg returned 1"}),
+        result(
+            "failed",
+            "gds_modules",
+            "Install | Say why the modules do not build",
+            detail={"cmd": ["python3", "gdsdeploy-host.pyz", "kmod", "why"], "stderr": "error: it is broken"},
+        ),
+        result("failed", "gds_modules", "Install | Say why the packages cannot be had", detail={"msg": "dpkg"}),
+    ]
+    outcome = converge.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
+    failure = outcome.hosts["gpu1"].failure
+    assert isinstance(failure, ModuleBuildFailed)
+    assert failure.exit_code == 24
+    assert str(failure) == "gpu1: it is broken"
 
 
 def test_a_playbook_that_dies_without_a_word_is_an_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gdsdeploy.repo.aptsources import Source
 from gdsdeploy.repo.settings import repositories
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
-SERVED = {"lab", "debian-13", "debian-12", "cuda-rhel-9", "cuda-debian-13", "cuda-ubuntu-24.04"}
+SERVED = {"lab", "debian-13", "debian-12", "cuda-rhel-9", "cuda-debian-13", "cuda-ubuntu-24.04", "rollout"}
 
 
 def test_the_examples_are_there() -> None:

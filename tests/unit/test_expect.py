@@ -8,6 +8,7 @@ import pytest
 from gdsdeploy.cufile.render import render
 from gdsdeploy.errors import FleetInvalid, LockStale
 from gdsdeploy.expect import expectation
+from gdsdeploy.host.evidence import wanted_by
 from gdsdeploy.host.expectation import from_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Kernel, Lock, LockedDriver, Package, Source, Target
@@ -76,11 +77,11 @@ def test_everything_comes_from_the_lock_and_the_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("builder", "packages"),
-    [("build1", {"libcufile0", "linux-image"}), (None, {"libcufile0", "linux-image", "gcc-14"})],
+    ("modules", "packages"),
+    [("auto", {"libcufile0", "linux-image"}), ("build", {"libcufile0", "linux-image", "gcc-14"})],
 )
-def test_a_host_that_builds_has_what_builds(builder: str | None, packages: set[str]) -> None:
-    found = expectation(fleet(builder=builder), lock(), "gpu1").packages
+def test_a_host_that_has_to_build_has_what_builds(modules: str, packages: set[str]) -> None:
+    found = expectation(fleet(modules=modules), lock(), "gpu1").packages
     assert set(found) == packages
     assert found["libcufile0"] == "libcufile0-1"
 
@@ -98,3 +99,14 @@ def test_a_lock_without_the_profile() -> None:
 def test_a_cufile_section_that_cannot_be_rendered() -> None:
     with pytest.raises(FleetInvalid, match=r"profiles\.gds\.cufile\.properties\.typo: unknown key"):
         expectation(fleet(cufile={"properties": {"typo": 1}}), lock(), "gpu1")
+
+
+def test_a_mount_that_no_scratch_file_may_be_made_on_says_so() -> None:
+    mounts = [{"mount": "/mnt/nvme"}, {"mount": "/data", "path": "compat", "scratch": False}]
+    found = expectation(fleet(storage=mounts), lock(), "gpu1")
+    assert found.storage == [
+        {"mount": "/mnt/nvme", "path": "direct"},
+        {"mount": "/data", "path": "compat", "scratch": "no"},
+    ]
+    assert wanted_by(found).scratch == ("/mnt/nvme",)
+    assert wanted_by(found).mounts == ("/mnt/nvme", "/data")

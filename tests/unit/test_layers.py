@@ -18,10 +18,18 @@ PURE = (
     "compat.py",
     "inventory.py",
     "expect.py",
+    "redact.py",
+    "waivers.py",
     "host/facts/",
     "host/checks/",
     "host/explain/",
     "report/",
+    "rollout/budget.py",
+    "rollout/fold.py",
+    "rollout/hoststate.py",
+    "rollout/machine.py",
+    "rollout/waves.py",
+    "rollout/windows.py",
     "cufile/render.py",
     "cufile/document.py",
     "cufile/verdict.py",
@@ -106,6 +114,10 @@ def test_only_the_command_line_knows_click() -> None:
 
 def test_only_the_transport_knows_paramiko() -> None:
     assert users_of("paramiko") <= {"transport.py"}
+
+
+def test_only_the_journal_knows_sql() -> None:
+    assert users_of("sqlite3") == {"journal.py"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)

@@ -47,6 +47,7 @@ def machine(name: str, fleet: Fleet | None = None, *, delivered: bool = True) ->
     group, values = planning.variables(inventory(fleet, LOCK, planning.sources(fleet, LOCK, LAB)))[name]
     if values["gds_modules_archive"]:
         archive = Path(values["gds_modules_archive"])
+        archive.parent.mkdir(exist_ok=True)
         archive.write_bytes(b"modules") if delivered else archive.unlink(missing_ok=True)
     return Machine(fleet, LOCK, name, group, values)
 
@@ -85,6 +86,9 @@ def converged(made: Machine) -> Evidence:
     files, undecided = made.expected(planning.managed_facts(evidence))
     assert undecided == []
     for item in files:
+        if item.kind == "absent":
+            evidence["managed"][item.path] = {"error": "ENOENT"}
+            continue
         evidence["managed"][item.path] = {
             **entry,
             "kind": item.kind,
@@ -105,6 +109,25 @@ def test_a_converged_machine_has_an_empty_plan(name: str, fleet: Fleet | None) -
     made = machine(name, fleet)
     found = planned(made, converged(made))
     assert found.satisfied, found
+
+
+def test_what_dkms_built_goes_with_its_driver_and_comes_again_only_where_it_is_built() -> None:
+    old = "nvidia-open-kernel-dkms\t550.163.01-2", "nvidia-open-kernel-dkms\t535.261.03-1"
+    for fleet, words in (
+        (None, "remove nvidia-open-kernel-dkms, whose driver goes"),
+        (self_building(), "upgrade nvidia-open-kernel-dkms"),
+    ):
+        made = machine("gpu1", fleet)
+        evidence = converged(made)
+        package(*old)(evidence)
+        package("libcuda1\t550.163.01-2", "libcuda1\t535.261.03-1")(evidence)
+        found = [action for action in planned(made, evidence).actions if "kernel-dkms" in action.what]
+        assert [(action.what, action.found) for action in found] == [(words, "535.261.03-1")]
+    # Of the driver that is there, it may be any: nothing is exchanged.
+    made = machine("gpu1")
+    evidence = converged(made)
+    package(*old)(evidence)
+    assert planned(made, evidence).satisfied
 
 
 def edited(path: str, **entry: Any) -> Change:
@@ -128,6 +151,8 @@ def answer(question: str, **value: Any) -> Change:
     return lambda evidence: evidence["answers"].update({question: value})
 
 
+#: What enabling the gate makes.
+ENABLED = "/etc/systemd/system/multi-user.target.wants/gds-gate.service"
 #: What moved → role, words of the action, words of what was found, disruption of the whole plan.
 DRIFTS: list[tuple[str, Change, str, str, str, str]] = [
     ("gpu1", edited("/etc/cufile.json", sha256="0" * 64), "gds_cufile", "/etc/cufile.json", "other content", "none"),
@@ -135,6 +160,8 @@ DRIFTS: list[tuple[str, Change, str, str, str, str]] = [
     ("gpu1", edited("/etc/cufile.json", uid=1000), "gds_cufile", "/etc/cufile.json", "owner 1000:0", "none"),
     ("gpu1", gone(PREFERENCES), "gds_repo", PREFERENCES, "missing", "none"),
     ("gpu1", gone("/etc/apt/sources.list.d/gdsdeploy.sources"), "gds_repo", "gdsdeploy.sources", "missing", "none"),
+    ("gpu1", gone("/etc/gdsdeploy/gate.json"), "gds_gate", "/etc/gdsdeploy/gate.json", "missing", "none"),
+    ("gpu1", gone(ENABLED), "gds_gate", f"make {ENABLED}", "missing", "none"),
     ("gpu1", gone("/var/log/cufile"), "gds_cufile", "make the folder /var/log/cufile", "missing", "none"),
     ("gpu1", gone("/etc/modprobe.d/gdsdeploy.conf"), "gds_driver", "/etc/modprobe.d/gdsdeploy.conf", "missing", "none"),
     ("gpu1", gone("/etc/modules-load.d/gdsdeploy.conf"), "gds_driver", "modules-load.d", "missing", "none"),
@@ -269,6 +296,21 @@ def test_a_profile_that_forbids_reboots_is_told_of_one() -> None:
     assert "leaves to you" in action.what
 
 
+def test_a_host_without_a_kernel_of_its_own_is_never_rebooted() -> None:
+    fleet = load_fleet(LAB / "fleet.yml")
+    profile = fleet.profiles["gds"].model_copy(update={"own_kernel": False})
+    made = machine("gpu1", fleet.model_copy(update={"profiles": {"gds": profile}}))
+    assert (made.survey.boot, made.survey.modules) == (False, [])
+    evidence = converged(made)
+    assert not [path for path in evidence["managed"] if path.startswith("/etc/kernel/")]
+    del evidence["answers"]["boot-default"]
+    evidence["answers"]["reboot"] = {"needed": True, "reasons": ["the running kernel is 6.1"], "unloaded": ["nvidia"]}
+    assert planned(made, evidence).satisfied
+    evidence["answers"]["modules"] = {"changes": ["nvidia.ko (other content)"]}
+    found = planned(made, evidence)
+    assert [(action.role, action.disruption) for action in found.actions] == [("gds_modules", "none")]
+
+
 def test_a_machine_that_gave_no_answer_has_its_error() -> None:
     error = HostUnreachable("gone")
     assert machine("gpu1").judge(Answer("gpu1", None, error, 0.0)) is error
@@ -296,4 +338,31 @@ def test_a_bare_machine_is_planned_whole() -> None:
     assert found.unknown == ()
     assert found.disruption == "reboot"
     roles = list(dict.fromkeys(action.role for action in found.actions))
-    assert roles == ["gds_repo", "gds_host", "gds_driver", "gds_kernel", "gds_cufile", "gds_modules", "gds_reboot"]
+    before = ["gds_repo", "gds_host", "gds_driver", "gds_kernel", "gds_cufile", "gds_modules"]
+    assert roles == [*before, "gds_gate", "gds_reboot"]
+
+
+def test_nvidia_peermem_is_loaded_by_its_unit_and_never_by_a_reboot() -> None:
+    fleet = load_fleet(LAB / "fleet.yml")
+    profile = fleet.profiles["gds"].model_copy(update={"rdma": "peermem"})
+    made = machine("gpu1", fleet.model_copy(update={"profiles": {"gds": profile}}))
+    assert "nvidia-peermem" in made.survey.modules
+    evidence = converged(made)
+    assert planned(made, evidence).satisfied
+    reasons = ["the module nvidia-peermem is not loaded"]
+    evidence["answers"]["reboot"] = {"needed": True, "reasons": reasons, "unloaded": ["nvidia-peermem"]}
+    found = [(item.role, item.what, item.disruption) for item in planned(made, evidence).actions]
+    assert found == [("gds_peermem", "load nvidia-peermem", "module reload")]
+
+
+def test_a_machine_is_asked_whatever_may_decide_who_builds_its_modules() -> None:
+    archive = ARCHIVE.format(RELEASE)
+    for fleet, name, receives, builds in (
+        (self_building(), "gpu1", True, True),
+        (load_fleet(LAB / "fleet.yml"), "build1", False, True),
+    ):
+        survey = planning.Questions(fleet, LOCK, planning.sources(fleet, LOCK, LAB), [name]).surveys[name]
+        assert survey.key
+        assert (survey.archive == archive, survey.audit, bool(survey.dkms)) == (receives, builds, builds)
+        assert archive in survey.paths
+        assert ("/etc/dkms/nvidia-fs.conf" in survey.paths) is builds

@@ -52,7 +52,7 @@ def test_its_dependencies_are_those_it_declares(installed: Path, tmp_path: Path)
 
 
 def test_every_verb_has_help(installed: Path, tmp_path: Path) -> None:
-    for verb in ("lock", "provision", "validate", "remove", "lab"):
+    for verb in ("lock", "provision", "validate", "diff", "support-bundle", "remove", "lab"):
         assert "Usage: gdsdeploy" in run([installed / "gdsdeploy", verb, "--help"], tmp_path)
 
 
@@ -87,3 +87,18 @@ def test_the_suite_for_hosts_comes_along(installed: Path, tmp_path: Path) -> Non
     script = "from gdsdeploy import resources; print(resources.share() / 'tests' / 'host')"
     suite = run([installed / "python", "-c", script], tmp_path).strip()
     assert (Path(suite) / "test_checks.py").is_file()
+
+
+def test_the_suite_runs_from_it(installed: Path, tmp_path: Path) -> None:
+    for name in ("fleet.yml", "gdsdeploy.lock"):
+        (tmp_path / name).write_bytes((ROOT / "tests" / "golden" / "lab" / name).read_bytes())
+    (tmp_path / "known_hosts").touch()
+    (tmp_path / "fleet.yml").write_text((tmp_path / "fleet.yml").read_text().replace("22011", "1"))
+    said = run([installed / "gdsdeploy", "validate", "fleet.yml", "--pytest", "--", "-q"], tmp_path, status=30)
+    assert "test_check[ssh://gpu1-reachable]" in said
+    assert "this host could not be asked" in said
+
+
+def test_the_schema_of_reports_comes_along(installed: Path, tmp_path: Path) -> None:
+    script = "from importlib import resources; print(resources.files('gdsdeploy.report') / 'report.schema.json')"
+    assert Path(run([installed / "python", "-c", script], tmp_path).strip()).is_file()

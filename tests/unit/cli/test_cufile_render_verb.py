@@ -22,7 +22,7 @@ from gdsdeploy.inventory import inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import plan_fleet, sources
-from gdsdeploy.validate import validate
+from gdsdeploy.validate import Asked, validate
 
 H100 = Path(__file__).parents[2] / "evidence" / "hosts" / "h100-libcufile-1.15.1.json"
 Run = Callable[..., tuple[int, str, str]]
@@ -147,7 +147,12 @@ def test_validate_holds_the_file_against_what_the_host_is(
     def verdict(**fit: str) -> tuple[str, str]:
         change(fleet, fit=fit)
         report = validate(
-            load_fleet(fleet.path), lock, fleet.path, ["gpu1"], only=["cufile.rendered"], progress=lambda _: None
+            load_fleet(fleet.path),
+            lock,
+            fleet.path,
+            ["gpu1"],
+            asked=Asked(["cufile.rendered"]),
+            progress=lambda _: None,
         )
         (finding,) = report.hosts[0].findings
         return finding.verdict, finding.found

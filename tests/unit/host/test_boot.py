@@ -157,3 +157,13 @@ def test_bad_input_is_one_line_on_stderr(tmp_path: Path, capsys: pytest.CaptureF
     status, out, err = run(capsys, "show", "--root", str(tmp_path))
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ")
+
+
+def test_a_host_without_a_menu_has_no_default_of_ours_to_take_back(tmp_path: Path) -> None:
+    """A builder or a container, on which `gdsdeploy remove` asks as it does everywhere."""
+    assert boot.clear_default(root=str(tmp_path)) == {"changed": False, "changes": [], "kernel": "", "entry": ""}
+    ours = tmp_path / boot.DEFAULTS.lstrip("/")
+    ours.parent.mkdir(parents=True)
+    ours.write_text("GRUB_DEFAULT=saved\n")
+    with pytest.raises(BootError):
+        boot.clear_default(check=True, root=str(tmp_path))

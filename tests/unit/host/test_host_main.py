@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from later_evidence import complete
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import expectation as expected
@@ -28,12 +29,20 @@ def expectation(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def passing(tmp_path: Path) -> Path:
+    """The evidence of the provisioned host, with what is collected since it was recorded."""
+    path = tmp_path / PASSING
+    path.write_text(json.dumps(complete(json.loads((EVIDENCE / PASSING).read_text()))))
+    return path
+
+
 def run(*words: str | Path) -> int:
     return program.main([str(word) for word in words])
 
 
-def test_a_host_as_expected_passes(expectation: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("validate", "--expectation", expectation, "--evidence", EVIDENCE / PASSING) == program.OK
+def test_a_host_as_expected_passes(expectation: Path, passing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", "--expectation", expectation, "--evidence", passing) == program.OK
     out = capsys.readouterr().out
     assert out.startswith("gpu1 (profile gds): os debian-13, kernel 6.12.")
     assert out.rstrip().endswith(" pass, 0 FAIL, 0 could not tell")
@@ -55,11 +64,13 @@ def test_what_failed_comes_first_with_its_next_step(expectation: Path, capsys: p
         ]
 
 
-def test_json_is_one_object_with_everything(expectation: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["validate", "--json", "--with-evidence", "--expectation", expectation, "--evidence", EVIDENCE / PASSING]
+def test_json_is_one_object_with_everything(
+    expectation: Path, passing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["validate", "--json", "--with-evidence", "--expectation", expectation, "--evidence", passing]
     assert run(*words) == program.OK
     found = json.loads(capsys.readouterr().out)
-    source = json.loads((EVIDENCE / PASSING).read_text())
+    source = json.loads(passing.read_text())
     assert found["evidence"] == source
     assert found["boot_id"] == source["files"]["/proc/sys/kernel/random/boot_id"].strip()
     assert (found["host"], found["profile"], found["verdict"], found["gaps"]) == ("gpu1", "gds", "pass", [])
@@ -140,11 +151,11 @@ def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_default_expectation_is_used_and_may_be_damaged_where_it_is_not_needed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, passing: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "expectation.json", replace(wanted(), host="elsewhere").to_json())
     monkeypatch.setattr(expected, "PATH", str(path))
-    assert run("validate", "--json", "--evidence", EVIDENCE / PASSING) == program.OK
+    assert run("validate", "--json", "--evidence", passing) == program.OK
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert document["host"] == "elsewhere"
     write(path, "{}")

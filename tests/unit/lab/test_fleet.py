@@ -62,6 +62,21 @@ def test_it_is_a_fleet(lab: Lab, mirror: Archive) -> None:
     assert set(intent.hosts) == {"gpu1"}
 
 
+def test_nodes_are_hosts_of_a_profile_without_a_kernel_of_its_own(lab: Lab, mirror: Archive) -> None:
+    lab.add_hosts("node", 3, Path("/c/light/root"))
+    fleet.write(lab, mirror)
+    intent = load_fleet(lab.fleet_path)
+    assert set(intent.hosts) == {"gpu1", "node1", "node2", "node3"}
+    assert set(intent.builders) == {"build1"}
+    assert [host.labels for name, host in intent.hosts.items() if name != "gpu1"] == [
+        {"rack": "r1"},
+        {"rack": "r1"},
+        {"rack": "r2"},
+    ]
+    assert intent.profiles[intent.hosts["node1"].profile].own_kernel is False
+    assert intent.profiles["gds"].own_kernel is True
+
+
 def test_archive_without_security_leaves_it_out(lab: Lab, mirror: Archive) -> None:
     fleet.write(lab, replace(mirror, security_uri=None))
     content = yaml.safe_load(lab.fleet_path.read_text())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy import lockfile
 from gdsdeploy.lab import guest, images
 from gdsdeploy.lab.archive import Archive
 
@@ -48,6 +49,41 @@ def test_name_changes_with_recipe_and_archive_only(mirror: Archive) -> None:
     }
     assert len(others) == 4
     assert name not in others
+
+
+#: One package for hosts that boot it, one for machines that build.
+BEGINS = guest.Preinstalled(
+    sources=("deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free",),
+    packages=(("linux-image-6.1.0-50-amd64", "6.1.176-1"), ("libcuda1", "535.261.03-1")),
+    kernel=True,
+)
+
+
+def test_what_hosts_begin_with_is_installed_last_and_exactly(mirror: Archive) -> None:
+    argv = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"), BEGINS)
+    plain = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"))
+    hooks = [item for item in argv if item.startswith("--customize-hook=")]
+    assert hooks[-1] == (
+        f'--customize-hook=sh {guest.data("guest/begin.sh")} "$1" 1 '
+        "'deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free' "
+        "linux-image-6.1.0-50-amd64=6.1.176-1 libcuda1=535.261.03-1"
+    )
+    assert hooks[:-1] == [item for item in plain if item.startswith("--customize-hook=")]
+    assert "linux-image-amd64" in next(item for item in plain if item.startswith("--include"))
+    assert "linux-image" not in next(item for item in argv if item.startswith("--include")), "it boots its own kernel"
+    names = {images.entry_name(TRIXIE, mirror, "vm", item) for item in (None, BEGINS, replace(BEGINS, packages=()))}
+    assert len(names) == 3
+
+
+def test_hosts_begin_with_the_locked_packages_of_hosts_only() -> None:
+    target = lockfile.read(Path(__file__).parents[2] / "golden/lab/gdsdeploy.lock").targets["gds"]
+    begins = guest.preinstalled(target)
+    assert begins.kernel
+    names = dict(begins.packages)
+    assert {"libcuda1", "libcufile0", f"linux-image-{target.kernel.release}"} <= names.keys()
+    assert not {"dkms", "nvidia-fs-dkms", f"linux-headers-{target.kernel.release}"} & names.keys()
+    assert len(begins.sources) == len(target.indices)
+    assert all(line.startswith("deb [signed-by=/usr/share/keyrings/") for line in begins.sources)
 
 
 def test_boot_record_is_one_active_partition_behind_grub(tmp_path: Path) -> None:

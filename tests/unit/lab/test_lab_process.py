@@ -85,7 +85,10 @@ def test_name_with_spaces_and_parentheses_does_not_confuse(tmp_path: Path) -> No
 def test_unrecorded_process_is_found_by_its_folder(tmp_path: Path) -> None:
     inside, beside = tmp_path / "host", tmp_path / "host2"
     started = [subprocess.Popen(["tail", "-f", "/dev/null", folder / "x"], stderr=-3) for folder in (inside, beside)]
-    found = process.find(("tail",), inside)
+    # A program's words can be read only a moment after it was started.
+    deadline = time.monotonic() + 10
+    while (found := process.find(("tail",), inside)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert found is not None
     assert found.pid == started[0].pid
     assert process.find(("qemu-system-x86_64",), inside) is None

@@ -18,6 +18,8 @@ targets:
     kernel: {release: 6.12.94+deb13-amd64, version: 6.12.94-1}
   other:
     kernel: {release: 6.1.0-50-amd64}
+    indices:
+      - {uri: "http://mirror.example/debian", suite: bookworm, components: [main, contrib], host_keyring: /k.gpg}
 """
 
 
@@ -33,7 +35,9 @@ def test_kernels_of_the_lock_once_each(lab: Lab) -> None:
     (lab.directory / "gdsdeploy.lock").write_text(LOCK)
     assert standin.locked_kernels(lab) == [
         standin.Kernel("6.12.94+deb13-amd64", "6.12.94-1"),
-        standin.Kernel("6.1.0-50-amd64"),
+        standin.Kernel(
+            "6.1.0-50-amd64", None, ("deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main contrib",)
+        ),
     ]
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gdsdeploy.errors import HostUnreachable
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.pci import Function, Link, PciFacts
+from gdsdeploy.host.facts.topology import Topology, topology_facts
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 
@@ -79,6 +85,60 @@ DOWN = HostUnreachable(
 )
 
 
+def _function(address: str, vendor: int, kind: int, *bridges: str, **more: Any) -> Function:
+    shape: dict[str, Any] = {"device": 1, "driver": "", "numa_node": 0, "iommu": False, "bars": {}, **more}
+    root = f"pci{(bridges[0] if bridges else address)[:7]}"
+    return Function(address, vendor=vendor, kind=kind, bridges=bridges, host_bridge=root, **shape)
+
+
+FULL, HALF = Link(32.0, 16, 32.0, 16), Link(16.0, 2, 16.0, 4)
+#: A GPU and a disk behind one switch, an adapter on its own root port, and a degraded disk on the other processor.
+FUNCTIONS = (
+    _function("0000:00:01.0", 0x8086, 0x060400, link=FULL),
+    _function("0000:01:00.0", 0x11F8, 0x060400, "0000:00:01.0", link=FULL),
+    _function("0000:02:00.0", 0x11F8, 0x060400, "0000:00:01.0", "0000:01:00.0", link=FULL),
+    _function("0000:02:01.0", 0x11F8, 0x060400, "0000:00:01.0", "0000:01:00.0", link=Link(16.0, 4, 32.0, 16)),
+    _function(
+        "0000:03:00.0",
+        0x10DE,
+        0x030200,
+        "0000:00:01.0",
+        "0000:01:00.0",
+        "0000:02:00.0",
+        link=FULL,
+        driver="nvidia",
+        bars={0: 1 << 24, 1: 1 << 37},
+    ),
+    _function(
+        "0000:04:00.0",
+        0x144D,
+        0x010802,
+        "0000:00:01.0",
+        "0000:01:00.0",
+        "0000:02:01.0",
+        link=Link(16.0, 4, 16.0, 4),
+        driver="nvme",
+        names=("nvme0",),
+    ),
+    _function("0000:00:02.0", 0x8086, 0x060400, link=FULL),
+    _function("0000:05:00.0", 0x15B3, 0x020700, "0000:00:02.0", link=FULL, driver="mlx5_core", names=("mlx5_0", "ib0")),
+    _function("0000:80:01.0", 0x8086, 0x060400, link=HALF, numa_node=1),
+    _function(
+        "0000:81:00.0", 0x144D, 0x010802, "0000:80:01.0", link=HALF, driver="nvme", names=("nvme1",), numa_node=1
+    ),
+)
+ACS = {item.address: 0x1D if item.address == "0000:02:01.0" else 0 for item in FUNCTIONS if item.kind == 0x060400}
+
+
+def tree() -> Topology:
+    """The topology that the product itself makes of these functions."""
+    document = Document({"listings": {"/sys/devices/system/node/node*": ["node0", "node1"]}, "files": {}})
+    pci = PciFacts(FUNCTIONS, tuple(item for item in FUNCTIONS if item.vendor == 0x10DE), dict(ACS))
+    found = topology_facts(document, pci, facts_from({}).driver)
+    assert isinstance(found, Topology)
+    return found
+
+
 def report() -> Report:
     hosts = (
         HostReport(
@@ -91,6 +151,8 @@ def report() -> Report:
             boot_id="9d1c2b7a-5a0e-4a0c-9e0e-1f6b3f6f0002",
             stack=STACK,
             seconds=2.31,
+            topology=tree(),
+            disks=(("/mnt/nvme", ("0000:04:00.0",)), ("/home", ("0000:81:00.0",))),
         ),
         HostReport(
             "gpu3",

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json as standard_json
+import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -10,7 +12,7 @@ from rich.console import Console
 from sample_report import CHECKS, EVIL, STACK, report
 
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
-from gdsdeploy.report import html, json, junit, text
+from gdsdeploy.report import html, json, junit, prometheus, text
 from gdsdeploy.report.model import HostReport, Report
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
@@ -18,16 +20,16 @@ from gdsdeploy.report.model import HostReport, Report
 
 def test_json_has_everything() -> None:
     found = standard_json.loads(json.render(report()))
-    assert list(found) == ["version", "tool", "fleet", "lock", "when", "verdict", "counts", "hosts"]
+    assert list(found) == ["version", "tool", "fleet", "lock", "when", "verdict", "counts", "waivers", "hosts"]
     assert (found["version"], found["fleet"], found["verdict"]) == (1, "fleet.yml", "fail")
-    assert found["counts"] == {"pass": 1, "unknown": 0, "unreachable": 1, "fail": 2}
+    assert found["counts"] == {"pass": 1, "waived": 0, "unknown": 0, "unreachable": 1, "fail": 2}
     assert list(found["hosts"]) == ["gpu1", "gpu2", "gpu3", "gpu4"]
     gpu2 = found["hosts"]["gpu2"]
     assert gpu2["stack"] == dict(STACK)
     assert gpu2["error"] is None
     assert len(gpu2["findings"]) == len(CHECKS)
     tree = next(f for f in gpu2["findings"] if f["check"] == "nvidia-fs.driver-tree")
-    assert set(tree) == {"check", "verdict", "title", "expected", "found", "hint", "evidence"}
+    assert set(tree) == {"check", "verdict", "title", "expected", "found", "hint", "evidence", "waiver"}
     assert tree["verdict"] == "fail"
     assert found["hosts"]["gpu3"]["gaps"] == ["programs: stopped after 60 s"]
     assert next(f for f in found["hosts"]["gpu3"]["findings"] if f["check"] == "peermem.usable")["found"] == EVIL
@@ -230,3 +232,52 @@ def test_a_report_without_hosts_or_findings_still_renders() -> None:
 def test_renderings_are_the_same_each_time() -> None:
     for render in (html.render, json.render, junit.render, text.details):
         assert render(report()) == render(report())
+
+
+def test_the_tree_of_a_host_is_drawn_with_words_beside_every_colour() -> None:
+    page = html.render(report())
+    (drawing,) = re.findall(r'<svg class="tree".*?</svg>', page, re.DOTALL)
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", drawing)
+    assert "GPU0  10de:0001" in texts
+    assert "NIC0  mlx5_0, ib0" in texts
+    assert "16 GT/s x4 · /mnt/nvme: compat" in texts
+    assert any(text.startswith("16 GT/s x2 of 16 GT/s x4 · /home: compat") for text in texts), "a degraded link"
+    assert "ACS redirects" in texts
+    assert drawing.count('class="wire bad"') == 1
+    assert 'role="img" aria-label="PCIe tree of gpu2' in drawing
+    cells = re.findall(r"<td>([A-Z?]+)</td>", page)
+    # GPU0, NIC0, NVME0, NVME1, each with each.
+    assert cells == [
+        "X",
+        "PHB",
+        "PIX",
+        "SYS",
+        "PHB",
+        "X",
+        "PHB",
+        "SYS",
+        "PIX",
+        "PHB",
+        "X",
+        "SYS",
+        "SYS",
+        "SYS",
+        "SYS",
+        "X",
+    ]
+
+
+def test_prometheus_has_a_sample_for_each_check_of_each_host() -> None:
+    samples = [line for line in prometheus.render(report()).splitlines() if not line.startswith("#")]
+    assert len([line for line in samples if line.startswith("gdsdeploy_host_check_passed{")]) == sum(
+        len(host.findings) for host in report().hosts
+    )
+    assert 'gdsdeploy_validation_hosts{fleet="fleet.yml",verdict="unreachable"} 1' in samples
+    assert 'gdsdeploy_host_passed{host="gpu4",profile="storage",verdict="unreachable"} 0' in samples
+    assert (
+        'gdsdeploy_host_check_passed{host="gpu2",check="storage.path",subject="/mnt/nvme",verdict="fail"} 0' in samples
+    )
+    moment = datetime(2026, 11, 21, 8, 15, tzinfo=UTC).timestamp()
+    assert f'gdsdeploy_validation_timestamp_seconds{{fleet="fleet.yml"}} {moment:.0f}' in samples
+    sample = re.compile(r'[a-z_]+(\{[a-z_]+="([^"\\\n]|\\[\\n"])*"(,[a-z_]+="([^"\\\n]|\\[\\n"])*")*\})? [0-9.]+')
+    assert all(sample.fullmatch(line) for line in samples)

@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import faults_page
 import pytest
 
 from gdsdeploy.host.checks import listed
@@ -22,7 +23,7 @@ def test_the_page_is_the_one_in_the_documentation() -> None:
 
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
     ids = [item.id for item in listed()]
-    assert all(re.fullmatch(r"[a-z-]+\.[a-z-]+", ident) for ident in ids)
+    assert all(re.fullmatch(r"[a-z-]+\.[a-z0-9-]+", ident) for ident in ids)
     assert [*dict.fromkeys(ident.split(".")[0] for ident in ids)] == list(SUBJECTS)
 
 
@@ -37,3 +38,9 @@ def test_every_check_says_what_it_asserts_expects_and_prevents() -> None:
 def test_an_id_is_taken_once() -> None:
     with pytest.raises(ValueError, match=re.escape("two checks have the id os.release")):
         check("os.release", "x", expects="x", prevents="x")(lambda _facts, _expectation: passed("x"))
+
+
+def test_the_table_of_faults_is_the_one_in_the_documentation() -> None:
+    assert (ROOT / "docs" / "faults.md").read_text() == faults_page.page(), (
+        "python tests/unit/host/checks/faults_page.py"
+    )

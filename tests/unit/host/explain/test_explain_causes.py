@@ -600,8 +600,13 @@ def general(ident: str) -> str:
     return ident
 
 
+#: Of RDMA adapters: see test_explain_advice.py.
+ADVICE = ("link-down", "policy", "no-routing")
+
+
 def test_every_documented_cause_is_seen_and_every_seen_one_is_documented() -> None:
     documented = set(re.findall(r"^\| `(\w[\w-]*\.[\w-]+)` \|", DOCS.read_text(), re.MULTILINE))
     seen = {general(ident) for fault in FAULTS.values() for ident in (fault.id, *fault.also) if ident}
     elsewhere = {"MODULE.stub", "rdma.no-adapter"}  # of the kinds of storage: see test_explain_document.py
-    assert documented == seen | elsewhere
+    advice = {"platform.far-gpu", "storage.queue-depth", "storage.spread"} | {f"rdma.{name}" for name in ADVICE}
+    assert documented == seen | elsewhere | advice

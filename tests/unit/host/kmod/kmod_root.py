@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kmod_elf import VERMAGIC, write_module
+from kmod_elf import SIGNATURE, VERMAGIC, write_module
 
+from gdsdeploy.host import process
 from gdsdeploy.host.expectation import Expectation
 
 RELEASE = "6.12.94+deb13-amd64"
@@ -47,6 +48,11 @@ EXPECTED = Expectation(
 )
 
 
+def empty_lists(modules: Path) -> None:
+    for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
+        (modules / name).touch()
+
+
 class Root:
     """``path`` is the root folder; methods write files into it."""
 
@@ -54,8 +60,14 @@ class Root:
         self.path, self.release, self.vermagic = path, release, vermagic
         self.modules = path / "lib" / "modules" / release
         imports: dict[str, int | None] = {name: crc for name, crc in KERNEL_EXPORTS.items() if name not in UNSEEN}
-        self.module("kernel/fs/own.ko", "own", info=[("intree", "Y")], imports=imports)
-        self.module("kernel/drivers/drm.ko", "drm", info=[("intree", "Y")], exports={"drm_open": (0xD0, False)})
+        self.module("kernel/fs/own.ko", "own", info=[("intree", "Y")], imports=imports, signature=SIGNATURE)
+        self.module(
+            "kernel/drivers/drm.ko",
+            "drm",
+            info=[("intree", "Y")],
+            exports={"drm_open": (0xD0, False)},
+            signature=SIGNATURE,
+        )
         self.headers()
 
     def headers(self) -> None:
@@ -74,6 +86,15 @@ class Root:
 
     def remove_headers(self) -> None:
         (self.modules / "build").unlink()
+
+    def lists(self) -> None:
+        """What a kernel's package says of its modules, and depmod wants to read; empty."""
+        empty_lists(self.modules)
+
+    def depmod(self) -> None:
+        """Index the modules as on a host."""
+        self.lists()
+        assert process.run(["depmod", "-b", str(self.path), "-a", self.release], 60).status == 0
 
     def module(self, file: str, name: str, **options: object) -> Path:
         options.setdefault("vermagic", self.vermagic)

@@ -68,7 +68,7 @@ def test_what_cannot_be_told_does_not_admit(root: Root) -> None:
 
 def test_another_nvidia_fs_is_not_good_enough(root: Root) -> None:
     assert judged(root, wanted=replace(WANTED, nvidia_fs_version="2.28.4")) == [
-        "nvidia_fs: is version 2.19.7, locked is 2.28.4"
+        "nvidia_fs: is version 2.19.7, expected 2.28.4"
     ]
 
 

@@ -63,8 +63,7 @@ def test_pack_install_and_remove(root: Root, tmp_path: Path, capsys: pytest.Capt
     archive = tmp_path / "modules.tar"
     status, out, _ = kmod(capsys, "pack", *place, "--output", archive)
     assert (status, out) == (0, f"packed nvidia, nvidia_fs for kernel {RELEASE}\n")
-    for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
-        (root.modules / name).write_text("")
+    root.lists()
     status, out, _ = kmod(capsys, "install", archive, *place, "--check")
     assert status == 0
     assert out.count("would install: ") == 4
@@ -73,6 +72,20 @@ def test_pack_install_and_remove(root: Root, tmp_path: Path, capsys: pytest.Capt
     assert "would install" not in kmod(capsys, "install", archive, *place)[1]
     assert kmod(capsys, "remove", *place)[1].count("remove: ") == 2
     assert kmod(capsys, "remove", *place)[1] == "nothing to change\n"
+
+
+def test_remove_for_a_kernel_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `gdsdeploy remove` asks on a host whose provisioning ended before it had the kernel."""
+    place = ["--kernel", RELEASE, "--root", tmp_path]
+    assert kmod(capsys, "remove", *place)[:2] == (0, "nothing to change\n")
+    left = tmp_path / f"etc/depmod.d/gdsdeploy-{RELEASE}.conf"
+    left.parent.mkdir(parents=True)
+    left.write_text("override nvidia\n")
+    assert json.loads(kmod(capsys, "remove", *place, "--check", "--json")[1])["changed"]
+    assert left.exists()
+    assert json.loads(kmod(capsys, "remove", *place, "--json")[1])["changes"] == [str(left)]
+    assert not left.exists()
+    assert kmod(capsys, "remove", "--kernel", "../x", "--root", tmp_path)[0] == 2
 
 
 def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

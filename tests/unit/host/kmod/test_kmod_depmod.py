@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from kmod_elf import write_module
+from kmod_root import empty_lists
 
 from gdsdeploy.host.kmod import depmod
 from gdsdeploy.host.kmod.depmod import override_line, read_dependencies, read_order, read_renames
 
 RELEASE = "6.12.94+deb13-amd64"
-#: Every case was also put to the real depmod of kmod 30; see test_depmod_itself_agrees.
+#: Every case was also put to the real depmod of kmod 30; see test_depmod_and_modprobe_themselves_agree.
 CASES = [
     ("", ["updates/dkms/x.ko", "extra/x.ko", "kernel/x.ko"], "updates/dkms/x.ko"),
     ("search updates ubuntu built-in", ["ubuntu/x.ko", "updates/dkms/x.ko", "kernel/x.ko"], "updates/dkms/x.ko"),
@@ -24,6 +25,11 @@ CASES = [
         ["updates/dkms/x.ko", "updates/gdsdeploy/x.ko"],
         "updates/gdsdeploy/x.ko",
     ),
+    # As RHEL has it, whose weak-updates are links to modules of other kernels.
+    ("search updates extra built-in weak-updates", ["weak-updates/x.ko", "kernel/x.ko"], "kernel/x.ko"),
+    ("search updates extra built-in weak-updates", ["weak-updates/x.ko", "extra/x.ko"], "extra/x.ko"),
+    ("search updates extra weak-updates built-in", ["weak-updates/x.ko", "kernel/x.ko"], "weak-updates/x.ko"),
+    ("override x * weak-updates", ["weak-updates/x.ko", "updates/x.ko"], "weak-updates/x.ko"),
     ("override x * extra", ["updates/x.ko", "extra/x.ko"], "extra/x.ko"),
     ("override x * extra", ["updates/x.ko", "extra/sub/x.ko"], "updates/x.ko"),
     ("override x * extra\noverride x * kernel", ["extra/x.ko", "kernel/x.ko"], "kernel/x.ko"),
@@ -51,19 +57,21 @@ def test_which_file_depmod_takes(tmp_path: Path, config: str, files: list[str], 
 
 
 @pytest.mark.parametrize(("config", "files", "winner"), CASES)
-def test_depmod_itself_agrees(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
+def test_depmod_and_modprobe_themselves_agree(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
     program = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin")
     assert program, "the development machine needs kmod"
     base = tmp_path / "root/lib/modules" / RELEASE
     for file in files:
         write_module(base / file, "x")
-    for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
-        (base / name).write_text("")
+    empty_lists(base)
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/a.conf").write_text(config + "\n")
     argv = [program, "-C", str(tmp_path / "conf"), "-b", str(tmp_path / "root"), RELEASE]
     subprocess.run(argv, check=True, capture_output=True)
     assert list(read_dependencies((base / "modules.dep").read_text())) == [winner]
+    ask = [program.replace("depmod", "modprobe"), "-C", str(tmp_path / "conf"), "-d", str(tmp_path / "root")]
+    shown = subprocess.run([*ask, "-S", RELEASE, "--show-depends", "x"], check=True, capture_output=True, text=True)
+    assert shown.stdout.split() == ["insmod", str(base / winner)]
 
 
 def test_equal_rank_is_decided_by_what_depmod_did_or_not_at_all(tmp_path: Path) -> None:

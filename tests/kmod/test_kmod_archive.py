@@ -1,0 +1,247 @@
+"""The archive's own sources: open driver and nvidia-fs of two Debian releases, built right, with the stock way beside.
+
+Only units and the two small modules are compiled; whole drivers are built where hosts are provisioned in the lab.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gdsdeploy import run
+
+if TYPE_CHECKING:
+    from conftest import Builder
+
+pytestmark = pytest.mark.kbuild
+
+P2P = "nvidia_p2p_"
+
+
+def quick(host: Builder, *words: str, kernel: str = "", status: int = 0) -> dict[str, Any]:
+    """What preflight runs: nothing of the driver is built but the unit that exports the symbols."""
+    argv = ["kmod", "build", *words, "--kernel", kernel or host.kernel, "--ahead", "--output", "/build/out/", "--json"]
+    argv += ["--driver-tree", host.source("nvidia-current-open")]
+    if "--source" not in words:
+        argv += ["--source", host.source("nvidia-fs")]
+    value: dict[str, Any] = json.loads(host.gdsdeploy(*argv, status=status).stdout)
+    return value
+
+
+def versions(host: Builder, file: str) -> dict[str, str]:
+    lines = host.run("modprobe", "--dump-modversions", file).stdout.splitlines()
+    return {name: crc for crc, name in (line.split() for line in lines)}
+
+
+def field(host: Builder, name: str, file: str) -> str:
+    return host.run("modinfo", "-F", name, file).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def trixie(kbuild_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    yield from built(make_host(kbuild_base, tmp_path_factory.mktemp("trixie") / "host"))
+
+
+@pytest.fixture(scope="module")
+def bookworm(bookworm_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    yield from built(make_host(bookworm_base, tmp_path_factory.mktemp("bookworm") / "host"))
+
+
+def built(host: Builder) -> Iterator[Builder]:
+    """A host with OFED for its kernel, on which nvidia-peermem and nvidia-fs were built."""
+    host.ofed(f"x86_64/{host.kernel}")
+    host.write("/build/report.json", json.dumps(quick(host, "nvidia-peermem", "nvidia-fs")))
+    yield host
+    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")
+
+
+@pytest.fixture
+def fresh(kbuild_base: Path, make_host: Any, tmp_path: Path) -> Iterator[Builder]:
+    """A host of trixie with nothing built and no OFED."""
+    host = make_host(kbuild_base, tmp_path / "host")
+    yield host
+    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")
+
+
+@pytest.mark.parametrize(
+    ("release", "driver", "nvidia_fs", "links"),
+    [("trixie", "550.163.01", "2.19.7", True), ("bookworm", "535.261.03", "2.13.5", False)],
+)
+def test_both_modules_of_a_release(
+    release: str, driver: str, nvidia_fs: str, links: bool, request: pytest.FixtureRequest
+) -> None:
+    host: Builder = request.getfixturevalue(release)
+    report = json.loads(host.path("/build/report.json").read_text())
+    assert report["ok"] is True
+    assert (report["versions_from"], report["driver"]["version"]) == ("compiled", driver)
+    assert report["ofed"]["path"] == f"/usr/src/ofa_kernel/x86_64/{host.kernel}"
+    peermem, fs = report["modules"]
+    assert [item["module"] for item in (peermem, fs)] == ["nvidia-peermem", "nvidia-fs"]
+    assert all(item["error"] is None and item["files"][0]["audit"]["ok"] is True for item in (peermem, fs))
+    assert (peermem["files"][0]["version"], fs["files"][0]["version"]) == (driver, nvidia_fs)
+    assert peermem["files"][0]["provenance"]["ofed"] == report["ofed"]["symvers"]
+    # Complete: it needs both cores, with the versions that those have.
+    assert set(field(host, "depends", "/build/out/nvidia-peermem.ko").split(",")) == {"nvidia", "ib_uverbs"}
+    theirs = {
+        line.split("\t")[1]: line.split("\t")[0]
+        for line in host.path(f"{report['ofed']['path']}/Module.symvers").read_text().splitlines()
+    }
+    found = versions(host, "/build/out/nvidia-peermem.ko")
+    assert {name: found[name] for name in theirs} == theirs
+    # 2.13.5 looks the driver's symbols up while it runs; 2.19.7 links them, with the versions that peermem has, too.
+    assert field(host, "depends", "/build/out/nvidia-fs.ko") == ("nvidia" if links else "")
+    linked = {name: crc for name, crc in versions(host, "/build/out/nvidia-fs.ko").items() if name.startswith(P2P)}
+    assert bool(linked) is links
+    assert linked.items() <= {name: crc for name, crc in found.items() if name.startswith(P2P)}.items()
+
+
+def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: Builder) -> None:
+    trixie.run("cp", "-a", trixie.source("nvidia-fs"), "/build/stock")
+    tree = trixie.source("nvidia-current-open")
+    argv = ["make", "-C", "/build/stock", f"KVER={trixie.kernel}", f"NVIDIA_SRC_DIR={tree}/nvidia"]
+    done = trixie.run(*argv, "IGNORE_CC_MISMATCH=1")
+    said = done.stdout + done.stderr
+    assert '"nvidia_p2p_get_pages"' in said
+    assert "undefined!" in said
+    assert field(trixie, "depends", "/build/stock/nvidia-fs.ko") == ""
+    assert not any(name.startswith(P2P) for name in versions(trixie, "/build/stock/nvidia-fs.ko"))
+    right = versions(trixie, "/build/out/nvidia-fs.ko")
+    assert sum(name.startswith(P2P) for name in right) == 6
+
+
+def test_the_stock_makefile_takes_the_first_source_that_a_listing_has(fresh: Builder) -> None:
+    # A leftover with another page table, sorted before the driver's own tree by nobody's decision.
+    fresh.write("/usr/src/nvidia-000/nvidia/nv-p2p.h", "#define NVIDIA_P2P_PAGE_TABLE_VERSION 0x00020000\n")
+    fresh.run("cp", "-r", fresh.source("nvidia-current-open"), "/usr/src/nvidia-current-open-550.163.01")
+    stock = fresh.run("make", "-C", fresh.source("nvidia-fs"), "-n", "nv_symbols", f"KVER={fresh.kernel}").stdout
+    assert "Picking NVIDIA driver sources from NVIDIA_SRC_DIR=/usr/src/nvidia-000/nvidia." in stock
+    trees = json.loads(fresh.gdsdeploy("kmod", "trees", "--json", "--driver-version", "550.163.01").stdout)
+    assert [item["path"] for item in trees] == ["/usr/src/nvidia-current-open-550.163.01"]
+
+
+def test_two_trees_of_one_driver_are_refused_and_both_named(fresh: Builder) -> None:
+    for name in ("nvidia-current-open-550.163.01", "nvidia-srv-550.163.01"):
+        fresh.run("cp", "-r", fresh.source("nvidia-current-open"), f"/usr/src/{name}")
+    argv = ["kmod", "build", "nvidia-fs", "--kernel", fresh.kernel, "--source", fresh.source("nvidia-fs")]
+    error = fresh.gdsdeploy(*argv, "--driver-version", "550.163.01", "--output", "/build/x.ko", status=2).stderr
+    assert "there are 2 source trees of driver 550.163.01 (open): " in error
+    assert "/usr/src/nvidia-current-open-550.163.01 is 550.163.01 (open)" in error
+    assert "/usr/src/nvidia-srv-550.163.01 is 550.163.01 (open)" in error
+
+
+def symbols_by_script(host: Builder, *words: str) -> tuple[str, str]:
+    """What the stock script finds out about the driver's symbols, and what it says."""
+    host.run("sh", "-c", f"rm -rf /build/script && cp -a {host.source('nvidia-fs')} /build/script")
+    done = host.run("sh", "-c", f"cd /build/script && ./create_nv.symvers.sh {' '.join(words)} || true")
+    return host.run("sh", "-c", "cat /build/script/nv.symvers 2>/dev/null || true").stdout, done.stdout + done.stderr
+
+
+def test_the_stock_script_finds_nothing_for_the_running_kernel_and_offsets_for_the_right_one(driver: Builder) -> None:
+    right = {
+        line.split("\t")[1]: line.split("\t")[0]
+        for line in driver.path("/build/driver/Module.symvers").read_text().splitlines()
+    }
+    # As upstream's Makefile calls it, without the kernel's name: the running kernel is not this one.
+    assert "0x" not in symbols_by_script(driver)[0]
+    text, _ = symbols_by_script(driver, driver.kernel)
+    found = {line.split()[1]: int(line.split()[0], 16) for line in text.splitlines()}
+    assert set(right) <= set(found)
+    assert all(found[name] != int(right[name], 16) and found[name] < 0x100 for name in right)
+    report = json.loads(driver.build("--json"))
+    assert report["versions_from"] == "module"
+    mine = versions(driver, "/build/nvidia-fs.ko")
+    assert {name: mine[name] for name in right} == right
+
+
+def test_the_stock_script_cannot_read_zstd(driver: Builder) -> None:
+    right = driver.path("/build/driver/Module.symvers").read_text()
+    driver.run("sh", "-c", f"cd {driver.modules}/updates/dkms && zstd --rm -q nvidia.ko && depmod -a {driver.kernel}")
+    assert "nvidia_p2p_get_pages" not in symbols_by_script(driver, driver.kernel)[0]
+    report = json.loads(driver.build("--json"))
+    assert report["versions_from"] == "module"
+    mine = versions(driver, "/build/nvidia-fs.ko")
+    assert all(mine[line.split()[1]] == line.split()[0] for line in right.splitlines())
+    # Without the program there is no guess instead.
+    driver.run("rm", "/usr/bin/zstd")
+    assert "is zstd-compressed, and the zstd program is not installed (install the package zstd" in driver.build(
+        status=2
+    )
+
+
+def test_a_kept_module_symvers_is_used_when_the_module_beside_it_proves_it(driver: Builder) -> None:
+    right = driver.path("/build/driver/Module.symvers").read_text()
+    kept = f"/var/lib/dkms/nvidia-standin/1.2.3/{driver.kernel}/x86_64/module"
+    driver.run("mkdir", "-p", kept)
+    driver.run("sh", "-c", f"mv {driver.modules}/updates/dkms/nvidia.ko {kept} && depmod -a {driver.kernel}")
+    driver.run("cp", "/build/driver/Module.symvers", kept)
+    assert json.loads(driver.build("--json"))["versions_from"] == "symvers"
+    mine = versions(driver, "/build/nvidia-fs.ko")
+    assert all(mine[line.split()[1]] == line.split()[0] for line in right.splitlines())
+    # Another build's symbols beside it prove nothing; then the unit is compiled.
+    driver.run("sed", "-i", "s/^0x......../0x00000014/", f"{kept}/Module.symvers")
+    assert json.loads(driver.build("--json"))["versions_from"] == "compiled"
+    assert "exports other versions" in driver.path("/build/nvidia-fs.ko.log").read_text()
+    assert versions(driver, "/build/nvidia-fs.ko") == mine
+
+
+def test_peermem_without_ofed_is_a_stub_the_stock_way_and_refused_by_ours(fresh: Builder) -> None:
+    report = quick(fresh, "nvidia-peermem", status=1)
+    error = report["modules"][0]["error"]
+    assert "would be a stub that fails to load with 'Invalid argument'" in error["message"]
+    assert not fresh.path("/build/out/nvidia-peermem.ko").exists()
+    fresh.run("cp", "-r", fresh.source("nvidia-current-open"), "/build/driver")
+    fresh.run(
+        "make", "-C", "/build/driver", "modules", f"KERNEL_UNAME={fresh.kernel}", "NV_KERNEL_MODULES=nvidia-peermem"
+    )
+    assert field(fresh, "depends", "/build/driver/nvidia-peermem.ko") == ""
+    found = fresh.audit("--peermem", "/build/driver/nvidia-peermem.ko", status=1)[0]["findings"]
+    assert isinstance(found, list)
+    assert "peermem-stub" in [item["id"] for item in found]
+
+
+def stock_decision(host: Builder) -> str:
+    """What the driver's own probe says about peer memory for the host's kernel."""
+    build = f"/usr/lib/modules/{host.kernel}/build"
+    script = f"{host.source('nvidia-current-open')}/conftest.sh"
+    environment = ["env", "ARCH=x86_64", f"KERNELRELEASE={host.kernel}"]
+    words = ["/bin/sh", script, "gcc", "x86_64", f"/usr/lib/modules/{host.kernel}/source", build]
+    host.run("mkdir", "-p", "/build/probe")
+    call = " ".join([*environment, *words, "compile_tests", "''", "ib_peer_memory_symbols"])
+    return host.run("sh", "-c", f"cd /build/probe && {call}").stdout.strip()
+
+
+def test_ofed_of_another_kernel_is_taken_by_the_stock_way_and_refused_by_ours(fresh: Builder) -> None:
+    assert stock_decision(fresh).startswith("#undef")
+    other = fresh.ofed(f"x86_64/{fresh.other_kernel}", kernel=fresh.other_kernel)
+    fresh.run("ln", "-s", other, "/usr/src/ofa_kernel/default")
+    assert stock_decision(fresh) == "#define NV_MLNX_IB_PEER_MEM_SYMBOLS_PRESENT"
+    error = quick(fresh, "nvidia-peermem", status=1)["modules"][0]["error"]
+    assert f"was made for kernel {fresh.other_kernel}, not {fresh.kernel}" in error["message"]
+
+
+def test_ofed_of_another_build_of_the_same_kernel_is_refused(fresh: Builder) -> None:
+    folder = fresh.ofed(f"x86_64/{fresh.kernel}")
+    fresh.run("sed", "-i", "s/u64 core_context/u32 core_context/", f"{folder}/ib_uverbs.c")
+    fresh.run("make", "-s", "-C", f"{fresh.modules}/build", f"M={folder}", "modules")
+    error = quick(fresh, "nvidia-peermem", status=1)["modules"][0]["error"]
+    assert f"the ib_uverbs of kernel {fresh.kernel} exports 0x" in error["message"]
+    assert "it is of another build" in error["message"]
+
+
+def test_what_does_not_compile_is_said_with_the_version_that_does(fresh: Builder, bookworm_base: Path) -> None:
+    old = "/build/nvidia-fs-2.13"
+    source = bookworm_base / "opt/archive/usr/src/nvidia-fs-2.13"
+    run.run(run.as_root(["cp", "-r", str(source), str(fresh.path(old))]), doing="bring an older nvidia-fs")
+    fresh.write("/build/out/nvidia-fs.ko", "the old one")
+    outcome = quick(fresh, "nvidia-fs", "--source", old, status=1)["modules"][0]
+    error = outcome["error"]
+    assert error["message"].startswith(f"nvidia-fs 2.13.5 does not build for kernel {fresh.kernel} against ")
+    assert "FMODE_UNSIGNED_OFFSET" in error["message"]
+    assert [item["id"] for item in error["rules"]] == ["debian-nvidia-fs-2.13"]
+    assert "fixed in nvidia-fs 2.25.7" in error["hint"]
+    assert outcome["log"] in error["hint"]
+    assert fresh.path("/build/out/nvidia-fs.ko").read_text() == "the old one"

@@ -1,0 +1,202 @@
+"""Our recipes with the real dkms: what it registers, rebuilds, and must not lose."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import pytest
+
+from gdsdeploy import run
+
+if TYPE_CHECKING:
+    from conftest import Builder
+
+pytestmark = pytest.mark.kbuild
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+DRIVER, NVIDIA_FS = "nvidia-standin/1.2.3", "nvidia-fs/2.19.7"
+NEXT = "nvidia-standin/1.2.4"
+
+
+def recipes(host: Builder, version: str = "1.2.3", edit: tuple[str, str] = ("", "")) -> None:
+    """What the role leaves in /etc/dkms."""
+    values = {
+        "gds_modules_driver_dkms_name": "nvidia-standin",
+        "gds_modules_driver_tree": f"/usr/src/nvidia-standin-{version}",
+        "gds_modules_driver_version": version,
+        "gds_modules_driver_flavour": "open",
+        "gds_modules_nvidia_fs_dkms_name": "nvidia-fs",
+    }
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    for template, name in (("dkms-nvidia-fs.conf.j2", "nvidia-fs"), ("dkms-driver.conf.j2", "nvidia-standin")):
+        text = environment.from_string((TEMPLATES / template).read_text()).render(values)
+        host.write(f"/etc/dkms/{name}.conf", text.replace(*edit) if edit[0] else text)
+
+
+def provide(host: Builder, *words: str, version: str = "1.2.3", status: int = 0) -> subprocess.CompletedProcess[str]:
+    """What the role runs."""
+    argv = ["kmod", "dkms", "--json", "--kernel", host.kernel, "--driver", f"nvidia-standin/{version}"]
+    argv += ["--nvidia-fs", NVIDIA_FS, "--driver-tree", f"/usr/src/nvidia-standin-{version}"]
+    argv += ["--driver-version", version, "--driver-flavour", "open", *words]
+    return host.gdsdeploy(*argv, status=status)
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(done.stdout)
+    return value
+
+
+def next_driver(host: Builder, *, fits: bool) -> None:
+    """Another driver's source arrives, as a package would bring it; nvidia-fs compiles against it, or does not.
+
+    From now on one kernel is enough.
+    """
+    host.run("rm", "-f", f"/usr/lib/modules/{host.other_kernel}/build")
+    folder = "/usr/src/nvidia-standin-1.2.4"
+    host.run("cp", "-r", "/usr/src/nvidia-standin-1.2.3", folder)
+    host.run("sed", "-i", "s/1\\.2\\.3/1.2.4/", f"{folder}/Kbuild", f"{folder}/dkms.conf")
+    if not fits:
+        host.run("sed", "-i", "s/nvidia_p2p_put_pages/nvidia_p2p_drop_pages/", f"{folder}/nvidia/nv-p2p.h")
+        host.run("sed", "-i", "s/nvidia_p2p_put_pages/nvidia_p2p_drop_pages/", f"{folder}/nvidia/nv-p2p.c")
+
+
+def installed(host: Builder, kernel: str = "") -> str:
+    """The nvidia-fs that modprobe would load; empty when there is none."""
+    found = host.run("sh", "-c", f"find /usr/lib/modules/{kernel or host.kernel} -name 'nvidia-fs.ko*'").stdout.split()
+    assert len(found) <= 1
+    return found[0] if found else ""
+
+
+def driver_of(host: Builder, file: str) -> str:
+    return host.run("modinfo", "-F", "gdsdeploy_driver", file).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def registered(kbuild_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    """A host on which the role's command has run once."""
+    host = make_host(kbuild_base, tmp_path_factory.mktemp("dkms") / "host")
+    host.run("cp", "-r", "/usr/src/driver", "/usr/src/nvidia-standin-1.2.3")
+    host.run("cp", "-r", "/usr/src/nvidia-fs", "/usr/src/nvidia-fs-2.19.7")
+    for name in (DRIVER, NVIDIA_FS):
+        host.run("dkms", "add", name)
+    recipes(host)
+    host.write("/build/first.json", provide(host).stdout)
+    yield host
+    run.run(run.as_root(["rm", "-rf", "--one-file-system", str(host.folder)]), doing="remove what a test built")
+
+
+@pytest.fixture
+def host(registered: Builder, copy_host: Any, tmp_path: Path) -> Iterator[Builder]:
+    yield from copy_host(registered, tmp_path / "host")
+
+
+def test_every_kernel_with_headers_gets_both_and_a_second_run_does_nothing(host: Builder) -> None:
+    first = json.loads(host.run("cat", "/build/first.json").stdout)
+    assert first["changed"]
+    assert [(item["kernel_release"], item["package"]) for item in first["done"]] == [
+        (kernel, package) for kernel in (host.kernel, host.other_kernel) for package in (DRIVER, NVIDIA_FS)
+    ]
+    status = host.run("dkms", "status").stdout
+    assert status.count(": installed") == 4
+    for kernel in (host.kernel, host.other_kernel):
+        assert host.run("modinfo", "-F", "vermagic", installed(host, kernel)).stdout.split()[0] == kernel
+        assert host.path(f"/var/log/gdsdeploy/kmod/{kernel}/nvidia-fs.log").stat().st_size > 1000
+    assert answer(provide(host)) == {"changed": False, "done": [], "notes": []}
+
+
+def test_the_stock_recipe_cannot_be_built_with_the_open_drivers_name(host: Builder) -> None:
+    host.run("rm", "/etc/dkms/nvidia-fs.conf")
+    host.run("dkms", "unbuild", NVIDIA_FS, "-k", host.kernel)
+    done = host.run("dkms", "build", NVIDIA_FS, "-k", host.kernel, status=13)
+    assert "missing BUILD_DEPENDS: nvidia-current" in done.stdout + done.stderr
+
+
+def test_a_new_driver_on_the_same_kernel_brings_a_new_nvidia_fs(host: Builder) -> None:
+    next_driver(host, fits=True)
+    recipes(host, "1.2.4")
+    host.run("dkms", "install", NEXT, "-k", host.kernel)
+    assert driver_of(host, installed(host)) == "1.2.4"
+    assert answer(provide(host, "--check", version="1.2.4")) == {
+        "changed": False,
+        "done": [],
+        "notes": [f"kernel {host.other_kernel} has no headers: nothing is built for it"],
+    }
+
+
+def test_without_our_recipe_the_old_one_stays_for_the_new_driver_and_is_rebuilt_by_what_it_says(host: Builder) -> None:
+    # As with a DKMS that does not know BUILD_DEPENDS_REBUILD.
+    next_driver(host, fits=True)
+    recipes(host, "1.2.4", edit=('BUILD_DEPENDS_REBUILD="yes"\n', ""))
+    host.run("dkms", "install", NEXT, "-k", host.kernel)
+    assert driver_of(host, installed(host)) == "1.2.3"
+    assert f"{NVIDIA_FS}, {host.kernel}, x86_64: installed" in host.run("dkms", "status").stdout
+    done = answer(provide(host, version="1.2.4"))["done"]
+    assert {"kernel_release": host.kernel, "package": NVIDIA_FS, "action": "rebuild"}.items() <= done[0].items()
+    assert "driver 1.2.3" in done[0]["why"]
+    assert driver_of(host, installed(host)) == "1.2.4"
+
+
+def test_dkms_itself_loses_the_old_module_when_its_rebuild_fails(host: Builder) -> None:
+    next_driver(host, fits=False)
+    recipes(host, "1.2.4", edit=(" --kept nvidia-fs", ""))
+    host.run("sh", "-c", f"dkms install {NEXT} -k {host.kernel} || true")
+    assert installed(host) == ""
+
+
+def test_a_failed_rebuild_leaves_the_old_module_where_it_was(host: Builder) -> None:
+    before, content = installed(host), host.run("sha256sum", installed(host)).stdout
+    next_driver(host, fits=False)
+    recipes(host, "1.2.4")
+    host.run("sh", "-c", f"dkms install {NEXT} -k {host.kernel} || true")
+    assert f"{NVIDIA_FS}, {host.kernel}, x86_64: installed" not in host.run("dkms", "status").stdout
+    assert installed(host) == before
+    assert host.run("sha256sum", before).stdout == content
+    assert host.run("modprobe", "--show-depends", "-S", host.kernel, "nvidia-fs").stdout.count("nvidia-fs.ko") == 1
+    # Why is said, and still is when it is asked for later.
+    error = provide(host, version="1.2.4", status=1).stderr
+    assert error.startswith("error: nvidia-fs")
+    assert "implicit declaration of function" in error
+    assert f"/var/log/gdsdeploy/kmod/{host.kernel}/nvidia-fs.log" in error
+    assert host.gdsdeploy("kmod", "why", status=1).stderr.split(" (")[0] == error.split(" (")[0]
+    assert installed(host) == before
+    # With a source that fits, DKMS installs in its place; it refuses to beside a file of the same version.
+    host.run("rm", "-r", "/usr/src/nvidia-standin-1.2.4")
+    next_driver(host, fits=True)
+    host.run("dkms", "uninstall", NEXT, "-k", host.kernel)
+    host.run("dkms", "unbuild", NEXT, "-k", host.kernel)
+    assert answer(provide(host, version="1.2.4"))["changed"]
+    assert driver_of(host, installed(host)) == "1.2.4"
+    assert ": installed" in host.run("dkms", "status", "-m", "nvidia-fs", "-k", host.kernel).stdout
+
+
+def test_a_driver_that_does_not_compile_leaves_what_worked(host: Builder) -> None:
+    before = host.run("sh", "-c", f"cd /usr/lib/modules/{host.kernel}; find . -name 'nvidia*.ko*' | sort").stdout
+    host.run("sh", "-c", "echo 'int broken' >> /usr/src/nvidia-standin-1.2.3/nvidia/nv.c")
+    host.run("dkms", "unbuild", DRIVER, "-k", host.kernel)
+    error = provide(host, status=1).stderr
+    assert error.startswith("error: driver 1.2.3 (open) does not build for kernel")
+    assert "nvidia/nv.c:" in error
+    assert "what worked before is back in place: updates/dkms/nvidia.ko" in error
+    after = host.run("sh", "-c", f"cd /usr/lib/modules/{host.kernel}; find . -name 'nvidia*.ko*' | sort").stdout
+    assert after == before
+
+
+def test_another_kernel_that_cannot_be_built_for_is_noted_once(host: Builder) -> None:
+    host.run("dkms", "unbuild", NVIDIA_FS, "-k", host.other_kernel)
+    # The kernel has headers, and they lack what a module needs.
+    host.run("rm", f"/usr/lib/modules/{host.other_kernel}/build/Module.symvers")
+    first = answer(provide(host))
+    assert not first["changed"]
+    assert host.other_kernel in first["notes"][0]
+    assert "is not tried again" in answer(provide(host))["notes"][0]
+
+
+def test_peermem_that_would_be_a_stub_is_refused_before_anything_is_built(host: Builder) -> None:
+    error = provide(host, "--peermem", status=1).stderr
+    assert "would be a stub that fails to load with 'Invalid argument'" in error
+    assert "install OFED or DOCA" in error

@@ -1,0 +1,154 @@
+"""Exchange modules under a real kernel, as ``rollout reload`` does; prints what came of each try as one JSON object.
+
+Runs on the VM host as root: ``python3 - PROGRAM``.  Modules of the kernel's own stand for NVIDIA's: three that need
+each other, and one with a device file, which a service holds.  Other files are mounted over theirs for a while, so that
+depmod need not run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+
+from gdsdeploy.host import pending
+from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.kmod.vouch import sha256
+from gdsdeploy.host.rollout import gpu, keep, reload, stack
+from gdsdeploy.host.rollout.present import boot_id
+
+IDENT, DEVICE, UNIT = "lab-exchange", "/dev/uinput", "lab-exchange.service"
+NAMES = ("dm_mirror", "dm_region_hash", "dm_log", "uinput")
+STACK = stack.Stack(NAMES, (DEVICE,), (UNIT,))
+FILE = Path("/run/systemd/system") / UNIT
+MARK = b"~Module signature appended~\n"
+folder = Path(tempfile.mkdtemp())
+mounted = []
+
+
+def call(*argv):
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+
+
+def changed(name, old=b"", new=b""):
+    """Another module in the place of this one: unsigned, with another build id, and ``new`` instead of ``old``."""
+    path = Path(pending.file_of(name))
+    with lzma.open(path) as file:
+        data = file.read()
+    if data.endswith(MARK):
+        size = struct.unpack(">I", data[-len(MARK) - 4 : -len(MARK)])[0]
+        data = data[: -len(MARK) - 12 - size]
+    note = bytes.fromhex(OLD[name])
+    assert data.count(note) == 1
+    data = data.replace(note, note[:-4] + b"\xaa\xbb\xcc\xdd")
+    assert old in data
+    made = folder / path.name
+    # The kernel decompresses it, and knows no other check.
+    with lzma.open(made, "wb", preset=0, check=lzma.CHECK_CRC32) as file:
+        file.write(data.replace(old, new, 1))
+    call("mount", "--bind", made, path)
+    mounted.append(path)
+
+
+def restore():
+    while mounted:
+        call("umount", mounted.pop())
+
+
+def put_aside():
+    """The archive that ``rollout keep`` would have made of NVIDIA's modules."""
+    paths = [Path(pending.file_of(name)) for name in NAMES]
+    rows = [
+        {"name": name, "file": path.name, "sha256": sha256(path), "size": path.stat().st_size, "srcversion": ""}
+        for name, path in zip(NAMES, paths, strict=True)
+    ]
+    manifest = {"format": 1, "kernel_release": os.uname().release, "modules": rows}
+    manifest.update({"vermagic": "", "symvers": "", "compiler": ""})
+    text = json.dumps(manifest).encode()
+    place = Path(keep.path(IDENT, os.uname().release))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(place, "w") as archive:
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+        for path in paths:
+            archive.add(path, "modules/" + path.name)
+
+
+def tried():
+    """What an exchange comes to: what it did, or the kind and words of its refusal; and what is there afterwards."""
+    try:
+        said = reload.exchange(boot_id(), IDENT, of=STACK)["did"]
+    except KmodError as error:
+        said = [getattr(error, "kind", ""), error.message]
+    loaded = {item["name"]: stack.build_id(item["name"]) for item in gpu.modules("/", NAMES)}
+    there = {name: "old" if loaded[name] == OLD[name] else "new" for name in loaded}
+    return {"said": said, "loaded": there, "service": stack.active(UNIT), "unfinished": Path(reload.MARKER).exists()}
+
+
+def killed():
+    """An exchange whose program is killed when everything is unloaded."""
+    child = os.fork()
+    if child == 0:
+        reload._load = lambda chosen: os._exit(9)
+        try:
+            reload.exchange(boot_id(), IDENT, of=STACK)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+found = {}
+try:
+    for name in reversed(NAMES):
+        call("modprobe", name)
+    OLD = {name: stack.build_id(name) for name in NAMES}
+    found["the same"] = tried()
+    changed("dm_log")
+    found["not kept"] = tried()
+    restore()
+    put_aside()
+    changed("dm_log")
+    chosen = reload.plan(boot_id(), IDENT, of=STACK)
+    found["plan"] = chosen.document()
+    found["other kernel"] = reload.plan(boot_id(), IDENT, "9.9.9", STACK).reasons
+    with Path(DEVICE).open("rb"):
+        found["in use"] = tried()
+    release = os.uname().release.encode()
+    changed("dm_region_hash", release + b" SMP ", release + b" XMP ")
+    found["refused by the kernel"] = tried()
+    restore()
+    changed("dm_log")
+    FILE.write_text(f"[Service]\nExecStart=/bin/sh -c 'exec 3<{DEVICE}; exec sleep infinity'\n")
+    call("systemctl", "daemon-reload")
+    call("systemctl", "start", UNIT)
+    found["exchanged"] = tried()
+    found["again"] = tried()
+    restore()
+    # Back to the old ones: what is loaded now is what is to be kept.
+    changed("dm_log")
+    put_aside()
+    restore()
+    found["killed"] = [killed(), [item["name"] for item in gpu.modules("/", NAMES)], stack.active(UNIT)]
+    found["finished"] = tried()
+finally:
+    restore()
+    subprocess.run(["systemctl", "stop", UNIT], check=False)
+    FILE.unlink(missing_ok=True)
+    call("systemctl", "daemon-reload")
+    for item in gpu.modules("/", NAMES):
+        subprocess.run(["rmmod", item["name"]], check=False)
+    # What they brought along; it stays where it is in use.
+    subprocess.run(["modprobe", "--remove", "--quiet", "dm_mod"], check=False)
+    keep.forget(IDENT)
+    subprocess.run(["rm", "-r", folder], check=False)
+json.dump(found, sys.stdout)

@@ -1,0 +1,207 @@
+"""A stack of small packages in a signed repository of its own, and two locks of it whose difference is quick.
+
+The packages are real ones of dpkg's, the repository is signed and served on loopback, which light hosts share; only
+what is in the packages is imitated.  The modules are archives in the controller's cache, as a builder leaves them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kmod_root import RELEASE, Root
+
+from gdsdeploy import lockfile, supplying
+from gdsdeploy.builds import Told, want
+from gdsdeploy.host.kmod import pack
+from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.inventory import archive_of
+from gdsdeploy.model.lock import Component, Index, Lock, LockedDriver, Package, Target
+from gdsdeploy.model.lock import Kernel as LockedKernel
+from tests.repos.archive import Archive, Key, Suite
+
+SUITE = "small"
+KEYRING = "/etc/apt/keyrings/gdsdeploy-small.gpg"
+#: Checks that no imitation can pass: there is no libcufile and no GPU behind these packages.
+BEYOND = ("driver.userland", "driver.firmware", "cufile.library", "cufile.accepted", "cufile.effective")
+#: Maintainer script that does what a test has asked for, once: the file that it is named by is its switch.
+SWITCH = """#!/bin/sh
+set -e
+switch=/{package}.{event}
+test -e $switch || exit 0
+how=$(cat $switch)
+rm -f $switch
+case $how in
+    kill) kill -9 $PPID; sleep 5 ;;
+    fail) echo "asked to fail" >&2; exit 1 ;;
+    wait) while ! test -e /go; do sleep 0.2; done; rm -f /go ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Small:
+    """The repository's folder and key, and the locks."""
+
+    root: Path
+    key: Key
+    old: Lock
+    new: Lock
+
+    def drop(self, package: Package) -> None:
+        """As archives do with what is old."""
+        (self.root / package.file).unlink()
+
+
+def deb(folder: Path, package: str, version: str, *, files: Path | None = None, bulk: int = 20_000) -> Path:
+    """Build a package; its content depends on its version."""
+    root = folder / f"{package}_{version}"
+    (root / "DEBIAN").mkdir(parents=True)
+    (root / "DEBIAN/control").write_text(
+        f"Package: {package}\nVersion: {version}\nArchitecture: amd64\n"
+        f"Maintainer: nobody <nobody@archive.example>\nDescription: imitated {package}\n"
+    )
+    for event in ("preinst", "postinst"):
+        script = root / "DEBIAN" / event
+        script.write_text(SWITCH.format(package=package, event=event))
+        script.chmod(0o755)
+    place = root / "usr/share" / package
+    place.mkdir(parents=True)
+    (place / "content").write_bytes(hashlib.sha256(version.encode()).digest() * (bulk // 32))
+    if files is not None:
+        subprocess.run(["cp", "-a", f"{files}/.", root], check=True)
+    made = folder / f"{package}_{version}_amd64.deb"
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, made], check=True, capture_output=True)
+    return made
+
+
+def make(folder: Path, uri: str, key: Key) -> Small:
+    """The repository in ``folder``, to be served at ``uri``, and its two locks."""
+    work = folder.parent / "work"
+    kernel = work / "kernel"
+    tree = Root(work / "tree")
+    tree.remove_headers()
+    tree.lists()
+    (kernel / "usr/lib").mkdir(parents=True)
+    (kernel / "boot").mkdir()
+    (kernel / f"boot/vmlinuz-{RELEASE}").write_text("imitated\n")
+    subprocess.run(["cp", "-a", tree.path / "lib/modules", kernel / "usr/lib"], check=True)
+    image = "small-kernel"
+    made = {
+        (image, "6.12.94-1"): deb(work, image, "6.12.94-1", files=kernel),
+        ("small-driver", "550.1"): deb(work, "small-driver", "550.1"),
+        ("small-driver", "550.2"): deb(work, "small-driver", "550.2"),
+        ("small-cufile", "1.9.1"): deb(work, "small-cufile", "1.9.1"),
+        ("small-extra", "2"): deb(work, "small-extra", "2"),
+        ("small-source", "550.1"): deb(work, "small-source", "550.1"),
+        ("small-source", "550.2"): deb(work, "small-source", "550.2"),
+    }
+    parts = {
+        image: "kernel-image", "small-driver": "driver-userland", "small-cufile": "libcufile",
+        "small-source": "driver-source",
+    }  # fmt: skip
+    packages: dict[tuple[str, str], Package] = {}
+    stanzas = []
+    (folder / "pool").mkdir(parents=True)
+    for (name, version), file in made.items():
+        place = f"pool/{file.name}"
+        file.rename(folder / place)
+        data = (folder / place).read_bytes()
+        packages[name, version] = Package(
+            package=name,
+            version=version,
+            architecture="amd64",
+            part=parts.get(name, "support"),  # type: ignore[arg-type]
+            needed_by="build" if name == "small-source" else "host",
+            file=place,
+            size=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+            repository="small",
+            suite=SUITE,
+            component="main",
+        )
+        stanzas.append(
+            {
+                "Package": name,
+                "Version": version,
+                "Architecture": "amd64",
+                "Maintainer": "nobody <nobody@archive.example>",
+                "Description": "imitated",
+                "Filename": place,
+                "Size": str(len(data)),
+                "SHA256": hashlib.sha256(data).hexdigest(),
+            }
+        )
+    Archive(folder).publish(Suite(SUITE, {"main": stanzas}, origin="small"), key)
+    both = [packages[image, "6.12.94-1"], packages["small-cufile", "1.9.1"]]
+    old = lockfile.build(
+        {
+            "gds": _target(
+                "550.1", [*both, packages["small-driver", "550.1"], packages["small-source", "550.1"]], uri, key
+            )
+        }
+    )
+    added = [packages["small-driver", "550.2"], packages["small-source", "550.2"], packages["small-extra", "2"]]
+    new = lockfile.build({"gds": _target("550.2", [*both, *added], uri, key)})
+    return Small(folder, key, old, new)
+
+
+def _target(driver: str, packages: list[Package], uri: str, key: Key) -> Target:
+    index = Index(
+        repository="small", uri=uri, suite=SUITE, components=("main",), date="2026-01-01T00:00:00Z",
+        signed_by=key.fingerprint, host_keyring=KEYRING,
+    )  # fmt: skip
+    return Target(
+        os="debian-13",
+        arch="x86_64",
+        kernel=LockedKernel(release=RELEASE, version="6.12.94-1"),
+        driver=LockedDriver(version=driver, flavour="open", source_tree="/usr/src/nvidia", dkms_name="nvidia"),
+        nvidia_fs=None,
+        libcufile=Component(version="1.9.1.3"),
+        gds_tools=None,
+        rules=(),
+        pins={},
+        indices=(index,),
+        packages=tuple(sorted(packages, key=lambda package: package.package)),
+    )
+
+
+def fleet(small: Small, uri: str, hosts: dict[str, dict[str, Any]], ssh: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A fleet file for it."""
+    profile = {"os": "debian-13", "repositories": ["small"], "mode": "compat", "own_kernel": False}
+    waived = [{"check": check, "until": "2099-12-31", "reason": "imitated packages"} for check in BEYOND]
+    return {
+        "version": 1,
+        "repositories": {
+            "small": {
+                "kind": "apt", "uri": uri, "suites": [SUITE], "components": ["main"],
+                "keyring": str(small.key.keyring), "fingerprints": [small.key.fingerprint], "signed_by": None,
+            }
+        },
+        "ssh": ssh,
+        "profiles": {"gds": profile},
+        "hosts": hosts,
+        "waivers": waived,
+        **more,
+    }  # fmt: skip
+
+
+def stock(folder: Path, *locks: Lock) -> None:
+    """Put the modules of each lock into the controller's cache, as a builder has left them."""
+    for lock in locks:
+        target = lock.targets["gds"]
+        root = Root(folder / target.driver.version)
+        root.nvidia(info=[("version", target.driver.version)])
+        with supplying.opened() as shelf:
+            pack.pack(Kernel(RELEASE, str(root.path)), [], str(archive_of(want(target, Told()), shelf.folder)))
+            assert shelf.keep() == []
+
+
+def write(path: Path, value: dict[str, Any], lock: Lock) -> None:
+    """The fleet file and the lock beside it."""
+    path.write_text(yaml.safe_dump(value))
+    lockfile.write(lockfile.beside(path), lock)

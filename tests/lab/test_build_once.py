@@ -1,0 +1,185 @@
+"""One build serves two real hosts: one builds, the other receives it audited, and nothing of a tampered one stays.
+
+Light hosts with a kernel's modules but no headers, compiler or DKMS; what DKMS would have built on the first is put
+there.  A real build that is handed over is in the story, and one for eight hosts in ``benchmarks/kmod/receive``.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kmod_root import RELEASE, Root
+
+from gdsdeploy import buildcache, hostapp, lockfile, supplying
+from gdsdeploy import lab as labs
+from gdsdeploy.builds import Supply
+from gdsdeploy.inventory import archive_of
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.load import load_fleet
+from gdsdeploy.planning import plan_fleet
+
+pytestmark = pytest.mark.lab
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "lab" / "gdsdeploy.lock"
+PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+PLACED = f"/lib/modules/{RELEASE}/updates/gdsdeploy"
+ARCHIVE = f"/var/lib/gdsdeploy/modules-{RELEASE}.tar"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    made = Lab(f"once-{os.getpid()}")
+    try:
+        yield labs.up(made.name, vms=0, lights=2)
+    finally:
+        labs.down(made)
+
+
+@pytest.fixture(scope="module")
+def fleet(lab: Lab) -> Path:
+    """Both machines as hosts that nobody was chosen to build for, with a lock of real packages."""
+    value = yaml.safe_load(lab.fleet_path.read_text())
+    value["hosts"] = value.pop("builders")
+    value["profiles"] = {"gds": {"os": "debian-13"}}
+    lab.fleet_path.write_text(yaml.safe_dump(value))
+    lockfile.write(lockfile.beside(lab.fleet_path), lockfile.read(GOLDEN))
+    return lab.fleet_path
+
+
+@pytest.fixture(scope="module")
+def hosts(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Host]:
+    """Both with the same kernel; what was built is on the first only."""
+    folder = tmp_path_factory.mktemp("roots")
+    one, other = Root(folder / "one"), Root(folder / "other")
+    one.nvidia(imports={"kfree": 0xAAAA0001})
+    one.nvidia_fs()
+    other.remove_headers()
+    first, second = (lab.host(name) for name in ("build1", "build2"))
+    for host, root in ((first, one), (second, other)):
+        root.lists()
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as files:
+            # The host's own /lib is a link.
+            files.add(root.modules, f"usr/lib/modules/{RELEASE}")
+            files.add(root.path / "usr/src", "usr/src")
+            program = tarfile.TarInfo(PROGRAM[1:])
+            program.size = len(hostapp.build())
+            files.addfile(program, io.BytesIO(hostapp.build()))
+        host.wait_ssh()
+        script = f"tar -C / -xf - && mkdir -p /var/lib/gdsdeploy && chown -R root: /usr/lib/modules && depmod {RELEASE}"
+        host.ssh(["sudo", "sh", "-c", script], input=stream.getvalue())
+    assert second.ssh(["sh", "-c", "command -v gcc make dkms"], ok=(1, 127)).stdout == ""
+    return first, second
+
+
+def supplies(fleet: Path) -> dict[str, Supply]:
+    lock = lockfile.read(lockfile.beside(fleet))
+    return dict(plan_fleet(load_fleet(fleet), lock, fleet, ["build1", "build2"]).supplies)
+
+
+def fetched(host: Host, path: str) -> bytes:
+    return base64.b64decode(host.ssh(["sudo", "base64", path]).stdout)
+
+
+def receive(host: Host, archive: Path | str, tmp: Path) -> tuple[int, str]:
+    """Run the role as provision would; its exit code and output."""
+    variables = {
+        "ansible_become": True, "ansible_ssh_common_args": f"-F {host.ssh_config}", "gds_modules_from": "receive",
+        "gds_modules_kernel_release": RELEASE, "gds_modules_driver_tree": "/usr/src/x", "gds_modules_load": False,
+        "gds_modules_archive": str(archive),
+    }  # fmt: skip
+    (tmp / "inventory.yml").write_text(yaml.safe_dump({"all": {"hosts": {host.name: variables}}}))
+    (tmp / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "roles": ["gds_modules"]}]))
+    env = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(ROOT / "playbooks/ansible.cfg"),
+        "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+    }
+    program = Path(sys.executable).parent / "ansible-playbook"
+    argv = [str(item) for item in (program, "-i", tmp / "inventory.yml", tmp / "play.yml")]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+def test_one_of_two_bare_hosts_builds(fleet: Path, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The user's own cache may have kept a build of this lock: the lab's demonstration makes just that one.
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    for host in lab.hosts():
+        host.wait_ssh()
+    found = supplies(fleet)
+    assert {name: supply.builder or supply.mode for name, supply in found.items()} == {
+        "build1": "build",
+        "build2": "build1",
+    }
+    assert found["build1"].want == found["build2"].want
+
+
+def test_what_one_has_built_the_other_receives(
+    fleet: Path, hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    first, second = hosts
+    packed = json.loads(
+        first.ssh(
+            ["sudo", "python3", PROGRAM, "kmod", "pack", "--kernel", RELEASE, "--json", "--output", ARCHIVE]
+        ).stdout
+    )
+    before = supplies(fleet)
+    with supplying.opened() as shelf:
+        archive_of(before["build2"].want, shelf.folder).write_bytes(fetched(first, ARCHIVE))
+        assert shelf.keep() == []
+    (entry,) = buildcache.default(print).entries()
+    assert entry.manifest == packed
+
+    after = supplies(fleet)
+    assert {name: supply.source for name, supply in after.items()} == {"build1": "cache", "build2": "cache"}
+    with supplying.opened() as shelf:
+        assert shelf.look(after["build2"].want) == packed
+        archive = archive_of(after["build2"].want, shelf.folder)
+        status, said = receive(second, archive, tmp_path)
+        assert status == 0, said
+        assert "changed: [build2]" in said
+        status, said = receive(second, archive, tmp_path)
+        assert (status, "changed=0" in said) == (0, True), said
+    audit = json.loads(second.ssh(["python3", PROGRAM, "kmod", "audit", "--kernel", RELEASE, "--json"]).stdout)
+    assert {item["file"].rsplit("/", 1)[0] for item in audit} == {PLACED}
+    assert all(item["ok"] for item in audit)
+    told: dict[str, Any] = json.loads(
+        second.ssh(["python3", PROGRAM, "kmod", "key", "--kernel", RELEASE, "--json"]).stdout
+    )
+    assert told["installed"] == entry.key
+    assert told["key"] is None, "it has no compiler"
+    # What is in place stays so, also when the controller has lost it.
+    buildcache.default(print).prune(0)
+    assert supplies(fleet)["build2"].source == "kept"
+    status, said = receive(second, "", tmp_path)
+    assert (status, "changed=0" in said) == (0, True), said
+
+
+def test_nothing_of_a_tampered_build_stays(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    first, second = hosts
+    second.ssh(["sudo", "python3", PROGRAM, "kmod", "remove", "--kernel", RELEASE])
+    data = bytearray(fetched(first, ARCHIVE))
+    data[data.index(b"\x7fELF") + 200] ^= 1
+    (tmp_path / "bad.tar").write_bytes(bytes(data))
+    status, said = receive(second, tmp_path / "bad.tar", tmp_path)
+    assert status == 2
+    assert "does not have its manifest" in said
+    left = second.ssh(
+        ["sh", "-c", f"ls -d {ARCHIVE} {PLACED} /etc/depmod.d/gdsdeploy* /lib/modules/.gdsdeploy*"], ok=(2,)
+    )
+    assert left.stdout == ""

@@ -1,0 +1,99 @@
+"""The stack's packages by the real apt, where those that are installed depend on the versions before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from roleplay import play
+
+from gdsdeploy import lab as labs
+from gdsdeploy.lab import Host, Lab
+
+pytestmark = pytest.mark.lab
+
+#: Two versions of a driver, what DKMS builds from the sources of each, and libraries that only one of them has.
+REPOSITORY = r"""
+set -eu
+mkdir -p /srv/stack /var/lib/gdsdeploy
+cd /srv/stack
+deb() { # name, version, line of control
+    rm -rf build && mkdir -p build/DEBIAN
+    printf 'Package: %s\nVersion: %s\nArchitecture: all\n%s\n' "$1" "$2" "${3:-Section: misc}" >build/DEBIAN/control
+    printf 'Maintainer: nobody <nobody@archive.example>\nDescription: imitated\n' >>build/DEBIAN/control
+    dpkg-deb --build --root-owner-group build "$1_$2.deb" >/dev/null
+    dpkg-deb --field "$1_$2.deb"
+    printf 'Filename: ./%s\nSize: %s\n' "$1_$2.deb" "$(stat -c %s "$1_$2.deb")"
+    printf 'SHA256: %s\n\n' "$(sha256sum "$1_$2.deb" | cut -d' ' -f1)"
+}
+{
+    for version in 1 2; do
+        deb stack-driver "$version"
+        deb stack-source "$version" "Depends: stack-driver (= $version)"
+        deb "stack-library$version" "$version" "Conflicts: stack-library
+Provides: stack-library"
+    done
+    deb linux-image-stack 1
+} >Packages
+echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
+apt-get -qq update
+"""
+
+
+def version(name: str, number: int) -> dict[str, str]:
+    return {"package": name, "version": str(number)}
+
+
+def installed(host: Host) -> set[str]:
+    shown = host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package} ${Version}\n"]).stdout
+    return {line[3:] for line in shown.splitlines() if line[1] == "i" and ("stack" in line)}
+
+
+def held(host: Host) -> set[str]:
+    return {name for name in host.ssh(["apt-mark", "showhold"]).stdout.split() if "stack" in name}
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    """A light host whose apt knows the packages."""
+    name = f"packages-{os.getpid()}"
+    try:
+        made = labs.up(name, vms=0, lights=1).host("build1")
+        made.wait_ssh()
+        made.ssh(["sudo", "sh", "-c", REPOSITORY])
+        yield made
+    finally:
+        labs.down(Lab(name))
+
+
+def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(host: Host, tmp_path: Path) -> None:
+    names = ["stack-driver", "stack-source", "stack-library1"]
+    first = [version(name, 1) for name in [*names, "linux-image-stack"]]
+    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=first)
+    assert held(host) == {*names, "linux-image-stack"}
+
+    second: dict[str, Any] = {
+        "gds_packages_wanted": [version("stack-driver", 2), version("stack-library2", 2)],
+        "gds_packages_leaving": [version("stack-source", 2)],
+        "gds_packages_locked": ["stack-driver", "stack-source", "stack-library2"],
+    }
+    assert play(host, tmp_path, "gds_packages", **second)
+    # The kernel before stays, and so does its hold: it may be the one that runs.
+    kernel = "linux-image-stack"
+    assert installed(host) == {"stack-driver 2", "stack-library2 2", f"{kernel} 1"}
+    assert held(host) == {"stack-driver", "stack-library2", kernel}
+    assert play(host, tmp_path, "gds_packages", **second) == []
+    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=[version("stack-source", 2)])
+    assert play(host, tmp_path, "gds_packages", **second) == [], "what was built for this version may stay"
+
+    back: dict[str, Any] = {
+        "gds_packages_wanted": [version("stack-driver", 1), version("stack-library1", 1)],
+        # It had received its modules then, and nothing is to be built.
+        "gds_packages_leaving": [version("stack-source", 1), {"package": "stack-library2", "version": ""}],
+        "gds_packages_locked": names,
+    }
+    assert play(host, tmp_path, "gds_packages", **back)
+    assert installed(host) == {"stack-driver 1", "stack-library1 1", f"{kernel} 1"}

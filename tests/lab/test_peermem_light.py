@@ -1,0 +1,118 @@
+"""The order in which nvidia-peermem is loaded and unloaded, by real systemd; OFED's service is a stand-in.
+
+A light host loads no modules, so what the units run only writes down that it ran: the order is systemd's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from roleplay import play, put
+
+from gdsdeploy import hostapp
+from gdsdeploy import lab as labs
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+
+pytestmark = pytest.mark.lab
+
+UNIT = "/etc/systemd/system/gds-peermem.service"
+LOG = "/run/order"
+#: A service as OFED and a scheduler have one each; their own packages are no Debian ones.
+SERVICE = """[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'echo {name} starts >>/run/order'
+ExecStop=/bin/sh -c 'echo {name} stops >>/run/order'
+[Install]
+WantedBy=multi-user.target
+"""
+#: What our unit runs, written down instead.
+WRITTEN = """[Service]
+ExecStart=
+ExecStart=/bin/sh -c 'echo peermem loads >>/run/order'
+ExecStop=
+ExecStop=/bin/sh -c 'echo peermem unloads >>/run/order'
+"""
+BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; done"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    """A light host with the host program, a service of OFED's name, one of a scheduler's, and nv_peer_mem's."""
+    name = f"peermem-{os.getpid()}"
+    try:
+        made = labs.up(name, vms=0, lights=1).host("build1")
+        put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
+        for unit in ("slurmd", "openibd", "nv_peer_mem"):
+            put(made, f"/etc/systemd/system/{unit}.service", SERVICE.format(name=unit).encode())
+        made.ssh(["sudo", "systemctl", "enable", "slurmd", "openibd", "nv_peer_mem"])
+        yield made
+    finally:
+        labs.down(Lab(name))
+
+
+def order(host: Host) -> list[str]:
+    return host.ssh(["cat", LOG]).stdout.splitlines()
+
+
+def after(host: Host, *argv: str) -> list[str]:
+    """What ran because of ``systemctl ARGV``, in order."""
+    host.ssh(["sudo", "rm", "-f", LOG])
+    host.ssh(["sudo", "systemctl", *argv], timeout=60)
+    return order(host)
+
+
+def test_the_role_puts_the_unit_there_once(host: Host, tmp_path: Path) -> None:
+    assert play(host, tmp_path, "gds_peermem", gds_peermem_rdma="peermem")
+    assert play(host, tmp_path, "gds_peermem", gds_peermem_rdma="peermem") == []
+    assert host.ssh(["systemctl", "is-enabled", "gds-peermem.service"]).stdout.strip() == "enabled"
+    assert host.ssh(["sudo", "systemd-analyze", "verify", UNIT]).stderr == ""
+
+
+def test_without_a_module_it_says_why(host: Host) -> None:
+    assert host.ssh(["sudo", "systemctl", "start", "gds-peermem"], ok=(1,)).status == 1
+    said = host.ssh(["sudo", "journalctl", "-u", "gds-peermem", "-o", "cat"]).stdout
+    assert "there is no nvidia-peermem for kernel" in said
+
+
+def test_at_boot_it_comes_after_the_rdma_core_and_before_its_users(host: Host) -> None:
+    put(host, "/etc/modprobe.d/gdsdeploy.conf", b"install nv_peer_mem /bin/false\n")
+    put(host, "/etc/systemd/system/gds-peermem.service.d/written.conf", WRITTEN.encode())
+    host.stop()
+    host.start()
+    host.wait_ssh()
+    host.ssh(["sh", "-c", BOOTED], timeout=120)
+    assert order(host) == ["openibd starts", "peermem loads", "slurmd starts"], "nv_peer_mem does not start at all"
+
+
+def test_it_is_unloaded_before_ofed_restarts_and_loaded_after(host: Host) -> None:
+    there_and_back = ["peermem unloads", "openibd stops", "openibd starts", "peermem loads"]
+    assert after(host, "restart", "openibd") == there_and_back
+    assert after(host, "stop", "openibd") == ["peermem unloads", "openibd stops"]
+    assert after(host, "start", "openibd") == ["openibd starts", "peermem loads"]
+
+
+def test_where_dma_buf_serves_it_is_dismissed(host: Host, tmp_path: Path) -> None:
+    given = {"gds_peermem_rdma": "dmabuf", "gds_peermem_reason": "DMA-BUF serves"}
+    host.ssh(["sudo", "rm", "-f", LOG])
+    assert play(host, tmp_path, "gds_peermem", **given)
+    assert order(host) == ["peermem unloads"]
+    assert host.ssh(["test", "-e", UNIT], ok=(1,)).status == 1
+    left = host.ssh(["find", "/etc/systemd/system", "-name", "gds-peermem.service"]).stdout
+    assert left == "", "no link is left either"
+
+
+def test_nv_peer_mem_is_as_it_was_when_its_condition_goes(host: Host, tmp_path: Path) -> None:
+    condition = "/etc/systemd/system/nv_peer_mem.service.d/gdsdeploy.conf"
+    host.ssh(["sudo", "rm", "-f", LOG])
+    host.ssh(["sudo", "systemctl", "start", "nv_peer_mem"])
+    assert host.ssh(["cat", LOG], ok=(1,)).status == 1, "its condition keeps it from starting"
+    assert play(host, tmp_path, "gds_peermem", gds_peermem_rdma="none")
+    assert host.ssh(["test", "-e", condition], ok=(1,)).status == 1
+    host.ssh(["sudo", "systemctl", "daemon-reload"])
+    assert after(host, "start", "nv_peer_mem") == ["nv_peer_mem starts"]
+    assert host.ssh(["systemctl", "is-enabled", "nv_peer_mem"]).stdout.strip() == "enabled"

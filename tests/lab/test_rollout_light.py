@@ -1,0 +1,435 @@
+"""Rollouts over real hosts on which things go wrong, each with the end that is safe.
+
+Light hosts with real dpkg, apt, sshd and systemd, a signed repository of small packages, real Ansible and the real
+driver.  Their kernel is this machine's, so nothing is loaded and nothing reboots; virtual machines show that.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_stack
+import yaml
+from cuttable import Way
+from kmod_root import RELEASE
+from small_stack import Small
+
+from gdsdeploy import journal, lockfile
+from gdsdeploy import lab as labs
+from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.intended import Rollout
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.model.rollout import BACK, FORWARD, Event, Kind, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.provision import provision
+from gdsdeploy.rollout import control, releases
+from gdsdeploy.rollout.driver import Hooks, drive
+from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.rollout.steps import RealEffects
+from gdsdeploy.rollout.work import Patience
+from tests.repos.archive import Key, serve
+
+pytestmark = pytest.mark.lab
+
+PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+PLACED = f"/usr/lib/modules/{RELEASE}/updates/gdsdeploy"
+PATIENCE = Patience(packages=3, poll=0.3, knock=15, settle=5)
+#: Holds dpkg's lock as another package manager would, until it is told to let go.
+HOLDER = (
+    "import fcntl,os,time; f=open('/var/lib/dpkg/lock-frontend','w'); fcntl.lockf(f,fcntl.LOCK_EX);"
+    "[time.sleep(0.2) for _ in range(900) if not os.path.exists('/run/let-go')]"
+)
+
+
+@dataclass
+class Site:
+    """The lab's hosts, their fleet file, and the ways to them."""
+
+    lab: Lab
+    path: Path
+    small: Small
+    ways: dict[str, Way]
+    uri: str
+    number: int = 0
+    #: host → what it was before the first rollout
+    before: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.ways)
+
+    def host(self, name: str) -> Host:
+        return self.lab.host(name)
+
+    def root(self, name: str, script: str, ok: tuple[int, ...] = (0,)) -> str:
+        return self.host(name).ssh(["sudo", "sh", "-c", script], ok=ok, timeout=120).stdout
+
+    def version(self, name: str, package: str = "small-driver") -> str:
+        return self.root(name, f"dpkg-query -W -f '${{Version}} ${{db:Status-Abbrev}}' {package}", ok=(0, 1)).strip()
+
+    def plan(self, lock: Lock, *waves: Wave, **settings: Any) -> Plan:
+        """A plan to bring the hosts of ``waves`` to ``lock``."""
+        lockfile.write(lockfile.beside(self.path), lock)
+        kept = releases.store(self.path, lock)
+        self.number += 1
+        return Plan(
+            id=f"test-{self.number}", fleet=str(self.path), lock_digest=lock.digest, fleet_digest=kept.fleet_digest,
+            waves=waves, settings=Rollout(**settings).model_dump(mode="json"), max_unavailable=len(self.ways),
+        )  # fmt: skip
+
+
+@dataclass
+class Ran:
+    """A rollout that came to its end."""
+
+    machine: Machine
+    events: list[Event]
+
+    def outcomes(self) -> dict[str, Outcome | None]:
+        return {name: host.outcome for name, host in self.machine.hosts.items()}
+
+    def failed(self, name: str) -> tuple[str, Mapping[str, Any]]:
+        """Where a host failed first, and why."""
+        found = next(event for event in self.events if event.kind is Kind.FAIL and event.host == name)
+        return str(found.data["step"]), found.data["error"]
+
+    def steps(self, name: str) -> list[str]:
+        return [str(e.data["step"]) for e in self.events if e.kind is Kind.BEGIN and e.host == name]
+
+
+def roll(site: Site, plan: Plan, when: Callable[[Event], None] = lambda _: None, **hooks: Any) -> Ran:
+    """Drive a rollout as the command does; ``when`` is told every event and may break something.  Checks invariants."""
+    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    book = journal.path_of(site.path)
+    with journal.writing(book, doing="test") as writer:
+        writer.begin(plan)
+        machine = drive(writer, plan.id, effects, hooks=Hooks(observe=when, **hooks))
+    with journal.reading(book) as read:
+        events = list(read.events(plan.id))
+    invariants(plan, events)
+    return Ran(machine, events)
+
+
+def invariants(plan: Plan, events: list[Event]) -> None:
+    """Whatever has happened: nobody returned unvalidated, nobody forgotten, nobody above the budget."""
+    passed: dict[str, str] = {}
+    away: set[str] = set()
+    ended: dict[str, str] = {}
+    for number, event in enumerate(events, 1):
+        assert event.number == number
+        step, host = event.data.get("step"), event.host
+        if event.kind is Kind.BEGIN and step not in ("return", "soak"):
+            passed.pop(host, None)
+        if event.kind is Kind.BEGIN and step == "drain":
+            away.add(host)
+        assert len(away) <= plan.max_unavailable
+        if event.kind is Kind.END and step in ("validate", "undo-validate"):
+            passed[host] = event.data["data"]["validated_boot"]
+        if event.kind is Kind.BEGIN and step == "return":
+            assert passed.get(host), f"{host} returns without having passed"
+        if event.kind is Kind.END and step == "return":
+            away.discard(host)
+        if event.kind is Kind.OUTCOME:
+            ended[host] = str(event.data["outcome"])
+    assert all(ended.get(host) in ("kept", "lost") for host in away), f"forgotten: {away} of {ended}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three hosts, provisioned with the old lock."""
+    folder = tmp_path_factory.mktemp("site")
+    key = Key.generate(tmp_path_factory.mktemp("key") / "home", "small")
+    name = f"roll-{os.getpid()}"
+    # Of their own, as the journal and what hosts were provisioned with are kept there; sockets need short names.
+    state = tempfile.TemporaryDirectory(prefix="gds-")
+    with state, pytest.MonkeyPatch.context() as patch, serve(folder / "repository") as server:
+        patch.setenv("GDSDEPLOY_STATE_DIR", state.name)
+        try:
+            lab = labs.up(name, vms=0, lights=3)
+            patch.setenv("GDSDEPLOY_CACHE_DIR", str(folder / "cache"))
+            small = small_stack.make(folder / "repository", server.uri, key)
+            ways = {host.name: Way(host.port) for host in lab.hosts()}
+            made = Site(lab, folder / "fleet.yml", small, ways, server.uri)
+            small_stack.write(made.path, fleet_of(made), small.old)
+            small_stack.stock(folder / "modules", small.old, small.new)
+            for host in lab.hosts():
+                host.wait_ssh()
+            run = provision(
+                load_fleet(made.path), small.old, made.path, names=made.names, extra=[], progress=lambda _: None
+            )
+            assert run.failures() == {}
+            yield made
+        finally:
+            labs.down(Lab(name))
+            key.forget()
+
+
+def fleet_of(site: Site, **more: Any) -> dict[str, Any]:
+    """The fleet file, whose hosts are reached by ways that can be cut."""
+    folder = site.lab.fleet_path.parent
+    keys = (folder / "known_hosts").read_text()
+    for name, way in site.ways.items():
+        keys = keys.replace(f"]:{site.host(name).port} ", f"]:{way.port} ")
+    (site.path.parent / "known_hosts").write_text(keys)
+    lab = yaml.safe_load(site.lab.fleet_path.read_text())
+    ssh = {"user": lab["ssh"]["user"], "address": "127.0.0.1", "identity_file": str(folder / "id_ed25519")}
+    hosts = {name: {"profile": "gds", "port": way.port} for name, way in site.ways.items()}
+    return small_stack.fleet(site.small, site.uri, hosts, {**ssh, "known_hosts": "known_hosts"}, **more)
+
+
+def is_old(site: Site, name: str) -> None:
+    """It is what it was: packages, holds, records, modules, and nothing of the way back is left."""
+    assert site.version(name) == "550.1 hi"
+    assert "2" not in site.version(name, "small-extra")
+    assert site.root(name, "dpkg --audit") == ""
+    assert site.root(name, "cat /var/lib/gdsdeploy/installed").split() == [
+        "small-cufile",
+        "small-driver",
+        "small-kernel",
+    ]
+    left = "ls -d /var/lib/gdsdeploy-restore /etc/apt/sources.list.d/gdsdeploy-restore* /etc/apt/keyrings/*restore*"
+    assert site.root(name, left + " 2>/dev/null", ok=(2,)) == ""
+    expectation = yaml.safe_load(site.root(name, "cat /etc/gdsdeploy/expectation.json"))
+    assert expectation["lock_digest"] == site.small.old.digest
+    assert site.root(name, f"python3 {PROGRAM} guard judge >/dev/null && echo good") == "good\n"
+
+
+# -- before anything is changed
+
+
+def filled(folder: str, size: str) -> str:
+    """A script that lays a small file system over ``folder``, with what was there."""
+    place = f"/run/full{folder.replace('/', '-')}"
+    return (
+        f"mkdir -p {place} && mount -t tmpfs -o size={size} full {place} && cp -a {folder}/. {place}/ &&"
+        f" mount --bind {place} {folder}"
+    )
+
+
+def emptied(folder: str) -> str:
+    """A script that takes it away again."""
+    return f"umount --lazy {folder} && umount --lazy /run/full{folder.replace('/', '-')}"
+
+
+def test_hosts_without_room_are_refused_and_stay_untouched(site: Site) -> None:
+    """In /boot, /lib/modules or /var."""
+    one, two, three = site.names
+    folders = {one: "/boot", two: "/usr/lib/modules", three: "/var"}
+    for name, size in ((one, "8m"), (two, "8m"), (three, "300m")):
+        site.root(name, filled(folders[name], size))
+    try:
+        ran = roll(site, site.plan(site.small.new, Wave("all", tuple(site.names), halt_at=9)))
+    finally:
+        for name, folder in folders.items():
+            site.root(name, emptied(folder))
+    assert set(ran.outcomes().values()) == {Outcome.REFUSED}
+    said = {name: ran.failed(name)[1]["message"] for name in site.names}
+    assert "/boot" in said[one]
+    assert "/lib/modules" in said[two]
+    assert "/var" in said[three]
+    assert all(ran.steps(name) == ["preflight"] for name in site.names)
+
+
+def test_a_package_manager_at_work_is_waited_for_and_then_refused(site: Site) -> None:
+    name = site.names[0]
+    holder = threading.Thread(target=site.root, args=(name, f'python3 -c "{HOLDER}"'), daemon=True)
+    holder.start()
+    try:
+        ran = roll(site, site.plan(site.small.new, Wave("one", (name,))))
+    finally:
+        site.root(name, "touch /run/let-go")
+        holder.join(60)
+    assert ran.outcomes() == {name: Outcome.REFUSED}
+    assert ran.steps(name) == ["preflight"]
+    assert "python3 (process" in ran.failed(name)[1]["message"]
+    assert "holds the lock of the package manager" in ran.failed(name)[1]["message"]
+
+
+# -- the connection
+
+
+@dataclass
+class Cutter:
+    """Breaks the way to a host as soon as a step has said something, or after some seconds."""
+
+    way: Way
+    done: bool = False
+
+    def told(self, text: str) -> None:
+        # Ansible's first task is under way by then.
+        if "▸" in text or "changed" in text:
+            self.cut()
+
+    def cut(self) -> None:
+        if not self.done:
+            self.done = True
+            self.way.cut()
+
+
+def failed_with(effects: RealEffects, task: Task, told: Callable[[str], None]) -> GdsError | None:
+    try:
+        effects.perform(task, told)
+    except GdsError as error:
+        return error
+    return None
+
+
+def test_the_connection_breaks_in_every_step_and_each_is_taken_up_again(site: Site) -> None:
+    """Forward and back on one host: cut in every step, mended, and the step done again comes to the same end."""
+    name = site.names[0]
+    plan = site.plan(site.small.new, Wave("one", (name,)))
+    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    known: dict[str, Any] = {}
+    before: dict[str, Any] = {}
+    talked = []
+    for step in (*FORWARD[:-1], *BACK):
+        way = site.ways[name]
+        cutter = Cutter(way)
+        if step not in (Step.APPLY, Step.MODULES, Step.UNDO):
+            cutter.cut()
+        if step in (Step.BOOT, Step.UNDO_BOOT):
+            # They wait for a host that does not answer.
+            threading.Timer(1.0, way.mend).start()
+        failure = failed_with(effects, Task(name, step, 1, dict(known)), cutter.told)
+        way.mend()
+        if failure is not None:
+            assert isinstance(failure, HostUnreachable), (step, failure)
+            assert name in failure.message
+            talked.append(step)
+        found = effects.perform(Task(name, step, 2, dict(known)), lambda _: None)
+        known |= found
+        if step is Step.SNAPSHOT:
+            before = found["snapshot"]
+        if step is Step.VALIDATE:
+            assert site.version(name) == "550.2 hi"
+    # Where there is no scheduler nobody has to be told.
+    assert set(talked) == {*FORWARD, *BACK} - {Step.DRAIN, Step.BOOT, Step.UNDO_BOOT}
+    assert known["returned"] is True
+    assert known["validated_boot"] == before["boot_id"]
+    is_old(site, name)
+
+
+def test_what_is_under_way_ends_soon_when_it_is_told_to_stop(site: Site) -> None:
+    """As with a second Ctrl-C: Ansible ends, nothing is left on the host, and the next driver takes it up."""
+    name = site.names[1]
+    plan = site.plan(site.small.new, Wave("one", (name,)))
+    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    known: dict[str, Any] = dict(effects.perform(Task(name, Step.PREFLIGHT), lambda _: None))
+    known |= effects.perform(Task(name, Step.SNAPSHOT, 1, known), lambda _: None)
+
+    def told(text: str) -> None:
+        if "▸" in text:
+            effects.stop()
+
+    with pytest.raises(Interrupted):
+        effects.perform(Task(name, Step.APPLY, 1, known), told)
+    with pytest.raises(Interrupted):
+        effects.perform(Task(name, Step.APPLY, 2, known), told)
+    assert site.version(name) == "550.1 hi"
+
+
+# -- while it is changed
+
+
+def test_faults_on_hosts_end_with_what_was_there_before(site: Site) -> None:
+    """In one wave: dpkg killed while it unpacks, an audit that refuses, and a build that fails."""
+    killed, tampered, builds = site.names
+    value = fleet_of(site)
+    value["hosts"][builds]["modules"] = "build"
+    site.path.write_text(yaml.safe_dump(value))
+    site.root(killed, "echo kill > /small-driver.preinst")
+
+    def when(event: Event) -> None:
+        if (event.kind, event.host, event.data.get("step")) == (Kind.END, tampered, "modules"):
+            site.root(tampered, f"truncate --size=100 {PLACED}/nvidia.ko")
+
+    try:
+        ran = roll(site, site.plan(site.small.new, Wave("all", tuple(site.names), halt_at=9)), when)
+    finally:
+        site.path.write_text(yaml.safe_dump(fleet_of(site)))
+    assert {name: ran.failed(name)[0] for name in site.names} == {
+        killed: "apply", tampered: "audit", builds: "modules",
+    }  # fmt: skip
+    assert ran.failed(tampered)[1]["kind"] == ran.failed(builds)[1]["kind"] == "ModuleBuildFailed"
+    assert ran.outcomes() == dict.fromkeys(site.names, Outcome.ROLLED_BACK)
+    for name in site.names:
+        assert name in ran.failed(name)[1]["message"]
+        is_old(site, name)
+
+
+def test_a_host_that_cannot_be_taken_back_stays_out_of_work_until_somebody_helps(site: Site) -> None:
+    """/var fills up while packages are installed, and stays full."""
+    name = site.names[2]
+
+    def when(event: Event) -> None:
+        if (event.kind, event.data.get("step")) == (Kind.END, "snapshot"):
+            site.root(name, filled("/var", "600m") + " && cat /dev/zero > /var/zero || true")
+
+    ran = roll(site, site.plan(site.small.new, Wave("one", (name,))), when)
+    assert ran.outcomes() == {name: Outcome.KEPT}
+    assert ran.failed(name)[0] == "apply"
+    site.root(name, emptied("/var"))
+    is_old(site, name)
+
+
+# -- around it
+
+
+def test_what_is_edited_meanwhile_changes_nothing_of_what_was_planned(site: Site) -> None:
+    """The lock and the fleet file are edited while the first wave works; then all is taken back by command.
+
+    The archive has dropped the old packages by then.
+    """
+    one, two, *_ = site.names
+
+    def when(event: Event) -> None:
+        if (event.kind, event.host, event.data.get("step")) == (Kind.BEGIN, one, "apply"):
+            lockfile.write(lockfile.beside(site.path), site.small.old)
+            value = fleet_of(site)
+            del value["hosts"][two]
+            site.path.write_text(yaml.safe_dump(value))
+
+    def removed() -> set[str]:
+        return set(site.names) - load_fleet(site.path).hosts.keys()
+
+    plan = site.plan(site.small.new, Wave("first", (one,)), Wave("second", (two,)))
+    try:
+        ran = roll(site, plan, when, removed=removed)
+        assert ran.outcomes() == {one: Outcome.DONE, two: Outcome.SKIPPED}
+        assert site.version(one) == "550.2 hi"
+        assert site.version(two) == "550.1 hi"
+        old = {package.package: package for package in site.small.old.targets["gds"].packages}
+        site.small.drop(old["small-driver"])
+        site.root(one, "rm -f /var/cache/apt/archives/*.deb")
+        book = journal.path_of(site.path)
+        control.tell(book, Kind.ROLLBACK, {"reason": "a test wants it back"})
+        with journal.writing(book, doing="test") as writer:
+            machine = drive(writer, plan.id, RealEffects.of_plan(plan, patience=PATIENCE))
+        with journal.reading(book) as read:
+            invariants(plan, list(read.events(plan.id)))
+    finally:
+        site.path.write_text(yaml.safe_dump(fleet_of(site)))
+    assert machine.hosts[one].outcome is Outcome.ROLLED_BACK, machine.hosts[one].reason
+    is_old(site, one)
+
+
+def test_a_lock_that_nobody_has_kept_is_refused(site: Site) -> None:
+    name = site.names[2]
+    site.root(
+        name, 'sed -i \'s/"lock_digest": "sha256:..../"lock_digest": "sha256:0000/\' /etc/gdsdeploy/expectation.json'
+    )
+    plan = site.plan(site.small.new, Wave("one", (name,)))
+    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    with pytest.raises(GdsError, match="which is not kept on this machine") as caught:
+        effects.perform(Task(name, Step.PREFLIGHT), lambda _: None)
+    assert "--from LOCK" in str(caught.value.hint)
+    assert not isinstance(caught.value, HostUnfit)

@@ -1,0 +1,313 @@
+"""A fleet of six light hosts and two VM hosts goes from one driver and kernel to the next, for real.
+
+First with a fault in the canary, then with one in the second wave, and then to the end, with real reboots.  The faults
+are such as fleets have: what somebody had left on a host, which goes with the old stack and not with the new one.  The
+tests build on each other, in order.
+
+One VM host and one light host are provisioned; the others are made from what is then on their disks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from two_stacks import fleet
+
+from gdsdeploy import folders, lockfile, planning
+from gdsdeploy import lab as labs
+from gdsdeploy.lab import guest, standin
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.lock import Lock
+
+pytestmark = pytest.mark.lab
+
+BIN = Path(sys.executable).parent
+#: Seconds for one command; a machine with two busy cores needs a good part of it.
+PATIENCE = 2400
+PROGRAM = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
+NODES, MACHINES = [f"node{number}" for number in range(1, 7)], ["gpu1", "gpu2"]
+#: How the fleet wants to be rolled out: nodes before VM hosts, three out of work at a time, one failure is enough.
+ROLLOUT: dict[str, Any] = {
+    "canary": {"hosts": ["node1"], "soak": "5s"},
+    "batches": {"strategy": "fixed", "size": 2, "largest": 8},
+    "max_unavailable": 3,
+    "order": ["tier"],
+    "failures": {"canary": 1, "later": 1},
+    "reboot_timeout": "15m",
+}
+
+
+def gdsdeploy(*argv: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user does and hold its exit code against ``status``."""
+    command = [BIN / "gdsdeploy", *argv]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == status, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The lab's fleet and both of its locks."""
+
+    lab: Lab
+    old: Lock
+    new: Lock
+
+    @property
+    def path(self) -> Path:
+        return self.lab.fleet_path
+
+    def host(self, name: str) -> Host:
+        return self.lab.host(name)
+
+    def lock_of(self, name: str) -> str:
+        """Digest of the lock that the host was brought to last, as it says itself."""
+        said = self.host(name).ssh(["cat", "/etc/gdsdeploy/expectation.json"]).stdout
+        return str(json.loads(said)["lock_digest"])
+
+    def driver_of(self, name: str) -> str:
+        return self.host(name).ssh(["dpkg-query", "--show", "--showformat=${Version}", "libcuda1"]).stdout
+
+    def untouched(self, name: str) -> str:
+        """What differs as soon as anything is done with the host's packages, files, modules or kernel."""
+        look = "sha256sum /var/lib/dpkg/status; find /etc /lib/modules /usr/lib/gdsdeploy -newer /var/lib/mark | sort"
+        boot = "cat /proc/sys/kernel/random/boot_id; uname -r"
+        return self.host(name).ssh(["sudo", "sh", "-c", f"{look}; {boot}"]).stdout
+
+    def mark(self) -> dict[str, str]:
+        """What :meth:`untouched` says of each host now, for a comparison later."""
+        for name in (*NODES, *MACHINES):
+            self.host(name).ssh(["sudo", "touch", "/var/lib/mark"])
+        return {name: self.untouched(name) for name in (*NODES, *MACHINES)}
+
+    def healthy(self, name: str, lock: Lock) -> None:
+        """The host has ``lock``, and every check passes there, by its own judgement."""
+        assert self.lock_of(name) == lock.digest
+        report = json.loads(self.host(name).ssh([*PROGRAM, "validate", "--json"], ok=(0, 30, 31)).stdout)
+        assert {item["check"]: item["found"] for item in report["findings"] if item["verdict"] != "pass"} == {}
+
+    def start(self, *, status: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Roll out; every event, and what ``status`` says afterwards."""
+        done = gdsdeploy("rollout", "start", self.path, "--yes", "--json", status=status)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        return events, json.loads(gdsdeploy("rollout", "status", self.path, "--json").stdout)
+
+
+def outcomes(said: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: host["outcome"] for name, host in said["hosts"].items()}
+
+
+def steps(said: Mapping[str, Any], name: str) -> list[str]:
+    return [step["step"] for step in said["hosts"][name]["steps"]]
+
+
+def lock(path: Path) -> Lock:
+    gdsdeploy("lock", "--upgrade", path)
+    return lockfile.read(lockfile.beside(path))
+
+
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """All eight hosts with the old stack, proven; the fleet file and the lock of the new one beside it."""
+    folder = tmp_path_factory.mktemp("locks")
+    first = folder / "fleet.yml"
+    first.write_text(yaml.safe_dump(fleet("old", None), sort_keys=False))
+    made = Lab(f"rollout-{os.getpid()}")
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            begins = guest.preinstalled(lock(first).targets["vm"])
+            labs.up(made.name, vms=1, lights=1, nodes=1, begins=begins)
+            old = provisioned(made)
+            patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
+            write(made, "new", ROLLOUT)
+            new = lock(made.fleet_path)
+            for kernel in standin.locked_kernels(made):
+                standin.plug_all(made, [made.host(name) for name in MACHINES], kernel)
+            gdsdeploy("kmod", "preflight", made.fleet_path, "--mode", "quick")
+            yield Fleet(made, old, new)
+        finally:
+            labs.down(made)
+
+
+def own_builds(folder: Path) -> Path:
+    """The user's cache as it is now: nobody else replaces a build in it while hosts that got it are compared."""
+    users = folders.cache()
+    folder.mkdir()
+    for name in ("lab", "repo"):
+        (folder / name).symlink_to(users / name)
+    with (users / "builds" / "lock").open("a") as changing:
+        fcntl.flock(changing, fcntl.LOCK_EX)
+        shutil.copytree(users / "builds", folder / "builds", ignore=shutil.ignore_patterns(".*", "run-*"))
+    return folder
+
+
+def write(lab: Lab, stack: str, rollout: Mapping[str, Any] | None = None) -> None:
+    lab.fleet_path.write_text(yaml.safe_dump(fleet(stack, lab, rollout), sort_keys=False))
+
+
+def provisioned(lab: Lab) -> Lock:
+    """The old stack on one host of each kind, and then on all of them; its lock."""
+    write(lab, "old")
+    old = lock(lab.fleet_path)
+    for kernel in standin.locked_kernels(lab):
+        standin.plug_all(lab, lab.group("vm"), kernel)
+    planned = json.loads(gdsdeploy("plan", lab.fleet_path, "--json", status=32).stdout)["hosts"]
+    # A builder builds, whatever is kept; hosts do without it where they find what they need in the cache.
+    kept = all(planned[name]["modules"]["from"] == "cache" for name in ("gpu1", "node1"))
+    without_builder = ["--limit", "gpu*,node*"] if kept else []
+    gdsdeploy("provision", lab.fleet_path, *without_builder)
+    labs.clone(lab, lab.host("node1"), len(NODES))
+    labs.clone(lab, lab.host("gpu1"), len(MACHINES))
+    write(lab, "old")
+    intent = load_fleet(lab.fleet_path)
+    texts = planning.sources(intent, old, lab.directory).expectations
+    for name in (*NODES[1:], *MACHINES[1:]):
+        # All else is the same on each of them.
+        lab.host(name).ssh(["sudo", "tee", "/etc/gdsdeploy/expectation.json"], input=texts[name])
+    gdsdeploy("plan", lab.fleet_path, *without_builder)
+    return old
+
+
+#: A copy of the old library in front of the packages' own; the loader takes it, whatever is installed.
+COPY_OF_LIBRARY = r"""
+set -eu
+found=$(realpath "$(ldconfig -p | sed -n 's/.*libcuda.so.1 .*=> //p' | head -n 1)")
+cp "$found" /usr/local/lib/
+ldconfig
+ldconfig -p | grep 'libcuda.so.1 .*/usr/local/lib/'
+"""
+#: A site's own hook that refuses kernels which it does not know.
+HOOK = """#!/bin/sh
+case $1 in 6.12.*) echo "$1 is not on the list of this site" >&2; exit 1 ;; esac
+"""
+
+
+def test_all_have_the_old_stack(upgraded: Fleet) -> None:
+    drivers = {name: upgraded.driver_of(name).split("-")[0] for name in (*NODES, *MACHINES)}
+    assert set(drivers.values()) == {"535.261.03"}
+    for name in MACHINES:
+        assert upgraded.host(name).ssh(["uname", "-r"]).stdout.strip() == upgraded.old.targets["vm"].kernel.release
+        upgraded.healthy(name, upgraded.old)
+    upgraded.healthy("node3", upgraded.old)
+    new, old = upgraded.new.targets["vm"], upgraded.old.targets["vm"]
+    assert (new.driver.version, old.driver.version) == ("550.163.01", "535.261.03")
+    assert new.kernel.release != old.kernel.release
+
+
+def test_a_fault_in_the_canary_touches_nothing_else(upgraded: Fleet) -> None:
+    canary = upgraded.host("node1")
+    canary.ssh(["sudo", "sh", "-c", COPY_OF_LIBRARY])
+    before = upgraded.mark()
+    events, said = upgraded.start(status=51)
+
+    assert outcomes(said)["node1"] == "rolled-back"
+    assert {outcome for name, outcome in outcomes(said).items() if name != "node1"} == {None}
+    assert (said["waves"][0]["canary"], said["waves"][0]["failed"]) == (True, 1)
+    (failed,) = [item for item in said["hosts"]["node1"]["steps"] if item["error"]]
+    assert failed["step"] == "validate"
+    assert "driver.userland" in failed["error"]["message"]
+    assert steps(said, "node1")[-2:] == ["undo-validate", "return"]
+    halted = next(item for item in events if item["kind"] == "halted")
+    assert "canary" in halted["data"]["reason"]
+    assert {item["host"] for item in events} <= {"", "node1"}, "nothing else was begun"
+
+    upgraded.healthy("node1", upgraded.old)
+    assert upgraded.driver_of("node1").startswith("535.261.03")
+    after = {name: upgraded.untouched(name) for name in before if name != "node1"}
+    assert after == {name: before[name] for name in after}
+    canary.ssh(["sudo", "sh", "-c", "rm /usr/local/lib/libcuda.so.* && ldconfig"])
+    gdsdeploy("rollout", "abort", upgraded.path)
+
+
+def test_a_fault_in_the_second_wave_halts_it_there(upgraded: Fleet) -> None:
+    broken = upgraded.host("node3")
+    place = "cat > /etc/kernel/postinst.d/zz-site && chmod 0755 /etc/kernel/postinst.d/zz-site"
+    broken.ssh(["sudo", "sh", "-c", place], input=HOOK)
+    before = upgraded.mark()
+    _, said = upgraded.start(status=51)
+
+    found = outcomes(said)
+    assert (found["node1"], found["node2"], found["node3"]) == ("done", "done", "rolled-back")
+    assert {found[name] for name in (*NODES[3:], *MACHINES)} == {None}
+    assert [wave["hosts"] for wave in said["waves"][:2]] == [["node1"], ["node2", "node3"]]
+    assert "apply" in [item["step"] for item in said["hosts"]["node3"]["steps"] if item["error"]]
+    for name in ("node1", "node2"):
+        upgraded.healthy(name, upgraded.new)
+        assert upgraded.driver_of(name).startswith("550.163.01")
+    upgraded.healthy("node3", upgraded.old)
+    after = {name: upgraded.untouched(name) for name in (*NODES[3:], *MACHINES)}
+    assert after == {name: before[name] for name in after}
+    broken.ssh(["sudo", "rm", "/etc/kernel/postinst.d/zz-site"])
+    gdsdeploy("rollout", "abort", upgraded.path)
+
+
+def test_all_of_it_comes_to_its_end(upgraded: Fleet, tmp_path: Path) -> None:
+    larger = {"strategy": "fixed", "size": 4, "largest": 8}
+    write(upgraded.lab, "new", {**ROLLOUT, "canary": {"hosts": ["node3"], "soak": "5s"}, "batches": larger})
+    booted = {name: upgraded.untouched(name).splitlines()[-2] for name in MACHINES}
+    begin = time.time()
+    events, said = upgraded.start(status=0)
+
+    assert said["phase"] == "finished"
+    found = outcomes(said)
+    assert {found[name] for name in ("node1", "node2")} == {"satisfied"}
+    assert {found[name] for name in (*NODES[2:], *MACHINES)} == {"done"}
+    assert said["away"] == []
+    for name in MACHINES:
+        assert steps(said, name).count("reboot") == 1
+        assert upgraded.host(name).ssh(["uname", "-r"]).stdout.strip() == upgraded.new.targets["vm"].kernel.release
+        assert upgraded.untouched(name).splitlines()[-2] != booted[name]
+        validated = next(
+            i for i in events if i["host"] == name and i["kind"] == "end" and i["data"]["step"] == "validate"
+        )
+        assert validated["data"]["data"]["validated_boot"] == upgraded.untouched(name).splitlines()[-2]
+    for name in (*NODES, *MACHINES):
+        upgraded.healthy(name, upgraded.new)
+        assert upgraded.driver_of(name).startswith("550.163.01")
+
+    # The canary soaked before anybody else was begun.
+    soaked = next(i["number"] for i in events if i["kind"] == "closed" and i["data"]["wave"] == "canary")
+    others = [i["number"] for i in events if i["kind"] == "begin" and i["host"] in MACHINES]
+    assert soaked < min(others)
+    soaking = next(i for i in events if i["kind"] == "soaking")
+    assert soaking["data"]["until"] >= begin + 5
+    assert most_away(events) <= 3
+
+    gdsdeploy("rollout", "status", upgraded.path, "--html", tmp_path / "rollout.html")
+    page = (tmp_path / "rollout.html").read_text()
+    assert all(name in page for name in (*NODES, *MACHINES))
+    assert "<script src" not in page
+    gdsdeploy("plan", upgraded.path)
+    listed = gdsdeploy("rollout", "history", upgraded.path, "--json")
+    assert len(json.loads(listed.stdout)) == 3
+
+
+def most_away(events: list[dict[str, Any]]) -> int:
+    """Hosts out of work at a time, counted from the events alone."""
+    away: set[str] = set()
+    most = 0
+    for event in events:
+        step = event["data"].get("step") if event["kind"] in ("begin", "end") else None
+        if event["kind"] == "begin" and step == "drain":
+            away.add(event["host"])
+        if event["kind"] == "end" and step == "return":
+            away.discard(event["host"])
+        most = max(most, len(away))
+    return most

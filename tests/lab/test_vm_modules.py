@@ -1,0 +1,151 @@
+"""What the audit says of a module is what the real kernel does with it.
+
+Goes on with the machines of test_story.py: modules that its builder really built, damaged one by one, audited on the VM
+host first and then handed to its kernel.  Enforced signatures come last: they last until the VM is rebooted.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_story import gdsdeploy
+
+from gdsdeploy import hostapp
+from gdsdeploy.lab import Host, Lab, standin
+
+pytestmark = pytest.mark.lab
+
+HERE = Path(__file__).parent
+PROGRAM, FOLDER = "/tmp/gdsdeploy-host.pyz", "/tmp/bad"
+#: A module of the kernel itself that nothing needs and nobody has loaded.
+OWN = "kernel/lib/crc7.ko.xz"
+ENFORCE = "/sys/module/module/parameters/sig_enforce"
+
+#: Unpacks the kernel's own module, and changes what it says about itself: one letter after it was signed.
+CHANGED = f"""
+import lzma, sys
+data = lzma.open(sys.argv[1]).read()
+open("{FOLDER}/own.ko", "wb").write(data)
+old = b"license=GPL"
+assert old in data
+open("{FOLDER}/changed.ko", "wb").write(data.replace(old, b"license=gPL", 1))
+"""
+
+
+@pytest.fixture(scope="module")
+def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """The VM host with the modules in FOLDER, the driver loaded and nvidia-fs not."""
+    machine, builder = lab.host("gpu1"), lab.host("build1")
+    machine.wait_ssh(420)
+    if machine.ssh(["cat", ENFORCE]).stdout.strip() == "Y":
+        machine.power_cycle()
+        machine.wait_ssh(420)
+    release = machine.ssh(["uname", "-r"]).stdout.strip()
+    if builder.ssh(["test", "-d", f"/lib/modules/{release}/updates"], ok=(0, 1)).status:
+        # Not after the story: the same first steps.
+        gdsdeploy("lock", lab.fleet_path)
+        for kernel in standin.locked_kernels(lab):
+            standin.plug_all(lab, [machine], kernel)
+        gdsdeploy("provision", lab.fleet_path)
+        machine.wait_ssh(420)
+        release = machine.ssh(["uname", "-r"]).stdout.strip()
+    program = tmp_path_factory.mktemp("program") / "gdsdeploy-host.pyz"
+    hostapp.build(program)
+    for each in (builder, machine):
+        each.ssh(["tee", PROGRAM], input=program.read_bytes())
+    script = (HERE / "bad_modules.py").read_text()
+    builder.ssh(["sudo", "python3", "-", PROGRAM, release, FOLDER], input=script, timeout=300)
+    argv = ["ssh", "-F", str(lab.ssh_config), builder.name, "sudo", "tar", "-cC", FOLDER, "--exclude=owner.*", "."]
+    packed = subprocess.run(argv, capture_output=True, check=True, timeout=120).stdout
+    machine.ssh(["sh", "-c", f"mkdir -p {FOLDER} && tar -xC {FOLDER}"], input=packed)
+    # Without it the audit gathers symbol versions from hundreds of modules, for minutes where the CPU is emulated.
+    symvers = subprocess.run(
+        ["ssh", "-F", str(lab.ssh_config), builder.name, "cat", f"/lib/modules/{release}/build/Module.symvers"],
+        capture_output=True, check=True, timeout=120,
+    ).stdout  # fmt: skip
+    machine.ssh(["sudo", "tee", f"/boot/symvers-{release}"], input=symvers)
+    machine.ssh(["python3", "-", f"/lib/modules/{release}/{OWN}"], input=CHANGED)
+    ready = (
+        "rmmod nvidia_fs 2>/dev/null; [ -d /sys/module/nvidia ] || "
+        f"{{ modprobe -a $(modinfo -F depends {FOLDER}/driver.ko | tr , ' ') && insmod {FOLDER}/driver.ko; }}"
+    )
+    machine.ssh(["sudo", "sh", "-c", ready])
+    yield machine
+    # Whoever comes next gets a kernel that enforces nothing; nobody is kept waiting for it here.
+    machine.ssh(["sudo", "rm", f"/boot/symvers-{release}"])
+    machine.ssh(["sync"])
+    machine.power_cycle()
+
+
+def audited(host: Host, *names: str) -> dict[str, set[str]]:
+    """File → ids of the errors that the audit finds in it."""
+    release = host.ssh(["uname", "-r"]).stdout.strip()
+    argv = f"python3 {PROGRAM} kmod audit --kernel {release} --peermem --json {FOLDER}/driver.ko"
+    # One by one, each with the driver that is to be there: files that are audited together are taken for one stack.
+    script = f"for name in {' '.join(names)}; do {argv} {FOLDER}/$name.ko; echo ,; done"
+    text = host.ssh(["sh", "-c", script], ok=(0, 1, 3), timeout=600).stdout
+    results: list[list[dict[str, Any]]] = json.loads(f"[{text.rstrip().rstrip(',')}]")
+    return {
+        Path(result["file"]).stem: {item["id"] for item in result["findings"] if item["severity"] == "error"}
+        for _, result in results
+    }
+
+
+def refusals(host: Host, *names: str) -> dict[str, tuple[int, str]]:
+    """File → errno of loading it, and what the kernel wrote."""
+    argv = ["sudo", "python3", "-", *(f"{FOLDER}/{name}.ko" for name in names)]
+    said = json.loads(host.ssh(argv, input=(HERE / "load_modules.py").read_text(), timeout=600).stdout)
+    return {Path(name).stem: (item["errno"], "\n".join(item["kernel"])) for name, item in said.items()}
+
+
+def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: Host) -> None:
+    names = ("good", "crc", "vermagic", "truncated", "stub", "malformed", "changed", "own")
+    assert audited(host, *names) == {
+        "good": set(),
+        "crc": {"symbol-crc"},
+        "vermagic": {"vermagic"},
+        "truncated": {"unreadable"},
+        "stub": {"peermem-stub"},
+        "malformed": {"signature-malformed"},
+        "changed": {"signature-wrong"},
+        "own": set(),
+    }
+    said = refusals(host, *names)
+    numbers = {name: errno.errorcode.get(number, "loaded") for name, (number, _) in said.items()}
+    assert numbers == {
+        "good": "loaded",
+        "crc": "EINVAL",
+        "vermagic": "ENOEXEC",
+        "truncated": "ENOEXEC",
+        "stub": "EINVAL",
+        "malformed": "EBADMSG",
+        "changed": "EKEYREJECTED",
+        "own": "loaded",
+    }
+    assert "disagrees about version of symbol nvidia_p2p_get_pages" in said["crc"][1]
+    assert "version magic" in said["vermagic"][1]
+    assert "should be" in said["vermagic"][1]
+
+
+def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: Host) -> None:
+    names = ("good", "stranger", "own", "changed")
+    assert audited(host, "good", "stranger") == {"good": set(), "stranger": set()}
+    host.ssh(["sudo", "tee", ENFORCE], input="Y\n")
+    assert audited(host, *names) == {
+        "good": {"unsigned"},
+        "stranger": {"signature-key"},
+        "own": set(),
+        "changed": {"signature-wrong"},
+    }
+    said = refusals(host, *names)
+    rejected = (errno.EKEYREJECTED,) * 3
+    assert tuple(said[name][0] for name in ("good", "stranger", "changed")) == rejected
+    assert "oading of unsigned module is rejected" in said["good"][1]
+    assert "oading of module with unavailable key is rejected" in said["stranger"][1]
+    assert said["own"][0] == 0

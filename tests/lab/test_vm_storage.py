@@ -1,0 +1,116 @@
+"""Direct I/O over the layers that storage is built of, on a real NVMe disk and a real NFS server.
+
+They are made on the VM's disk by the layers' own tools (dm-crypt, LVM, md, XFS, Btrfs, ext4, NFS), tried, and taken
+away.  What the tools need is fetched on the light host, at native speed, and laid over the VM's files meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import hostapp
+from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
+from gdsdeploy.lab import Host
+
+pytestmark = pytest.mark.lab
+
+LAYERS = (Path(__file__).parent / "storage_layers.sh").read_text()
+PACKAGES = "cryptsetup-bin lvm2 mdadm fdisk xfsprogs btrfs-progs nfs-kernel-server nfs-common rpcbind"
+#: Prints the files of the packages that a machine with the given dpkg status lacks, without installing any.
+FETCH = rf"""
+set -eu
+rm -rf /tmp/tools; mkdir -p /tmp/tools/debs/partial /tmp/tools/root; cd /tmp/tools; cat >status
+apt-get -qq update >&2
+apt-get -qq install --yes --download-only --no-install-recommends -o Dir::State::status=$PWD/status \
+    -o Dir::Cache::archives=$PWD/debs -o APT::Sandbox::User=root {PACKAGES} >&2
+for deb in debs/*.deb; do dpkg-deb --extract "$deb" root; done
+tar --create --gzip --directory root \
+    --exclude=usr/share/man --exclude=usr/share/doc --exclude=usr/share/locale usr etc | base64
+"""
+PATIENCE = 600
+
+
+@pytest.fixture(scope="module")
+def tried(lab: Any) -> dict[str, dict[str, Any]]:
+    """Name of the layer → what the program says of it."""
+    vm: Host = lab.host("gpu1")
+    light: Host = lab.host("build1")
+    vm.wait_ssh(420)
+    light.wait_ssh()
+    status = vm.ssh(["cat", "/var/lib/dpkg/status"]).stdout
+    with_tools = light.ssh(["sudo", "sh", "-c", FETCH], input=status, timeout=PATIENCE).stdout
+    unpack = "mkdir -p /run/storage-tools && base64 -d | tar -xz -C /run/storage-tools"
+    vm.ssh(["sudo", "sh", "-c", unpack], input=with_tools, timeout=PATIENCE)
+    vm.ssh(["sudo", "tee", "/run/storage-tools/host.pyz"], input=hostapp.build())
+    vm.ssh(["sudo", "umount", "/mnt/nvme"])
+    argv = ["sudo", "unshare", "--mount", "bash", "-c", LAYERS, "layers", "/run/storage-tools"]
+    try:
+        done = vm.ssh([*argv, "/run/storage-tools/host.pyz"], timeout=PATIENCE)
+    finally:
+        again = "mke2fs -q -F -t ext4 -L nvme /dev/nvme0n1 && mount /mnt/nvme && rm -r /run/storage-tools /run/storage"
+        vm.ssh(["sudo", "sh", "-c", again])
+    found = json.loads(done.stdout)["paths"]
+    return {item["path"].removeprefix("/run/storage/srv/"): item for item in found}
+
+
+def results(item: dict[str, Any]) -> set[str]:
+    return {trial["result"] for trial in item["trials"] if trial["name"] in ALIGNED}
+
+
+def condition(item: dict[str, Any], name: str) -> tuple[str | None, str]:
+    (found,) = [entry for entry in item["conditions"] if entry["name"] == name]
+    return found["state"], " ".join(found["said"])
+
+
+def test_each_mount_took_less_than_its_time(tried: dict[str, dict[str, Any]]) -> None:
+    assert len(tried) == 10
+    assert {name: item["reason"] for name, item in tried.items() if item["reason"]} == {}
+    # Software emulation is some twenty times slower than a machine.
+    assert max(item["seconds"] for item in tried.values()) < 10
+
+
+@pytest.mark.parametrize("name", ["stripe", "mirror", "crypt", "lvm", "plain"])
+def test_layers_of_blocks_leave_direct_io_as_it_is(tried: dict[str, dict[str, Any]], name: str) -> None:
+    assert results(tried[name]) == {BYPASSED}
+    odd = {(trial["result"], trial["error"]) for trial in tried[name]["trials"] if "unaligned" in trial["name"]}
+    assert (REFUSED, "EINVAL") in odd
+    assert tried[name]["alignment"]["offset"] % 512 == 0
+
+
+def test_each_layer_is_named_by_its_own_words(tried: dict[str, dict[str, Any]]) -> None:
+    state, said = condition(tried["crypt"], "encryption")
+    assert (state, "CRYPT-LUKS2-" in said) == ("on", True)
+    state, said = condition(tried["lvm"], "LVM")
+    assert (state, "LVM-" in said) == ("on", True)
+    for name, level in (("stripe", "raid0"), ("mirror", "raid1")):
+        state, said = condition(tried[name], "RAID or erasure coding")
+        assert (state, said.endswith("md/level: " + level)) == ("on", True)
+    for name in ("RAID or erasure coding", "LVM", "multipath", "encryption"):
+        assert condition(tried["plain"], name)[0] == "off"
+
+
+def test_journalled_data_and_checksums_go_through_the_cache(tried: dict[str, dict[str, Any]]) -> None:
+    assert results(tried["journal"]) <= {BUFFERED, FELL_BACK}
+    assert condition(tried["journal"], "data journalling")[0] == "on"
+    assert condition(tried["btrfs"], "checksums")[0] == "on"
+    # Kernels differ in this: 6.12 writes past the cache, later ones do not.
+    assert results(tried["btrfs"]) <= {BYPASSED, BUFFERED, FELL_BACK}
+
+
+def test_a_flag_for_journalled_data_is_nothing_beside_delayed_allocation(tried: dict[str, dict[str, Any]]) -> None:
+    assert results(tried["plain/flagged"]) == {BYPASSED}
+    assert condition(tried["plain/flagged"], "data journalling")[0] == "off"
+
+
+@pytest.mark.parametrize("name", ["nfs4", "nfs3"])
+def test_nfs_bypasses_the_client_s_cache_and_takes_any_alignment(tried: dict[str, dict[str, Any]], name: str) -> None:
+    item = tried[name]
+    assert (item["filesystem"], results(item) - {"not proven"}) == (name.removesuffix("3"), {BYPASSED})
+    assert {trial["result"] for trial in item["trials"] if "unaligned" in trial["name"]} == {BYPASSED}
+    assert "proto=tcp" in (condition(item, "transport")[0] or "")
+    (journalling,) = [entry for entry in item["conditions"] if entry["name"] == "data journalling"]
+    assert (journalling["state"], "the servers of nfs" in journalling["reason"]) == (None, True)

@@ -1,0 +1,65 @@
+"""Two stacks of Debian's archive for hosts of one release, with different drivers, kernels, nvidia-fs and libcufile.
+
+The older one is Debian 12's, on hosts of Debian 13; a kernel of its own comes with it.  Both were built, audited and
+loaded: docs/kernels.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gdsdeploy.lab import guest
+from gdsdeploy.lab.archive import Archive, controller_archive
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.platform.debian import COMPONENTS
+
+_OLD = {"driver": {"version": "535", "flavour": "open"}, "kernel": "6.1", "nvidia_fs": "2.13", "libcufile": "1.4"}
+_NEW = {"driver": {"version": "550", "flavour": "open"}, "kernel": "6.12"}
+
+
+def repositories(archive: Archive, stack: str) -> dict[str, Any]:
+    """Debian's own; for the older stack with the suite that has it, as an administrator would add it."""
+    suites = ["trixie", "trixie-updates", *(["bookworm"] if stack == "old" else [])]
+    return {"debian": {"uri": archive.uri, "suites": suites, "components": list(COMPONENTS)}}
+
+
+def fleet(stack: str, lab: Lab | None, rollout: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fleet of ``lab`` for ``stack`` ("old" or "new"); without a lab one host of each profile, to lock from.
+
+    VM hosts and nodes have different profiles, for nodes have no kernel of their own.  The builder of the older stack
+    serves both; the newer one's modules are built by the first host, where the cache has none.
+    """
+    pins = _OLD if stack == "old" else _NEW
+    common = {"os": "debian-13", "repositories": ["debian"], **pins}
+    value: dict[str, Any] = {
+        "version": 1,
+        "repositories": repositories(controller_archive(), stack),
+        "profiles": {
+            # An emulated machine beside others needs longer than the half minute in which a real one is judged.
+            "vm": {**common, "storage": [{"mount": guest.NVME_MOUNT, "path": "compat"}], "gate": {"seconds": 300}},
+            "node": {**common, "own_kernel": False},
+        },
+        "hosts": {"gpu1": "vm", "node1": "node"},
+    }
+    if lab is None:
+        return value
+    value["ssh"] = {"user": guest.USER, "identity_file": "id_ed25519", "known_hosts": "known_hosts"}
+    value["hosts"] = {}
+    for group in ("vm", "node"):
+        for number, host in enumerate(lab.group(group)):
+            value["hosts"][host.name] = {
+                "profile": group,
+                "address": "127.0.0.1",
+                "port": host.port,
+                "labels": {"rack": f"r{number // 2 + 1}", "tier": "2" if group == "vm" else "1"},
+            }
+    used = sorted({host["profile"] for host in value["hosts"].values()})
+    value["profiles"] = {name: value["profiles"][name] for name in used}
+    if stack == "old":
+        builder = lab.group("light")[0]
+        value["builders"] = {builder.name: {"profile": used[0], "address": "127.0.0.1", "port": builder.port}}
+        value["profiles"][used[0]]["builder"] = builder.name
+    if rollout is not None:
+        value["rollout"] = dict(rollout)
+    return value

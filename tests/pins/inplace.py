@@ -1,0 +1,35 @@
+"""Programs that only know this machine's own folders, run so that what they write is gone with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def in_place(script: str, *words: str | Path, over: tuple[str, ...] = (), processes: bool = False) -> list[str | Path]:
+    """argv of a shell ``script`` with arguments ``words`` in a mount namespace of its own.
+
+    over: folders (without the first slash) that are writable there, in memory.
+    processes: also in a process namespace, so that nothing survives it.
+    """
+    own = ["--pid", "--fork", "--mount-proc"] if processes else []
+    return [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        *own,
+        "sh",
+        "-c",
+        _START.format(" ".join(over)) + script,
+        "sh",
+        *words,
+    ]
+
+
+_START = """
+set -eu
+[ -z "{0}" ] || mount -t tmpfs tmpfs /mnt
+for folder in {0}; do
+    mkdir -p /mnt/$folder /mnt/$folder.work
+    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=/mnt/$folder,workdir=/mnt/$folder.work" /$folder
+done
+"""

@@ -1,0 +1,13 @@
+"""What can go wrong on a host: fault → (what makes it on the provisioned one, the checks that have to fail).
+
+Each subject has a table of its own, faults_<subject>.py; other checks than the named ones may only become unknown.
+"""
+
+from __future__ import annotations
+
+import faults_basic
+import faults_modules
+import faults_stack
+from changes import Change
+
+FAULTS: dict[str, tuple[Change, set[str]]] = {**faults_basic.FAULTS, **faults_modules.FAULTS, **faults_stack.FAULTS}

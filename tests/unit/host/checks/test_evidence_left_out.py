@@ -1,0 +1,105 @@
+"""Leaving out evidence of a host, good or faulty, never turns anything into a pass."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+from changes import BARE, GOOD, Document, verdicts
+from faults import FAULTS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdsdeploy.host.finding import PASS, UNKNOWN
+
+SECTIONS = ("host", "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "space")
+
+
+def places(document: Document) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = [(section,) for section in document]
+    for section in SECTIONS:
+        found += [(section, key) for key in document[section]]
+        found += [
+            (section, key, inner)
+            for key, value in document[section].items()
+            if section in ("excerpts", "commands", "modules", "trees") and isinstance(value, dict)
+            for inner in value
+        ]
+    return found
+
+
+def without(document: Document, gone: list[tuple[str, ...]]) -> Document:
+    """A copy without some of its parts; what is not touched is shared."""
+    result = {key: dict(value) if isinstance(value, dict) else value for key, value in document.items()}
+    for path in sorted(gone, key=len):
+        inside: Any = result
+        for key in path[:-1]:
+            if not isinstance(inside, dict) or key not in inside:
+                break
+            if isinstance(inside[key], dict):
+                inside[key] = dict(inside[key])
+            inside = inside[key]
+        else:
+            if isinstance(inside, dict):
+                inside.pop(path[-1], None)
+    return result
+
+
+def faulty(names: list[str]) -> Document:
+    document = copy.deepcopy(GOOD)
+    for name in names:
+        FAULTS[name][0](document)
+    return document
+
+
+HAVE: dict[str, Document] = {"provisioned": GOOD, "bare": BARE, **{name: faulty([name]) for name in FAULTS}}
+
+
+def not_better(before: dict[str, str], after: dict[str, str], what: object) -> None:
+    for name, verdict in after.items():
+        if verdict == PASS:
+            assert before.get(name) == PASS, (name, what)
+    # A check that falls silent must not take a failure with it.
+    for name, verdict in before.items():
+        if verdict != PASS and not name.startswith("storage.path"):
+            assert name in after, (name, what)
+
+
+@pytest.mark.parametrize("name", HAVE)
+def test_leaving_out_any_piece_of_evidence_never_makes_a_pass(name: str) -> None:
+    document = HAVE[name]
+    before = verdicts(document)
+    # Every place for the real documents, a share of them for each fault.
+    every = places(document)
+    chosen = every if name in ("provisioned", "bare") else random.Random(name).sample(every, 60)
+    for place in chosen:
+        not_better(before, verdicts(without(document, [place])), place)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(list(FAULTS)), max_size=3), st.data())
+def test_leaving_out_any_pieces_of_a_faulty_host_never_makes_a_pass(names: list[str], data: st.DataObject) -> None:
+    try:
+        document = faulty(names)
+    except (AssertionError, KeyError, TypeError, AttributeError, ValueError):
+        return  # two faults that exclude each other
+    gone = data.draw(st.lists(st.sampled_from(places(document)), max_size=12))
+    not_better(verdicts(document), verdicts(without(document, gone)), gone)
+
+
+def test_no_evidence_at_all_is_no_verdict() -> None:
+    found = verdicts({})
+    assert set(found.values()) == {UNKNOWN, PASS}
+    not_asked = {name for name, verdict in found.items() if verdict == PASS}
+    assert {name.partition(":")[0] for name in not_asked} <= {
+        "odirect.bypass",
+        "peermem.legacy",
+        "peermem.mechanism",
+        "peermem.usable",
+        "rdma.addresses",
+        "rdma.link",
+        "topology.distance",
+        "topology.golden",
+    }

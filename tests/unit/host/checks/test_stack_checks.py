@@ -1,0 +1,141 @@
+"""The driver's other halves and the host's health, beyond what the table of faults shows."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+from changes import GOOD, HOSTS, WANTED, Change, Document, findings
+from faults import FAULTS
+from faults_stack import INSTALLED, NODES, XIDS, contained, dkms, options, said
+from later_evidence import complete
+
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+
+GPU = complete(json.loads((HOSTS / "h100-libcufile-1.20.0.json").read_text()))
+
+
+def finding(ident: str, *changes: Change) -> Finding:
+    document = copy.deepcopy(GOOD)
+    for change in changes:
+        change(document)
+    return findings(document)[ident]
+
+
+@pytest.mark.parametrize(
+    ("fault", "ident", "words"),
+    [
+        ("libcuda of another driver", "driver.userland", "libcuda.so.1 560.35.03 under driver 550.163.01"),
+        ("no libcuda", "driver.userland", "the loader finds no libcuda.so.1 and no libnvidia-ml.so.1"),
+        ("firmware of another driver", "driver.firmware", "none for driver 550.163.01; there is firmware for: 535.261"),
+        ("an option that is not in effect", "driver.parameters", "EnableStreamMemOPs is 0, not 1 as /etc/modprobe.d/s"),
+        ("a misspelt option", "driver.parameters", "(/etc/modprobe.d/site.conf): the loaded driver has no such option"),
+        ("the kernel had an oops", "kernel.taints", "the kernel had an oops"),
+        ("a GPU fell off the bus", "driver.errors", "Xid 79 on 0000:3b:00"),
+        ("a GPU has memory errors", "driver.errors", "Xid 48 on 0000:3b:00"),
+        ("DKMS did not build nvidia-fs", "packages.dkms", f"nvidia-fs is not installed for {WANTED.kernel_release}"),
+    ],
+)
+def test_what_a_finding_says(fault: str, ident: str, words: str) -> None:
+    assert words in finding(ident, FAULTS[fault][0]).found
+
+
+def test_errors_of_programs_are_no_fault_of_the_driver() -> None:
+    found = finding("driver.errors", said(XIDS[31]))
+    assert (found.verdict, found.found) == (PASS, "only what programs cause: Xid 31")
+
+
+def test_without_permission_nobody_can_tell() -> None:
+    def denied(document: Document) -> None:
+        document["commands"]["dmesg"].update(status=1, stdout="", stderr="dmesg: read kernel buffer failed\n")
+
+    assert finding("driver.errors", denied).verdict == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "options nvidia NVreg_EnableStreamMemOPs=0x0",
+        "options nvidia-current-open NVreg_EnableStreamMemOPs=0",
+        "options nvidia NVreg_MemoryPoolSize=1\noptions nvidia NVreg_MemoryPoolSize=0",
+        "options nvidia NVreg_UsePageAttributeTable=-1",
+        "options nvidia-drm modeset=1",
+    ],
+)
+def test_options_in_effect(line: str) -> None:
+    assert "UsePageAttributeTable: 4294967295" in GOOD["files"]["/proc/driver/nvidia/params"]
+    assert finding("driver.parameters", options(line + "\n")).verdict == PASS
+
+
+def test_dkms_has_everything() -> None:
+    newer = INSTALLED.replace(WANTED.kernel_release, "6.12.117+deb13-amd64")
+    found = finding("packages.dkms", dkms(INSTALLED, newer, "zfs/2.3.1: added"))
+    assert found.verdict == PASS
+    assert found.found == f"nvidia-current-open for {WANTED.kernel_release}, and for 1 other kernel"
+
+
+def switched(**states: str) -> Document:
+    """The machine with a GPU, behind an NVSwitch, and with services in these states."""
+    document = copy.deepcopy(GPU)
+    place = "/sys/bus/pci/devices"
+    document["listings"][place] = [*document["listings"][place], "0000:c1:00.0"]
+    for name, value in (("vendor", "0x10de"), ("device", "0x22a3"), ("class", "0x068000"), ("numa_node", "0")):
+        document["files"][f"{place}/0000:c1:00.0/{name}"] = value + "\n"
+    document["files"][f"{place}/0000:c1:00.0/resource"] = ""
+    for name in ("", "/driver", "/iommu_group"):
+        document["links"][f"{place}/0000:c1:00.0{name}"] = {"error": "ENOENT"}
+    shown = "\n\n".join(f"Id=nvidia-{name}.service\nActiveState={state}" for name, state in states.items())
+    document["commands"]["systemctl-units"] = {"argv": [], "status": 0, "stdout": shown, "stderr": "", "seconds": 0.1}
+    return document
+
+
+def locked(*names: str) -> Expectation:
+    return replace(WANTED, packages={**WANTED.packages, **dict.fromkeys(names, "1")})
+
+
+@pytest.mark.parametrize(
+    ("document", "wanted", "verdict", "words"),
+    [
+        (GOOD, locked("nvidia-persistenced"), PASS, "not needed: this host has no GPU"),
+        (GPU, WANTED, PASS, "the lock holds none, and there is no NVSwitch"),
+        (switched(), WANTED, FAIL, "this host has 1 NVSwitches, and the lock holds no fabric manager"),
+        (switched(fabricmanager="failed"), locked("nvidia-fabricmanager-580"), FAIL, "fabricmanager.service: failed"),
+        (switched(), locked("nvidia-fabric-manager"), FAIL, "fabricmanager.service: not known to systemd"),
+        (
+            switched(fabricmanager="active", persistenced="inactive"),
+            locked("nvidia-fabricmanager", "nvidia-persistenced"),
+            FAIL,
+            "persistenced.service: inactive",
+        ),
+        (
+            switched(fabricmanager="active", persistenced="active"),
+            locked("nvidia-fabricmanager", "nvidia-persistenced"),
+            PASS,
+            "nvidia-persistenced.service, nvidia-fabricmanager.service active",
+        ),
+    ],
+)
+def test_services(document: Document, wanted: Expectation, verdict: str, words: str) -> None:
+    found = findings(document, wanted)["driver.services"]
+    assert found.verdict == verdict
+    assert words in found.found
+
+
+def test_a_container_is_told_everything_it_lacks() -> None:
+    def bare(document: Document) -> None:
+        contained(devices=[], udev=False)(document)
+        document["environment"] = {"ENROOT_ROOTFS": "/x"}
+
+    document = copy.deepcopy(GOOD)
+    bare(document)
+    found = findings(document, replace(WANTED, rdma="dmabuf"))["container.view"]
+    assert found.verdict == FAIL
+    assert found.found == (
+        "Enroot: no /dev/nvidia0 or /dev/nvidiactl, no /dev/nvidia-uvm, no /dev/nvidia-fs*, no /run/udev/data, "
+        "no /dev/infiniband/rdma_cm, no /dev/infiniband/uverbs*"
+    )
+    assert finding("container.view", contained(devices=[*NODES, "nvidia-fs0"])).verdict == PASS
+    assert finding("container.view").found == "not in a container"

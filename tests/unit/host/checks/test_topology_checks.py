@@ -1,0 +1,202 @@
+"""The checks of the PCIe tree and of RDMA's mechanisms, on the recorded trees, each seen failing."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changes import WANTED, findings
+from later_evidence import complete
+
+from gdsdeploy.host import golden
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+
+EVIDENCE = Path(__file__).parents[3] / "evidence"
+H100 = complete(json.loads((EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json").read_text()))
+Document = dict[str, Any]
+PCI, GPU = "/sys/bus/pci/devices", "0000:00:06.0"
+
+
+def judged(document: Document, check: str, wanted: Expectation = WANTED) -> Finding:
+    return findings(document, wanted)[check]
+
+
+def changed(base: Document, **files: str) -> Document:
+    document = copy.deepcopy(base)
+    for name, text in files.items():
+        document["files"][f"{PCI}/{GPU}/{name}"] = text
+    return document
+
+
+def test_a_link_that_lost_lanes_is_named_with_what_it_could_be() -> None:
+    assert judged(H100, "topology.link").found == "1 link at what both ends can do"
+    found = judged(changed(H100, current_link_width="8\n"), "topology.link")
+    assert (found.verdict, found.found) == (FAIL, f"GPU0 ({GPU}) runs at 32 GT/s x8 of 32 GT/s x16")
+    assert found.evidence == [f"/sys/bus/pci/devices/{GPU}: current 32 GT/s x8, max 32 GT/s x16"]
+
+
+def test_a_gpu_at_rest_is_no_fault_but_proves_no_speed() -> None:
+    found = judged(changed(H100, current_link_speed="2.5 GT/s PCIe\n"), "topology.link")
+    assert (found.verdict, found.found) == (
+        PASS,
+        "1 link at what both ends can do; at rest, so their speed is not proven: GPU0",
+    )
+    slow = judged(changed(H100, current_link_speed="8.0 GT/s PCIe\n"), "topology.link")
+    assert (slow.verdict, "8 GT/s x16 of 32 GT/s x16" in slow.found) == (FAIL, True)
+    narrow = changed(H100, current_link_speed="2.5 GT/s PCIe\n", current_link_width="4\n")
+    assert judged(narrow, "topology.link").verdict == FAIL, "no GPU gives lanes away at rest"
+
+
+def in_group(document: Document, kind: str, words: str) -> Document:
+    changed_one = copy.deepcopy(document)
+    changed_one["links"][f"{PCI}/{GPU}/iommu_group"] = "../../../kernel/iommu_groups/7"
+    changed_one["files"][f"{PCI}/{GPU}/iommu_group/type"] = kind + "\n"
+    changed_one["files"]["/proc/cmdline"] += f" {words}"
+    return changed_one
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "mode", "verdict"),
+    [
+        ("DMA-FQ", "intel_iommu=on", "nvidia-fs", FAIL),
+        ("identity", "iommu=pt", "nvidia-fs", PASS),
+        ("identity", "iommu=pt", "p2pdma", FAIL),
+        ("DMA", "", "compat", PASS),
+    ],
+)
+def test_the_iommu_is_judged_by_the_mode(kind: str, words: str, mode: str, verdict: str) -> None:
+    wanted = replace(WANTED, mode=mode)
+    document = in_group(H100, kind, words)
+    found = judged(document, "topology.iommu", wanted)
+    assert found.verdict == verdict
+    if mode != "compat":
+        assert any(words in line for line in found.evidence)
+    document["host"]["uname"]["machine"] = "aarch64"
+    assert judged(document, "topology.iommu", wanted).verdict == PASS, "Grace needs it"
+
+
+def test_a_domain_that_was_not_read_is_not_taken_for_passthrough() -> None:
+    document = in_group(H100, "identity", "iommu=pt")
+    document["files"][f"{PCI}/{GPU}/iommu_group/type"] = {"error": "EACCES"}
+    assert judged(document, "topology.iommu").verdict == UNKNOWN
+
+
+def test_bar1_has_to_hold_what_the_mode_maps() -> None:
+    assert judged(H100, "topology.bar1").found == "GPU0 131072 MiB"
+    lines = [f"0x{0:016x} 0x{size - 1:016x} 0x000000000014220c" for size in (16 << 20, 256 << 20)]
+    document = changed(H100, resource="\n".join(lines) + "\n")
+    assert judged(document, "topology.bar1").verdict == PASS
+    found = judged(document, "topology.bar1", replace(WANTED, mode="p2pdma"))
+    assert (found.verdict, found.found) == (FAIL, "GPU0 256 MiB")
+    document = changed(H100, resource=lines[0] + "\n")
+    assert judged(document, "topology.bar1").found == "GPU0 has none"
+
+
+def test_distances_are_judged_where_the_fleet_asks() -> None:
+    assert judged(H100, "topology.distance").found == "not asked: the fleet sets no distance"
+    near = replace(WANTED, topology={"nic": "PHB"})
+    assert judged(H100, "topology.distance", near).found == "GPU0: NIC0 PHB"
+    found = judged(H100, "topology.distance", replace(WANTED, topology={"nic": "PXB", "nvme": "SYS"}))
+    assert (found.verdict, found.found) == (FAIL, "GPU0: no nvme; GPU0: NIC0 at PHB")
+
+
+def test_the_golden_topology_names_what_moved() -> None:
+    topology = facts_from(H100).topology
+    assert isinstance(topology, Topology)
+    wanted = replace(WANTED, topology={"golden": golden.golden(topology, "one-h100")})
+    assert judged(H100, "topology.golden", wanted).found == "it is"
+    found = judged(changed(H100, device="0x2331\n", current_link_width="8\n"), "topology.golden", wanted)
+    assert found.verdict == FAIL
+    part = "10de:2330"
+    assert f"GPU0 at {GPU}: the part is 10de:2331, was {part}" in found.found
+    assert f"GPU0 at {GPU}: link 32 GT/s x8, was 32 GT/s x16" in found.found
+    assert judged(H100, "topology.golden", replace(WANTED, topology={"golden": {"version": 9}})).verdict == UNKNOWN
+
+
+RDMA = replace(WANTED, rdma="peermem")
+
+
+def with_adapter(*symbols: str) -> Document:
+    """The host with a GPU, given an adapter and an RDMA core that exports ``symbols``."""
+    document = copy.deepcopy(H100)
+    document["listings"]["/sys/class/infiniband"] = ["mlx5_0"]
+    excerpt = document["excerpts"]["/proc/kallsyms"]
+    excerpt["pattern"] += r"|ib_umem_dmabuf_get\b|reg_user_mr_dmabuf\b"
+    excerpt["lines"] += [f"0000000000000000 T {name}" for name in symbols]
+    return document
+
+
+PEER_MEMORY = "ib_register_peer_memory_client\t[ib_uverbs]"
+CORE, ADAPTER = "ib_umem_dmabuf_get\t[ib_uverbs]", "mlx5_ib_reg_user_mr_dmabuf\t[mlx5_ib]"
+
+
+def test_dma_buf_needs_core_and_adapter() -> None:
+    wanted = replace(WANTED, rdma="dmabuf")
+    assert judged(with_adapter(CORE, ADAPTER), "peermem.mechanism", wanted).found == "DMA-BUF is usable"
+    found = judged(with_adapter(CORE), "peermem.mechanism", wanted)
+    assert (found.verdict, found.found) == (FAIL, "DMA-BUF: no loaded driver of an adapter takes DMA-BUF memory")
+    assert "no ib_umem_dmabuf_get" in judged(with_adapter(ADAPTER), "peermem.mechanism", wanted).found
+    assert judged(H100, "peermem.mechanism", wanted).found == "DMA-BUF: there is no RDMA adapter"
+    unread = copy.deepcopy(H100)
+    unread["listings"]["/sys/class/infiniband"] = ["mlx5_0"]
+    assert judged(unread, "peermem.mechanism", wanted).verdict == UNKNOWN, "an older recording kept no such symbols"
+
+
+def loaded(document: Document, name: str) -> Document:
+    document["files"]["/proc/modules"] = str(document["files"]["/proc/modules"]) + f"{name} 1 0 - Live 0x0\n"
+    return document
+
+
+def test_loaded_is_not_registered() -> None:
+    document = loaded(with_adapter(PEER_MEMORY), "nvidia_peermem")
+    document["listings"]["/sys/kernel/mm/memory_peers"] = []
+    found = judged(document, "peermem.mechanism", RDMA)
+    assert found.verdict == FAIL
+    assert "loaded, but no client of the RDMA core: /sys/kernel/mm/memory_peers has none" in found.found
+    document["listings"]["/sys/kernel/mm/memory_peers"] = ["nvidia-fs"]
+    assert judged(document, "peermem.usable", RDMA).verdict == FAIL, "another client is none of peermem's"
+    for client in ("nv_mem", "nv_mem_nc"):
+        document["listings"]["/sys/kernel/mm/memory_peers"] = [client, "nvidia-fs"]
+        assert judged(document, "peermem.mechanism", RDMA).verdict == PASS
+        assert judged(document, "peermem.usable", RDMA).verdict == PASS
+
+
+def test_a_kernel_without_the_list_of_clients_leaves_it_open() -> None:
+    document = loaded(with_adapter(PEER_MEMORY), "nvidia_peermem")
+    document["listings"]["/sys/kernel/mm/memory_peers"] = {"error": "ENOENT"}
+    document["listings"]["/sys/module/ib_uverbs/holders"] = ["mlx5_ib", "nvidia_peermem"]
+    found = judged(document, "peermem.usable", RDMA)
+    assert (found.verdict, "the module holds the RDMA core" in found.found) == (UNKNOWN, True)
+    document["listings"]["/sys/module/ib_uverbs/holders"] = ["mlx5_ib"]
+    assert judged(document, "peermem.usable", RDMA).verdict == FAIL
+
+
+def test_a_host_that_offers_another_mechanism_is_told_so() -> None:
+    found = judged(with_adapter(CORE, ADAPTER), "peermem.mechanism", RDMA)
+    assert found.verdict == FAIL
+    assert "it is the kernel's own, not OFED's" in found.found
+    assert found.hint.endswith("or set rdma: dmabuf in the profile, which this host offers")
+
+
+def test_the_module_before_peermem_may_not_be_loaded() -> None:
+    found = judged(loaded(with_adapter(PEER_MEMORY), "nv_peer_mem"), "peermem.legacy", RDMA)
+    assert (found.verdict, found.found) == (FAIL, "nv_peer_mem is loaded")
+    installed = with_adapter(PEER_MEMORY)
+    installed["listings"]["/etc/init.d/nv_peer_mem*"] = ["nv_peer_mem"]
+    found = judged(installed, "peermem.legacy", RDMA)
+    assert (found.verdict, "/etc/init.d/nv_peer_mem" in found.found) == (PASS, True)
+
+
+def test_hosts_without_a_gpu_prove_nothing() -> None:
+    document = copy.deepcopy(H100)
+    document["files"][f"{PCI}/{GPU}/vendor"] = "0x1234\n"
+    for name in ("topology.acs", "topology.iommu", "topology.bar1"):
+        found = judged(document, name)
+        assert (found.verdict, found.found) == (PASS, "not proven: this host has no GPU")

@@ -1,0 +1,133 @@
+"""The audit as evidence, from a root with a kernel and its modules to the verdict of the checks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kmod_elf import VERMAGIC
+from kmod_root import EXPECTED, RELEASE, Root
+
+from gdsdeploy.host import checks
+from gdsdeploy.host.evidence import audits
+from gdsdeploy.host.evidence.recorder import Recorder
+from gdsdeploy.host.evidence.wanted import NOTHING, wanted_by
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.kmod.kernel import Kernel
+
+OTHER = "6.12.107+deb13-amd64"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    """This machine runs RELEASE, and boots it next."""
+    root = Root(tmp_path)
+    root.nvidia()
+    root.nvidia_fs()
+    monkeypatch.setattr(audits, "Kernel", lambda release: Kernel(release, str(tmp_path)))
+    boots_next(monkeypatch, RELEASE)
+    return root
+
+
+def boots_next(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    monkeypatch.setattr(audits.boot, "default_kernel", lambda: {"default": release, "next": release})
+
+
+def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
+    recorder = Recorder()
+    recorder.document["host"]["uname"]["release"] = RELEASE
+    audits.collect(recorder, NOTHING if expectation is None else wanted_by(expectation))
+    section: dict[str, Any] = recorder.document["audits"]
+    return section
+
+
+def judged(expectation: Expectation = EXPECTED) -> dict[str, Finding]:
+    found = checks.run(facts_from({"audits": collected(expectation)}), expectation)
+    return {item.check: item for item in found if item.check.startswith("modules.")}
+
+
+def test_good_modules_pass(root: Root) -> None:
+    found = judged()
+    assert [item.verdict for item in found.values()] == [PASS, PASS]
+    assert found["modules.running"].found == f"nvidia, nvidia_fs on kernel {root.release}"
+    # What is no fault is shown all the same.
+    assert [line for line in found["modules.running"].evidence if "[vm-io]" in line]
+
+
+def test_a_file_that_the_kernel_would_refuse(root: Root) -> None:
+    root.nvidia_fs(imports={"nvidia_p2p_get_pages": 1})
+    item = judged()["modules.running"]
+    assert item.verdict == FAIL
+    assert item.found.startswith(f"nvidia_fs on kernel {RELEASE}: was built against other versions")
+    assert item.hint.startswith("rebuild it")
+    assert any("error [symbol-crc]" in line for line in item.evidence)
+
+
+def test_the_next_boots_kernel_without_its_modules(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Root(tmp_path, OTHER, VERMAGIC.replace(RELEASE, OTHER))
+    other.nvidia(vermagic=other.vermagic)
+    boots_next(monkeypatch, OTHER)
+    found = judged()
+    assert found["modules.running"].verdict == PASS
+    assert found["modules.next-boot"].verdict == FAIL
+    assert f"kernel {OTHER} has no module nvidia_fs" in found["modules.next-boot"].found
+    other.nvidia_fs(vermagic=other.vermagic)
+    assert judged()["modules.next-boot"].verdict == PASS
+
+
+def test_without_a_kernel_of_its_own_the_locks_is_audited(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    boots_next(monkeypatch, OTHER)
+    expectation = replace(EXPECTED, own_kernel=False)
+    found = collected(expectation)
+    assert "error" in found["running"]
+    assert found["next"]["release"] == RELEASE
+    assert [item.verdict for item in judged(expectation).values()] == [PASS, PASS]
+    (root.modules / "updates/dkms/nvidia.ko").unlink()
+    assert judged(expectation)["modules.next-boot"].verdict == FAIL
+
+
+def test_a_peermem_that_has_to_work_and_is_a_stub(root: Root) -> None:
+    root.module("updates/dkms/nvidia-peermem.ko", "nvidia_peermem", license="Dual BSD/GPL", info=[])
+    assert judged()["modules.running"].verdict == PASS
+    item = judged(replace(EXPECTED, rdma="peermem"))["modules.running"]
+    assert item.verdict == FAIL
+    assert "stub" in item.found
+
+
+def test_another_nvidia_fs_than_the_locks(root: Root) -> None:
+    item = judged(replace(EXPECTED, nvidia_fs_version="2.28.4"))["modules.running"]
+    assert "nvidia_fs on kernel 6.12.94+deb13-amd64: is version 2.19.7, expected 2.28.4" in item.found
+
+
+def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.nvidia_fs(info=[("version", "2.19.7")])
+    item = judged()["modules.running"]
+    assert item.verdict == UNKNOWN
+    assert "does not record the driver source" in item.found
+
+    def no_boot_loader() -> None:
+        raise KmodError("there is no /boot/grub/grub.cfg")
+
+    monkeypatch.setattr(audits.boot, "default_kernel", no_boot_loader)
+    assert "there is no /boot/grub/grub.cfg" in judged()["modules.next-boot"].found
+    boots_next(monkeypatch, "")
+    assert judged()["modules.next-boot"].verdict == UNKNOWN
+    boots_next(monkeypatch, "9.9")
+    assert "kernel 9.9 has no modules in" in judged()["modules.next-boot"].found
+
+
+def test_without_an_expectation_what_is_there_is_audited(root: Root) -> None:
+    assert [item["module"] for item in collected(None)["running"]["results"]] == ["nvidia", "nvidia_fs"]
+
+
+def test_a_record_of_another_shape_is_no_pass() -> None:
+    for results in ([{"module": "nvidia", "ok": True}], [1], None, [{"module": "nvidia", "ok": "yes", "findings": []}]):
+        record = {"release": RELEASE, "results": results}
+        wanted = replace(EXPECTED, nvidia_fs_version="")
+        found = checks.run(facts_from({"audits": {"running": record, "next": record}}), wanted)
+        assert all(item.verdict != PASS for item in found if item.check.startswith("modules."))

@@ -1,0 +1,143 @@
+"""What a direct path could do better, on machines whose disks, GPUs and adapters sit in different places."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from capable_host import EVIDENCE, MOUNT, capable, with_gpu
+from rdma_host import CARDS, PCI, host, place
+
+from gdsdeploy.host import checks
+from gdsdeploy.host.expectation import Expectation, from_json
+from gdsdeploy.host.explain import advice
+from gdsdeploy.host.explain.cause import Cause
+from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts.storage import Device, Mount
+from gdsdeploy.host.finding import FAIL, PASS, Finding
+
+WANTED = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
+Document = dict[str, Any]
+
+
+def noted(document: Document, **changed: Any) -> dict[str, Cause]:
+    """Advice on the mount, whose device or itself is changed."""
+    facts = facts_from(document)
+    assert not isinstance(facts.storage.mounts, Unknown)
+    mount = facts.storage.mounts.get(MOUNT) or facts.storage.mounts["/"]
+    return {item.id: item for item in advice.notes(facts, replace(mount, **changed))}
+
+
+def with_queue(requests: int, name: str = "nvme0n1") -> Mount:
+    mounts = facts_from(capable()).storage.mounts
+    assert not isinstance(mounts, Unknown)
+    device = mounts[MOUNT].device
+    assert isinstance(device, Device)
+    return replace(mounts[MOUNT], device=replace(device, requests=requests, name=name))
+
+
+def test_a_shallow_queue_is_named_with_its_file() -> None:
+    facts = facts_from(capable())
+    (cause,) = advice.notes(facts, with_queue(128))
+    assert (cause.id, cause.what) == ("storage.queue-depth", "the queue of nvme0n1 holds 128 requests")
+    assert "/sys/block/nvme0n1/queue/nr_requests" in cause.fix
+    assert [*advice.notes(facts, with_queue(1024))] == []
+
+
+def test_a_gpu_at_the_same_host_bridge_is_near_enough() -> None:
+    document = with_gpu(capable())
+    assert "platform.far-gpu" not in noted(document)
+    far = document["links"]
+    far["/sys/bus/pci/devices/0000:00:06.0"] = "../../../devices/pci0000:80/0000:00:06.0"
+    cause = noted(document)["platform.far-gpu"]
+    assert cause.what.startswith("no GPU is nearer to NVME0 than NODE")
+    assert cause.evidence == ("topology: NVME0: NODE from GPU0",)
+
+
+def test_disks_near_to_different_gpus_are_told() -> None:
+    document = host()
+    facts = facts_from(document)
+    assert not isinstance(facts.topology, Unknown)
+    disks = [replace(with_queue(1024).device, pci_address=item) for item in ("0000:15:00.0", "0000:25:00.0")]  # type: ignore[type-var]
+    for item, like in zip(disks, ("0000:10:00.0/0000:11:03.0", "0000:20:00.0/0000:21:03.0"), strict=True):
+        assert isinstance(item, Device)
+        place(document, f"{like}/{item.pci_address}", like="0000:00:03.0")
+        document["files"][f"{PCI}/{item.pci_address}/class"] = "0x010802\n"
+    top = replace(disks[0], pci_address="", name="md0", kind="md", below=tuple(disks))  # type: ignore[type-var]
+    found = noted(document, device=top)
+    assert "near to different GPUs" in found["storage.spread"].what
+    assert found["storage.spread"].evidence == ("topology: NVME0: PIX from GPU0", "topology: NVME1: PIX from GPU1")
+
+
+def test_a_gpu_far_from_every_adapter_wants_routing() -> None:
+    document = host(CARDS[:2])
+    found = noted(document, filesystem="gpfs", device=None)
+    assert "dynamic routing is off" in found["rdma.no-routing"].what
+
+
+def test_several_adapters_want_a_policy_that_spreads() -> None:
+    document = host()
+    found = noted(document, filesystem="wekafs", device=None)
+    assert found["rdma.policy"].what.startswith(
+        "properties.rdma_load_balancing_policy is RoundRobin on a host with 2 GPUs"
+    )
+    document["files"]["/etc/cufile.json"] = json.dumps(
+        {"properties": {"rdma_load_balancing_policy": "RoundRobinMaxMin", "rdma_dynamic_routing": True}}
+    )
+    assert noted(document, filesystem="wekafs", device=None) == {}
+    assert noted(host(), filesystem="nfs", device=None) == {}, "its RDMA is the kernel's own"
+
+
+def test_an_adapter_without_a_link_is_named() -> None:
+    document = host()
+    document["files"]["/sys/class/infiniband/mlx5_1/ports/1/state"] = "1: DOWN\n"
+    assert noted(document, filesystem="gpfs", device=None)["rdma.link-down"].what == "no port of mlx5_1 is active"
+
+
+def finding(ident: str, document: Document, wanted: Expectation) -> Finding:
+    return next(item for item in checks.run(facts_from(document), wanted) if item.check == ident)
+
+
+RDMA = replace(WANTED, rdma="dmabuf")
+
+
+def configured(document: Document, **keys: Any) -> Document:
+    document = copy.deepcopy(document)
+    document["files"]["/etc/cufile.json"] = json.dumps({"properties": keys})
+    return document
+
+
+def test_links_of_rdma_adapters() -> None:
+    document = host()
+    assert finding("rdma.link", document, WANTED).found == "not needed: the fleet asks for no RDMA"
+    assert finding("rdma.link", document, RDMA).verdict == PASS
+    document["files"]["/sys/class/infiniband/mlx5_2/ports/1/state"] = "2: INIT\n"
+    found = finding("rdma.link", document, RDMA)
+    assert (found.verdict, found.found) == (FAIL, "no port of mlx5_2 is active")
+    assert "mlx5_0 (ens1): active" in found.evidence
+    assert finding("rdma.link", host([]), RDMA).found == "this host has no RDMA device"
+
+
+@pytest.mark.parametrize(
+    ("listed", "verdict", "words"),
+    [
+        ([], PASS, "no list has an address"),
+        ([CARDS[0][3][0].partition("/")[0], "2001:db8:1::2"], PASS, "mlx5_0 on ens1, mlx5_10 on ens10 as listed"),
+        (["192.0.2.77"], FAIL, "properties.rdma_dev_addr_list: 192.0.2.77"),
+    ],
+)
+def test_addresses_of_another_node(listed: list[str], verdict: str, words: str) -> None:
+    found = finding("rdma.addresses", configured(host(), rdma_dev_addr_list=listed), RDMA)
+    assert found.verdict == verdict
+    assert words in found.found
+
+
+def test_addresses_of_mount_tables_count_too() -> None:
+    document = copy.deepcopy(host())
+    table = {"/mnt/a": {"rdma_dev_addr_list": ["192.0.2.1"]}, "/mnt/b": {"rdma_dev_addr_list": ["198.51.100.9"]}}
+    document["files"]["/etc/cufile.json"] = json.dumps({"fs": {"weka": {"mount_table": table}}})
+    found = finding("rdma.addresses", document, RDMA)
+    assert (found.verdict, "mount_table./mnt/b: 198.51.100.9" in found.found) == (FAIL, True)

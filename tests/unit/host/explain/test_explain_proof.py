@@ -1,0 +1,219 @@
+"""What tries of cuFile prove: from counters as nvidia-fs shows them, and from what a real GPU answered.
+
+The host with nvidia-fs and a GPU is imitated: its counters are those of a real nvidia-fs, moved as its source counts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capable_host import MOUNT, capable, with_gpu
+
+from gdsdeploy.host import checks
+from gdsdeploy.host.expectation import from_json
+from gdsdeploy.host.explain import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, as_document, explain, path_of
+from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.proof import Proof, counters, proofs
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+
+EVIDENCE = Path(__file__).parents[3] / "evidence"
+GPUS = EVIDENCE / "gpu"
+STATS = json.loads((EVIDENCE / "hosts" / "lab-vm-provisioned.json").read_text())["files"][
+    "/proc/driver/nvidia-fs/stats"
+]
+WANTED = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
+#: The line of the real 1.15.1, with what it says of a direct read.
+DONE = "TRACE  cufio_core:3005 read : Updating stats devPtr: 0x7f p2p mode: {} compat: {} size: 1048576"
+
+
+def mapped(count: int) -> str:
+    before = "Bar1-map			: n=0 ok=0"
+    assert before in STATS
+    return str(STATS).replace(before, f"Bar1-map			: n={count} ok={count}")
+
+
+def counted(reads: int, maps: int = 0) -> str:
+    """With rw_stats_enabled=1."""
+    return mapped(maps).replace(
+        "Reads				: err=0", f"Reads				: n={reads} ok={reads} err=0 readMiB={reads}"
+    )
+
+
+def run(pair: dict[str, Any] | None, opened: int = 0, status: int = 0) -> dict[str, Any]:
+    events: list[dict[str, Any]] = [
+        {"event": "start", "mounts": ["/mnt"]},
+        {"event": "gpus", "gpus": ["0000:1a:00.0"]},
+        {"event": "open", "result": [opened, 0]},
+    ]
+    where = {"mount": "/mnt", "gpu": "0000:1a:00.0"}
+    if pair is not None:
+        events += [{"event": "begin", **where}, {"event": "pair", **where, **pair}]
+    lines = [json.dumps(item) for item in events] + (['{"event": "end"}'] if status == 0 else [])
+    return {"argv": [], "status": status, "stdout": "\n".join(lines), "stderr": "", "seconds": 1.0}
+
+
+def done(idle: str = "", before: str = "", after: str = "", log: tuple[str, ...] = ()) -> dict[str, Any]:
+    calls = {"register": [0, 0], "buffer": [0, 0], "read": 1 << 20, "same": True}
+    return {**calls, "idle": idle, "before": before, "after": after, "log": list(log)}
+
+
+def proof(strict: dict[str, Any], allowed: dict[str, Any] | None = None) -> Proof:
+    commands = {"cufile-proof": strict, **({"cufile-proof-compat": allowed} if allowed else {})}
+    ((found,),) = proofs(Document({"commands": commands})).values()
+    return found
+
+
+def test_the_counters_of_a_real_nvidia_fs_are_read() -> None:
+    assert counters(STATS) == {"read errors": 0, "mapped": 0, "map errors": 0, "processes": 0}
+    assert counters(counted(3, 4)) == {"reads": 3, "read errors": 0, "mapped": 4, "map errors": 0, "processes": 0}
+
+
+def test_memory_was_mapped_and_the_read_succeeded_without_compat_mode() -> None:
+    found = proof(run(done(mapped(7), mapped(7), mapped(8))))
+    assert found.path == NVIDIA_FS
+    assert found.evidence[0] == "/proc/driver/nvidia-fs/stats: Bar1-map ok: 7 → 8"
+
+
+def test_reads_are_counted_where_the_host_has_that_on() -> None:
+    assert proof(run(done(counted(1, 1), counted(1, 1), counted(2, 2)))).path == NVIDIA_FS
+    # Memory was mapped, but no read went through nvidia-fs.
+    found = proof(run(done(counted(1, 1), counted(1, 1), counted(1, 2))))
+    assert isinstance(found.path, Unknown)
+    assert "did not move" in found.path.reason
+
+
+def test_counters_that_did_not_move_prove_nothing() -> None:
+    found = proof(run(done(mapped(7), mapped(7), mapped(7))))
+    assert isinstance(found.path, Unknown)
+    assert "its I/O counters are off: rw_stats_enabled=0" in found.path.reason
+
+
+@pytest.mark.parametrize(
+    ("idle", "before", "after"), [(mapped(5), mapped(7), mapped(8)), (mapped(7), mapped(7), mapped(40))]
+)
+def test_counters_that_others_move_prove_nothing_by_themselves(idle: str, before: str, after: str) -> None:
+    found = proof(run(done(idle, before, after)))
+    assert isinstance(found.path, Unknown)
+    assert "other programs move the counters" in found.path.reason
+    logged = proof(run(done(idle, before, after, (DONE.format(0, 0),))))
+    assert logged.path == NVIDIA_FS
+    assert "other programs move them, too" in logged.how
+
+
+def test_p2pdma_moves_no_counter_and_is_logged() -> None:
+    assert proof(run(done(log=(DONE.format(1, 0),)))).path == P2PDMA
+    assert proof(run(done(mapped(7), mapped(7), mapped(8), (DONE.format("true", 0),)))).path == P2PDMA
+
+
+def test_compat_or_broken_is_told_by_the_second_try() -> None:
+    refused = run(None, opened=5001)
+    compat = proof(refused, run(done(log=(DONE.format(0, 1),))))
+    assert compat.path == COMPAT
+    assert "5001 (CU_FILE_DRIVER_NOT_INITIALIZED)" in compat.how
+    broken = proof(refused, run({"register": [5027, 0], "log": []}))
+    assert broken.path == BROKEN
+    assert "cuFileHandleRegister returned 5027" in broken.how
+    assert isinstance(proof(refused).path, Unknown), "without a second try it may be either"
+    odd = proof(refused, run(done(log=(DONE.format(1, 0),))))
+    assert isinstance(odd.path, Unknown), "a direct path that is there only while compat mode is allowed"
+
+
+@pytest.mark.parametrize(
+    ("stdout", "status"),
+    [("", 0), ("[]\n1\nnull", 1), ('{"event": "start", "mounts": ["/mnt"]}', 124), ('{"event": "gpus"}', -11)],
+)
+def test_anything_else_is_no_proof(stdout: str, status: int) -> None:
+    record = {"argv": [], "status": status, "stdout": stdout, "stderr": "", "seconds": 1.0}
+    commands = {"cufile-proof": record, "cufile-proof-compat": record}
+    for found in proofs(Document({"commands": commands})).values():
+        assert {item.path for item in found} <= {BROKEN}
+
+
+def gpu_host(name: str) -> Any:
+    return json.loads((GPUS / name / "proof.json").read_text())
+
+
+def finding(document: Any, path: str) -> Finding:
+    wanted = replace(WANTED, storage=[{"mount": "/", "path": path}])
+    (found,) = [item for item in checks.run(facts_from(document), wanted) if item.check == "storage.path:/"]
+    return found
+
+
+@pytest.mark.parametrize("release", ["1.15.1", "1.20.0"])
+def test_on_a_real_gpu_the_read_went_through_cpu_memory_as_was_expected(release: str) -> None:
+    document = gpu_host(f"h200-{release}-udev")
+    facts = facts_from(document)
+    (found,) = facts.storage.proofs["/"]
+    assert (found.gpu, found.path) == ("0000:00:06.0", COMPAT)
+    assert "5001 (CU_FILE_DRIVER_NOT_INITIALIZED)" in found.how
+    assert any("compat: 1" in line for line in found.evidence)
+    assert not isinstance(facts.storage.mounts, Unknown)
+    taken = path_of(facts, facts.storage.mounts["/"])
+    assert (taken.path, taken.proven, taken.surprise) == (COMPAT, COMPAT, "")
+    direct, compat = finding(document, "direct"), finding(document, "compat")
+    assert (direct.verdict, compat.verdict) == (FAIL, PASS)
+    assert direct.found.endswith("(proven by a read through cuFile)")
+    assert "proven with GPU 0000:00:06.0: COMPAT" in render(explain(facts, ()))
+
+
+@pytest.mark.parametrize("release", ["1.15.1", "1.20.0"])
+def test_without_udev_s_database_it_was_broken_as_was_expected(release: str) -> None:
+    document = gpu_host(f"h200-{release}-no-udev")
+    facts = facts_from(document)
+    (found,) = facts.storage.proofs["/"]
+    assert found.path == BROKEN
+    assert "cuFileHandleRegister returned 5027" in found.how
+    assert not isinstance(facts.storage.mounts, Unknown)
+    assert path_of(facts, facts.storage.mounts["/"]).surprise == ""
+    assert finding(document, "compat").verdict == FAIL
+
+
+def test_what_io_shows_outweighs_what_was_expected_and_the_difference_is_said() -> None:
+    document = gpu_host("h200-1.20.0-udev")
+    child = [json.loads(line) for line in document["commands"]["cufile-proof-compat"]["stdout"].splitlines()]
+    for event in child:
+        if event["event"] == "pair":
+            event["register"] = [5008, 0]
+            event.pop("same"), event.pop("read")
+    document["commands"]["cufile-proof-compat"]["stdout"] = "\n".join(json.dumps(item) for item in child)
+    found = finding(document, "compat")
+    assert found.verdict == FAIL
+    assert "everything else on this host says compat, and I/O shows broken" in found.found
+    facts = facts_from(document)
+    assert as_document(explain(facts, (), "/"))["mounts"][0]["surprise"].endswith("I/O shows broken")
+
+
+def test_compat_mode_that_the_configuration_forbids_is_broken_for_programs() -> None:
+    document = gpu_host("h200-1.20.0-udev")
+    document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": false}}'
+    found = finding(document, "compat")
+    assert found.verdict == FAIL
+    assert any("the configuration of this host does not allow it" in line for line in found.evidence)
+
+
+def test_an_expected_direct_path_that_was_tried_and_not_proven_is_no_pass() -> None:
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "explain"))
+    document = with_gpu(capable())
+    wanted = replace(WANTED, storage=[{"mount": MOUNT, "path": "direct"}])
+
+    def judged() -> Finding:
+        return next(item for item in checks.run(facts_from(document), wanted) if item.check.startswith("storage.path"))
+
+    assert judged().verdict == PASS
+    document["commands"]["cufile-proof"] = json.loads(
+        json.dumps(run(done(mapped(7), mapped(7), mapped(7)))).replace("/mnt", MOUNT)
+    )
+    assert judged().verdict == UNKNOWN
+    assert judged().found.startswith("nvidia-fs is expected, and not proven: ")
+    document["commands"]["cufile-proof"] = json.loads(
+        json.dumps(run(done(mapped(7), mapped(7), mapped(8)))).replace("/mnt", MOUNT)
+    )
+    assert (judged().verdict, judged().found) == (PASS, "nvidia-fs (proven by a read through cuFile)")

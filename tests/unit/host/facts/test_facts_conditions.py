@@ -1,0 +1,116 @@
+"""What mounts say of themselves; real ones are in tests/unit/host/odirect, network filesystems and layers are here.
+
+Those need servers, clients and drivers that are not to be had, so their lines of mountinfo and sysfs are made up.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gdsdeploy.host.facts.conditions import FILESYSTEM, LVM, MULTI, RAID, SERVED, TRANSPORT, Condition, conditions
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.odirect import audits
+from gdsdeploy.host.facts.proof import proofs
+from gdsdeploy.host.facts.storage import storage_facts
+from gdsdeploy.host.facts.unknown import Unknown
+
+
+def seen(line: str, **sections: Any) -> dict[str, Condition]:
+    files = {"/proc/self/mountinfo": line + "\n", **sections.pop("files", {})}
+    document = Document({"files": files, **sections})
+    facts = storage_facts(document)
+    assert not isinstance(facts.mounts, Unknown)
+    return {item.name: item for item in conditions(document, facts, facts.mounts["/mnt"], "/mnt")}
+
+
+def line(kind: str, options: str, number: str = "0:99", source: str = "server:/export") -> str:
+    return f"40 29 {number} / /mnt rw,noatime shared:1 - {kind} {source} {options}"
+
+
+@pytest.mark.parametrize(
+    ("options", "transport"),
+    [
+        ("rw,vers=4.1,proto=rdma,port=20049", "RDMA"),
+        ("rw,vers=3,proto=tcp,nconnect=8", "vers=3 proto=tcp nconnect=8"),
+    ],
+)
+def test_nfs_says_its_transport_and_leaves_the_rest_to_its_server(options: str, transport: str) -> None:
+    found = seen(line("nfs4", options), files={"/proc/modules": "rpcrdma 1 0 - Live 0x0\nnfsv4 1 0 - Live 0x0\n"})
+    assert found[TRANSPORT].state == transport
+    assert found[TRANSPORT].said[1] == "/proc/modules: nfsv4, rpcrdma"
+    for name in (*FILESYSTEM, RAID):
+        state = found[name].state
+        assert isinstance(state, Unknown)
+        assert state.reason == "the servers of nfs4 decide it, and do not say"
+
+
+@pytest.mark.parametrize("kind", sorted(SERVED))
+def test_every_network_filesystem_is_known_by_its_mount(kind: str) -> None:
+    found = seen(line(kind, "rw"))
+    assert isinstance(found[RAID].state, Unknown)
+    assert found[TRANSPORT].said[0].endswith(f"type {kind} (rw,noatime)")
+    if kind not in ("nfs", "nfs4"):
+        assert isinstance(found[TRANSPORT].state, Unknown)
+
+
+def stacked(uuid: Any, name: str = "dm-0") -> dict[str, Condition]:
+    link = "/sys/dev/block/253:0"
+    texts: dict[str, Any] = {f"{link}/dm/uuid": uuid, "/proc/fs/ext4/dm-0/options": "rw\ndata=ordered\n"}
+    absent: dict[str, Any] = {f"{link}/partition": {"error": "ENOENT"}}
+    return seen(
+        line("ext4", "rw", "253:0", "/dev/mapper/data"),
+        files={**texts, **absent},
+        links={link: f"../../devices/virtual/block/{name}"},
+        listings={f"{link}/slaves": []},
+        inodes={"/mnt": 0x80000},
+        features={name: {"compat": 0, "incompat": 0, "ro_compat": 0}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("uuid", "name"),
+    [("mpath-3600", MULTI), ("LVM-abc", LVM), ("CRYPT-LUKS2-ab", "encryption"), ("VDO-1", "deduplication")],
+)
+def test_device_mapper_says_what_it_is(uuid: str, name: str) -> None:
+    found = stacked(uuid)
+    assert (found[name].state, found[name].said) == ("on", (f"/sys/dev/block/253:0/dm/uuid: {uuid}",))
+    others = {LVM, MULTI, RAID, "encryption", "deduplication"} - {name}
+    assert {found[other].state for other in others} == {"off"}
+
+
+def test_a_layer_that_does_not_say_is_not_taken_for_none() -> None:
+    found = stacked({"error": "EACCES"})
+    for name in (LVM, MULTI, RAID, "encryption", "checksums"):
+        assert isinstance(found[name].state, Unknown), name
+    assert found["data journalling"].state == "off"
+
+
+RECORDS = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | st.booleans(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["trials", "result", "read", "alignment", "memory", "error"]), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@given(RECORDS, RECORDS)
+def test_records_of_any_shape_are_read(odirect: Any, commands: Any) -> None:
+    document = Document({"odirect": {"/mnt": odirect}, "commands": {"cufile-proof": commands}})
+    audits(document)
+    proofs(document)
+
+
+@given(st.lists(st.sampled_from(["start", "gpus", "open", "begin", "pair", "end"]), max_size=6), RECORDS, st.integers())
+def test_lines_of_any_shape_are_read(events: list[str], value: Any, status: int) -> None:
+    where = {"mount": "/mnt", "gpu": "x", "mounts": value if status % 2 else ["/mnt"], "gpus": value or ["x"]}
+    lines = "\n".join(json.dumps({"result": value, "read": value, "log": value, **where, "event": e}) for e in events)
+    record = {"argv": [], "status": status, "stdout": lines, "stderr": "", "seconds": 1}
+    for found in proofs(Document({"commands": {"cufile-proof": record, "cufile-proof-compat": record}})).values():
+        assert all(item.path == "broken" or isinstance(item.path, Unknown) for item in found)

@@ -1,0 +1,64 @@
+"""Every finding that the code can make is documented, with the severities that it can have."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.kmod import findings
+from gdsdeploy.host.kmod.meanings import MEANINGS, page
+
+ROOT = Path(__file__).parents[4]
+CODE = ROOT / "gdsdeploy" / "host" / "kmod"
+#: What makes a finding, with the id first and the severity second.
+MAKERS = ("finding", "_finding", "add")
+CONSTANTS = {name: getattr(findings, name) for name in ("ERROR", "WARNING", "NOTE")}
+
+
+def made() -> Iterator[tuple[str, frozenset[str]]]:
+    """(id, severities that it is given there, empty where that is decided elsewhere) of every call in the code."""
+    for path in sorted(CODE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or len(node.args) < 3:
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name not in MAKERS:
+                continue
+            ident, severity = node.args[:2]
+            for word in texts(ident):
+                yield word, frozenset(texts(severity))
+
+
+def texts(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.IfExp):
+        return [*texts(node.body), *texts(node.orelse)]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    return [CONSTANTS[node.id]] if isinstance(node, ast.Name) and node.id in CONSTANTS else []
+
+
+def test_the_page_is_made_from_the_register() -> None:
+    assert (ROOT / "docs" / "audit.md").read_text() == page()
+
+
+def test_every_finding_is_documented_and_no_other() -> None:
+    # signature.py hands the id of unsigned modules on.
+    assert {ident for ident, _ in made()} | {"unsigned"} == {item.id for item in MEANINGS}
+
+
+@pytest.mark.parametrize("meaning", MEANINGS, ids=lambda item: item.id)
+def test_severities_are_those_that_are_documented(meaning: object) -> None:
+    item = next(found for found in MEANINGS if found is meaning)
+    given = {severity for ident, severities in made() if ident == item.id for severity in severities}
+    assert given <= set(item.severities), item.id
+    assert len(set(item.severities)) == len(item.severities)
+
+
+def test_ids_are_unique_and_what_cannot_be_told_is_no_error() -> None:
+    names = [item.id for item in MEANINGS]
+    assert len(set(names)) == len(names)
+    assert all(findings.ERROR not in item.severities for item in MEANINGS if item.id.endswith("-unknown"))
+    assert all(item.means and item.fix for item in MEANINGS)

@@ -1,0 +1,216 @@
+"""The gate on this machine: what it decides, what it writes, whom it tells; a host that it cannot judge is closed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import __main__ as program
+from gdsdeploy.host import checks, gate, gate_metrics
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
+
+HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
+EXPECTATION = HOSTS / "lab-vm.expectation.json"
+#: With these this machine is as open as can be, whatever it is.
+EVERYTHING = [{"check": item.id, "until": "9999-12-31", "reason": "a test"} for item in checks.listed()]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def invoke(verb: str, *argv: object) -> tuple[int, str, str]:
+        places = ["--run-folder", tmp_path / "run"]
+        places += ["--state-folder", tmp_path / "state"] if verb in ("run", "show") else []
+        code = program.main(["gate", verb, *map(str, [*places, *argv])])
+        return (code, *capsys.readouterr())
+
+    return invoke
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real host's evidence, recorded before it was provisioned, in place of this machine's, which takes a while."""
+    evidence = json.loads((HOSTS / "lab-vm-bare.json").read_text())
+    monkeypatch.setattr("gdsdeploy.host.evidence.collect", lambda *_, **__: evidence)
+
+
+def settings(tmp_path: Path, **given: Any) -> list[object]:
+    value = {"version": 1, "file": str(tmp_path / "healthy"), "metrics": str(tmp_path / "metrics"), **given}
+    (tmp_path / "gate.json").write_text(json.dumps(value))
+    return ["--expectation", EXPECTATION, "--settings", tmp_path / "gate.json"]
+
+
+def finding(check: str, verdict: str) -> Finding:
+    return Finding(check, verdict, "title", "this", "that")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "state", "reason"),
+    [
+        ([PASS, PASS], gate.OPEN, "2 checks passed"),
+        ([PASS, WAIVED], gate.OPEN, "1 checks passed, 1 waived"),
+        ([PASS, UNKNOWN], gate.CLOSED, "c1 could not be decided"),
+        ([UNKNOWN, FAIL], gate.CLOSED, "c1 failed"),
+        ([FAIL] * 5, gate.CLOSED, "c0, c1, c2 and 2 more failed"),
+        ([], gate.CLOSED, "no check applies to this host"),
+    ],
+)
+def test_only_what_is_known_to_be_good_opens(verdicts: list[str], state: str, reason: str) -> None:
+    assert gate.decide([finding(f"c{n}", item) for n, item in enumerate(verdicts)]) == (state, reason)
+
+
+def test_a_host_that_is_not_as_expected_is_closed(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("run", *settings(tmp_path), "--json")
+    assert code == 30
+    record = gate.record_from((tmp_path / "run" / "gate.json").read_text())
+    assert json.loads(out)["findings"] == record.findings
+    assert record == gate.last(str(tmp_path / "state"))
+    assert (record.state, record.verdict, record.host) == (gate.CLOSED, FAIL, "gpu1")
+    assert record.boot_id == Path(gate.BOOT_ID).read_text().strip()
+    assert record.reason.endswith(" more failed")
+    assert not (tmp_path / "healthy").exists()
+    assert run("show")[:2] == (30, f"closed: {record.reason} ({record.seconds:.1f} s)\n")
+    code, out, _ = run("npd")
+    assert (code, out) == (1, record.reason[:80] + "\n")
+
+
+def test_it_opens_and_closes_again(bare: None, run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("run", *settings(tmp_path, waivers=EVERYTHING))
+    assert code == 0, out
+    assert out.startswith("open: ")
+    assert " waived" in out
+    assert "checks passed" in (tmp_path / "healthy").read_text()
+    assert run("npd")[0] == 0
+    assert "gdsdeploy_gate_open 1\n" in (tmp_path / "metrics" / "gdsdeploy.prom").read_text()
+    assert run("run", *settings(tmp_path))[0] == 30
+    assert not (tmp_path / "healthy").exists()
+    assert "gdsdeploy_gate_open 0\n" in (tmp_path / "metrics" / "gdsdeploy.prom").read_text()
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["gate.json", "metrics", "run", "state"]
+
+
+def test_once_is_for_a_boot_that_is_open_by_the_same_standard(bare: None, run: Run, tmp_path: Path) -> None:
+    record = tmp_path / "run" / "gate.json"
+    run("run", *settings(tmp_path, waivers=EVERYTHING))
+    before = record.read_text()
+    assert run("run", *settings(tmp_path, waivers=EVERYTHING), "--once")[0] == 0
+    assert record.read_text() == before
+    assert run("run", *settings(tmp_path, waivers=[]), "--once")[0] == 30
+    assert record.read_text() != before
+    earlier = replace(gate.record_from(before), boot_id="an earlier one")
+    record.write_text(earlier.to_json())
+    run("run", *settings(tmp_path, waivers=EVERYTHING), "--once")
+    assert gate.record_from(record.read_text()).boot_id == gate.boot_id()
+
+
+def test_a_verdict_of_another_boot_opens_nothing(bare: None, run: Run, tmp_path: Path) -> None:
+    """As after a reboot: /run is empty, and what is kept in /var/lib is of an earlier boot."""
+    run("run", *settings(tmp_path, waivers=EVERYTHING))
+    (tmp_path / "run" / "gate.json").unlink()
+    state = tmp_path / "state" / "gate.json"
+    state.write_text(replace(gate.record_from(state.read_text()), boot_id="earlier").to_json())
+    code, out, _ = run("show", "--json")
+    assert code == 31
+    found = json.loads(out)
+    assert found["record"] is None
+    assert found["boot_id"] == gate.boot_id()
+    assert "has not judged this boot; its last verdict, open of " in found["reason"]
+    code, out, _ = run("npd")
+    assert (code, out) == (2, "the gate has not judged this host yet\n")
+    state.write_text("{}")
+    assert "has not judged this host yet" in run("show")[1]
+
+
+@pytest.mark.parametrize("fault", ["no expectation", "broken settings", "a bug"])
+def test_what_goes_wrong_closes(
+    bare: None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    given = settings(tmp_path, waivers=EVERYTHING)
+    run("run", *given)
+    assert (tmp_path / "healthy").exists()
+    if fault == "no expectation":
+        given[1] = tmp_path / "nothing.json"
+    elif fault == "broken settings":
+        given = settings(tmp_path, waivers=[{"check": "kernel.running"}])
+    else:
+        monkeypatch.setattr(checks, "run", lambda *_: 1 / 0)
+    code, out, _ = run("run", *given)
+    assert code == 31
+    assert out.startswith("closed: the gate itself failed: ")
+    if fault != "broken settings":
+        assert not (tmp_path / "healthy").exists()
+    assert run("show")[0] == 31
+
+
+def test_what_cannot_be_written_does_not_keep_the_rest_from_being_told(bare: None, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("")
+    given = settings(tmp_path, metrics=str(tmp_path / "blocked"), waivers=EVERYTHING)
+    code, out, _ = run("run", *given)
+    assert code == 0
+    assert "the metrics cannot be written" in out
+    assert (tmp_path / "healthy").exists()
+
+
+def test_slurm_that_is_not_there_is_said(bare: None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("gdsdeploy.host.process.EXTRA_PATH", str(tmp_path))
+    assert "slurm was not told: scontrol show ended with status 127" in run(
+        "run", *settings(tmp_path, slurm=True, waivers=EVERYTHING)
+    )[1]  # fmt: skip
+    code, _, err = run("slurm-health")
+    assert code == 1
+    assert "slurm was not told" in err
+
+
+def test_its_time_is_bounded(tmp_path: Path) -> None:
+    given = gate.Settings(seconds=0.0, file="").to_json()
+    record = gate.judge(EXPECTATION.read_text(), given)
+    assert record.state == gate.CLOSED
+    assert any("no time left" in gap for gap in record.gaps)
+    assert record.seconds < 1
+
+
+#: name, labels and value as the text format has them
+SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.]+)$')
+
+
+def test_metrics_are_in_the_text_format() -> None:
+    evil = 'a"b\\c\nd'
+    findings = [finding("kernel.running", PASS), finding(f"storage.path:/mnt/{evil}", FAIL)]
+    record = gate.Record(gate.CLOSED, evil, FAIL, "boot", "2026-11-21T08:00:00Z", 1.5, profile=evil,
+                         stack=[["nvidia-fs", "2.19.7"]], findings=[item.as_dict() for item in findings])  # fmt: skip
+    text = gate_metrics.render(record)
+    values: dict[str, str] = {}
+    declared = set()
+    for line in text.splitlines():
+        if line.startswith("#"):
+            declared.add(line.split()[2])
+            continue
+        match = SAMPLE.match(line)
+        assert match, line
+        assert match.group(1) in declared
+        values[f"{match.group(1)}{{{match.group(2) or ''}}}"] = match.group(3)
+    assert values["gdsdeploy_gate_open{}"] == "0"
+    assert values["gdsdeploy_gate_timestamp_seconds{}"] == "1795248000"
+    assert values['gdsdeploy_gate_checks{verdict="fail"}'] == "1"
+    assert values['gdsdeploy_check_passed{check="kernel.running",subject="",verdict="pass"}'] == "1"
+    assert values['gdsdeploy_check_passed{check="storage.path",subject="/mnt/a\\"b\\\\c\\nd",verdict="fail"}'] == "0"
+    assert text.endswith("\n")
+
+
+def test_settings_say_what_is_wrong_with_them() -> None:
+    for text, words in (
+        ("[]", "a JSON object of version 1"),
+        ('{"version": 2}', "version 1"),
+        ('{"version": 1, "slrum": true}', "unknown keys: slrum"),
+        ('{"version": 1, "waivers": [{"check": "a", "until": "", "reason": "b"}]}', "are texts"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            gate.settings_from(text)
+    assert gate.settings_from(gate.Settings(seconds=3.0).to_json()) == gate.Settings(seconds=3.0)

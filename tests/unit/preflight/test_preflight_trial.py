@@ -1,0 +1,71 @@
+"""What a build's and an audit's documents come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.preflight import trial
+from gdsdeploy.preflight.record import Module
+from tests.unit.test_resolve import target
+
+STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hint": ""}
+NOTE = {"id": "unsigned", "severity": "note", "message": "is unsigned", "hint": ""}
+
+
+def built(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[str, Any]:
+    return {"name": name, "audit": {"module": name, "ok": ok, "findings": list(findings)}}
+
+
+def outcome(module: str, *files: dict[str, Any], error: str = "") -> dict[str, Any]:
+    failed = {"message": error, "hint": "", "rules": []} if error else None
+    return {"module": module, "files": list(files), "error": failed}
+
+
+def test_each_of_the_drivers_modules_has_its_own_answer() -> None:
+    found = trial.modules_of(outcome("driver", built("nvidia", True, NOTE), built("nvidia_uvm", None)))
+    assert [(m.module, m.builds, m.loads) for m in found] == [("nvidia", True, True), ("nvidia_uvm", True, None)]
+    assert found[0].findings == (NOTE,)
+
+
+def test_what_does_not_build_does_not_load() -> None:
+    (found,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-fs does not build: too few arguments"))
+    assert (found.builds, found.loads) == (False, False)
+    assert found.error.endswith("too few arguments")
+
+
+def test_peermem_without_ofed_was_not_tried() -> None:
+    (found,) = trial.modules_of(
+        outcome("nvidia-peermem", error="nvidia-peermem for kernel 6 would be a stub that fails")
+    )
+    assert (found.builds, found.loads) == (None, None)
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(False, True), (True, None)])
+def test_a_stub_counts_only_where_peermem_is_wanted(wanted: bool, expected: bool | None) -> None:
+    modules = trial.modules_of(outcome("driver", built("nvidia", True), built("nvidia_peermem", True, STUB)))
+    assert modules[1].loads is False
+    assert trial.all_load(modules, wants_peermem=wanted) is expected
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [((True, True), True), ((True, None), None), ((None, False), False), ((True, False), False), ((), True)],
+)
+def test_one_that_would_not_load_decides(answers: tuple[bool | None, ...], expected: bool | None) -> None:
+    modules = [Module(str(number), builds=True, loads=answer) for number, answer in enumerate(answers)]
+    assert trial.all_load(modules, wants_peermem=False) is expected
+
+
+def test_without_nvidia_fs_a_preflight_is_a_full_one() -> None:
+    assert trial.effective("quick", target()) == "quick"
+    assert trial.effective("quick", target(mode="compat")) == "full"
+
+
+def test_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial.require_machine(target())
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(GdsError, match="of x86_64 and this machine of aarch64"):
+        trial.require_machine(target())

@@ -1,0 +1,134 @@
+"""A fleet between two locks, whose hosts answer as they are told to: real ones would take minutes and reboots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from loopback_fleet import target
+
+from gdsdeploy import lockfile
+from gdsdeploy.builds import Supply
+from gdsdeploy.drain import State
+from gdsdeploy.errors import GdsError
+from gdsdeploy.host.facts.document import Ran
+from gdsdeploy.host.facts.managed import managed_facts
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock, Package
+from gdsdeploy.plan import Action, HostPlan
+from gdsdeploy.planning import Planned
+from gdsdeploy.preflight import record
+from gdsdeploy.preflight.record import Module, Record
+from gdsdeploy.rollout import planning, releases
+
+CHANGE = (
+    Action("gds_driver", "upgrade nvidia-driver", "550.1", "550.2"),
+    Action("gds_cufile", "write /etc/cufile.json", "other content", "sha256 …"),
+    Action("gds_reboot", "reboot", "kernel 1", "kernel 2", "reboot"),
+)
+PCI = "0100\t10de2330\t0\n0108\t10de2330\t0\n0200\t15b31021\t0\n"
+PATIENT = {"canary": {"soak": 0}, "max_unavailable": 2, "batches": {"size": 2, "strategy": "fixed", "largest": 2}}
+
+
+class PlannedFleet:
+    """``fleet.yml`` with the lock of kernel 2 beside it; its hosts were provisioned with that of kernel 1."""
+
+    def __init__(self, folder: Path, hosts: Sequence[str] = "abc", **changed: Any) -> None:
+        self.path = folder / "fleet.yml"
+        self.value: dict[str, Any] = {
+            "version": 1,
+            "profiles": {"gds": {"os": "debian-13", "repositories": []}},
+            "hosts": dict.fromkeys(hosts, "gds"),
+            "rollout": PATIENT,
+            **changed,
+        }
+        self.path.write_text(yaml.safe_dump(self.value))
+        self.old, self.new = lock(self.fleet, "1"), lock(self.fleet, "2")
+        releases.store(self.path, self.old)
+        lockfile.write(lockfile.beside(self.path), self.new)
+        self._hosts()
+
+    @classmethod
+    def existing(cls, folder: Path) -> PlannedFleet:
+        """The one that another process has made in ``folder``."""
+        found = cls.__new__(cls)
+        found.path = folder / "fleet.yml"
+        found.old, found.new = lock(found.fleet, "1"), lock(found.fleet, "2")
+        found._hosts()
+        return found
+
+    def _hosts(self) -> None:
+        hosts = list(self.fleet.hosts)
+        self.plans: dict[str, HostPlan | GdsError] = {name: HostPlan(name, CHANGE) for name in hosts}
+        self.locks: dict[str, str] = dict.fromkeys(hosts, self.old.digest)
+        self.kernels: dict[str, str] = {}
+        self.supplies: dict[str, Supply] = {}
+        self.asked: list[str] = []
+        self.drains = Drains()
+
+    @property
+    def fleet(self) -> Fleet:
+        return load_fleet(self.path)
+
+    def tried(self, **changed: Any) -> None:
+        """Have a preflight of the new lock's stack."""
+        record.keep(trial(self.new, **changed))
+
+    def answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have the planning ask these hosts instead of real ones."""
+        monkeypatch.setattr(planning, "plan_fleet", self._plan_fleet)
+        monkeypatch.setattr(planning, "silent", lambda *_: {})
+        monkeypatch.setattr(planning, "drainer", lambda *_: self.drains)
+
+    def _plan_fleet(self, _fleet: Fleet, _lock: Lock, _path: Path, names: Sequence[str], **_: Any) -> Planned:
+        self.asked += names
+        facts = {}
+        for name in names:
+            said = {
+                "rollout-expectation": json.dumps({"lock_digest": self.locks.get(name, "")}),
+                "rollout-kernel": self.kernels.get(name, "1") + "\n",
+                "rollout-pci": PCI,
+            }
+            facts[name] = replace(managed_facts({}), commands={key: Ran(0, text, "") for key, text in said.items()})
+        plans = {name: self.plans.get(name, HostPlan(name)) for name in names}
+        return Planned(plans, dict.fromkeys(names, 0.1), supplies=self.supplies, facts=facts)
+
+
+class Drains:
+    """A scheduler as it is told to be."""
+
+    def __init__(self) -> None:
+        self.against: list[str] = []
+        self.out: dict[str, str] = {}
+
+    def check(self, _hosts: Sequence[str]) -> list[str]:
+        return self.against
+
+    def states(self, hosts: Sequence[str]) -> Mapping[str, State]:
+        return {host: State(host in self.out, self.out.get(host, "")) for host in hosts}
+
+
+def lock(fleet: Fleet, kernel: str) -> Lock:
+    package = Package(
+        package=f"linux-image-{kernel}", version=kernel, architecture="amd64", part="kernel-image", needed_by="both",
+        file=f"pool/linux-image-{kernel}.deb", size=1, sha256=kernel * 64, repository="debian", suite="trixie",
+        component="main",
+    )  # fmt: skip
+    targets = {name: target(fleet, name, kernel).model_copy(update={"packages": (package,)}) for name in fleet.profiles}
+    return lockfile.build(targets)
+
+
+def trial(found: Lock, **changed: Any) -> Record:
+    (wanted,) = {item.kernel.release: item for item in found.targets.values()}.values()
+    values: dict[str, Any] = {
+        "kernel": wanted.kernel.release, "driver": wanted.driver.version, "flavour": "open", "nvidia_fs": "2.19.7",
+        "mode": "quick", "ingredients": record.ingredients(wanted), "builds": True, "loads": True,
+        "modules": (Module("nvidia", True, True),), "seconds": 90.0, "time": "2026-11-20T10:00:00Z", "gdsdeploy": "1",
+    }  # fmt: skip
+    return Record(**{**values, **changed})

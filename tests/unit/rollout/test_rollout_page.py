@@ -1,0 +1,87 @@
+"""docs/rollout.md has every key, event, step and outcome that there is, with its default, and its examples load."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from gdsdeploy.cli.rollout import VERBS
+from gdsdeploy.model.intended import Rollout, seconds
+from gdsdeploy.model.rollout import Event, Kind, Outcome, Step
+from gdsdeploy.report.events import to_json
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "rollout.md").read_text()
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
+#: Described in paragraphs of their own.
+ELSEWHERE = {"drain": "Taking hosts out of work", "notify": "Being told"}
+
+
+def keys(model: BaseModel, prefix: str = "") -> dict[str, Any]:
+    """Every key with dots, and its default."""
+    found: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        found |= keys(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {f"{prefix}{name}": value}
+    return found
+
+
+@pytest.mark.parametrize("key", [key for key in keys(Rollout()) if key.partition(".")[0] not in ELSEWHERE])
+def test_every_key_is_there_with_its_default(key: str) -> None:
+    value = keys(Rollout())[key]
+    words = re.compile(rf"`{re.escape(key)}`|`\.{re.escape(key.rpartition('.')[2])}`")
+    (row,) = [line for line in ROWS if words.search(line.split("|")[1])]
+    names = re.findall(r"`([^`]+)`", row.split("|")[1])
+    said = row.split("|")[3].strip()
+    if value is None or value in ((), {}):
+        assert said in ("none", "the order of the fleet file", "always, `UTC`")
+        return
+    given = re.findall(r"`([^`]+)`", said)
+    place = next(number for number, name in enumerate(names) if key == name or key.endswith(name))
+    if key == "timezone":
+        assert given == [value]
+        return
+    shown = yaml.safe_load(given[place] if len(given) > 1 else given[0])
+    assert (seconds(shown) if isinstance(value, int) and isinstance(shown, str) else shown) == value
+
+
+@pytest.mark.parametrize("section", ELSEWHERE)
+def test_sections_have_all_their_keys(section: str) -> None:
+    text = PAGE.partition(f"{ELSEWHERE[section]}\n")[2].partition("\n## ")[0]
+    for key in keys(Rollout()):
+        if key.startswith(f"{section}."):
+            assert re.search(rf"\b{key.partition('.')[2]}\b", text), key
+
+
+@pytest.mark.parametrize("words", [Kind, Step, Outcome])
+def test_every_word_of_a_journal_is_there(words: type[Kind | Step | Outcome]) -> None:
+    assert [word for word in words if f"`{word}`" not in PAGE] == []
+
+
+def test_the_schema_of_events_is_the_one_that_is_printed() -> None:
+    text = re.search(r'```json\n(\{"version".*?)\n```', PAGE, re.DOTALL)
+    assert text is not None
+    shown = json.loads(text[1])
+    assert set(shown) == set(to_json(Event(1, 0.0, Kind.NOTE), "r", "f"))
+    assert shown["version"] == 1
+
+
+def test_what_is_shown_of_the_fleet_file_is_valid() -> None:
+    blocks = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+    assert len(blocks) == 3
+    for block in blocks:
+        Rollout.model_validate(block["rollout"])
+
+
+def test_verbs_options_and_links_exist() -> None:
+    assert set(re.findall(r"^\| `(\w+) FLEET", PAGE, re.MULTILINE)) == set(VERBS)
+    for verb in re.findall(r"gdsdeploy rollout ([a-z]+) ", PAGE):
+        assert verb in VERBS
+    for link in re.findall(r"\]\(([\w-]+\.md)", PAGE):
+        assert (DOCS / link).exists(), link

@@ -1,0 +1,245 @@
+"""What a rollout looks like, from its events: the fold, and the lines in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rehearsed import SILENT, Play
+from sample_rollouts import BEGIN, ERROR, Story, large, plan, small
+
+from gdsdeploy.journal import PHASES
+from gdsdeploy.model.rollout import FORWARD, Event, Kind, Step, Wave
+from gdsdeploy.report import events as words
+from gdsdeploy.report.progress import WIDTH, bar, lines
+from gdsdeploy.report.rollout import render
+from gdsdeploy.rollout.control import objection
+from gdsdeploy.rollout.status import Status, each, fold
+
+GOLDEN = """\
+rollout 20261121T1054-7f3a: halted
+  because: 2 hosts failed, and the rollout halts at 2: gpu6, gpu5
+  [##################......] 6 of 8 hosts, 1 h 18 min so far
+  4 done, 1 rolled-back, 1 lost, 1 under way, 1 waiting
+  out of work: 2 of at most 3
+  waves:  ✓ canary 1/1  ✓ wave-2 2/2  ▸ wave-3 3/4  · wave-4 0/1
+  under way:
+    gpu7  preflight for 12 s, attempt 2
+  failed:
+    ? gpu5: lost: boot: no answer within 1200 s of its reboot
+    ↺ gpu6: rolled-back: modules: nvidia-fs does not build: <nvfs-dma.c:412> & …
+  last, 11:11:19 UTC: gpu7: preflight begins (attempt 2): it is asked what it is"""
+
+
+def shown(status: Status, after: float = 0.0, **how: bool) -> list[str]:
+    assert status.last is not None
+    return lines(status, now=status.last.time + after, **how)
+
+
+def test_a_terminal_shows_everything_that_matters() -> None:
+    status = fold(small().events)
+    assert "\n".join(shown(status, 12)) == GOLDEN
+
+
+def test_reasons_can_be_read_whole_with_what_to_do() -> None:
+    found = shown(fold(small().events), whole=True)
+    at = found.index("    ? gpu5: lost: boot: no answer within 1200 s of its reboot")
+    assert found[at + 1 : at + 4] == [
+        "    ↺ gpu6: rolled-back: modules: nvidia-fs does not build: <nvfs-dma.c:412> &",
+        "      'struct page' has no member �[31mpgmap",
+        "      what to do: Run `gdsdeploy kmod preflight fleet.yml --mode full`",
+    ]
+    assert max(map(len, found)) <= WIDTH
+
+
+def test_why_a_host_failed_and_why_it_was_not_taken_back() -> None:
+    story = Story(plan((Wave("canary", ("a",), canary=True),)))
+    story.upgrade("a", until=Step.VALIDATE, error={"message": "a: first"})
+    for text in ("second", "third"):
+        story.step("a", Step.UNDO, error={"message": f"a: {text}"})
+    story.say(Kind.OUTCOME, "a", outcome="kept", reason="a: first")
+    status = fold(story.events)
+    assert "    ✗ a: kept: validate: first; then undo: third" in shown(status)
+    assert "first\nthen, at undo: third" in render(status)
+
+
+def test_every_line_fits_and_obeys_nobody() -> None:
+    for story in (small(), large(300)):
+        for event, status in each(story.events):
+            if event.number % 7 == 0:
+                found = shown(status, 3600)
+                assert max(map(len, found)) <= WIDTH
+                assert not any("\x1b" in line for line in found)
+                assert len(found) <= 45, "it has to fit a terminal, however many hosts there are"
+
+
+def test_time_never_goes_backwards() -> None:
+    lapses = [status.lapse for _, status in each(small().events)]
+    assert lapses == sorted(lapses)
+    assert lapses[-1] > 4000
+    status = fold(small().events)
+    assert all(work.end is None or work.end >= work.begin for host in status.hosts.values() for work in host.works)
+    assert status.last is not None
+    early = lines(status, now=0.0)
+    assert "-" not in early[2], "a clock that was set back makes nothing negative"
+
+
+def test_who_is_out_of_work() -> None:
+    story = Story(plan((Wave("canary", ("a", "b"), canary=True),), down=("x",)))
+    status = fold(story.events)
+    assert status.away() == {"x"}
+
+    def then(kind: Kind, host: str = "", **data: object) -> set[str]:
+        story.say(kind, host, **data)
+        status.feed(story.events[-1])
+        return status.away()
+
+    assert then(Kind.BEGIN, "a", step="preflight", attempt=1) == {"x"}
+    then(Kind.END, "a", step="preflight", data={})
+    assert then(Kind.BEGIN, "a", step="drain", attempt=1) == {"a", "x"}
+    assert then(Kind.FAIL, "a", step="drain", error={"message": "no"}) == {"a", "x"}
+    then(Kind.BEGIN, "a", step="return", attempt=1)
+    assert then(Kind.FAIL, "a", step="return", error={"message": "no"}) == {"a", "x"}
+    then(Kind.BEGIN, "a", step="return", attempt=2)
+    assert then(Kind.END, "a", step="return", data={"returned": True}) == {"x"}
+    then(Kind.BEGIN, "b", step="drain", attempt=1)
+    assert then(Kind.OUTCOME, "b", outcome="kept", reason="no") == {"b", "x"}
+    assert then(Kind.RESUMED, accept=["b"], back=["b", "x"], down=["y"]) == {"y"}
+    assert status.hosts["b"].accepted
+
+
+def test_an_end_may_be_reconsidered() -> None:
+    story = Story(plan((Wave("canary", ("a",), soak=60, canary=True),)))
+    story.upgrade("a")
+    story.step("a", Step.SOAK, error=ERROR)
+    status = fold(story.events)
+    assert (status.hosts["a"].state, status.hosts["a"].outcome) == ("between steps", "")
+    assert [host.name for host in status.failed()] == ["a"]
+    story.undo("a")
+    assert fold(story.events).hosts["a"].state == "rolled-back"
+    story.say(Kind.RECALL, "a", reason="asked again")
+    assert fold(story.events).hosts["a"].state == "between steps"
+
+
+def test_a_rollback_reconsiders_what_is_done_and_a_soak_ends_first() -> None:
+    story = Story(plan((Wave("canary", ("a", "b"), soak=60, canary=True),)))
+    story.upgrade("a")
+    story.upgrade("b")
+    story.say(Kind.BEGIN, "a", step="soak", attempt=1)
+    story.say(Kind.ROLLBACK, reason="slower")
+    assert {name: host.outcome for name, host in fold(story.events).hosts.items()} == {"a": "done", "b": ""}
+    story.say(Kind.PAUSED, reason="")
+    story.say(Kind.END, "a", step="soak", data={})
+    assert fold(story.events).hosts["a"].outcome == ""
+
+
+def test_phases() -> None:
+    story = Story(plan((Wave("canary", ("a",), canary=True),)))
+    expected = [
+        (Kind.OPENED, "running"), (Kind.PAUSED, "paused"), (Kind.PAUSED, "paused"), (Kind.RESUMED, "running"),
+        (Kind.HALTED, "halted"), (Kind.RESUMED, "running"), (Kind.ABORTED, "being aborted"), (Kind.PAUSED, "paused"),
+        (Kind.RESUMED, "being aborted"), (Kind.FINISHED, "aborted"), (Kind.ROLLBACK, "being rolled back"),
+        (Kind.FINISHED, "rolled back"),
+    ]  # fmt: skip
+    for kind, phase in expected:
+        story.say(kind, wave="canary", reason="why")
+        status = fold(story.events)
+        assert status.phase == phase
+        assert status.finished == (kind is Kind.FINISHED)
+    assert [word for _, word in status.marks] == ["paused", "paused", "halted", "aborted", "paused", "rollback"]
+    assert all(end is not None for _, end in status.pauses)
+
+
+def test_time_left_comes_from_what_was_expected_and_what_it_took() -> None:
+    hosts = tuple("abcdefgh")
+    story = Story(plan((Wave("canary", ("c0",), soak=100, canary=True), Wave("w", hosts)), max_unavailable=2))
+    assert fold(story.events).left() == 600 + 100 + 8 * 600 / 2
+    story.say(Kind.OPENED, wave="canary")
+    story.upgrade("c0")
+    took = fold(story.events).hosts["c0"].seconds
+    assert took == sum([4, 95, 12, 140, 180, 6, 3, 110, 40, 2])
+    story.say(Kind.SOAKING, wave="canary", until=story.time + 100)
+    story.wait(40)
+    story.say(Kind.NOTE, text="x")
+    assert fold(story.events).left() == pytest.approx(60 + 8 * took / 2)
+    story.say(Kind.PAUSED, reason="")
+    assert fold(story.events).left() is None
+
+
+def test_a_host_that_the_plan_does_not_have_is_shown_all_the_same() -> None:
+    story = Story(plan((Wave("canary", ("a",), canary=True),)))
+    story.step("stranger", Step.PREFLIGHT)
+    assert fold(story.events).hosts["stranger"].wave is None
+
+
+@pytest.mark.parametrize("events", [[], [Event(1, 0.0, Kind.NOTE, data={"text": "x"})]])
+def test_a_journal_begins_with_its_plan(events: list[Event]) -> None:
+    with pytest.raises(ValueError, match="begins with the plan"):
+        fold(events)
+
+
+def every_event() -> Iterator[Event]:
+    for number, kind in enumerate(Kind, 1):
+        yield Event(number, BEGIN, kind)
+        yield Event(number, BEGIN, kind, "gpu1")
+    for step in [*FORWARD, Step.SOAK, Step.POWER]:
+        yield Event(1, BEGIN, Kind.BEGIN, "gpu1", {"step": str(step), "attempt": 2})
+
+
+def test_every_event_has_words_even_when_it_lacks_all_data() -> None:
+    for event in every_event():
+        text = words.sentence(event)
+        assert text == "".join(char for char in text if char.isprintable())
+        assert "None" not in text
+        assert words.to_json(event, "r", "f")["text"] == text
+    assert all(words.DOING.get(step) for step in Step)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (-5, "0 s"), (99, "99 s"), (100, "2 min"), (3599, "1 h 00 min"), (3900, "1 h 05 min"),
+     (200000, "2 d 7 h")],
+)  # fmt: skip
+def test_spans_as_people_say_them(seconds: float, text: str) -> None:
+    assert words.span(seconds) == text
+
+
+def test_the_bar_is_full_only_when_all_are_done() -> None:
+    assert bar(0, 3, 3) == "[...]"
+    assert bar(999, 1000, 24).count("#") == 23
+    assert bar(3, 3, 3) == bar(0, 0, 3) == "[###]"
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_it_shows_what_the_machine_goes_by(data: st.DataObject) -> None:
+    """The machine decides from the same events: whoever watches must not see other hosts out of work, or other ends."""
+    waves = (Wave("canary", ("a",), soak=60, canary=True, halt_at=2), Wave("w", ("b", "c", "d"), halt_at=3))
+    play = Play(plan(waves, down=("d",), settings={}, max_unavailable=4))
+    for _ in range(data.draw(st.integers(1, 60))):
+        decided = play.step()
+        if play.under_way and data.draw(st.integers(0, 9)):
+            host = data.draw(st.sampled_from(sorted(play.under_way)))
+            if data.draw(st.integers(0, 5)):
+                play.end(host)
+            else:
+                play.fail(host, data.draw(st.sampled_from([SILENT, {"kind": "GdsError", "message": "no", "hint": ""}])))
+        elif decided.wake_at is not None:
+            play.now = decided.wake_at
+        else:
+            resumed = {"accept": ["a"], "back": [], "down": []}
+            kind = data.draw(st.sampled_from([Kind.RESUMED, Kind.ABORTED, Kind.ROLLBACK]))
+            if objection(kind, [event for event in play.events if event.kind in PHASES]) is None:
+                play.say(kind, reason="why", **(resumed if kind is Kind.RESUMED else {}))
+    shown = fold([Event(1, 0.0, Kind.PLANNED, data={"plan": play.plan.as_json()}), *play.events[1:]])
+    machine = play.machine
+    assert shown.away() - {"d"} == {name for name, host in machine.hosts.items() if host.out} - {"d"}
+    for name, host in machine.hosts.items():
+        assert shown.hosts[name].outcome == (host.outcome or ""), name
+    assert [part.state for part in shown.parts] == [wave.state for wave in machine.waves]
+    assert shown.finished == machine.finished
+    assert (shown.phase == "halted") == (machine.phase == "halted")
+    assert (shown.phase == "paused") == (machine.phase == "paused")
+    assert set(shown.counts()) == set(machine.outcomes())

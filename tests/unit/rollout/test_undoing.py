@@ -1,0 +1,109 @@
+"""When a host is what it was before, and what is said when it is not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from asked import KERNEL, OLD, Asked, status, work
+
+from gdsdeploy.builds import Supply
+from gdsdeploy.errors import RollbackFailed
+from gdsdeploy.model.rollout import Step
+from gdsdeploy.plan import Action, HostPlan
+from gdsdeploy.rollout import playing, undoing
+
+RECEIVES, BUILDS = Supply("receive", "", ""), Supply("build", "", "")
+
+
+def differs(what: str, name: str, was: str = "1", now: str = "2") -> dict[str, str]:
+    return {"what": what, "name": name, "was": was, "is": now, "says": f"{what} {name}: was {was}, is {now}"}
+
+
+def differences(
+    monkeypatch: pytest.MonkeyPatch,
+    *found: dict[str, str],
+    actions: tuple[Action, ...] = (),
+    supply: Supply = RECEIVES,
+    leftovers: bool = False,
+    running: str = KERNEL,
+) -> list[str]:
+    document: dict[str, Any] = {"kernels": {OLD: {}}, "packages": {}}
+    host = work(
+        Step.UNDO,
+        {"rollout compare": {"differences": list(found)}, "rollout status": status(kernel=running)},
+        {"snapshot": document},
+    )
+    monkeypatch.setattr(playing, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", actions)))
+    monkeypatch.setattr(playing, "rendered", lambda *_: {"all": {"children": {}}})
+    monkeypatch.setattr(undoing, "variables", lambda _: {"gpu1": ("hosts", {})})
+    survey = SimpleNamespace(survey=SimpleNamespace(paths=["/etc/cufile.json"]))
+    monkeypatch.setattr(undoing, "Machine", lambda *_: survey)
+    return undoing._differences(host, host, None, supply, {}, leftovers=leftovers)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        differs("package", "nvidia-driver"),
+        differs("hold", "nvidia-driver", "held", ""),
+        differs("module", f"{OLD}/updates/gdsdeploy/nvidia.ko"),
+        differs("boot", "default", OLD, KERNEL),
+        differs("file", "/etc/depmod.d/gdsdeploy-x.conf"),
+        differs("provision", "held"),
+        differs("kernel", KERNEL, "", "installed"),
+    ],
+)
+def test_whatever_differs_is_named(monkeypatch: pytest.MonkeyPatch, found: dict[str, str]) -> None:
+    assert differences(monkeypatch, found) == [found["says"]]
+
+
+def test_what_its_lock_says_is_right_whatever_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert differences(monkeypatch, differs("file", "/etc/cufile.json")) == []
+
+
+def test_what_its_lock_lacks_is_wrong_although_it_was_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = Action("gds_cufile", "write /etc/cufile.json", "other content", "sha256 1")
+    reboot = Action("gds_reboot", "reboot", "kernel", "kernel", "reboot")
+    assert differences(monkeypatch, actions=(action, reboot)) == [
+        "gds_cufile: write /etc/cufile.json: found other content, wanted sha256 1"
+    ]
+
+
+def test_modules_that_are_built_again_need_not_have_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = differs("module", f"{OLD}/updates/dkms/nvidia.ko")
+    assert differences(monkeypatch, built, supply=BUILDS) == []
+    assert differences(monkeypatch, built, supply=RECEIVES) == [built["says"]]
+
+
+def test_what_belongs_to_the_kernel_that_runs_goes_after_the_reboot(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [differs("kernel", "running", OLD, KERNEL), differs("kernel", KERNEL, "", "installed"),
+            differs("package", f"linux-image-{KERNEL}", "", "6.12")]  # fmt: skip
+    assert differences(monkeypatch, *left, leftovers=True) == []
+    assert len(differences(monkeypatch, *left, leftovers=False)) == 3
+    # Once the old kernel runs, nothing of the new one is excused.
+    assert len(differences(monkeypatch, *left[1:], leftovers=True, running=OLD)) == 2
+
+
+def test_a_host_that_is_not_what_it_was_says_so() -> None:
+    undoing._refuse(work(Step.UNDO, {}), [])
+    with pytest.raises(
+        RollbackFailed, match=r"(?s)gpu1: it is not what it was before:\n  - a\n.*\n  and 2 more"
+    ) as caught:
+        undoing._refuse(work(Step.UNDO, {}), ["a", *(f"b{n}" for n in range(11))])
+    assert "stays out of work" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("kept", "mode", "source"),
+    [
+        ({"mode": "build", "want": "w", "archive": ""}, "build", "build"),
+        ({"mode": "receive", "want": "w", "archive": "/var/lib/gdsdeploy/rollout/x/modules.tar"}, "receive", "kept"),
+        ({"mode": "receive", "want": "w", "archive": ""}, "receive", "cache"),
+    ],
+)
+def test_modules_come_back_as_they_had_come(kept: dict[str, str], mode: str, source: str) -> None:
+    host: Asked = work(Step.UNDO, {}, {"modules_before": kept})
+    supply = undoing._supply(host)
+    assert (supply.mode, supply.source) == (mode, source)

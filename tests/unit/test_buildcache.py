@@ -1,0 +1,298 @@
+"""The cache of builds: by key, bounded, whole whatever happens to the processes that use it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gdsdeploy import buildcache
+from gdsdeploy.buildcache import BuildCache
+from gdsdeploy.cli.kmod.cache import command
+from gdsdeploy.errors import BuildCacheUnusable
+from gdsdeploy.host.kmod.errors import PackError
+from gdsdeploy.host.kmod.key import INGREDIENTS, key_of
+
+SIZE = 40_000
+
+
+def archive(path: Path, name: str, size: int = SIZE) -> Path:
+    """An archive of one module, keyed by ``name``, whose content is ``name`` again and again."""
+    data = (name.encode() + b"\n") * (size // (len(name) + 1))
+    manifest = {
+        "format": 1, "kernel_release": "6.12.94", "vermagic": "6.12.94 SMP ", "symvers": "", "compiler": name,
+        "key": {**dict.fromkeys(INGREDIENTS, "x"), "compiler": name},
+        "driver": {"version": "550.1", "flavour": "open", "tree": ""},
+        "modules": [{"name": "nvidia", "file": "nvidia.ko", "sha256": hashlib.sha256(data).hexdigest(),
+                     "size": len(data), "srcversion": ""}],
+    }  # fmt: skip
+    text = json.dumps(manifest).encode()
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as made:
+        for member, content in (("manifest.json", text), ("modules/nvidia.ko", data)):
+            info = tarfile.TarInfo(member)
+            info.size = len(content)
+            made.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def cache(tmp_path: Path, said: list[str]) -> BuildCache:
+    return BuildCache(tmp_path / "builds", 1 << 30, said.append)
+
+
+def names(folder: Path) -> set[str]:
+    return {item.name for item in folder.iterdir()}
+
+
+def test_what_was_put_is_taken_back_by_what_is_wanted(cache: BuildCache, tmp_path: Path) -> None:
+    made = archive(tmp_path / "a.tar", "a")
+    entry = cache.put(made, "want-a")
+    assert entry.key == key_of({**dict.fromkeys(INGREDIENTS, "x"), "compiler": "a"})
+    assert cache.take("want-b", tmp_path / "none.tar") is None
+    assert cache.take("want-a", tmp_path / "copy.tar") is not None
+    assert (tmp_path / "copy.tar").read_bytes() == made.read_bytes()
+    assert names(cache.folder) == {entry.key[7:], "wants", "lock"}
+    assert cache.take("want-a", tmp_path / "unfit.tar", lambda _: False) is None
+    assert not (tmp_path / "unfit.tar").exists()
+
+
+def test_two_wants_share_one_build_and_the_last_build_of_a_key_counts(cache: BuildCache, tmp_path: Path) -> None:
+    cache.put(archive(tmp_path / "a.tar", "a"), "one")
+    cache.put(archive(tmp_path / "b.tar", "a", SIZE * 2), "two")
+    assert [entry.size for entry in cache.entries()] == [(tmp_path / "b.tar").stat().st_size]
+    cache.take("one", tmp_path / "copy.tar")
+    assert (tmp_path / "copy.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+
+
+def test_what_was_not_used_for_the_longest_time_goes_first(cache: BuildCache, tmp_path: Path) -> None:
+    for number, name in enumerate("abc"):
+        entry = cache.put(archive(tmp_path / f"{name}.tar", name), f"want-{name}")
+        os.utime(cache.folder / entry.key[7:] / "entry.json", (number, number))
+    cache.take("want-a", tmp_path / "x.tar")
+    cache.limit = 3 * entry.size
+    cache.put(archive(tmp_path / "d.tar", "d"), "want-d")
+    assert {item.manifest["compiler"] for item in cache.entries()} == {"a", "c", "d"}
+    assert names(cache.folder / "wants") == {"want-a", "want-c", "want-d"}
+
+
+def test_what_is_in_use_is_not_evicted(cache: BuildCache, tmp_path: Path) -> None:
+    entry = cache.put(archive(tmp_path / "a.tar", "a"), "want-a")
+    with (cache.folder / entry.key[7:] / "modules.tar").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert cache.prune(0) == []
+    assert [item.key for item in cache.prune(0)] == [entry.key]
+    assert names(cache.folder / "wants") == set()
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "entry", "gone"])
+def test_a_damaged_build_is_dropped_with_a_message(
+    cache: BuildCache, tmp_path: Path, said: list[str], damage: str
+) -> None:
+    entry = cache.put(archive(tmp_path / "a.tar", "a"), "want-a")
+    kept = cache.folder / entry.key[7:] / "modules.tar"
+    data = kept.read_bytes()
+    if damage == "flip":
+        kept.write_bytes(data[:-2000] + bytes([data[-2000] ^ 1]) + data[-1999:])
+    elif damage == "cut":
+        kept.write_bytes(data[:-100])
+    elif damage == "entry":
+        kept.with_name("entry.json").write_text("{")
+    else:
+        kept.unlink()
+    assert cache.take("want-a", tmp_path / "copy.tar") is None
+    assert not (tmp_path / "copy.tar").exists()
+    assert len(said) == 1
+    assert "damaged on disk" in said[0]
+    assert names(cache.folder) == {"wants", "lock"}
+    cache.put(tmp_path / "a.tar", "want-a")
+    assert cache.take("want-a", tmp_path / "copy.tar") is not None
+
+
+def test_verify_finds_a_changed_byte(cache: BuildCache, tmp_path: Path, said: list[str]) -> None:
+    good, bad = (cache.put(archive(tmp_path / f"{name}.tar", name), name) for name in "ab")
+    kept = cache.folder / bad.key[7:] / "modules.tar"
+    data = kept.read_bytes()
+    kept.write_bytes(data[:3000] + b"!" + data[3001:])
+    assert [item.key for item in cache.verify()] == [bad.key]
+    assert [item.key for item in cache.entries()] == [good.key]
+    assert len(said) == 1
+
+
+def test_an_archive_that_is_not_what_it_says_is_not_kept(cache: BuildCache, tmp_path: Path) -> None:
+    made = archive(tmp_path / "a.tar", "a")
+    data = made.read_bytes()
+    for wrong in (data[:-20000], data.replace(b"a\na\na\n", b"a\nb\na\n", 1), b"text"):
+        made.write_bytes(wrong)
+        with pytest.raises(PackError):
+            cache.put(made, "want-a")
+        assert names(cache.folder) == {"wants", "lock"}
+
+
+def test_a_folder_that_cannot_be_used_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "builds").write_text("a file")
+    with pytest.raises(BuildCacheUnusable, match="cannot be used"):
+        BuildCache(tmp_path / "builds", 1, print)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [(None, 20 << 30), ("5GiB", 5 << 30), ("1.5 G", 3 << 29), ("500 MiB", 500 << 20), ("7", 7)]
+)
+def test_sizes(text: str | None, size: int) -> None:
+    assert buildcache.limit_from(text) == size
+
+
+@pytest.mark.parametrize("text", ["lots", "-1", "5 X", "1e9", "5GiBs"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(BuildCacheUnusable, match="is no size"):
+        buildcache.limit_from(text)
+
+
+def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
+    buildcache.default(print).put(archive(tmp_path / "a.tar", "a"), "want-a")
+    run = CliRunner()
+    listed = json.loads(run.invoke(command, ["list", "--json"], catch_exceptions=False).stdout)
+    assert [item["modules"] for item in listed["builds"]] == [["nvidia"]]
+    assert listed["builds"][0]["ingredients"]["compiler"] == "a"
+    assert "6.12.94, driver 550.1 (open)" in run.invoke(command, ["list"]).stdout
+    assert json.loads(run.invoke(command, ["verify", "--json"]).stdout)["damaged"] == []
+    assert run.invoke(command, ["prune", "--size", "much"]).exit_code == 2
+    assert len(json.loads(run.invoke(command, ["prune", "--size", "0", "--json"]).stdout)["evicted"]) == 1
+    assert json.loads(run.invoke(command, ["list", "--json"]).stdout)["builds"] == []
+
+
+def test_a_put_that_is_killed_at_any_step_leaves_the_old_or_the_new(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call that opens, names or removes something is once the last one of the process."""
+    # The process dies, not the machine.
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    folder, old, new = (
+        tmp_path / "builds",
+        archive(tmp_path / "a.tar", "a"),
+        archive(tmp_path / "b.tar", "a", SIZE // 2),
+    )
+    other = archive(tmp_path / "c.tar", "c")
+    step, ended = 0, False
+    while not ended:
+        step += 1
+        before = BuildCache(folder, 1 << 30, said.append)
+        before.put(other, "want-c")
+        before.put(old, "want-a")
+        child = os.fork()
+        if child == 0:
+            left = step
+
+            def count(event: str, _: tuple[object, ...]) -> None:
+                nonlocal left
+                left -= event == "open" or event.startswith(("os.", "shutil.", "fcntl.", "tempfile."))
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(count)
+            try:
+                # Replaces one build and evicts the other.
+                BuildCache(folder, SIZE, said.append).put(new, "want-a")
+            finally:
+                os._exit(0)
+        ended = os.WIFEXITED(os.waitpid(child, 0)[1])
+        after = BuildCache(folder, 1 << 30, said.append)
+        assert after.verify() == []
+        assert said == [], f"killed at step {step}"
+        assert names(folder) == {*(entry.key[7:] for entry in after.entries()), "wants", "lock"}
+        if after.take("want-a", tmp_path / "x.tar"):
+            assert (tmp_path / "x.tar").read_bytes() in (old.read_bytes(), new.read_bytes())
+    assert (tmp_path / "x.tar").read_bytes() == new.read_bytes()
+    assert step > 30
+
+
+#: Puts, takes and evicts at random until it is killed; a build that is taken and not whole ends it with a complaint.
+WORKER = """
+import random, sys
+from pathlib import Path
+from gdsdeploy.buildcache import BuildCache
+folder, work, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+chance = random.Random(seed)
+def complain(text):
+    print("damaged:", text, flush=True)
+    sys.exit(1)
+done = 0
+while True:
+    name = chance.choice("abcdefgh")
+    cache = BuildCache(folder, 200_000, complain)
+    what = chance.random()
+    if what < 0.4:
+        cache.put(work / (name + ".tar"), name)
+    elif what < 0.9:
+        with cache.run() as mine:
+            copy, made = mine / "x.tar", work / (name + ".tar")
+            if cache.take(name, copy) and copy.read_bytes() != made.read_bytes():
+                complain("taken bytes differ")
+    else:
+        cache.prune(60_000)
+    done += 1
+    print(done, flush=True)
+"""
+
+
+def test_processes_that_are_killed_leave_nothing_half(tmp_path: Path) -> None:
+    """Six at a time, killed after a random time and replaced, on one cache that is too small for all builds."""
+    for name in "abcdefgh":
+        archive(tmp_path / f"{name}.tar", name)
+    folder, chance = tmp_path / "builds", random.Random(7)
+    work = 0
+
+    def start(seed: int) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", WORKER, str(folder), str(tmp_path), str(seed)]
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    running = [start(seed) for seed in range(6)]
+    try:
+        for seed in range(100, 112):
+            victim = running[0]
+            assert victim.stdout is not None
+            # However busy the machine is, it has begun.
+            work += victim.stdout.readline().strip().isdigit()
+            time.sleep(chance.uniform(0.0, 0.4))
+            work += killed(running.pop(0))
+            running.append(start(seed))
+    finally:
+        for process in running:
+            work += killed(process)
+    assert work > 12, "hardly anything was done"
+    said: list[str] = []
+    cache = BuildCache(folder, 200_000, said.append)
+    assert cache.verify() == []
+    assert said == []
+    keys = {entry.key[7:] for entry in cache.entries()}
+    assert names(folder) == {*keys, "wants", "lock"}, "the next process sweeps what the killed ones left"
+    assert sum(entry.size for entry in cache.entries()) <= 200_000
+    for want in "abcdefgh":
+        if cache.take(want, tmp_path / "x.tar"):
+            assert (tmp_path / "x.tar").read_bytes() == (tmp_path / f"{want}.tar").read_bytes()
+
+
+def killed(process: subprocess.Popen[str]) -> int:
+    """Kill it in whatever it does; how many rounds it made."""
+    alive = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    said = process.communicate()[0]
+    assert alive, said
+    return sum(line.isdigit() for line in said.splitlines())

@@ -1,0 +1,178 @@
+"""One host of each key builds and the others receive: who, and why, from what the machines told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import lockfile
+from gdsdeploy.builds import Supply, Told, by_intent, supplies, want
+from gdsdeploy.expect import expectation
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet, references
+from gdsdeploy.report.planned import supplied
+
+LOCK = lockfile.read(Path(__file__).parents[1] / "golden" / "lab" / "gdsdeploy.lock")
+TARGET = LOCK.targets["gds"]
+PLAIN = Told(arch="x86_64")
+OFED = replace(PLAIN, ofed="sha256:0f")
+KERNEL = ("kernel/fs/own.ko", "aa")
+
+
+def fleet(*hosts: str, builder: bool = False, profile: dict[str, Any] | None = None, **own: str) -> Fleet:
+    """Hosts of one profile; ``own``: host → its key ``modules``."""
+    value: dict[str, Any] = {
+        "version": 1,
+        "profiles": {"gds": {"os": "debian-13", "driver": "550", **(profile or {})}},
+        "hosts": {name: {"profile": "gds", **({"modules": own[name]} if name in own else {})} for name in hosts},
+    }
+    if builder:
+        value["builders"] = {"build1": "gds"}
+        value["profiles"]["gds"]["builder"] = "build1"
+    return Fleet.model_validate(value)
+
+
+def chosen(made: Fleet, told: dict[str, Told], *kept: str, manifest: dict[str, Any] | None = None) -> dict[str, Supply]:
+    return supplies(made, LOCK, told, lambda wanted: (manifest or {}) if wanted in kept else None)
+
+
+def said(found: dict[str, Supply]) -> dict[str, str]:
+    return {name: supply.builder or supply.source for name, supply in found.items()}
+
+
+def test_the_first_host_of_a_key_builds_for_the_others() -> None:
+    found = chosen(fleet("a", "b", "c"), dict.fromkeys("abc", PLAIN))
+    assert said(found) == {"a": "build", "b": "a", "c": "a"}
+    assert found["a"].why == "it is the first of 3 hosts of its key"
+    assert supplied(found["b"]) == "receives its modules from a: a builds for its key"
+
+
+def test_hosts_with_another_ofed_tree_get_another_builder() -> None:
+    found = chosen(fleet("a", "b", "c", "d"), {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED})
+    assert said(found) == {"a": "build", "b": "build", "c": "a", "d": "b"}
+    assert found["a"].want != found["b"].want
+
+
+def test_the_pinned_builder_builds_for_its_key_and_another_host_for_another() -> None:
+    made = fleet("a", "b", "c", builder=True)
+    found = chosen(made, {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": OFED})
+    assert said(found) == {"build1": "build", "a": "build1", "b": "build", "c": "b"}
+    assert found["b"].why == "build1, the builder of its profile, builds for another key"
+
+
+def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
+    kept = want(TARGET, PLAIN)
+    assert said(chosen(fleet("a", "b"), dict.fromkeys("ab", PLAIN), kept)) == {"a": "cache", "b": "cache"}
+    assert said(chosen(fleet("a", builder=True), {"a": PLAIN}, kept)) == {"a": "cache"}
+
+
+def test_a_builder_that_takes_no_part_leaves_a_host_without() -> None:
+    (found,) = chosen(fleet("a", builder=True), {"a": PLAIN}).values()
+    assert found.source == "none"
+    assert "build1, the builder of its profile, is not in this run" in found.lack
+
+
+def test_what_was_built_or_received_stays() -> None:
+    built, received = replace(PLAIN, built=True), replace(PLAIN, received=True)
+    found = chosen(fleet("a", "b", "c"), {"a": PLAIN, "b": built, "c": received})
+    assert said(found) == {"a": "b", "b": "build", "c": "kept"}
+    assert said(chosen(fleet("a", builder=True), {"a": received})) == {"a": "kept"}
+
+
+def test_the_fleet_file_has_the_last_word() -> None:
+    found = chosen(fleet("a", "b", "c", a="receive", b="build"), dict.fromkeys("abc", PLAIN), want(TARGET, PLAIN))
+    assert said(found) == {"a": "cache", "b": "build", "c": "cache"}
+    assert said(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "b", "b": "build"}
+    found = chosen(fleet("a", "b", profile={"modules": "receive"}), dict.fromkeys("ab", PLAIN))
+    assert {supply.source for supply in found.values()} == {"none"}
+    refuses = fleet("a", "b", builder=True, profile={"modules": "receive"}, b="build")
+    assert said(chosen(refuses, {"build1": OFED, "a": PLAIN, "b": PLAIN})) == {
+        "build1": "build",
+        "a": "b",
+        "b": "build",
+    }
+
+
+def test_another_build_of_the_same_kernel_release_is_another_key() -> None:
+    one, other = replace(PLAIN, kernel_build=KERNEL), replace(PLAIN, kernel_build=(KERNEL[0], "bb"))
+    found = chosen(fleet("a", "b", "c"), {"a": one, "b": other, "c": PLAIN})
+    assert said(found) == {"a": "build", "b": "build", "c": "a"}
+    kept = {"kernel_build": {"file": KERNEL[0], "sha256": "bb"}}
+    found = chosen(fleet("a", "b"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=kept)
+    assert said(found) == {"a": "build", "b": "cache"}
+    away = replace(PLAIN, kernel_build=("kernel/fs/other.ko", "cc"))
+    assert said(chosen(fleet("a", "b"), {"a": one, "b": away})) == {"a": "build", "b": "a"}, "nothing to compare"
+
+
+def test_an_ofed_of_the_lock_is_the_same_on_every_host() -> None:
+    package = TARGET.packages[0].model_copy(update={"part": "doca", "package": "doca-ofed"})
+    locked = TARGET.model_copy(update={"packages": (*TARGET.packages, package)})
+    assert want(locked, PLAIN) == want(locked, OFED) != want(TARGET, PLAIN)
+    assert want(TARGET, PLAIN) != want(TARGET, OFED)
+
+
+def test_a_fleets_own_signature_is_not_another_fleets() -> None:
+    signing = {"signing": {"certificate": "/etc/keys/modules.der"}}
+    wants = {
+        chosen(fleet(*names, profile=profile), {"a": PLAIN})["a"].want
+        for names, profile in ((("a",), signing), (("a", "b"), signing), (("a",), {}))
+    }
+    assert len(wants) == 3
+
+
+def test_what_the_fleet_file_says_alone() -> None:
+    assert by_intent(fleet("a"), LOCK, "a").mode == "build"
+    assert by_intent(fleet("a", builder=True), LOCK, "a").builder == "build1"
+    assert by_intent(fleet("a", builder=True, a="build"), LOCK, "a").mode == "build"
+    assert by_intent(fleet("a", a="receive"), LOCK, "a").source == "none"
+
+
+def test_a_builder_builds() -> None:
+    made = Fleet.model_validate(
+        {
+            "version": 1,
+            "profiles": {"gds": {"os": "debian-13"}},
+            "builders": {"build1": {"profile": "gds", "modules": "receive"}},
+            "hosts": {"a": "gds"},
+        }
+    )
+    assert references(made) == [(("builders", "build1", "modules"), "a builder builds; leave this key out")]
+
+
+@pytest.mark.parametrize("key", ["always", True, 1])
+def test_a_wish_that_does_not_exist(tmp_path: Path, key: object) -> None:
+    path = tmp_path / "fleet.yml"
+    path.write_text(f"version: 1\nprofiles: {{gds: {{os: debian-13, modules: {key}}}}}\nhosts: {{a: gds}}\n")
+    with pytest.raises(Exception, match=r"profiles\.gds\.modules: input should be 'auto', 'build' or 'receive'"):
+        load_fleet(path)
+
+
+def test_a_host_is_expected_to_have_a_compiler_only_if_it_has_to_build() -> None:
+    lab = load_fleet(Path(__file__).parents[1] / "golden" / "lab" / "fleet.yml")
+    for wish, expected in (("build", True), ("auto", False), ("receive", False)):
+        host = lab.hosts["gpu1"].model_copy(update={"modules": wish})
+        packages = expectation(lab.model_copy(update={"hosts": {"gpu1": host}}), LOCK, "gpu1").packages
+        assert ("dkms" in packages) is expected
+        assert "libcufile0" in packages
+
+
+def test_of_those_that_build_the_same_one_hands_it_over() -> None:
+    built = replace(PLAIN, built=True)
+    found = chosen(fleet("a", "b", "c"), {"a": built, "b": built, "c": replace(OFED, built=True)})
+    assert [name for name, supply in found.items() if supply.delivers] == ["a", "c"]
+    found = chosen(fleet("a", "b", builder=True, a="build"), dict.fromkeys(("a", "b", "build1"), PLAIN))
+    assert said(found) == {"a": "build", "b": "build1", "build1": "build"}
+    assert [name for name, supply in found.items() if supply.delivers] == ["build1"]
+
+
+def test_what_a_builder_has_built_is_looked_up() -> None:
+    asked: list[str] = []
+    told = {
+        "a": replace(PLAIN, built=True, kernel_build=KERNEL),
+        "b": replace(PLAIN, built=True, kernel_build=(KERNEL[0], "b")),
+    }
+    found = supplies(fleet("a", "b"), LOCK, told, lambda wanted: asked.append(wanted))
+    assert {supply.want for supply in found.values()} <= set(asked)

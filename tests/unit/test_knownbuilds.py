@@ -1,0 +1,83 @@
+"""The rules that hosts have: those about builds, read on hosts as compat.py reads them here."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+
+import pytest
+
+from gdsdeploy import compat, hostapp, knownbuilds, versions
+from gdsdeploy.host.kmod.building import known
+
+RULES = {rule["id"]: rule for rule in json.loads(knownbuilds.for_hosts())}
+FS: Mapping[str, str] = {
+    "driver": "550.163.01", "flavour": "open", "arch": "x86_64", "kernel": "6.12.94", "nvidia_fs_origin": "nvidia",
+}  # fmt: skip
+#: nvidia-fs → whether it builds on 6.1.176 and on 6.12.95, as it was measured.
+MEASURED = {
+    "2.12.4": (False, None), "2.14.13": (False, None), "2.15.3": (False, None), "2.16.1": (False, None),
+    "2.17.0": (True, None), "2.17.5": (True, False), "2.18.3": (True, False), "2.19.7": (True, False),
+    "2.20.5": (True, False), "2.22.3": (True, False), "2.23.1": (True, False), "2.24.2": (True, False),
+    "2.25.7": (True, True), "2.26.6": (True, True), "2.27.3": (True, True), "2.28.2": (True, True),
+    "2.28.4": (True, True),
+}  # fmt: skip
+
+
+def refused(combination: Mapping[str, str], about: str = "nvidia-fs") -> list[str]:
+    return [name for name, rule in RULES.items() if rule["about"] == about and known.broken(rule, combination)]
+
+
+@pytest.mark.parametrize(("nvidia_fs", "builds"), MEASURED.items())
+def test_what_was_measured_is_known(nvidia_fs: str, builds: tuple[bool, bool | None]) -> None:
+    for kernel, expected in zip(("6.1.176", "6.12.95"), builds, strict=True):
+        if expected is not None:
+            assert (refused({**FS, "nvidia_fs": nvidia_fs, "kernel": kernel}) == []) is expected
+
+
+def test_only_what_can_explain_a_build_goes_to_hosts() -> None:
+    assert {"driver-550-pci-resize", "nvidia-fs-unsigned-offset", "nvidia-fs-open-only"} <= RULES.keys()
+    assert not {"nvidia-fs-vm-io", "libcufile-nvidia-fs-minimum", "nvidia-fs-peermem", "gpu-open-driver"} & RULES.keys()
+    assert all(rule["source"] and rule["says"] for rule in RULES.values())
+
+
+def test_the_driver_on_kernels_that_changed_below_it() -> None:
+    for kernel, expected in (("6.12.94", []), ("6.12.107", ["driver-550-pci-resize"]), ("6.1.176", [])):
+        assert refused({**FS, "kernel": kernel}, "driver") == expected
+    assert refused({**FS, "kernel": "6.12.107", "driver": "580.95.05"}, "driver") == []
+    assert refused({**FS, "flavour": "proprietary", "nvidia_fs": "2.19.7", "kernel": "6.1.176"}) == [
+        "nvidia-fs-open-only"
+    ]
+
+
+def test_debians_patched_source_is_told_from_upstreams() -> None:
+    ours = {**FS, "nvidia_fs": "2.19.7", "nvidia_fs_origin": "debian"}
+    assert refused(ours) == []
+    assert refused({**ours, "nvidia_fs_origin": "nvidia"}) == ["nvidia-fs-unsigned-offset"]
+
+
+def test_expressions_mean_on_hosts_what_they_mean_here() -> None:
+    texts = {
+        text
+        for rule in compat.shipped()
+        for part in (rule.when, rule.needs, rule.refuses)
+        for subject, found in part.items()
+        if subject in ("driver", "kernel", "nvidia_fs")
+        for text in found
+    }
+    numbers = [
+        *MEASURED, "2.17", "2.19", "2.25", "2.25.6", "4.14.1", "4.15", "6.1", "6.1.176", "6.1.187", "6.2", "6.3",
+        "6.12", "6.12.107", "6.13", "6.17", "6.18.1", "6.19", "525.105.17", "535", "535.261.03", "535.309.01",
+        "550.163.01", "580.65.06", "620.1",
+    ]  # fmt: skip
+    assert len(texts) > 15
+    for text in texts:
+        for number in numbers:
+            assert known.admits(text, number) is versions.parse(text).admits(number), (text, number)
+
+
+def test_the_program_on_hosts_has_them() -> None:
+    with zipfile.ZipFile(io.BytesIO(hostapp.build())) as archive:
+        assert archive.read("gdsdeploy/host/kmod/building/known.json") == knownbuilds.for_hosts()

@@ -1,0 +1,220 @@
+"""Notifications, against a real HTTP server on loopback and a real command."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import notify
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.model.intended import Notify
+from gdsdeploy.model.rollout import Event, Kind, Outcome
+from gdsdeploy.notify import Notifier, wanted
+
+TOKEN = "s3cr3t-t0ken"
+HALTED = Event(7, 1795258800.25, Kind.HALTED, data={"reason": "1 of 1 canaries failed"})
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with the statuses given, the last one for ever; 0 closes the connection, a float waits that long."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers: float) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.answers = list(answers) or [204]
+        self.got: list[tuple[dict[str, str], Any]] = []
+        self.release = threading.Event()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hooks/in-the-path-a-secret"
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((dict(self.headers), json.loads(body)))
+        answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+        if isinstance(answer, float):
+            self.server.release.wait(answer)
+        elif answer:
+            self.send_response(int(answer))
+            self.send_header("Content-Length", "0")
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    running: list[Server] = []
+
+    def start(*answers: float) -> Server:
+        running.append(Server(*answers))
+        threading.Thread(target=running[-1].serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.release.set()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def notifier(tmp_path: Path, said: list[str], **settings: Any) -> Notifier:
+    fleet = tmp_path / "fleet.yml"
+    quick = {key: settings.pop(key) for key in ("pauses", "answer") if key in settings}
+    return Notifier(
+        Notify.model_validate(settings), rollout="20261121T1054-7f3a", fleet=fleet, warn=said.append,
+        **{"pauses": (0.01, 0.01), "answer": 0.5, **quick},
+    )  # fmt: skip
+
+
+def test_a_webhook_gets_each_event_with_its_token(
+    serve: Callable[..., Server], tmp_path: Path, said: list[str]
+) -> None:
+    server = serve()
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    with notifier(tmp_path, said, webhook=server.address, token_file="token") as tell:
+        tell(HALTED)
+        tell(Event(8, 1795258801.0, Kind.FINISHED, data={"outcomes": {"rolled-back": 1}}))
+    headers, body = server.got[0]
+    assert headers["Authorization"] == f"Bearer {TOKEN}"
+    assert headers["Content-Type"] == "application/json"
+    assert body == {
+        "version": 1,
+        "rollout": "20261121T1054-7f3a",
+        "fleet": str(tmp_path / "fleet.yml"),
+        "number": 7,
+        "time": "2026-11-21T11:00:00.250Z",
+        "kind": "halted",
+        "host": "",
+        "data": {"reason": "1 of 1 canaries failed"},
+        "text": "halted: no other host is begun, those under way finish: 1 of 1 canaries failed",
+    }
+    assert [item[1]["number"] for item in server.got] == [7, 8]
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "tries", "complaint"),
+    [
+        ((503, 429, 200), 3, ""),
+        ((0, 204), 2, ""),
+        ((500,), 3, "answers with status 500"),
+        ((0,), 3, "cannot be reached (RemoteProtocolError)"),
+        ((403,), 1, "answers with status 403"),
+        ((307,), 1, "answers with status 307"),
+        ((9.0,), 3, "does not answer in time"),
+    ],
+)
+def test_what_a_webhook_may_do(
+    answers: tuple[float, ...],
+    tries: int,
+    complaint: str,
+    serve: Callable[..., Server],
+    tmp_path: Path,
+    said: list[str],
+) -> None:
+    server = serve(*answers)
+    (tmp_path / "token").write_text(TOKEN)
+    with notifier(tmp_path, said, webhook=server.address, token_file="token", answer=0.2) as tell:
+        tell(HALTED)
+    assert len(server.got) == tries
+    assert len({headers["Idempotency-Key"] for headers, _ in server.got}) == 1
+    assert said == ([f"notification: the webhook at 127.0.0.1 {complaint}"] if complaint else [])
+    assert not any(TOKEN in text or "secret" in text for text in said)
+
+
+def test_nobody_waits_for_a_webhook_that_hangs(
+    serve: Callable[..., Server], tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "WAITING", 5)
+    server = serve(60.0)
+    tell = notifier(tmp_path, said, webhook=server.address, answer=60.0)
+    begin = time.monotonic()
+    for number in range(1, 201):
+        tell(Event(number, 0.0, Kind.HALTED))
+    assert time.monotonic() - begin < 1, "telling is not waiting"
+    tell.close(0.2)
+    assert time.monotonic() - begin < 2, "closing waits for so long and no longer"
+    assert said == [
+        "notification: more happens than can be told; the oldest events were dropped",
+        "notification: not everybody was told what happened within 0.2 s",
+    ]
+
+
+def test_a_server_that_is_not_there_is_said_once(serve: Callable[..., Server], tmp_path: Path, said: list[str]) -> None:
+    server = serve()
+    address = server.address
+    server.shutdown()
+    server.server_close()
+    with notifier(tmp_path, said, webhook=address) as tell:
+        for _ in range(3):
+            tell(HALTED)
+    assert said == ["notification: the webhook at 127.0.0.1 cannot be reached (ConnectError)"]
+
+
+def test_a_command_gets_the_event_on_standard_input(tmp_path: Path, said: list[str]) -> None:
+    script = tmp_path / "tell"
+    script.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/args; cat >> {tmp_path}/stdin\n')
+    script.chmod(0o755)
+    event = Event(3, 0.0, Kind.OUTCOME, "gpu1", {"outcome": "kept", "reason": "$(touch /tmp/no)"})
+    with notifier(tmp_path, said, command=[str(script), "{kind} of {rollout}", "host={host}"]) as tell:
+        tell(event)
+    assert (tmp_path / "args").read_text() == "outcome of 20261121T1054-7f3a host=gpu1\n"
+    assert json.loads((tmp_path / "stdin").read_text())["data"]["outcome"] == "kept"
+    assert said == []
+
+
+def test_a_command_that_fails_keeps_nothing_from_the_webhook(
+    serve: Callable[..., Server], tmp_path: Path, said: list[str]
+) -> None:
+    server = serve()
+    with notifier(tmp_path, said, webhook=server.address, command=["/nowhere/tell"]) as tell:
+        tell(HALTED)
+        tell(HALTED)
+    assert len(server.got) == 2
+    assert len(said) == 1
+    assert "/nowhere/tell is not installed" in said[0]
+
+
+def test_which_events_are_told() -> None:
+    failed, done = (Event(1, 0.0, Kind.OUTCOME, "a", {"outcome": str(o)}) for o in (Outcome.LOST, Outcome.DONE))
+    begin = Event(1, 0.0, Kind.BEGIN, "a", {"step": "drain"})
+    assert [wanted(event, Notify()) for event in (HALTED, failed, done, begin)] == [True, True, False, False]
+    chosen = Notify(events=("begin", "outcome"))
+    assert [wanted(event, chosen) for event in (HALTED, failed, done, begin)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("content", [None, "", "two\nlines", "späte", b"\xff\xfe"])
+def test_a_token_that_cannot_be_read_is_said_before_the_rollout(
+    content: str | bytes | None, tmp_path: Path, said: list[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "token").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(FleetInvalid, match="token_file"):
+        notifier(tmp_path, said, webhook="http://127.0.0.1:1/", token_file="token")
+
+
+def test_events_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ValueError, match="'finnished' is no event"):
+        Notify(events=("finnished",))
