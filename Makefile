@@ -13,7 +13,7 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m tests.packages
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m tests.sidebyside $(TESTS)
 
 setup: $(VENV)/.complete
 

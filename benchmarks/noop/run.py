@@ -17,17 +17,14 @@ import sys
 import time
 from pathlib import Path
 
-import yaml
-
 from gdsdeploy import console, converge, folders, lockfile
 from gdsdeploy import lab as labs
-from gdsdeploy.lab.host import Host
-from gdsdeploy.lab.state import Lab
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import plan_fleet
 
-PROGRAM = Path(sys.executable).parent / "gdsdeploy"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from lights import command, spread, write_fleet
 
 
 def main() -> None:
@@ -52,39 +49,11 @@ def main() -> None:
             labs.down(lab)
 
 
-def write_fleet(lab: Lab) -> Path:
-    """The lab's machines as builders; a fleet has to have a host, which is never asked."""
-    value = yaml.safe_load(lab.fleet_path.read_text())
-    value["hosts"] = {"none": {"profile": "gds", "address": "127.0.0.1", "port": 9}}
-    folder = lab.directory / "noop"
-    folder.mkdir(exist_ok=True)
-    value["ssh"] |= {key: str(lab.directory / value["ssh"][key]) for key in ("identity_file", "known_hosts")}
-    path = folder / "fleet.yml"
-    path.write_text(yaml.safe_dump(value))
-    return path
-
-
 def satisfied(fleet: Path, names: list[str]) -> bool:
     """Whether every machine is as the lock wants it."""
     lock = lockfile.read(lockfile.beside(fleet))
     plans = plan_fleet(load_fleet(fleet), lock, fleet, names).hosts.values()
     return all(isinstance(found, HostPlan) and found.satisfied for found in plans)
-
-
-def spread(hosts: list[Host]) -> None:
-    """Make every host a copy of the first, with a name and keys of its own."""
-    first, *others = hosts
-    for host in hosts:
-        host.stop()
-    for host in others:
-        upper = host.directory / "upper"
-        subprocess.run(["rm", "-rf", upper], check=True)
-        subprocess.run(["cp", "-a", "--reflink=auto", first.directory / "upper", upper], check=True)
-        (upper / "etc" / "lab-seeded").unlink()
-    for host in hosts:
-        host.start()
-    for host in hosts:
-        host.wait_ssh()
 
 
 def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
@@ -114,14 +83,6 @@ def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
         "ansible_median": round(middle[1], 2),
         "ratio": round(middle[1] / middle[0], 1),
     }
-
-
-def command(*arguments: str | Path) -> str:
-    """Run gdsdeploy as a user does; return what it said."""
-    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(done.stdout + done.stderr)
-    return done.stderr
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""Time the audit of a root's modules, and depmod's check of them; standard library only, to run in a root of its own.
+
+    python3 measure.py PROGRAM.pyz RELEASE ROOT ROUNDS
+
+Prints one JSON object: {audit, depmod: {seconds, cpu_seconds, peak_mib}, modules, bytes, verdicts, findings}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+
+
+def run(argv: list[str], output: Path) -> tuple[float, float, float, int]:
+    """Seconds by the clock and of processors, peak memory in MiB, exit status."""
+    begun = time.monotonic()
+    child = os.posix_spawnp(
+        argv[0],
+        argv,
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)],
+    )
+    _, status, used = os.wait4(child, 0)
+    return time.monotonic() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, os.WEXITSTATUS(status)
+
+
+def median(argv: list[str], output: Path, rounds: int) -> dict[str, float]:
+    runs = [run(argv, output) for _ in range(rounds)]
+    if any(status not in (0, 1, 3) for *_, status in runs):
+        sys.exit(f"{argv} ended with {runs}")
+    return {
+        "seconds": round(statistics.median(item[0] for item in runs), 2),
+        "cpu_seconds": round(statistics.median(item[1] for item in runs), 2),
+        "peak_mib": round(max(item[2] for item in runs), 1),
+    }
+
+
+def main(program: str, release: str, root: str, rounds: int) -> None:
+    output = Path(program).with_name("measured.out")
+    place = Path(root, "lib/modules", release)
+    audit = [sys.executable, program, "kmod", "audit", "--kernel", release, "--root", root, "--json"]
+    found = {"audit": median(audit, output, rounds)}
+    results = json.loads(output.read_text())
+    files = [Path(root, item["file"].lstrip("/")) for item in results if item["file"]]
+    depmod = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if depmod:
+        symvers = os.path.realpath(place / "build" / "Module.symvers")
+        if root != "/" and not symvers.startswith(os.path.realpath(root)):
+            symvers = root + symvers
+        argv = [depmod, "-n", "-e", "-E", symvers, "-b", root, release]
+        found["depmod"] = median(argv, output, rounds)
+    output.unlink()
+    document = {
+        **found,
+        "modules": len(results),
+        "mib": round(sum(item.stat().st_size for item in files) / (1 << 20), 1),
+        "verdicts": {item["module"]: item["ok"] for item in results},
+        "findings": sorted({finding["id"] for item in results for finding in item["findings"]}),
+    }
+    sys.stdout.write(json.dumps(document) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,187 @@
+"""Eight light hosts of one build key: installing kernel modules from the cache, paired with DKMS building on each.
+
+On the first host everything of the lock is installed and built for real, by provision; the others begin as copies of
+it, without the built modules.  Checks that of eight such hosts one is chosen to build and seven receive, and that none
+builds once the build is kept.  Then, host after host, DKMS builds and installs the driver's modules and nvidia-fs, they
+are taken away, and the kept build is received: audited and installed.  What is compared is processor time on the host,
+of all processes that the command started; of receiving also that of the controller.  Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+from gdsdeploy import buildcache, console, hostapp, lockfile, supplying
+from gdsdeploy import lab as labs
+from gdsdeploy.inventory import archive_of
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.lock import Target
+from gdsdeploy.planning import plan_fleet
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from lights import command, spread, write_fleet
+
+PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+ARCHIVE = "/var/lib/gdsdeploy/modules-{}.tar"
+#: Runs its arguments, feeds them our standard input, and says which processor time they took.
+TIMED = """
+import resource, subprocess, sys, time
+begin = time.monotonic()
+done = subprocess.run(sys.argv[1:], stdout=sys.stderr)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, time.monotonic() - begin)
+sys.exit(done.returncode)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--lab", default="receive", help="name of the lab; made if it is not there (default: %(default)s)"
+    )
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--dkms", type=int, help="let DKMS build on so many of them only (default: on all)")
+    parser.add_argument("--keep", action="store_true", help="leave the lab up, for another run")
+    options = parser.parse_args()
+    lab = labs.up(options.lab, vms=0, lights=options.hosts)
+    # A cache of its own: what this machine has built before must not count.
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            console.data(json.dumps(measure(lab, folder, options.dkms or options.hosts), indent=2))
+        finally:
+            if not options.keep:
+                labs.down(lab)
+
+
+def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
+    builder_fleet = write_fleet(lab)
+    command("lock", builder_fleet)
+    (target,) = lockfile.read(lockfile.beside(builder_fleet)).targets.values()
+    hosts = lab.hosts()
+    release, first = target.kernel.release, hosts[0]
+    archive = ARCHIVE.format(release)
+    pack = ["sudo", "python3", PROGRAM, "kmod", "pack", "--kernel", release, "--output", archive]
+    if first.ssh(pack, ok=range(255), timeout=600).status != 0:
+        # Not one that another run has left.
+        command("provision", builder_fleet, "--limit", first.name)
+    first.ssh(["sudo", "sh", "-c", f"cat > {PROGRAM}"], input=hostapp.build())
+    first.ssh(pack, timeout=600)
+    copy = ["ssh", "-F", str(lab.ssh_config), first.name, "sudo", "cat", archive]
+    packed = subprocess.run(copy, check=True, capture_output=True).stdout
+    spread(hosts)
+    for host in hosts:
+        unbuild(host, target)
+    os.environ["GDSDEPLOY_CACHE_DIR"] = cache
+    fleet = as_hosts(builder_fleet)
+    bare = sources(fleet)
+    with supplying.opened() as shelf:
+        archive_of(next(iter(bare.values()))[1], shelf.folder).write_bytes(packed)
+        assert shelf.keep() == []
+    kept = sources(fleet)
+    assert sorted(source for source, _ in bare.values()) == ["build", *["host"] * (len(hosts) - 1)], bare
+    assert {source for source, _ in kept.values()} == {"cache"}, kept
+    load = os.getloadavg()[0]
+    built, received = [], []
+    for number, host in enumerate(hosts):
+        if number < builders:
+            built.append(timed(host, *dkms(target)))
+            console.say(f"  {host.name}: DKMS: {built[-1][0]:.1f} s of processor time in {built[-1][1]:.0f} s")
+            unbuild(host, target)
+        received.append(receive(host, kept[host.name][1], target))
+        console.say(f"  {host.name}: received: {received[-1][0]:.2f} s of processor time in {received[-1][1]:.1f} s")
+    middle = statistics.median(cpu for cpu, _ in built), statistics.median(cpu for cpu, _ in received)
+    return {
+        "hosts": len(hosts),
+        "builds_chosen": sum(source == "build" for source, _ in bare.values()),
+        "archive_bytes": len(packed),
+        "dkms_cpu_seconds": [round(cpu, 1) for cpu, _ in built],
+        "dkms_seconds": [round(seconds, 1) for _, seconds in built],
+        "receive_cpu_seconds": [round(cpu, 2) for cpu, _ in received],
+        "receive_seconds": [round(seconds, 2) for _, seconds in received],
+        "dkms_median": round(middle[0], 1),
+        "receive_median": round(middle[1], 2),
+        "ratio": round(middle[0] / middle[1], 1),
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+    }
+
+
+def as_hosts(builder_fleet: Path) -> Path:
+    """The same machines as hosts of one profile that has no builder."""
+    value = yaml.safe_load(builder_fleet.read_text())
+    value["hosts"] = value.pop("builders")
+    value["profiles"]["gds"].pop("builder", None)
+    folder = builder_fleet.parent / "hosts"
+    folder.mkdir(exist_ok=True)
+    path = folder / "fleet.yml"
+    path.write_text(yaml.safe_dump(value))
+    lockfile.write(lockfile.beside(path), lockfile.read(lockfile.beside(builder_fleet)))
+    return path
+
+
+def sources(path: Path) -> dict[str, tuple[str, str]]:
+    """Host → where its modules would come from, and what it wants."""
+    fleet = load_fleet(path)
+    found = plan_fleet(fleet, lockfile.read(lockfile.beside(path)), path, list(fleet.hosts)).supplies
+    return {name: (supply.source, supply.want) for name, supply in found.items()}
+
+
+def items(target: Target) -> list[str]:
+    """NAME/VERSION of what DKMS builds."""
+    assert target.nvidia_fs is not None
+    version = target.nvidia_fs.source_tree.rpartition("-")[2]
+    return [f"{target.driver.dkms_name}/{target.driver.version}", f"{target.nvidia_fs.dkms_name}/{version}"]
+
+
+def dkms(target: Target) -> list[str]:
+    """Build and install everything, as on a host that nobody has built for."""
+    where = f"-k {target.kernel.release} --force"
+    steps = [f"dkms {verb} {item} {where}" for item in items(target) for verb in ("build", "install")]
+    return ["nice", "-n", "5", "sh", "-c", " && ".join(steps)]
+
+
+def unbuild(host: Host, target: Target) -> None:
+    """Take away the modules, whether DKMS has built them or they were received."""
+    for item in reversed(items(target)):
+        # It complains of what is not there.
+        host.ssh(["sudo", "dkms", "uninstall", item, "-k", target.kernel.release], ok=range(255), timeout=600)
+    host.ssh(["sudo", "python3", PROGRAM, "kmod", "remove", "--kernel", target.kernel.release], timeout=600)
+    look = ["sudo", "find", f"/lib/modules/{target.kernel.release}/updates", "-name", "nvidia*"]
+    assert host.ssh(look, ok=(0, 1)).stdout == ""
+
+
+def timed(host: Host, *argv: str, data: bytes | None = None) -> tuple[float, float]:
+    """Processor seconds and seconds that ``argv`` took on the host, as root."""
+    done = host.ssh(["sudo", "python3", "-c", TIMED, *argv], input=data, timeout=3600)
+    cpu, seconds = done.stdout.split()
+    return float(cpu), float(seconds)
+
+
+def receive(host: Host, want: str, target: Target) -> tuple[float, float]:
+    """Take the build out of the cache, bring it, audit and install it: processor seconds of both sides, and seconds."""
+    begin, cpu = time.perf_counter(), time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "modules.tar"
+        assert buildcache.default(console.warn).take(want, copy) is not None
+        data = copy.read_bytes()
+    here = time.process_time() - cpu
+    archive, release = ARCHIVE.format(target.kernel.release), target.kernel.release
+    there, _ = timed(
+        host, "sh", "-c", f"cat > {archive} && python3 {PROGRAM} kmod install --kernel {release} {archive}", data=data
+    )
+    return here + there, time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()
