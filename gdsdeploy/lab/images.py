@@ -9,7 +9,7 @@ import shlex
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -96,20 +96,33 @@ def mmdebstrap_argv(
     rel: Release, archive: Archive, kind: str, root: Path, tree: Path, begins: Preinstalled | None = None
 ) -> list[str]:
     """The mmdebstrap command that makes ``root``; ``tree``: folder of files that the hook lays over it."""
-    ca_bundle = archive.ca_bundle.as_posix() if archive.ca_bundle else None
-    options = guest.apt_options(archive, ca_bundle)
     hook = ["sh", guest.data("guest/base.sh").as_posix()]
     late = [tree.as_posix(), kind, guest.USER, guest.NVME_MOUNT]
-    return [
-        "mmdebstrap",
-        "--mode=root",
-        "--variant=minbase",
-        "--format=directory",
-        f"--include={','.join(guest.packages(kind, begins))}",
-        *(f'--aptopt={name} "{value}"' for name, value in sorted(options.items())),
+    return from_archive(
+        rel,
+        archive,
+        root,
+        "minbase",
+        guest.packages(kind, begins),
         "--dpkgopt=force-unsafe-io",
         f'--customize-hook={shlex.join(hook)} "$1" {shlex.join(late)}',
         *([_begin_hook(begins)] if begins else ()),
+    )
+
+
+def from_archive(
+    rel: Release, archive: Archive, root: Path, variant: str, packages: Sequence[str], *more: str
+) -> list[str]:
+    """The mmdebstrap command that puts ``packages`` of ``rel`` into ``root``; ``variant`` and ``more`` are its own."""
+    options = guest.apt_options(archive, archive.ca_bundle.as_posix() if archive.ca_bundle else None)
+    return [
+        "mmdebstrap",
+        "--mode=root",
+        f"--variant={variant}",
+        "--format=directory",
+        f"--include={','.join(packages)}",
+        *(f'--aptopt={name} "{value}"' for name, value in sorted(options.items())),
+        *more,
         rel.name,
         root.as_posix(),
         *(

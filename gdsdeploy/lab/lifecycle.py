@@ -11,7 +11,7 @@ from pathlib import Path
 from gdsdeploy import console
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
-from gdsdeploy.lab import files, fleet, guest, images, qemu, requirements, ssh
+from gdsdeploy.lab import emulator, files, fleet, guest, images, qemu, requirements, ssh
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import Preinstalled
 from gdsdeploy.lab.host import Host
@@ -95,7 +95,8 @@ def _raise_vms(lab: Lab, count: int, archive: Archive, begins: Preinstalled | No
     stopped = [host for host in lab.hosts() if host.kind == "vm" and not host.running()]
     if stopped:
         accelerator = qemu.accelerator(cache, Path(stopped[0].record.base).with_name("vmlinuz"))
-        lab.update(lambda value: value.update(accelerator=accelerator))
+        root = emulator.root(cache, archive) if accelerator == "tcg" else None
+        lab.update(lambda value: value.update(accelerator=accelerator, emulator=root.as_posix() if root else None))
     start(lab, "vm", archive)
 
 
@@ -139,6 +140,8 @@ def down(lab: Lab) -> None:
 
 
 def purge() -> list[Path]:
-    """Remove cached base systems and stand-ins, except what an existing lab uses (returned)."""
-    used = {Path(host.record.base) for lab in all_labs() for host in lab.hosts()}
+    """Remove cached base systems, stand-ins and emulators, except what an existing lab uses (returned)."""
+    labs = all_labs()
+    used = {Path(host.record.base) for lab in labs for host in lab.hosts()}
+    used |= {Path(root) for lab in labs if (root := lab.read().get("emulator"))}
     return images.purge(cache_directory(), used)

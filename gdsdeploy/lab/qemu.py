@@ -10,10 +10,11 @@ from pathlib import Path
 
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
+from gdsdeploy.lab import emulator as emulators
 from gdsdeploy.lab import files, guest, process
 from gdsdeploy.lab.host import Host, Record
 
-QEMU = "qemu-system-x86_64"
+QEMU = emulators.QEMU
 MEMORY_MIB, NVME_BYTES = 2048, 2 << 30
 #: Bounds of the trials, in seconds: working virtualisation needs one or two.  A kernel says its first word at
 #: once, or never.
@@ -28,14 +29,14 @@ ACCELERATORS = {
 }
 
 
-def qemu_argv(host: Host, accelerator: str) -> list[str]:
-    """The whole command line of a VM host's machine."""
+def qemu_argv(host: Host, accelerator: str, root: Path | None = None) -> list[str]:
+    """The whole command line of a VM host's machine; ``root``: of :func:`gdsdeploy.lab.emulator.root`."""
     where = host.directory
     disk = f"file={_escape(where / 'disk.qcow2')},if=none,id=root,format=qcow2,cache=unsafe,discard=unmap"
     nvme = f"file={_escape(where / 'nvme.raw')},if=none,id=nvme,format=raw,cache=unsafe,discard=unmap"
     network = f"user,id=net,hostname={host.name},ipv6=off,hostfwd=tcp:127.0.0.1:{host.port}-{guest.GUEST_ADDRESS}:22"
     return [
-        QEMU,
+        *emulators.command(root),
         *("-name", f"gdsdeploy-{host.name}"),
         *("-machine", "q35"),
         *ACCELERATORS[accelerator],
@@ -51,13 +52,19 @@ def qemu_argv(host: Host, accelerator: str) -> list[str]:
 
 
 class VmHost(Host):
-    """A QEMU machine; ``accelerator`` is "kvm" or "tcg" (decided by :func:`accelerator`)."""
+    """A QEMU machine; ``accelerator`` is "kvm" or "tcg" (decided by :func:`accelerator`).
 
-    programs = (QEMU,)
+    emulator: folder with the QEMU that runs it (of :func:`gdsdeploy.lab.emulator.root`); None for this machine's own.
+    """
 
-    def __init__(self, record: Record, directory: Path, ssh_config: Path, accelerator: str) -> None:
+    programs = (QEMU, emulators.LOADER)
+
+    def __init__(
+        self, record: Record, directory: Path, ssh_config: Path, accelerator: str, emulator: Path | None = None
+    ) -> None:
         super().__init__(record, directory, ssh_config)
         self._accelerator = accelerator
+        self.emulator = emulator
 
     @property
     def runtime(self) -> str:
@@ -82,7 +89,7 @@ class VmHost(Host):
     def start(self) -> None:
         if self.running():
             return
-        argv = qemu_argv(self, self._accelerator)
+        argv = qemu_argv(self, self._accelerator, self.emulator)
         pid = run.spawn(argv, doing=f"start {self.name}", log=self.directory / "qemu.log")
         self._record_process(pid)
         # QEMU reports a port in use or a locked disk within moments, and then ends.

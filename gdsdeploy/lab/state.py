@@ -118,7 +118,9 @@ class Lab:
     def _host(self, record: Record, value: dict[str, Any]) -> Host:
         where = self.directory / "hosts" / record.name
         if record.kind == "vm":
-            return VmHost(record, where, self.ssh_config, value.get("accelerator") or "tcg")
+            emulator = value.get("emulator")
+            root = Path(emulator) if emulator else None
+            return VmHost(record, where, self.ssh_config, value.get("accelerator") or "tcg", root)
         return LightHost(record, where, self.ssh_config)
 
     def group(self, group: str) -> list[Host]:

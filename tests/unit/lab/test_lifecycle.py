@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.lab import images, lifecycle, nspawn, qemu, state
+from gdsdeploy.lab import emulator, images, lifecycle, nspawn, qemu, state
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
@@ -22,6 +22,7 @@ class Machines:
         self.up: set[Path] = set()
         self.done: list[str] = []
         self.deaf: set[str] = set()
+        self.emulator: Path | None = None
 
     def start(self, host: Host) -> None:
         self.done.append(f"start {host.name}")
@@ -57,6 +58,7 @@ def machines(home: Path, mirror: Archive, monkeypatch: pytest.MonkeyPatch) -> Ma
     monkeypatch.setattr(images, "light_base", lambda *_: found.base("light"))
     monkeypatch.setattr(images, "vm_base", lambda *_: images.VmBase(found.base("vm"), Path("/c/vmlinuz")))
     monkeypatch.setattr(qemu, "accelerator", lambda cache, kernel: "tcg")
+    monkeypatch.setattr(emulator, "root", lambda cache, archive: found.emulator)
     monkeypatch.setattr(lifecycle.requirements, "ensure", lambda **_: None)
     monkeypatch.setattr(lifecycle.archives, "controller_archive", lambda: mirror)
     return found
@@ -112,6 +114,17 @@ def test_release_of_an_existing_lab_is_its_own(machines: Machines) -> None:
     assert lifecycle.up("old", vms=0).release.name == "bookworm"
     with pytest.raises(LabUnavailable, match="has bookworm hosts, not trixie"):
         lifecycle.up("old", vms=0, release="trixie")
+
+
+def test_hosts_keep_the_emulator_they_were_started_with(machines: Machines, home: Path) -> None:
+    machines.emulator = home / "cache/lab/qemu-trixie-0/root"
+    machines.emulator.mkdir(parents=True)
+    host = lifecycle.up("dev").host("gpu1")
+    assert isinstance(host, qemu.VmHost)
+    assert qemu.qemu_argv(host, "tcg", host.emulator)[0] == f"{machines.emulator}/usr/lib64/ld-linux-x86-64.so.2"
+    assert lifecycle.purge() == [machines.emulator.parent]
+    lifecycle.down(Lab("dev"))
+    assert lifecycle.purge() == []
 
 
 def test_labs_do_not_disturb_each_other(machines: Machines) -> None:
