@@ -1,4 +1,4 @@
-"""The two halves of ``make test``."""
+"""The two lanes of ``make test``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def python(text: str) -> list[str]:
     return [sys.executable, "-c", text]
 
 
-def test_every_test_is_in_one_of_the_two() -> None:
-    shown, kept = sidebyside.halves()
-    given = [ROOT / item for item in (*shown, *kept) if item.startswith("tests/")]
+def test_every_test_is_given_once() -> None:
+    shown, kept, later = sidebyside.division()
+    given = [ROOT / item for item in (*shown, *kept, *(path for piece in later for path in piece))]
     # tests/host is the suite that users point at hosts of theirs.
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if not path.is_relative_to(ROOT / "tests/host"):
             assert sum(path.is_relative_to(item) for item in given) == 1, path
 
 
-def test_the_shared_machine_is_used_by_one_of_the_two() -> None:
-    shown, _ = sidebyside.halves()
+def test_the_shared_machine_is_used_by_one_lane() -> None:
+    shown, *_ = sidebyside.division()
     alone = [f"tests/lab/{name}" for name in sidebyside.FIRST]
     for path in sorted((ROOT / "tests/lab").glob("test_*.py")):
         text = path.read_text()
@@ -47,7 +47,9 @@ def test_the_shared_machine_is_used_by_one_of_the_two() -> None:
     [(0, 0, 0), (1, 0, 1), (0, 1, 1), (5, 0, 0), (0, 5, 0), (5, 5, 5), (4, 1, 4), (2, 0, 130)],
 )
 def test_the_worse_status_counts(one: int, other: int, status: int) -> None:
-    assert sidebyside.beside(python(f"exit({one})"), python(f"exit({other})"), io.BytesIO()) == status
+    one_and_other = [python(f"exit({number})") for number in (one, other)]
+    assert sidebyside.beside(*one_and_other, [], io.BytesIO()) == status
+    assert sidebyside.beside(python("exit(5)"), python("exit(5)"), one_and_other, io.BytesIO()) == status
 
 
 def test_what_is_shown_is_whole_and_in_order(tmp_path: Path) -> None:
@@ -56,11 +58,21 @@ def test_what_is_shown_is_whole_and_in_order(tmp_path: Path) -> None:
     # The first waits for the second: both run at once.
     first = f"import pathlib, time\nprint('one')\nwhile not pathlib.Path({str(mark)!r}).exists(): time.sleep(.01)"
     second = f"import pathlib, sys\nprint('two')\nprint('three', file=sys.stderr)\npathlib.Path({str(mark)!r}).touch()"
-    assert sidebyside.beside(python(first), python(second), out) == 0
+    assert sidebyside.beside(python(first), python(second), [], out) == 0
     lines = out.getvalue().decode().split("\n")
     assert lines[0] == "one"
     assert set(lines[-3:]) == {"two", "three", ""}
-    assert "the other half" in lines[2]
+    assert "the other lane" in lines[2]
+
+
+def test_what_is_left_is_taken_by_the_lane_that_is_free(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    # The first lane is busy until the last piece has run, so the other has to take all of them, in order.
+    first = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / '3')!r}).exists(): time.sleep(.01)"
+    piece = f"import pathlib, sys\nprint(sys.argv[1])\npathlib.Path({str(tmp_path)!r}, sys.argv[1]).touch()"
+    later = [[*python(piece), str(number)] for number in range(1, 4)]
+    assert sidebyside.beside(python(first), python("print(0)"), later, out) == 0
+    assert out.getvalue().decode().split("\n")[-5:] == ["0", "1", "2", "3", ""]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -77,7 +89,8 @@ def test_an_interrupt_reaches_both_once_and_waits_for_their_clearing_up(tmp_path
         "import sys\nfrom tests import sidebyside\n"
         f"run = [sys.executable, {str(tmp_path / 'child.py')!r}]\n"
         f"one, other = {str(tmp_path / 'a')!r}, {str(tmp_path / 'b')!r}\n"
-        "sys.exit(sidebyside.beside([*run, one], [*run, other], sys.stdout.buffer))"
+        f"never = [[*run, {str(tmp_path / 'never')!r}]]\n"
+        "sys.exit(sidebyside.beside([*run, one], [*run, other], never, sys.stdout.buffer))"
     )
     runner = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 30
