@@ -31,7 +31,7 @@ COVERED: Final = {
     ("gds_packages", "Say what would be installed"): "packages",
     ("gds_packages", "Let go of what provision holds and the lock no longer has"): "holds",
     ("gds_packages", "Write down what provision holds"): "holds",
-    ("gds_packages", "Hold them"): "holds",
+    ("gds_packages", "Hold what is installed"): "holds",
     ("gds_repo", "Have the plugin that locks versions"): "locks",
     ("gds_repo", "Forget which streams were enabled"): "locks",
     ("gds_repo", "Enable the locked module streams"): "locks",
