@@ -33,8 +33,9 @@ LAB = Path("tests/lab")
 SHARED_MACHINE = ("test_lab.py", "test_story.py", "test_vm_*.py")
 #: What the other lane begins with: it has virtual machines of its own, while the first lane has none yet.
 FIRST = ("test_rollout_story.py",)
-#: What is taken when a lane is free, the longest first; then the modules with light hosts, one by one.
-LATER = ("tests/kmod", "tests/preflight")
+#: What is taken when a lane is free: first what waits more than it works, beside the emulated machines that the other
+#: lane has then; next the longest; then the other modules with light hosts, one by one.
+LATER = ("tests/lab/test_rollout_light.py", "tests/lab/test_slurm_lights.py", "tests/kmod", "tests/preflight")
 PYTEST = (sys.executable, "-m", "pytest")
 #: Pytest's own, for a selection that selects nothing and for an interrupted run.
 NO_TESTS, INTERRUPTED = 5, 2
@@ -49,7 +50,7 @@ def division(root: Path = ROOT) -> tuple[list[str], list[str], list[list[str]]]:
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     rest = [path for path in settings["testpaths"] if path not in (LAB.as_posix(), *LATER)]
     machine, first = _modules(root, SHARED_MACHINE), _modules(root, FIRST)
-    lights = [path for path in _modules(root, ("test_*.py",)) if path not in {*machine, *first}]
+    lights = [path for path in _modules(root, ("test_*.py",)) if path not in {*machine, *first, *LATER}]
     return [*rest, *machine], first, [[piece] for piece in (*LATER, *lights)]
 
 
