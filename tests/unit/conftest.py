@@ -4,6 +4,11 @@ from collections.abc import Callable, Iterator
 
 import loopback_sshd
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes, or its making, says how busy this machine is and nothing about the code.
+settings.register_profile("gdsdeploy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gdsdeploy")
 
 
 @pytest.fixture
