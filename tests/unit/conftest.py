@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import loopback_sshd
 import pytest
 from hypothesis import HealthCheck, settings
+from loopback_fleet import LoopbackFleet
 
 # How long an example takes, or its making, says how busy this machine is and nothing about the code.
 settings.register_profile("gdsdeploy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,3 +25,9 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., loo
     yield start
     for server in running:
         server.stop()
+
+
+@pytest.fixture
+def made(sshd: Callable[..., loopback_sshd.Sshd], tmp_path: Path) -> Callable[..., LoopbackFleet]:
+    """Make a fleet of this machine: name of a host → its entry in the fleet file."""
+    return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)

@@ -14,7 +14,6 @@ from loopback_fleet import LoopbackFleet
 from loopback_sshd import Sshd
 
 from gdsdeploy import lockfile
-from gdsdeploy.cli import main
 from gdsdeploy.cufile import hosts
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.document import Document
@@ -23,6 +22,7 @@ from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import plan_fleet, sources
 from gdsdeploy.validate import Asked, validate
+from tests import commandline
 
 H100 = Path(__file__).parents[2] / "evidence" / "hosts" / "h100-libcufile-1.15.1.json"
 Run = Callable[..., tuple[int, str, str]]
@@ -42,13 +42,7 @@ def change(fleet: LoopbackFleet, **keys: Any) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def invoke(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["cufile", "render", *map(str, argv)])
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return invoke
+    return lambda *argv: (commandline.run("cufile", "render", *argv), *capsys.readouterr())
 
 
 def test_a_profile_that_is_fitted_to_nothing_asks_nobody(fleet: LoopbackFleet, run: Run, tmp_path: Path) -> None:

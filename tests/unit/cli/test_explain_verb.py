@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from loopback_fleet import RUNNING, LoopbackFleet
-from loopback_sshd import Sshd, free_port
+from loopback_sshd import free_port
 
 from gdsdeploy import transport
 from gdsdeploy.answer import Answer
-from gdsdeploy.cli import main
 from gdsdeploy.errors import FleetInvalid, HostUnreachable
 from gdsdeploy.host import __main__ as program
+from tests import commandline
 
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
 SAVED = HOSTS / "lab-vm-provisioned.json"
@@ -25,20 +25,8 @@ Make = Callable[..., LoopbackFleet]
 
 
 @pytest.fixture
-def made(sshd: Callable[..., Sshd], tmp_path: Path) -> Make:
-    return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)
-
-
-@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def invoke(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["explain", *map(str, argv)])
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
-
-    return invoke
+    return lambda *argv: (commandline.run("explain", *argv), *capsys.readouterr())
 
 
 def test_a_host_is_asked_once(made: Make, run: Run) -> None:

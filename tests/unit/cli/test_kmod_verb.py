@@ -6,16 +6,12 @@ from pathlib import Path
 import pytest
 from kmod_root import RELEASE, Root
 
-from gdsdeploy.cli import main
 from gdsdeploy.cli.kmod import VERBS
+from tests import commandline
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["kmod", *words])
-    code = ended.value.code
-    captured = capsys.readouterr()
-    return (0 if code is None else int(code)), captured.out, captured.err
+    return (commandline.run("kmod", *words), *capsys.readouterr())
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from loopback_fleet import LoopbackFleet
 from loopback_sshd import Sshd, free_port
 
 from gdsdeploy import converge, planning
-from gdsdeploy.cli import main
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.evidence import managed
 from gdsdeploy.host.evidence.managed import collect_survey
@@ -24,6 +23,7 @@ from gdsdeploy.host.facts.managed import Entry, managed_facts
 from gdsdeploy.host.survey import Survey
 from gdsdeploy.plan import Action, HostPlan
 from gdsdeploy.provision import only_converges
+from tests import commandline
 
 RIGHT = {"profile": "right"}
 #: The fleet is locked for Debian 13, which this machine need not run.
@@ -45,14 +45,7 @@ def made(sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def invoke(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, argv)])
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
-
-    return invoke
+    return lambda *argv: (commandline.run(*argv), *capsys.readouterr())
 
 
 def test_each_host_is_asked_once_and_a_lost_one_keeps_nobody_back(made: Make, run: Run) -> None:

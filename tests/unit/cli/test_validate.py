@@ -6,42 +6,26 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from loopback_fleet import RUNNING, LoopbackFleet
-from loopback_sshd import PLAIN, Sshd, free_port, keygen
+from loopback_sshd import PLAIN, free_port, keygen
 
 from gdsdeploy import lockfile
-from gdsdeploy.cli import main
 from gdsdeploy.errors import HostKeyMismatch, HostUnfit, HostUnreachable
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 from gdsdeploy.validate import outcome
+from tests import commandline
 
 #: One check whose answer is known on any machine: the running kernel is the locked one, or it is not.
 KERNEL = ("--check", "kernel.running")
 
 
 @pytest.fixture
-def made(sshd: Callable[..., Sshd], tmp_path: Path) -> Callable[..., LoopbackFleet]:
-    def make(**hosts: dict[str, Any]) -> LoopbackFleet:
-        return LoopbackFleet(tmp_path, sshd(), hosts)
-
-    return make
-
-
-@pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def invoke(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(["validate", *map(str, argv)])
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
-
-    return invoke
+    return lambda *argv: (commandline.run("validate", *argv), *capsys.readouterr())
 
 
 Run = Callable[..., tuple[int, str, str]]

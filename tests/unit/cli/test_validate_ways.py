@@ -14,12 +14,12 @@ import jsonschema
 import pytest
 import yaml
 from loopback_fleet import RUNNING, LoopbackFleet
-from loopback_sshd import Sshd, free_port
+from loopback_sshd import free_port
 
 from gdsdeploy import lockfile
-from gdsdeploy.cli import main
 from gdsdeploy.host import gate
 from gdsdeploy.host.finding import FAIL, PASS, Finding
+from tests import commandline
 
 KERNEL = ("--check", "kernel.running")
 RIGHT, WRONG = {"profile": "right"}, {"profile": "wrong"}
@@ -30,19 +30,8 @@ Make = Callable[..., LoopbackFleet]
 
 
 @pytest.fixture
-def made(sshd: Callable[..., Sshd], tmp_path: Path) -> Make:
-    return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)
-
-
-@pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def invoke(*argv: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in argv])
-        assert isinstance(ended.value.code, int)
-        return (ended.value.code, *capfd.readouterr())
-
-    return invoke
+    return lambda *argv: (commandline.run(*argv), *capfd.readouterr())
 
 
 def with_waivers(fleet: LoopbackFleet, *waivers: dict[str, Any]) -> None:
