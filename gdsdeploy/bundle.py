@@ -1,4 +1,4 @@
-"""Support bundles: what hosts said of themselves, redacted, in one file that ``validate --from`` judges again offline.
+"""Support bundles: what hosts said of themselves, redacted, in one file for ``validate --evidence`` to judge offline.
 
 A gzipped tar archive, the same bytes for the same content::
 
@@ -26,17 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import __version__
-from gdsdeploy.errors import GdsError
+from gdsdeploy.evidence_file import raised
+from gdsdeploy.host import evidence_file
+from gdsdeploy.host.evidence_file import FOLDER, VERSION
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.expectation import from_json as expectation_from
 from gdsdeploy.host.waiver import Waiver, waiver_from
 from gdsdeploy.redact import Redactor
 from gdsdeploy.report.model import Trouble
 
-VERSION = 1
-FOLDER = "gdsdeploy-support"
-#: Bytes of one file of a bundle that are read, and of a log that are packed.
-FILE_LIMIT = 64 * 1024 * 1024
+#: Bytes of a log that are packed.
 LOG_LIMIT = 512 * 1024
 
 README = """\
@@ -45,7 +44,7 @@ A support bundle of gdsdeploy {version}, made on {when} from {fleet}.
 It holds what {count} said of themselves, what they were held against, and what came of it. Judge it again, without the
 hosts:
 
-    gdsdeploy validate --from THIS-FILE
+    gdsdeploy validate --evidence THIS-FILE
 
 Before it was packed, the following was replaced, the same thing always by the same word:
 
@@ -129,21 +128,14 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
 
 
 def read(path: Path) -> Bundle:
-    """Read a bundle without unpacking it to disk; raises GdsError for anything else."""
-    try:
-        files = _files(path)
-        manifest = json.loads(files["manifest.json"])
-        if manifest["version"] != VERSION:
-            raise GdsError(f"{path}: a bundle of version {manifest['version']}; this program reads {VERSION}")
-        hosts = {name: _host(name, item, files) for name, item in manifest["hosts"].items()}
-        return Bundle(str(manifest["fleet"]), str(manifest["lock"]), str(manifest["when"]), hosts)
-    except OSError as error:
-        raise GdsError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (tarfile.TarError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
-        words = f"{type(error).__name__}: {error}"
-        raise GdsError(
-            f"{path}: is no support bundle, or a damaged one ({words})", hint="Make one with: gdsdeploy support-bundle"
-        ) from None
+    """Read a bundle, packed or not, without unpacking it to disk; raises GdsError for anything else."""
+    with raised():
+        manifest, files = evidence_file.bundle(str(path))
+        try:
+            hosts = {name: _host(name, item, files) for name, item in manifest["hosts"].items()}
+            return Bundle(str(manifest["fleet"]), str(manifest["lock"]), str(manifest["when"]), hosts)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise evidence_file.damaged(str(path), error) from None
 
 
 def _host(name: str, item: Mapping[str, Any], files: Mapping[str, str]) -> Host:
@@ -155,17 +147,6 @@ def _host(name: str, item: Mapping[str, Any], files: Mapping[str, str]) -> Host:
         tuple(waiver_from(row) for row in item["waivers"]),
         float(item["seconds"]),
     )
-
-
-def _files(path: Path) -> dict[str, str]:
-    found: dict[str, str] = {}
-    with tarfile.open(path, "r:gz") as archive:
-        for member in archive:
-            name = member.name.removeprefix(FOLDER + "/")
-            content = archive.extractfile(member) if member.isreg() and member.size <= FILE_LIMIT else None
-            if content is not None:
-                found[name] = content.read().decode()
-    return found
 
 
 def _archive(entries: Mapping[str, bytes]) -> bytes:

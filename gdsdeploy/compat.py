@@ -11,17 +11,13 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gdsdeploy import versions
+from gdsdeploy.host import version_rules
 
 #: What a combination can say; see the head of compat.yml.
 SUBJECTS = (
     "driver", "driver_package", "driver_origin", "flavour", "kernel", "kernel_package", "nvidia_fs",
     "nvidia_fs_package", "nvidia_fs_origin", "libcufile", "cuda", "doca", "gpu", "mode", "rdma", "arch", "os", "family",
 )  # fmt: skip
-_VERSIONS = {
-    "driver", "driver_package", "kernel", "kernel_package", "nvidia_fs", "nvidia_fs_package", "libcufile", "cuda",
-    "doca",
-}  # fmt: skip
 
 #: Subject → its value; None: the combination has no such part.  A subject that is not a key is not decided yet.
 Combination = Mapping[str, str | None]
@@ -35,8 +31,8 @@ def _known(conditions: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]
     for subject, expressions in conditions.items():
         if subject not in SUBJECTS:
             raise ValueError(f"there is no subject {subject!r}; there are {', '.join(SUBJECTS)}")
-        for text in expressions if subject in _VERSIONS else ():
-            versions.parse(text)
+        for text in expressions if subject in version_rules.VERSIONS else ():
+            version_rules.parse(text)
     return conditions
 
 
@@ -125,20 +121,9 @@ def judge(combination: Combination, rules: Iterable[Rule] | None = None) -> list
 
 
 def _all(conditions: Mapping[str, tuple[str, ...]], combination: Combination) -> bool:
-    return all(_holds(subject, texts, combination[subject]) for subject, texts in conditions.items())
-
-
-def _holds(subject: str, texts: tuple[str, ...], value: str | None) -> bool:
-    if value is None:
-        return False
-    if subject in _VERSIONS:
-        return any(_expression(text).admits(value) for text in texts)
-    return any(value != text[2:] if text.startswith("!=") else value == text for text in texts)
-
-
-@cache
-def _expression(text: str) -> versions.Expression:
-    return versions.parse(text)
+    """Whether each condition holds; of a part that the combination does not have, none does."""
+    values = ((subject, texts, combination[subject]) for subject, texts in conditions.items())
+    return all(value is not None and version_rules.holds(subject, texts, value) for subject, texts, value in values)
 
 
 def _name(subject: str) -> str:

@@ -2,34 +2,78 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import json
-import re
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gdsdeploy import resources, run
-from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, HostUnreachable, ModuleBuildFailed
+from gdsdeploy.errors import (
+    Busy,
+    ConvergeFailed,
+    GdsError,
+    HostUnfit,
+    HostUnreachable,
+    ModuleBuildFailed,
+    NotProvisioned,
+)
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.plan import change
 
 MARK = "\x1e"
 #: Lines of a failed command's output that the error quotes.
 TAIL_LINES = 12
-#: The host program's one line about modules: what is wrong and, in parentheses at its end, what to do.
-_SAID = re.compile(r"^error: (?P<message>.*?)(?: \((?P<hint>[^()]*(?:\([^()]*\)[^()]*)*)\))?$", re.MULTILINE)
-_DKMS = re.compile(r"^Error! Bad return status for module build on kernel: (?P<kernel>\S+)", re.MULTILINE)
-_FINDING = re.compile(r"^  error \[.*$", re.MULTILINE)
+#: What DKMS prints when a package's own script has it build, and that fails.
 #: All that Ansible itself says of a command that failed.
 _ENDED = "non-zero return code"
+#: Settings of the user's environment that ansible-playbook gets.  Any other could change what is run, or whether host
+#: keys are checked, so it is taken out.
+_KEPT = frozenset(
+    {
+        *("ANSIBLE_HOME", "ANSIBLE_LOCAL_TEMP", "ANSIBLE_REMOTE_TEMP", "ANSIBLE_FORKS", "ANSIBLE_TIMEOUT"),
+        *("ANSIBLE_VERBOSITY", "ANSIBLE_DEBUG", "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_BECOME_PASSWORD_FILE"),
+    }
+)
+#: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
+_PARSER = """\
+import json, sys
+from ansible.cli.playbook import PlaybookCLI
+
+cli = PlaybookCLI(["ansible-playbook", *sys.argv[1:]])
+cli.init_parser()
+error = ""
+
+def refuse(text):
+    global error
+    error = text
+    raise SystemExit(2)
+
+cli.parser.error = refuse
+known, extra = None, []
+try:
+    known, extra = cli.parser.parse_known_args(sys.argv[1:])
+except SystemExit:
+    pass
+flags = sorted(cli.parser._option_string_actions)
+print(json.dumps({"error": error, "extra": extra, "books": known.args if known else [], "flags": flags}))
+"""
 
 
 @dataclass
 class HostResult:
-    """What a run did on one host: ``changed`` holds "role: task" of every change, in order."""
+    """What a run did on one host: ``changed`` holds "role: task" of every task that changed something, in order."""
 
     changed: list[str] = field(default_factory=list)
+    #: every change that a module made, as data
+    changes: list[Change] = field(default_factory=list)
     failure: GdsError | None = None
+    #: of the error that a module gave; empty where Ansible or a program failed
+    kind: str = ""
 
 
 @dataclass
@@ -55,24 +99,50 @@ def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequenc
     return [*command, *extra, str(resources.playbook(playbook))]
 
 
-def environment(*, control_dir: Path) -> dict[str, str]:
-    """Our ansible.cfg and what depends on this run; one that happens to lie about must not change it.
+def environment(
+    *, control_dir: Path, program: Path, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str | None]:
+    """Our ansible.cfg and what depends on this run.  None removes a variable that the user's environment has.
 
     control_dir: where OpenSSH keeps its multiplexing sockets (their paths are limited to about 100 bytes).
+    program: the host program, which the modules of the collection run.
     """
+    removed = dict.fromkeys(name for name in inherited if name.startswith("ANSIBLE_") and name not in _KEPT)
     return {
+        **removed,
         "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg"),
+        "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
         "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
+        "GDSDEPLOY_HOST_PROGRAM": str(program),
         "PYTHONUNBUFFERED": "1",
         "LC_ALL": "C.UTF-8",
     }
 
 
+def refused_flags(extra: Sequence[str]) -> str:
+    """Why ansible-playbook's parser refuses the arguments ``extra``; empty: it takes them."""
+    if not extra:
+        return ""
+    done = run.run([sys.executable, "-c", _PARSER, *extra, "playbook.yml"], doing="read the flags of ansible-playbook")
+    found = json.loads(done.stdout)
+    unknown = [word for word in found["extra"] if word.startswith("-")]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], found["flags"], 3)
+        meant = f" (did you mean {' or '.join(close)}?)" if close else ""
+        return f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{meant}"
+    if found["error"]:
+        return f"ansible-playbook: {found['error']}"
+    if found["books"] != ["playbook.yml"]:
+        return f"{found['books'][0]}: not a flag; --limit selects hosts"
+    return ""
+
+
 def play(
     command: Sequence[str],
-    env: dict[str, str],
+    env: Mapping[str, str | None],
     *,
     log: Path,
     progress: Callable[[str], None],
@@ -109,60 +179,63 @@ def _take(event: dict[str, Any], outcome: Outcome, progress: Callable[[str], Non
         return
     host, role, task = event["host"], event["role"], event["task"]
     if event["event"] == "long":
-        progress(f"  {host}: {role}: {task.split(' | ')[-1]} …")
+        progress(f"  {host}: {role}: {task} …")
         return
     result = outcome.hosts.setdefault(host, HostResult())
+    result.changes += _changes(event.get("changes", ()))
     if event["changed"] and event["status"] == "ok":
         result.changed.append(f"{role}: {task}")
-        progress(f"  {host}: {role}: {task.split(' | ')[-1]}: changed ({event['seconds']:.0f} s)")
+        progress(f"  {host}: {role}: {task}: changed ({event['seconds']:.0f} s)")
     if event["status"] in {"failed", "unreachable"}:
-        found = failure(host, role, task, event["status"], event.get("detail", {}), log)
-        # Roles ask a host for the reason after a package manager said that a build failed.
-        if result.failure is None or isinstance(found, ModuleBuildFailed):
-            result.failure = found
-        progress(f"  {host}: {role}: {task.split(' | ')[-1]}: failed")
+        if result.failure is None:
+            detail = event.get("detail", {})
+            result.failure = failure(host, role, task, event["status"], detail, log)
+            result.kind = str(_typed(detail).get("kind", ""))
+        progress(f"  {host}: {role}: {task}: failed")
 
 
-def failure(host: str, role: str, task: str, status: str, detail: dict[str, Any], log: Path) -> GdsError:
-    """The error for a failed task: preflight's refusals are the host's unfitness, the rest is ours to explain."""
+def _changes(listed: Sequence[Any]) -> list[Change]:
+    """The changes of a module's result; what a host says that isn't one is left out."""
+    found = []
+    for entry in listed:
+        with contextlib.suppress(ValueError):
+            found.append(change(entry))
+    return found
+
+
+def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, Any], log: Path) -> GdsError:
+    """The error for a failed task: typed by the module that failed, else explained by what Ansible says."""
     message = str(detail.get("msg", "")).strip()
-    hint = f"Whole output: {log}"
+    whole = f"Whole output: {log}"
     if status == "unreachable":
-        return HostUnreachable(f"{host}: lost during {role}: {message}", hint=hint)
-    step = task.split(" | ")[0]
-    if step == "Preflight" and role == "gds_preflight":
-        return HostUnfit(f"{host}: {message}", hint=hint)
-    built = module_failure(host, detail, log)
-    if built is not None:
-        return built
+        return HostUnreachable(f"{host}: lost during {role}: {message}", hint=whole)
+    typed = _typed(detail)
+    if typed:
+        return _of_kind(host, role, task, typed, whole)
     if message == _ENDED and isinstance(detail.get("cmd"), list):
         message = f"{detail['cmd'][0]} ended with status {detail.get('rc')}"
-    lines = [f"{host}: {role}: {task.split(' | ')[-1]}: {message}"]
+    lines = [f"{host}: {role}: {task}: {message}"]
     for stream in ("stderr", "stdout"):
         text = str(detail.get(stream, "")).strip()
         if text and text not in message:
             lines += [f"  | {part}" for part in text.splitlines()[-TAIL_LINES:]]
             break
-    return ConvergeFailed("\n".join(lines), hint=hint)
+    return ConvergeFailed("\n".join(lines), hint=whole)
 
 
-def module_failure(host: str, detail: dict[str, Any], log: Path) -> ModuleBuildFailed | None:
-    """The error when modules could not be built or did not pass their audit; None for any other failure."""
-    command = [str(word) for word in detail.get("cmd", ())] if isinstance(detail.get("cmd"), list) else []
-    stderr, stdout = str(detail.get("stderr", "")), str(detail.get("stdout", ""))
-    whole = f"Whole output: {log}"
-    if "kmod" in command:
-        said = _SAID.search(stderr)
-        if said is not None:
-            hint = f"{said['hint']}. {whole}" if said["hint"] else whole
-            return ModuleBuildFailed(f"{host}: {said['message']}", hint=hint)
-        findings = _FINDING.findall(stdout)
-        if findings:
-            text = "\n".join(f"  | {line.strip()}" for line in findings[:TAIL_LINES])
-            return ModuleBuildFailed(f"{host}: the audit refuses the modules\n{text}", hint=whole)
-    failed = _DKMS.search(f"{stdout}\n{stderr}")
-    if failed is not None:
-        kernel = failed["kernel"]
-        message = f"{host}: DKMS could not build its modules for kernel {kernel}"
-        return ModuleBuildFailed(message, hint=f"On the host: /var/log/gdsdeploy/kmod/{kernel}. {whole}")
-    return None
+def _typed(detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The error that a module of the collection gives: kind, message, hint; empty where there is none."""
+    found = detail.get("gds_error")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: str) -> GdsError:
+    message, hint = str(typed.get("message", "")), str(typed.get("hint") or "").rstrip(".")
+    hint = f"{hint}. {whole}" if hint else whole
+    kind = str(typed.get("kind", ""))
+    if kind == "refused" and role == "gds_preflight":
+        return HostUnfit(f"{host}: {message}", hint=hint)
+    named: dict[str, type[GdsError]] = {"modules": ModuleBuildFailed, "busy": Busy, "not-delivered": NotProvisioned}
+    if kind in named:
+        return named[kind](f"{host}: {message}", hint=hint)
+    return ConvergeFailed(f"{host}: {role}: {task}: {message}", hint=hint)

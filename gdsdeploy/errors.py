@@ -168,8 +168,8 @@ class RolloutFailed(GdsError):
     exit_code = 51
 
 
-class RolloutBusy(GdsError):
-    """Another process works on a rollout of this fleet."""
+class Busy(GdsError):
+    """Another process works on a rollout of this fleet, or changes a host."""
 
     exit_code = 52
 

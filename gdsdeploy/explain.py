@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from gdsdeploy import hostapp, transport
+from gdsdeploy import evidence_file, hostapp, transport
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnreachable
 from gdsdeploy.host import evidence, report
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
-from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.load import load_fleet
 
 #: Where a fleet is looked for when a host is named without one.
@@ -23,7 +21,8 @@ TIMEOUT = 300.0
 
 def of_this_machine(mount: str) -> Explanation:
     """Collect the evidence here; what only root may read is said to be unseen."""
-    return explained(evidence.collect(replace(evidence.NOTHING, mounts=(mount,) if mount else ())), mount)
+    wanted = replace(evidence.NOTHING, mounts=(mount,) if mount else ())
+    return explained(facts_from(evidence.collect(wanted)), mount)
 
 
 def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -> Explanation:
@@ -43,30 +42,18 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
     for answer in transport.fan_out(endpoints, hostapp.build(), argv, timeout=timeout):
         if answer.error is not None or answer.document is None:
             raise answer.error or HostUnreachable(f"{name}: no answer")
-        return replace(explained(answer.document, mount), host=name)
+        return replace(explained(facts_from(answer.document), mount), host=name)
     raise HostUnreachable(f"{name}: no answer")
 
 
-def of_file(file: Path, mount: str) -> Explanation:
-    """Replay evidence that was saved: by the host program's `evidence`, or its `validate --with-evidence`."""
-    try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as caught:
-        raise GdsError(f"{file}: cannot be read: {caught.strerror}") from None
-    except ValueError as caught:
-        raise GdsError(
-            f"{file}: not evidence: {caught}", hint="Save it on the host: gdsdeploy-host.pyz evidence"
-        ) from None
-    inside = found.get("evidence") if isinstance(found, dict) else None
-    document = inside if isinstance(inside, dict) else found
-    if not isinstance(document, dict) or not isinstance(document.get("files"), dict):
-        raise GdsError(f"{file}: not evidence of a host", hint="Save it on the host: gdsdeploy-host.pyz evidence")
-    return explained(document, mount)
+def of_file(file: Path, host: str, mount: str) -> Explanation:
+    """Explain saved evidence.  host: which one of a support bundle; may be empty.  Raises GdsError."""
+    found = explained(evidence_file.of_host(file, host), mount)
+    return replace(found, host=host) if host else found
 
 
-def explained(document: Any, mount: str) -> Explanation:
-    """What ``document`` says of ``mount``, else of every mount; raises GdsError where nothing is mounted."""
-    facts = facts_from(document)
+def explained(facts: HostFacts, mount: str) -> Explanation:
+    """What ``facts`` say of ``mount``, else of every mount; raises GdsError where nothing is mounted."""
     try:
         return explain(facts, report.stack(facts), mount)
     except NoSuchMountError as reason:

@@ -1,28 +1,40 @@
-"""Pack :mod:`gdsdeploy.host` into the one file that runs on hosts; the same sources always give the same bytes."""
+"""Pack :mod:`gdsdeploy.host` into the one file that runs on hosts; the same sources always give the same bytes.
+
+The collection loads this module by its own name and without the rest of gdsdeploy: hence the relative imports.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
+import struct
 import zipfile
-from collections.abc import Iterator
-from importlib import resources
-from importlib.resources.abc import Traversable
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from gdsdeploy import atomic, knownbuilds
+from . import atomic, bootstrap, knownbuilds
 
 SHEBANG = b"#!/usr/bin/env python3\n"
 #: Dates in the archive: the earliest that zip knows, so that they say nothing.
 DATE = (1980, 1, 1, 0, 0, 0)
 #: Compiled files are left out: they belong to one Python and hold dates.
 SUFFIX = ".py"
+_PACKAGE = Path(__file__).parent
+#: What this module needs of gdsdeploy while it doesn't pack.
+MODULES = ("__init__.py", "atomic.py", "bootstrap.py", "hostapp.py", "knownbuilds.py")
 
 _MAIN = """\
+import os
 import sys
 
 if sys.version_info < (3, 8):
     sys.exit("python3 is {}.{}; 3.8 or newer is needed".format(*sys.version_info[:2]))
+if os.geteuid() == 0 and os.path.isfile(sys.path[0]):
+    import gdsdeploy_bootstrap
+
+    sys.path[0] = gdsdeploy_bootstrap.unpack_file(sys.path[0])
 
 from gdsdeploy.host.__main__ import main
 
@@ -63,6 +75,33 @@ def keep(folder: Path) -> Path:
     return path
 
 
+def start(python: str = "python3") -> str:
+    """A shell command that runs on a host what :func:`sent` gives it on standard input; ``python`` is quoted."""
+    source = f'f=open(0,"rb",closefd=False);exec(f.read({len(_bootstrap())}));load(f)'
+    return f"{python} -I -S -c '{source}'"
+
+
+def sent(program: bytes, argv: Sequence[str], text: bytes, mark: bytes, *, limit: int = 0) -> bytes:
+    """The standard input of :func:`start`: the bootstrap, then what it reads.
+
+    mark: printed before anything else; without it, Python did not start.  limit: seconds after which the host ends the
+    program; it also ends the program when the connection is gone.  0 turns both off.
+    """
+    parts = (mark, json.dumps(list(argv)).encode(), _name(program), program, text)
+    framed = b"".join(struct.pack(">Q", len(part)) + part for part in parts)
+    return _bootstrap() + struct.pack(">Q", limit) + framed
+
+
+@lru_cache(maxsize=2)
+def _name(program: bytes) -> bytes:
+    return bootstrap.name_of(program).encode()
+
+
+@lru_cache(maxsize=1)
+def _bootstrap() -> bytes:
+    return (_PACKAGE / "bootstrap.py").read_bytes()
+
+
 def _place(path: Path, program: bytes) -> None:
     if not (path.is_file() and path.read_bytes() == program):
         # Whoever runs the old one meanwhile keeps it whole.
@@ -72,16 +111,8 @@ def _place(path: Path, program: bytes) -> None:
 def _files() -> Iterator[tuple[str, bytes]]:
     """(name in the archive, content); the package keeps its name, so that a traceback reads as in the checkout."""
     yield "__main__.py", _MAIN.encode()
+    yield "gdsdeploy_bootstrap.py", _bootstrap()
     yield "gdsdeploy/__init__.py", b""
     yield "gdsdeploy/host/kmod/building/known.json", knownbuilds.for_hosts()
-    for name, file in _walk(resources.files("gdsdeploy") / "host", "gdsdeploy/host"):
-        yield name, file.read_bytes()
-
-
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for item in folder.iterdir():
-        name = f"{prefix}/{item.name}"
-        if item.is_dir():
-            yield from _walk(item, name)
-        elif item.name.endswith(SUFFIX):
-            yield name, item
+    for path in (_PACKAGE / "host").rglob(f"*{SUFFIX}"):
+        yield f"gdsdeploy/{path.relative_to(_PACKAGE).as_posix()}", path.read_bytes()

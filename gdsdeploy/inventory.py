@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import mirrored, rdma, waivers
+import yaml
+
+from gdsdeploy import mirrored, waivers
 from gdsdeploy.builds import Supply, Told, by_intent, want
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.host.gate import Settings
@@ -21,6 +23,11 @@ from gdsdeploy.platform import stack_platform_for
 HOSTS, BUILDERS = "hosts", "builders"
 #: Family of an operating system → the program that installs its packages.
 MANAGERS = {"debian": "apt", "ubuntu": "apt", "rhel": "dnf"}
+#: MiB that have to be free on a host before anything is installed, by the directory they are needed in.
+FREE_MIB = {"/boot": 200, "/usr": 800, "/var": 500}
+#: Loaded by a unit of its own, because it has to come after the RDMA core.
+PEERMEM = "nvidia-peermem"
+_UNITS = {PEERMEM: "gds-peermem.service"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,48 @@ class Sources:
     supplies: Mapping[str, Supply] = field(default_factory=dict)
     #: where certificates of keys that sign modules are kept
     certificates: Path = Path("certificates")
+    #: id of the run, which keeps each host for itself until it ends, and who others are told of; empty: no run
+    run: str = ""
+    who: str = ""
+
+
+class _Data(str):
+    """A text that Ansible takes as it is."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts that are data with the tag that keeps Ansible from reading a template in them."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - as PyYAML calls it
+        """The same text twice is written twice."""
+        return True
+
+    def represent_data_text(self, text: str) -> yaml.Node:
+        """Tagged, but for ``yes``, ``0x10`` and the like: behind the tag Ansible reads those as what they look like."""
+        tag = self.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+        data = tag == self.DEFAULT_SCALAR_TAG
+        return self.represent_scalar("!unsafe" if data else self.DEFAULT_SCALAR_TAG, str(text), style='"')
+
+
+_Dumper.add_representer(_Data, _Dumper.represent_data_text)
+
+
+def dump(value: Any) -> str:
+    """An inventory, or variables, as YAML for Ansible.  Every text is data: none is ever read as a template.
+
+    Texts come from the fleet file and from hosts, and a template could run anything on this machine.
+    """
+    return yaml.dump(_data(value), Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=10_000)
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, str):
+        return _Data(value)
+    if isinstance(value, Mapping):
+        return {str(key): _data(item) for key, item in value.items()}
+    return [_data(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
@@ -52,7 +101,8 @@ def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
             **connection(fleet, name, sources.fleet_dir),
             **variables(fleet, lock, name, sources),
         }
-    return {"all": {"children": groups}}
+    run = {"vars": {"gds_run": sources.run, "gds_who": sources.who}} if sources.run else {}
+    return {"all": {"children": groups, **run}}
 
 
 def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
@@ -125,8 +175,8 @@ def leaving(target: Target) -> list[dict[str, str]]:
 def bad_kernels(target: Target) -> list[str]:
     """Packages of the kernels that a compatibility rule forbids: on them, the driver's build leaves dpkg half done."""
     platform = stack_platform_for(target.os)
-    refused = (item.what.partition(" ") for item in target.refused if item.rule in target.rules)
-    return [name for kind, _, release in refused if kind == "kernel" for name in platform.kernel_packages(release)]
+    refused = [item for item in target.refused if item.rule in target.rules and item.subject == "kernel"]
+    return [name for item in refused for name in platform.kernel_packages(item.choice)]
 
 
 def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
@@ -154,15 +204,11 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
     driver = [p for p in packages if p not in kernel and p not in cufile and p not in build_only]
     found: dict[str, Any] = {
         "gds_role": "host" if is_host else "builder",
+        **_package_roles(target),
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,
-        "gds_host_program": str(sources.program),
+        "gds_preflight_free_mib": dict(FREE_MIB),
         "gds_host_expectation": sources.expectations[name] if is_host else "",
-        "gds_repo_manager": MANAGERS[platform.family],
-        "gds_packages_manager": MANAGERS[platform.family],
-        "gds_packages_locked": sorted(p.package for p in target.packages),
-        "gds_kernel_manager": MANAGERS[platform.family],
-        "gds_remove_manager": MANAGERS[platform.family],
         "gds_repo_indices": [
             {
                 "repository": index.repository,
@@ -183,26 +229,25 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
         "gds_kernel_boot": is_host and profile.own_kernel,
         "gds_cufile_packages": [_package(p) for p in cufile] if is_host else [],
         "gds_cufile_content": sources.cufile[name] if is_host else "",
+        "gds_cufile_path": "/etc/cufile.json",
         "gds_cufile_log_dir": log_dir(profile),
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
         "gds_driver_leaving": leaving(target) if is_host and MANAGERS[platform.family] == "apt" else [],
-        "gds_driver_options": dict(profile.driver.options),
+        "gds_driver_options": {key: str(value) for key, value in profile.driver.options.items()},
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
         "gds_driver_modules": load_order(profile, target),
         "gds_driver_rdma": profile.rdma,
         "gds_driver_kernel_release": target.kernel.release,
         "gds_peermem_rdma": profile.rdma,
-        "gds_peermem_reason": rdma.reason(profile.rdma, target),
         "gds_peermem_before": list(profile.gate.before),
-        **_modules(is_host=is_host, supply=supply, profile=profile, target=target),
+        **_modules(supply=supply, profile=profile, target=target),
         "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, target=target, sources=sources),
         **_gate(fleet, name, profile),
         **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
         "gds_reboot_kernel_release": target.kernel.release,
         "gds_reboot_modules": load_order(profile, target),
-        "gds_reboot_ok": profile.reboot,
-        "gds_remove_kernel_release": target.kernel.release,
+        "gds_reboot_allowed": profile.reboot,
     }
     found |= mirrored.variables(fleet.mirror, target, sources.fleet_dir, found["gds_repo_keys"])
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
@@ -216,11 +261,20 @@ def _archive(name: str, *, is_host: bool, supply: Supply, target: Target, source
     return "" if alone or supply.source == "kept" else str(modules_archive(target, sources.modules, supply.want))
 
 
-def _modules(*, is_host: bool, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:
+def _package_roles(target: Target) -> dict[str, Any]:
+    """The package manager and the names of all locked packages, for each role that installs some."""
+    manager = MANAGERS[stack_platform_for(target.os).family]
+    locked = sorted(package.package for package in target.packages)
+    found: dict[str, Any] = {"gds_repo_manager": manager, "gds_preflight_manager": manager}
+    for role in ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules"):
+        found |= {f"{role}_manager": manager, f"{role}_locked": locked}
+    return found
+
+
+def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:
     nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
     return {
         "gds_modules_from": supply.mode,
-        "gds_modules_load": is_host and profile.own_kernel,
         "gds_modules_kernel_release": target.kernel.release,
         "gds_modules_driver_version": target.driver.version,
         "gds_modules_driver_flavour": target.driver.flavour,
@@ -230,6 +284,8 @@ def _modules(*, is_host: bool, supply: Supply, profile: Profile, target: Target)
         "gds_modules_nvidia_fs_tree": nvidia_fs.source_tree if nvidia_fs else "",
         "gds_modules_nvidia_fs_dkms_name": nvidia_fs.dkms_name if nvidia_fs else "nvidia-fs",
         "gds_modules_names": load_order(profile, target),
+        "gds_modules_loaded": [*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else [])],
+        "gds_modules_units": dict(_UNITS) if profile.rdma == "peermem" else {},
     }
 
 
@@ -247,7 +303,6 @@ def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
     left += [gate.file] if gate.file else []
     return {
         "gds_gate_left": left,
-        "gds_remove_gate_left": left,
         "gds_gate_enabled": gate.enabled and name in fleet.hosts,
         "gds_gate_settings": settings.to_json(),
         "gds_gate_before": list(gate.before),
@@ -267,6 +322,9 @@ def _signing(
         "gds_secureboot_enrols": name in fleet.hosts,
         "gds_secureboot_kernel_release": target.kernel.release,
         "gds_secureboot_certificate": signing.certificate if signing else "",
+        "gds_secureboot_key": "",
+        "gds_secureboot_settings": "",
+        "gds_secureboot_shared": "",
         "gds_modules_signed": signing is not None,
     }
     if signing is None:

@@ -270,7 +270,7 @@ def writing(path: Path, *, doing: str, wall: Callable[[], float] = time.time) ->
     """Open the journal ``path`` to append to; made where there is none.
 
     doing: what the lock file says of this process, for those who find it locked, e.g. ``rollout resume``.
-    Raises RolloutBusy: another process has it; JournalUnusable: it is damaged, read-only, of a newer gdsdeploy, …
+    Raises Busy: another process has it; JournalUnusable: it is damaged, read-only, of a newer gdsdeploy, …
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_explained(path))

@@ -22,7 +22,7 @@ from gdsdeploy.errors import LockInvalid, LockStale
 from gdsdeploy.load import load
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
-from gdsdeploy.platform import StackPlatform, platform_for
+from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.settings import declared
 from gdsdeploy.resolve.target import pins
 
@@ -207,9 +207,8 @@ def _profile(name: str, profile: Profile, target: Target) -> Iterator[Reason]:
 
 def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
     """What the fleet file fixes about repositories; an address that it leaves open may differ between controllers."""
-    platform = platform_for(target.os)
-    presets = platform.presets() if isinstance(platform, StackPlatform) else {}
-    kind = platform.kind if isinstance(platform, StackPlatform) else "apt"
+    platform = stack_platform_for(target.os)
+    presets = platform.presets()
     listed = fleet.profiles[name].repositories
     wanted = sorted(presets if listed is None else listed)
     locked: dict[str, list[Index]] = {}
@@ -219,7 +218,7 @@ def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
         yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(wanted), ", ".join(sorted(locked)))
     for repository in sorted(set(wanted) & locked.keys()):
         indices = locked[repository]
-        fixed = declared(repository, fleet.repositories.get(repository), presets.get(repository), kind)
+        fixed = declared(repository, fleet.repositories.get(repository), presets.get(repository), platform.kind)
         compared = [
             ("suites", sorted(fixed.suites), sorted(index.suite for index in indices if index.suite)),
             ("components", list(fixed.components), list(indices[0].components)),

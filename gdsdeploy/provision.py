@@ -1,22 +1,24 @@
-"""Provision: one look at every host, and Ansible for those that lack something; who was refused stays as he was."""
+"""Provision a fleet: check every host, then run Ansible only where something differs.  Refused hosts are left alone."""
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import json
 import os
 import re
+import secrets
+import socket
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from gdsdeploy import converge, folders, hostapp, supplying, transport
 from gdsdeploy.builds import Supply
 from gdsdeploy.errors import GdsError, NotProvisioned
-from gdsdeploy.inventory import archive_of, inventory
+from gdsdeploy.inventory import Sources, archive_of, dump, inventory
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.plan import HostPlan
@@ -28,8 +30,8 @@ from gdsdeploy.rollout import releases
 CONTACT_TIMEOUT = 60
 #: Flags of ansible-playbook that change neither what is run nor with which variables; whether a value follows.
 HARMLESS = {"--verbose": False, "-f": True, "--forks": True, "-T": True, "--timeout": True}
-#: What gds_modules says of a machine to which nobody has delivered.
-NO_ARCHIVE = "there is no archive of modules"
+#: Flags with which ansible-playbook changes nothing.
+CHECKS = frozenset({"--check", "-C"})
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,10 @@ def provision(
     set, or ``extra`` asks Ansible for something else than to converge.  Lock and fleet file are kept, so that a
     rollout can bring the machines back to them.
     """
+    identity = Identity.of(playbook)
     if playbook != "provision":
         refused = first_contact(fleet, fleet_path.resolve().parent, names)
-        return _play(_Play(fleet, lock, fleet_path, playbook, extra), names, refused, progress)
+        return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity), names, refused, progress)
     release = releases.store(fleet_path, lock)
     with supplying.opened() as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
@@ -79,12 +82,12 @@ def provision(
         satisfied = tuple(name for name, found in plans.items() if leave and found.satisfied)
         for name in satisfied:
             progress(f"  {name}: nothing to change")
-        if not {"--check", "-C"} & set(extra):
+        if not CHECKS & set(extra):
             refused |= _lacking(plans, satisfied)
         for name, supply in planned.supplies.items():
             if name not in satisfied and name not in refused:
                 progress(f"  {name}: {supplied(supply)}")
-        play = _Play(fleet, lock, fleet_path, playbook, extra, satisfied, planned, shelf.folder)
+        play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf.folder)
         try:
             run = _play(play, names, refused, progress)
         finally:
@@ -107,15 +110,47 @@ class _Play:
     fleet_path: Path
     playbook: str
     extra: Sequence[str]
+    identity: Identity
     satisfied: tuple[str, ...] = ()
     planned: Planned = field(default_factory=lambda: Planned({}, {}))
     modules: Path | None = None
 
-    def inventory(self) -> dict[str, Any]:
-        """Ansible's inventory."""
-        fleet_dir = self.fleet_path.resolve().parent
-        given = sources(self.fleet, self.lock, fleet_dir, self.planned.known, self.modules)
-        return inventory(self.fleet, self.lock, replace(given, supplies=self.planned.supplies))
+    @property
+    def fleet_dir(self) -> Path:
+        """Where relative file names of the fleet start."""
+        return self.fleet_path.resolve().parent
+
+    def sources(self) -> Sources:
+        """What the run hands to the hosts."""
+        given = sources(self.fleet, self.lock, self.fleet_dir, self.planned.known, self.modules)
+        return replace(given, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What hosts know a run by while it keeps them for itself."""
+
+    run: str
+    who: str
+
+    @classmethod
+    def of(cls, verb: str) -> Identity:
+        """A new run of a verb, by the user of this process."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):
+            user = str(os.getuid())
+        run = f"{verb}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+        return cls(run, f"{user}@{socket.gethostname()}: {verb}")
+
+
+def release(fleet: Fleet, fleet_dir: Path, names: Sequence[str], program: bytes, identity: Identity) -> None:
+    """Let other runs change the hosts ``names`` again.  A host that isn't reached is free when the lease ends."""
+    argv = ["apply", "--json", "--release", identity.run]
+    endpoints = transport.endpoints(fleet, fleet_dir, names)
+    with contextlib.suppress(GdsError):
+        for _ in transport.fan_out(endpoints, program, argv, timeout=CONTACT_TIMEOUT):
+            pass
 
 
 def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]) -> Run:
@@ -124,20 +159,24 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
         progress(f"  {name}: refused: {error.message.splitlines()[0]}")
     reachable = [name for name in names if name not in refused and name not in play.satisfied]
     work = folders.state() / "runs"
-    log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}.log"
+    # One of its own for each run: another run, of another fleet, may be under way.
+    log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
         return Run(converge.Outcome(status=0), refused, log, play.satisfied)
-    # One of its own for each run: another run, of another fleet, may be under way.
-    path = log.with_suffix(f".{os.getpid()}.yml")
-    path.write_text(yaml.safe_dump(play.inventory(), sort_keys=True, allow_unicode=True))
-    control = work / "cm"
-    control.mkdir(mode=0o700, exist_ok=True)
+    path = log.with_suffix(".yml")
+    given = play.sources()
+    path.write_text(dump(inventory(play.fleet, play.lock, given)), encoding="utf-8")
     command = converge.argv(play.playbook, path, limit=reachable, extra=play.extra)
     try:
-        outcome = converge.play(command, converge.environment(control_dir=control), log=log, progress=progress)
+        # Connections are kept by the hosts' names, which another fleet may have, too.
+        with tempfile.TemporaryDirectory(prefix="gds-") as control:
+            environment = converge.environment(control_dir=Path(control), program=given.program)
+            outcome = converge.play(command, environment, log=log, progress=progress)
     finally:
         path.replace(work / "inventory.yml")
+        if not CHECKS & set(play.extra):
+            release(play.fleet, play.fleet_dir, reachable, given.program.read_bytes(), play.identity)
     return Run(outcome, refused, log, play.satisfied)
 
 
@@ -155,14 +194,14 @@ def _explained(run: Run, supplies: Mapping[str, Supply], folder: Path) -> Run:
     """The same run, with the failure of a builder as the reason why others of its key have no modules."""
     failures = run.failures()
     for name, supply in supplies.items():
-        cause = failures.get(supply.builder)
+        cause, result = failures.get(supply.builder), run.outcome.hosts.get(name)
         delivered = archive_of(supply.want, folder).exists()
-        if cause is None or delivered or NO_ARCHIVE not in getattr(failures.get(name), "message", ""):
+        if cause is None or delivered or result is None or result.kind != "not-delivered":
             continue
         reason = cause.message.splitlines()[0]
         words = f"{name}: not provisioned because {supply.builder}, which builds its modules (key {supply.want[:12]})"
         hint = f"Repair {supply.builder} and provision again; what is done on {name} stays"
-        run.outcome.hosts[name].failure = NotProvisioned(f"{words}, failed: {reason}", hint=hint)
+        result.failure = NotProvisioned(f"{words}, failed: {reason}", hint=hint)
     return run
 
 
@@ -193,11 +232,15 @@ def first_contact(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> dict[s
 def summary(run: Run) -> str:
     """One JSON object about the run, for machines."""
     hosts = {
-        name: {"changed": result.changed, "error": result.failure.message if result.failure else None}
+        name: {
+            "changed": result.changed,
+            "changes": [change.to_json() for change in result.changes],
+            "error": result.failure.message if result.failure else None,
+        }
         for name, result in run.outcome.hosts.items()
     }
-    hosts |= {name: {"changed": [], "error": error.message} for name, error in run.refused.items()}
-    hosts |= {name: {"changed": [], "error": None} for name in run.satisfied}
+    hosts |= {name: {"changed": [], "changes": [], "error": error.message} for name, error in run.refused.items()}
+    hosts |= {name: {"changed": [], "changes": [], "error": None} for name in run.satisfied}
     log = str(run.log) if run.log.exists() else None
     found = {"hosts": dict(sorted(hosts.items())), "satisfied": sorted(run.satisfied), "log": log}
     return json.dumps(found, indent=2)

@@ -1,14 +1,20 @@
-"""Where the playbooks, roles and templates are: beside the package in a checkout, inside it in a wheel."""
+"""Where the collection and the templates are: beside the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from pathlib import Path
 
+from gdsdeploy import folders
+
 _PACKAGE = Path(__file__).resolve().parent
+#: What the collection is made of, beside the package itself.
+COLLECTION = ("galaxy.yml", "meta", "playbooks", "plugins", "roles")
 
 
 def share() -> Path:
-    """Directory that holds playbooks/, roles/ and templates/."""
+    """Directory that holds playbooks/, plugins/, roles/ and templates/."""
     installed = _PACKAGE / "_share"
     return installed if installed.is_dir() else _PACKAGE.parent
 
@@ -24,5 +30,20 @@ def roles() -> Path:
 
 
 def templates() -> Path:
-    """The folder of templates for files on hosts and for the HTML report."""
+    """The folder of templates for cufile.json and for the HTML report."""
     return share() / "templates"
+
+
+def collections() -> Path:
+    """A folder for ANSIBLE_COLLECTIONS_PATH that has this gdsdeploy's own collection, by links in the cache.
+
+    Its name depends on where gdsdeploy is, so that several of them, and several runs of each, can share the cache.
+    """
+    whose = hashlib.sha256(str(share()).encode()).hexdigest()[:16]
+    folder = folders.cache() / "collections" / whose
+    collection = folder / "ansible_collections" / "gdsdeploy" / "gds"
+    collection.mkdir(parents=True, exist_ok=True)
+    for target in (*(share() / name for name in COLLECTION), _PACKAGE):
+        with contextlib.suppress(FileExistsError):
+            (collection / target.name).symlink_to(target)
+    return folder

@@ -119,11 +119,12 @@ def stream(
     *,
     doing: str,
     line: Callable[[str], None],
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
 ) -> int:
     """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
 
+    env: variables added to the current environment; None removes one.
     Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again; so it is with a
     wish to stop (``stopping``), after which Interrupted is raised.
     """
@@ -136,7 +137,7 @@ def stream(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
             cwd=cwd,
             text=True,
             errors="replace",

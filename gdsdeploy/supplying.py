@@ -11,13 +11,12 @@ from gdsdeploy import buildcache, console
 from gdsdeploy.buildcache import BuildCache
 from gdsdeploy.builds import Told
 from gdsdeploy.errors import BuildCacheUnusable, GdsError
-from gdsdeploy.host.facts import Unknown
-from gdsdeploy.host.facts.managed import ManagedFacts
+from gdsdeploy.host.apply.model import INSTALLS
 from gdsdeploy.host.kmod.errors import KmodError
 from gdsdeploy.inventory import archive_of
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
-from gdsdeploy.plan import built_by_dkms
+from gdsdeploy.plan import Variants, text
 
 
 class Shelf:
@@ -64,35 +63,43 @@ def opened() -> Iterator[Shelf]:
         yield Shelf(cache, folder)
 
 
-def told(facts: ManagedFacts, profile: Profile, target: Target, variables: Mapping[str, Any]) -> Told:
-    """What a machine's answers say of the builds that fit it; ``variables``: those with which it would build."""
-    answer, dkms = facts.answer("key"), facts.answer("dkms")
-    if isinstance(answer, Unknown):
+def told(variants: Variants, profile: Profile, target: Target) -> Told:
+    """What the answers of a machine say of the builds that fit it."""
+    reports = [result.report for listed in variants.values() for result in listed if result.name == "modules"]
+    key = next((found for report in reports if isinstance(found := report.get("key"), Mapping)), None)
+    if key is None:
         return Told()
-    installed = () if isinstance(dkms, Unknown) else dkms.get("installed", ())
-    build = answer.get("kernel_build")
+    installed = next((found for report in reports if isinstance(found := report.get("dkms"), list)), [])
+    received = next((found for report in reports if isinstance(found := report.get("received"), Mapping)), None)
+    build = key.get("kernel_build")
     kernel_build = ("", "")
-    if isinstance(build, Mapping) and _has_kernel(facts, target):
-        kernel_build = str(build.get("file", "")), str(build.get("sha256", ""))
+    if isinstance(build, Mapping) and _has_kernel(variants, target):
+        kernel_build = text(build.get("file", "")), text(build.get("sha256", ""))
     return Told(
-        arch=str(answer.get("arch") or ""),
-        ofed=str(answer.get("ofed") or Told.ofed),
-        signatures=str(answer.get("signatures") or Told.signatures),
+        arch=text(key.get("arch") or ""),
+        ofed=text(key.get("ofed") or Told.ofed),
+        signatures=text(key.get("signatures") or Told.signatures),
         kernel_build=kernel_build,
-        built=all(item in installed for item in built_by_dkms(variables)),
-        received=_is_received(answer.get("received"), profile, target),
+        built=all(item in installed for item in built_by_dkms(profile, target)),
+        received=_is_received(received, profile, target),
     )
 
 
-def _has_kernel(facts: ManagedFacts, target: Target) -> bool:
+def built_by_dkms(profile: Profile, target: Target) -> list[str]:
+    """NAME/VERSION of what a machine that builds has DKMS build."""
+    names = [f"{target.driver.dkms_name}/{target.driver.version}"]
+    if profile.mode == "nvidia-fs" and target.nvidia_fs is not None:
+        # The name of the source tree ends in the version that DKMS knows.
+        names.append(f"{target.nvidia_fs.dkms_name}/{target.nvidia_fs.source_tree.rpartition('-')[2]}")
+    return names
+
+
+def _has_kernel(variants: Variants, target: Target) -> bool:
     """Whether the locked kernel is there already; provision replaces another build of the same release."""
-    installed = facts.packages.installed
-    if isinstance(installed, Unknown):
-        return False
-    images = [package for package in target.packages if package.part == "kernel-image"]
-    return bool(images) and all(
-        any(item.version == image.version for item in installed.get(image.package, ())) for image in images
-    )
+    images = {package.package for package in target.packages if package.part == "kernel-image"}
+    found = [result for listed in variants.values() for result in listed if result.name == "packages.kernel"]
+    coming = {change.subject for result in found for change in result.changes if change.kind in INSTALLS}
+    return bool(images) and bool(found) and not any(result.unknown for result in found) and not images & coming
 
 
 def _is_received(value: Any, profile: Profile, target: Target) -> bool:

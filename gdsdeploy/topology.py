@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,25 +34,6 @@ def ask(
             found[answer.host] = facts_from(answer.document)
             progress(f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
     return {name: found[name] for name in names}
-
-
-def saved(file: Path) -> HostFacts:
-    """The facts of evidence in a file: of the host program's `evidence`, or its `validate --with-evidence`."""
-    try:
-        found: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as caught:
-        raise GdsError(f"{file}: cannot be read: {getattr(caught, 'strerror', None) or caught}") from None
-    except ValueError as caught:
-        raise _no_evidence(file, f": {caught}") from None
-    inside = found.get("evidence") if isinstance(found, dict) else None
-    document = inside if isinstance(inside, dict) else found
-    if not isinstance(document, dict) or not isinstance(document.get("files"), dict):
-        raise _no_evidence(file, " of a host")
-    return facts_from(document)
-
-
-def _no_evidence(file: Path, words: str) -> GdsError:
-    return GdsError(f"{file}: not evidence{words}", hint="Save it on the host: gdsdeploy-host.pyz evidence >FILE")
 
 
 def known(name: str, facts: HostFacts | GdsError) -> Topology:

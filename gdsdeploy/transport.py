@@ -1,31 +1,27 @@
-"""SSH to many hosts at once: one connection, one exec and one JSON document per host; the host keeps nothing.
+"""SSH to many hosts at once: one connection, one exec and one JSON document per host; nothing is installed there.
 
-The program (a zipapp) travels on the standard input of ``python3 -c``, runs from memory and is gone with its process.
+The program (a zipapp) travels on the standard input of ``python3 -c``; :mod:`gdsdeploy.bootstrap` runs it.
 A host's key is always checked, and a host's failure is that host's answer, never the end of the others'.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import secrets
 import selectors
-import shlex
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
-from gdsdeploy import sshconfig, stopping
+from gdsdeploy import hostapp, sshconfig, stopping
 from gdsdeploy.answer import Answer, Endpoint, Output, document
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.inventory import in_fleet
@@ -301,26 +297,19 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
 
 
 def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
-    """(mark, bytes for standard input): the loader, then what it reads.
+    """(mark, bytes for standard input).
 
     Everything before the mark in the answer is what the host's login scripts printed.
     """
     mark = f"\n{secrets.token_hex(16)}\n".encode()
     # The host ends the program itself when nobody waits for it any more.
-    parts = [mark, json.dumps(list(argv)).encode(), program, stdin]
-    framed = b"".join(struct.pack(">Q", len(part)) + part for part in parts)
-    return mark, _loader() + struct.pack(">Q", int(timeout) + 5) + framed
-
-
-def _loader() -> bytes:
-    return resources.files("gdsdeploy").joinpath("loader.py").read_bytes()
+    return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
 
 
 def command(user: str) -> str:
     """What is executed on the host; without a character that any login shell reads in its own way."""
-    source = f'f=open(0,"rb",closefd=False);exec(f.read({len(_loader())}));load(f)'
-    words = ["python3", "-I", "-c", source]
-    return shlex.join(words if user == "root" else ["sudo", "-n", *words])
+    start = hostapp.start()
+    return start if user == "root" else f"sudo -n {start}"
 
 
 def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: float) -> Output:

@@ -55,8 +55,10 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         self._begun[host.get_name(), task._uuid] = (time.monotonic(), timer)
 
     def _task(self, task: Any) -> dict[str, str]:
-        role = task._role.get_name() if task._role else ""
-        return {"role": role, "task": task.get_name().removeprefix(f"{role} : ")}
+        role = task._role.get_name(include_role_fqcn=False) if task._role else ""
+        # The name of a task begins with that of its role, and this with that of its collection.
+        head, separator, name = task.get_name().partition(" : ")
+        return {"role": role, "task": name if separator and role and head.endswith(role) else task.get_name()}
 
     def _result(self, status: str, result: Any) -> None:
         host, task, values = result.host.get_name(), result.task, result.result
@@ -66,6 +68,8 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         event: dict[str, Any] = {"event": "result", "host": host, "status": status, **self._task(task)}
         event["seconds"] = round(time.monotonic() - begun, 2)
         event["changed"] = bool(values.get("changed"))
+        if isinstance(values.get("changes"), list):
+            event["changes"] = values["changes"]
         if status in {"failed", "unreachable"}:
             hidden = bool(values.get("_ansible_no_log"))
             event["detail"] = {} if hidden else self._detail(values)
@@ -76,7 +80,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         """What explains a failure; a loop's explanation is in its failed items."""
         failed = [item for item in values.get("results", []) if isinstance(item, dict) and item.get("failed")]
         source = failed[0] if failed else values
-        kept = ("msg", "stderr", "stdout", "rc", "cmd")
+        kept = ("gds_error", "msg", "stderr", "stdout", "rc", "cmd")
         return {key: source[key] for key in kept if source.get(key) not in (None, "")}
 
     def v2_runner_on_ok(self, result: Any) -> None:

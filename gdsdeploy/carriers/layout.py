@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from gdsdeploy.carriers.yamltext import dump
+from gdsdeploy.carriers.yamltext import HERE, dump
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host import carried
 from gdsdeploy.inventory import BUILDERS, HOSTS
@@ -18,11 +18,13 @@ Carrier = Literal["runner", "awx", "pull"]
 CARRIERS: tuple[Carrier, ...] = get_args(Carrier)
 #: Content of a file, or the file of this machine that has it.
 Content = bytes | Path
-#: As a variable has it: the folder of the playbooks, wherever that is on the machine that runs them.
-HERE = "{{ playbook_dir }}"
-PROGRAM, KEYRINGS, MODULES, CERTIFICATES, KNOWN_HOSTS = (
-    "files/gdsdeploy-host.pyz", "files/keyrings", "files/modules", "files/certificates", "files/known_hosts",
+KEYRINGS, MODULES, CERTIFICATES, KNOWN_HOSTS = (
+    "files/keyrings", "files/modules", "files/certificates", "files/known_hosts",
 )  # fmt: skip
+#: Ansible looks for collections beside the playbook that it runs.
+COLLECTION = "collections/ansible_collections/gdsdeploy/gds"
+#: Packed: the collection takes it from there, and a host that pulls checks with it what was pulled.
+PROGRAM = f"{COLLECTION}/gdsdeploy-host.pyz"
 
 #: What no rendered file may hold; pattern → what it is.
 _SECRETS = (
@@ -80,7 +82,7 @@ def _group(profile: str) -> str:
 
 
 def _yaml(value: Any) -> bytes:
-    return ("---\n" + dump(value, sort_keys=True, width=10_000)).encode()
+    return ("---\n" + dump(value, sort_keys=True, width=10_000, data=True)).encode()
 
 
 def keyrings(values: Mapping[str, Any]) -> tuple[list[dict[str, str]], dict[str, Path]]:

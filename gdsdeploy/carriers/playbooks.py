@@ -21,7 +21,7 @@ _STAYS = "__gds_pull_reboot | default([]) | length == 0"
 
 
 def tagged(text: str) -> str:
-    """A playbook with every role's name as its tag."""
+    """A playbook with every role's name, without its collection, as its tag."""
     return _HEAD + "\n".join(_dump({**play, "roles": _tagged(play)}) for play in yaml.safe_load(text))
 
 
@@ -33,10 +33,10 @@ def local(provision: str) -> str:
     parts = [_own("check")]
     for play in yaml.safe_load(provision):
         roles = _tagged(play)
-        names = [role["role"] for role in roles]
+        names = [_short(role["role"]) for role in roles]
         kept = {key: value for key, value in play.items() if key not in ("strategy", "roles")}
         kept["connection"] = "local"
-        if any(role["role"] == "gds_modules" and "receive" in str(role.get("when", "")) for role in roles):
+        if any(_short(role["role"]) == "gds_modules" and "receive" in str(role.get("when", "")) for role in roles):
             parts.append(_own("fetch"))
         if "gds_reboot" not in names:
             parts.append(_dump({**kept, "roles": roles}))
@@ -59,7 +59,12 @@ def _dump(play: Play) -> str:
 
 def _tagged(play: Mapping[str, Any]) -> list[Play]:
     roles = [role if isinstance(role, dict) else {"role": role} for role in play.get("roles", [])]
-    return [{**role, "tags": [role["role"]]} for role in roles]
+    return [{**role, "tags": [_short(role["role"])]} for role in roles]
+
+
+def _short(role: str) -> str:
+    """The name of a role without its collection."""
+    return role.rpartition(".")[2]
 
 
 def _list(value: Any) -> list[Any]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import transport
-from gdsdeploy.carriers.layout import HERE, KNOWN_HOSTS
+from gdsdeploy.carriers.layout import KNOWN_HOSTS
+from gdsdeploy.carriers.yamltext import HERE
 from gdsdeploy.known_hosts import known_keys, record_name
 from gdsdeploy.model.fleet import Fleet
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import resources, supplying
+from gdsdeploy import hostapp, resources, supplying
 from gdsdeploy.builds import Supply
-from gdsdeploy.carriers import bundled, layout, playbooks
 from gdsdeploy.carriers import folder as folders
-from gdsdeploy.carriers.layout import CERTIFICATES, HERE, MODULES, PROGRAM, Carrier, Content
+from gdsdeploy.carriers import layout, playbooks
+from gdsdeploy.carriers.layout import CERTIFICATES, COLLECTION, MODULES, PROGRAM, Carrier, Content
 from gdsdeploy.carriers.reach import reached
 from gdsdeploy.carriers.supply import chosen
+from gdsdeploy.carriers.yamltext import HERE
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import FleetInvalid, GdsError, NotProvisioned
@@ -219,9 +220,9 @@ def _carried_keys(
 
 
 def _project(job: _Job, given: Sources) -> dict[str, Content]:
-    """Playbooks, roles, templates, the host program and the lock."""
-    share, base = resources.share(), job.base
-    found: dict[str, Content] = {base + PROGRAM: given.program.read_bytes()}
+    """Playbooks, the collection with the host program, and the lock."""
+    base = job.base
+    found = {base + path: content for path, content in _collection(given.program).items()}
     found[base + carried.LOCK] = beside(job.fleet_path).read_bytes()
     provision = resources.playbook("provision").read_text(encoding="utf-8")
     if job.carrier == "pull":
@@ -233,22 +234,25 @@ def _project(job: _Job, given: Sources) -> dict[str, Content]:
         callback = Path(__file__).parent.parent / "callbacks" / "gds_events.py"
         # Where Ansible does not take it by itself: it writes lines for machines to standard output.
         found[f"{base}plugins/callback/{callback.name}"] = callback.read_bytes()
-    settings = (share / "playbooks" / "ansible.cfg").read_text(encoding="utf-8")
-    found[f"{base}ansible.cfg"] = settings.replace("roles_path = ../roles", "roles_path = roles").encode()
-    roles = _tree(resources.roles())
-    filters = {path: data.decode() for path, data in roles if "/filter_plugins/" in path}
-    found |= {f"{base}roles/{path}": data for path, data in roles}
-    found |= {f"{base}roles/{path}": bundled.standing_alone(text).encode() for path, text in filters.items()}
-    found |= {f"{base}{bundled.FOLDER}/{path}": data for path, data in bundled.imported(filters.values()).items()}
-    # The others are for reports of the controller.
-    used = b"".join(data for _, data in roles)
-    found |= {f"{base}templates/{path}": data for path, data in _tree(resources.templates()) if path.encode() in used}
+    found[f"{base}ansible.cfg"] = (resources.share() / "playbooks" / "ansible.cfg").read_bytes()
     if job.carrier == "runner":
         found["env/envvars"] = _ENVIRONMENT
     else:
         found[".gitignore"] = f"/{carried.SERVED}/\n__pycache__/\n".encode()
         # Line ends are part of what is checked.
         found[".gitattributes"] = b"* -text\n"
+    return found
+
+
+def _collection(program: Path) -> dict[str, Content]:
+    """The collection, with the host program packed instead of what it is packed from."""
+    share, package = resources.share(), Path(hostapp.__file__).parent
+    found: dict[str, Content] = {PROGRAM: program.read_bytes()}
+    found[f"{COLLECTION}/galaxy.yml"] = (share / "galaxy.yml").read_bytes()
+    for part in ("meta", "plugins", "roles"):
+        found |= {f"{COLLECTION}/{part}/{path}": data for path, data in _tree(share / part)}
+    for name in hostapp.MODULES:
+        found[f"{COLLECTION}/gdsdeploy/{name}"] = (package / name).read_bytes()
     return found
 
 

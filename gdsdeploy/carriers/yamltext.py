@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
+
+#: What Ansible would take for a template.
+_TEMPLATE = re.compile(r"\{[{%#]")
+#: The one template that is meant: the folder of the playbooks, wherever that is on the machine that runs them.
+HERE = "{{ playbook_dir }}"
 
 
 class _Plain(yaml.SafeDumper):
@@ -15,6 +21,22 @@ class _Plain(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
-def dump(value: Any, *, sort_keys: bool, width: int) -> str:
-    """The text of ``value``; lines are broken at ``width`` characters where they can be."""
-    return yaml.dump(value, Dumper=_Plain, sort_keys=sort_keys, allow_unicode=True, width=width)
+class _Data(_Plain):
+    """Marks texts as data that Ansible would take for templates."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    tag = "!unsafe" if _TEMPLATE.search(text.replace(HERE, "")) else "tag:yaml.org,2002:str"
+    return dumper.represent_scalar(tag, text)
+
+
+_Data.add_representer(str, _text)
+
+
+def dump(value: Any, *, sort_keys: bool, width: int, data: bool = False) -> str:
+    """The text of ``value``; lines are broken at ``width`` characters where they can be.
+
+    data: no text in it is a template, but for HERE.
+    """
+    dumper = _Data if data else _Plain
+    return yaml.dump(value, Dumper=dumper, sort_keys=sort_keys, allow_unicode=True, width=width)

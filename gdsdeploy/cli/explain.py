@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console
+from gdsdeploy import console, evidence_file
 from gdsdeploy.errors import GdsError
 from gdsdeploy.explain import DEFAULT_FLEET, TIMEOUT, of_file, of_host, of_this_machine
 from gdsdeploy.host import cufile_errors
+from gdsdeploy.host.evidence_file import is_bundle
 from gdsdeploy.host.explain import Explanation, as_document
 from gdsdeploy.host.explain.text import render
 
@@ -29,9 +30,9 @@ from gdsdeploy.host.explain.text import render
 )
 @click.option(
     "--evidence",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=click.Path(path_type=Path, exists=True),
     metavar="FILE",
-    help="Explain what a host said before; nobody is asked.",
+    help="Explain saved evidence; no host is asked.",
 )
 @click.option("--error", metavar="CODE", help="Say what an error of cuFile means instead: 5027, a name, cuda:100, -22.")
 @click.option(
@@ -66,6 +67,7 @@ def command(
       gdsdeploy explain gpu1 /mnt/nvme               # of the host gpu1 in fleet.yml
       gdsdeploy explain gpu1 --json | jq -r '.mounts[] | [.mount, .path, .causes[0].id] | @tsv'
       gdsdeploy explain --evidence gpu1.json
+      gdsdeploy explain gpu1 --evidence case-4711.tar.gz
       gdsdeploy explain --error 5027
     """
     if error is not None:
@@ -86,13 +88,18 @@ def _explanation(
         _require(mount.startswith("/"), f"MOUNT is an absolute path, and {mount!r} is none")
         mount = os.path.normpath(mount)
     if evidence is not None:
-        _require(host is None, "--evidence FILE takes the place of HOST")
-        return of_file(evidence, mount or "")
+        _require(host is None or _is_bundle(evidence), "--evidence FILE takes the place of HOST")
+        return of_file(evidence, host or "", mount or "")
     if host is not None:
         with console.step(f"Asking {host}"):
             return of_host(fleet, host, mount or "", timeout)
     with console.step("Looking at this machine"):
         return of_this_machine(mount or "")
+
+
+def _is_bundle(file: Path) -> bool:
+    with evidence_file.raised():
+        return is_bundle(str(file))
 
 
 def _error(code: str, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from gdsdeploy import console, lockfile, selection
+from gdsdeploy import console, evidence_file, lockfile, selection
 from gdsdeploy import topology as asking
 from gdsdeploy.errors import GdsError, LockStale
 from gdsdeploy.host.explain.mechanisms import Choice, Mechanism, choose, mechanisms, words
@@ -17,13 +17,13 @@ from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.modes import Migration, Mode, Rdma, migration
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = click.Path(path_type=Path)
 
 
 @click.command()
 @click.argument("fleet", required=False, type=click.Path(path_type=Path))
 @click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--from", "file", type=_FILE, metavar="FILE", help="Of evidence that was saved; nobody is asked.")
+@click.option("--evidence", "--from", "file", type=_FILE, metavar="FILE", help="Read saved evidence; no host is asked.")
 @click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan the way to this mode.")
 @click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan the way to this one for RDMA.")
 @click.option(
@@ -50,21 +50,17 @@ def command(
     \b
     Examples:
       gdsdeploy mode fleet.yml --limit gpu1
-      gdsdeploy mode --from gpu1-evidence.json --json | jq .choice
+      gdsdeploy mode --evidence gpu1.json --json | jq .choice
       gdsdeploy mode fleet.yml --to p2pdma
       gdsdeploy mode fleet.yml --rdma dmabuf
     """
     if file is not None:
         if fleet is not None or limit is not None or mode is not None or rdma is not None:
-            raise click.UsageError("--from FILE stands alone, but for --json")
-        facts = asking.saved(file)
-        if as_json:
-            console.data(json.dumps(_document(facts), indent=2, ensure_ascii=False))
-        else:
-            console.data(_text(facts))
+            raise click.UsageError("--evidence FILE stands alone, but for --json")
+        _saved(evidence_file.of_hosts(file), as_json)
         return
     if fleet is None:
-        raise click.UsageError("name the fleet file, or saved evidence with --from FILE")
+        raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
     intent = load_fleet(fleet)
     if mode is not None or rdma is not None:
         if limit is not None:
@@ -72,6 +68,17 @@ def command(
         _plan(intent, fleet, cast("Mode | None", mode), cast("Rdma | None", rdma), as_json)
         return
     _ask(intent, fleet, limit, timeout, as_json)
+
+
+def _saved(found: dict[str, HostFacts], as_json: bool) -> None:
+    """Print what saved evidence shows; of evidence that names no host, the object without a name around it."""
+    documents = {name: _document(facts) for name, facts in found.items()} if as_json else {}
+    if as_json:
+        whole = documents.get(evidence_file.UNNAMED, documents)
+        console.data(json.dumps(whole, indent=2, ensure_ascii=False))
+        return
+    for name, facts in found.items():
+        console.data((f"{name}:\n" if name else "") + _text(facts))
 
 
 def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:

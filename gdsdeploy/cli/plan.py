@@ -64,7 +64,7 @@ def outcome(made: Planned) -> GdsError | None:
     """The error that a run with this plan ends in; the one for pending changes has no words, they were said."""
     lost = {name: found for name, found in made.hosts.items() if isinstance(found, GdsError)}
     plans = [found for found in made.hosts.values() if isinstance(found, HostPlan)]
-    if any(item.actions and not item.refusal for item in plans):
+    if any(item.changes and not item.refusal for item in plans):
         return ChangesPending("")
     if lost:
         kind = type(next(iter(lost.values())))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, lockfile, selection
+from gdsdeploy import console, converge, lockfile, selection
 from gdsdeploy.errors import GdsError
 from gdsdeploy.load import load_fleet
 from gdsdeploy.provision import provision, summary
@@ -44,6 +44,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
       gdsdeploy provision fleet.yml --limit gpu1 --force-roles
       gdsdeploy provision fleet.yml --check --diff
     """
+    require_flags(ansible)
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))
     lockfile.require_fresh(intent, lock, fleet_file=fleet)
@@ -62,6 +63,14 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str | None, force_role
             console.say(f"  {name}: {f'{changed} changes' if changed else 'nothing to change'}")
     raise_last(failures)
     console.say(f"Next: gdsdeploy validate {fleet}")
+
+
+def require_flags(ansible: tuple[str, ...]) -> None:
+    """End with a usage error, before any host is asked, unless ansible-playbook takes these flags."""
+    problem = converge.refused_flags(ansible)
+    if problem:
+        hint = "Flags that gdsdeploy doesn't have go to ansible-playbook; see: ansible-playbook --help"
+        raise click.UsageError(f"{problem}\n{hint}", click.get_current_context())
 
 
 def raise_last(failures: dict[str, GdsError]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console, lockfile, selection
-from gdsdeploy.cli.provision import raise_last
+from gdsdeploy.cli.provision import raise_last, require_flags
 from gdsdeploy.load import load_fleet
 from gdsdeploy.provision import provision, summary
 
@@ -26,6 +26,7 @@ def command(fleet: Path, ansible: tuple[str, ...], limit: str, as_json: bool) ->
     packages that were not installed before. What runs keeps running until the next reboot; the running
     kernel's package goes with a second remove after it. --check and --diff show it without doing it.
     """
+    require_flags(ansible)
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))
     names = selection.select(limit, list(intent.everyone()), fleet)

@@ -39,7 +39,7 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
     \b
     Examples:
       gdsdeploy support-bundle fleet.yml -o case-4711.tar.gz --limit gpu7
-      gdsdeploy validate --from case-4711.tar.gz
+      gdsdeploy validate --evidence case-4711.tar.gz
     """
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))

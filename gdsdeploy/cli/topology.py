@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, selection
+from gdsdeploy import console, evidence_file, selection
 from gdsdeploy import topology as topologies
 from gdsdeploy.errors import ChecksFailed, GdsError
 from gdsdeploy.host import topology as shown
@@ -15,13 +15,13 @@ from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = click.Path(path_type=Path)
 
 
 @click.command()
 @click.argument("fleet", required=False, type=click.Path(path_type=Path))
 @click.option("--limit", metavar="HOST[,HOST…]", help="Only these hosts; shell patterns work.")
-@click.option("--from", "file", type=_FILE, metavar="FILE", help="Of evidence that was saved; nobody is asked.")
+@click.option("--evidence", "--from", "file", type=_FILE, metavar="FILE", help="Read saved evidence; no host is asked.")
 @click.option(
     "--golden",
     type=click.Choice(["write", "check"]),
@@ -58,16 +58,20 @@ def command(
     Examples:
       gdsdeploy topology fleet.yml --limit gpu1
       gdsdeploy topology fleet.yml --json | jq '.gpu1.pairs[] | select(.distance == "PIX")'
-      gdsdeploy topology --from gpu1-evidence.json
+      gdsdeploy topology --evidence gpu1.json
       gdsdeploy topology fleet.yml --limit gpu1 --golden write
       gdsdeploy topology fleet.yml --golden check
     """
     if file is not None:
-        _require(fleet is None and limit is None and golden is None, "--from FILE stands alone, but for --json")
-        _show({file.name: topologies.known(str(file), topologies.saved(file))}, as_json, alone=True)
+        _require(fleet is None and limit is None and golden is None, "--evidence FILE stands alone, but for --json")
+        saved = evidence_file.of_hosts(file)
+        shapes = {
+            name: topologies.known(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
+        }
+        _show(shapes, as_json, alone=evidence_file.UNNAMED in shapes)
         return
     if fleet is None:
-        raise click.UsageError("name the fleet file, or saved evidence with --from FILE")
+        raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):

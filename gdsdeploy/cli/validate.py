@@ -33,7 +33,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--waive", metavar="ID", multiple=True, help="Accept that this check does not pass; needs the next two.")
 @click.option("--until", metavar="DATE", help="The last day of --waive, YYYY-MM-DD in UTC.")
 @click.option("--reason", metavar="TEXT", help="Why --waive is given; the report has it.")
-@click.option("--from", "source", type=_FILE, metavar="BUNDLE", help="Judge a support bundle instead of a fleet.")
+@click.option(
+    "--evidence",
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE",
+    help="Judge a support bundle instead of a fleet.",
+)
 @click.option("--pytest", "as_pytest", is_flag=True, help="Run the checks as a testinfra suite.")
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
@@ -79,14 +86,14 @@ def command(
       gdsdeploy validate fleet.yml --since-boot
       gdsdeploy validate fleet.yml --load
       gdsdeploy validate fleet.yml --waive boot.autoload --until 2026-12-31 --reason 'CHG-4711'
-      gdsdeploy validate --from case-4711.tar.gz
+      gdsdeploy validate --evidence case-4711.tar.gz
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
     """
     asked = Asked([known_check(name) for name in only], _waivers(waive, until, reason), load=load)
     _fits(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
         given = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
-                 "--from": source, "--junit": junit, "--html": html, "--prometheus": prometheus}  # fmt: skip
+                 "--evidence": source, "--junit": junit, "--html": html, "--prometheus": prometheus}  # fmt: skip
         if alien := [name for name, value in given.items() if value]:
             raise click.UsageError(f"--pytest does not go with {alien[0]}; pytest has -k and --junitxml")
         assert fleet is not None
@@ -142,11 +149,11 @@ def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
 
 def _fits(fleet: Path | None, source: Path | None, *, since_boot: bool, limit: str | None, load: bool) -> None:
     if (fleet is None) == (source is None):
-        raise click.UsageError("name a fleet file, or a support bundle with --from")
+        raise click.UsageError("name a fleet file, or a support bundle with --evidence")
     if source is not None and (since_boot or limit):
-        raise click.UsageError(f"--from does not go with {'--since-boot' if since_boot else '--limit'}")
+        raise click.UsageError(f"--evidence does not go with {'--since-boot' if since_boot else '--limit'}")
     if load and (source is not None or since_boot):
-        raise click.UsageError("--load reads from mounts now: it goes with neither --from nor --since-boot")
+        raise click.UsageError("--load reads from mounts now: it goes with neither --evidence nor --since-boot")
 
 
 def _waivers(checks: tuple[str, ...], until: str | None, reason: str | None) -> list[Waiver]:

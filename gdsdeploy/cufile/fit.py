@@ -11,12 +11,10 @@ from typing import Any
 
 from gdsdeploy.cufile.model import Release, get, keys
 from gdsdeploy.errors import HostUnfit
-from gdsdeploy.host.checks import storage
-from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.explain import MountPath, described, proof_of, storage_paths
 from gdsdeploy.host.facts import HostFacts, Unknown
 from gdsdeploy.host.facts.network import Address, RdmaInterface
 from gdsdeploy.host.facts.pci import Function, find
-from gdsdeploy.host.finding import PASS
 from gdsdeploy.model.fleet import Profile
 
 ADDRESSES = "properties.rdma_dev_addr_list"
@@ -155,22 +153,21 @@ def _compat(profile: Profile, host: Host) -> _Found:
         return
     # Once the bounce buffer is forbidden it stays so: to allow it over a path that broke would hide what broke.
     now = host.facts.cufile.setting("properties", "allow_compat_mode", None)
-    forbid = now is False or all(good for _, good, _ in _paths(profile, host.facts))
+    forbid = now is False or all(item.satisfies is True for item in _paths(profile, host.facts))
     if forbid and not (host.settled and now is True):
         yield ALLOW_COMPAT, False, "each mount was seen to take its path; from then on a broken one is an error"
     else:
         yield ALLOW_COMPAT, True, "not every mount was seen to take its path yet"
 
 
-def _paths(profile: Profile, facts: HostFacts) -> Iterator[tuple[str, bool, str]]:
-    """Mount, whether the check of its path passes, and what it takes."""
-    wanted = Expectation(
-        host="", profile="", os="", arch="", kernel_release="", driver_version="", driver_flavour="", driver_tree="",
-        mode=profile.mode, rdma=profile.rdma, nvidia_fs_version="", libcufile_version="", cufile_path="",
-        cufile_sha256="", storage=[{"mount": mount.mount, "path": mount.path} for mount in profile.storage],
-    )  # fmt: skip
-    for answer in storage.path(facts, wanted):  # type: ignore[union-attr]  # it yields one for each mount
-        yield answer.subject, answer.verdict == PASS, answer.found.split(" (not proven")[0]
+def _paths(profile: Profile, facts: HostFacts) -> tuple[MountPath, ...]:
+    return storage_paths(facts, [(mount.mount, mount.path) for mount in profile.storage])
+
+
+def _lacking(item: MountPath) -> str:
+    """What a mount takes that was not seen to take what is asked for."""
+    proof = f" {proof_of(item)}" if item.proven else ""
+    return f"{item.mount} takes {described(item)}{proof}"
 
 
 def _host_pool(profile: Profile, facts: HostFacts, release: Release) -> _Found:
@@ -219,7 +216,7 @@ def _gpu_pool(profile: Profile, facts: HostFacts, release: Release) -> _Found:
 def _notes(profile: Profile, host: Host) -> Iterator[str]:
     """Why compat mode stays allowed; and what the library would refuse, and only this host can tell."""
     for key, allowed, _ in _compat(profile, host):
-        lacking = [f"{mount} takes {found}" for mount, good, found in _paths(profile, host.facts) if not good]
+        lacking = [_lacking(item) for item in _paths(profile, host.facts) if item.satisfies is not True]
         if allowed:
             yield f"{key} stays true on {host.name} until its paths are proven: {'; '.join(lacking)}"
         elif lacking:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from gdsdeploy import hostapp, transport
+from gdsdeploy import evidence_file, hostapp, transport
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.expect import expectation
@@ -60,13 +58,6 @@ def _usable(fleet: Fleet, lock: Lock, host: Host) -> Host | GdsError:
 def read(name: str, file: Path) -> Host:
     """The host ``name`` as saved evidence shows it; raises HostUnfit when the file has none."""
     try:
-        document: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
-        raise HostUnfit(
-            f"{file}: no evidence of {name}: {reason}",
-            hint="Save it on the host: python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json > FILE",
-        ) from error
-    if not isinstance(document, Mapping) or "files" not in document or "commands" not in document:
-        raise HostUnfit(f"{file}: this is no evidence: it has no files and commands")
-    return Host(name, facts_from(document))
+        return Host(name, evidence_file.of_host(file, name))
+    except GdsError as error:
+        raise HostUnfit(error.message, hint=error.hint) from None

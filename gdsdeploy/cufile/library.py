@@ -170,20 +170,24 @@ def _start(request: Mapping[str, Any], folder: Path, *, limit: float) -> str:
     program = Path(__file__).with_name("ask.py")
     clean = ["env", *(word for name in sorted(os.environ) if name.startswith("CUFILE_") for word in ("-u", name))]
     python = [*clean, sys.executable, "-I", "-S", str(program)]
+    hint = _hint(Path(str(request["library"])))
     try:
-        return run.run(
+        done = run.run(
             [run.which("unshare"), *_namespace(), *python],
             doing=f"ask {request['library']}",
             input=json.dumps(request),
             cwd=folder,
             timeout=limit,
-        ).stdout
+            ok=range(-64, 256),
+        )
     except ProgramFailed as error:
-        lines = [line.removeprefix("  | ") for line in error.message.splitlines()]
-        what = next((line for line in reversed(lines) if line.startswith("OSError")), lines[-1])
-        raise LibraryUnusable(
-            f"{request['library']} cannot be asked: {what}", hint=_hint(Path(str(request["library"])))
-        ) from error
+        raise LibraryUnusable(error.message, hint=hint) from error
+    if done.status == 0:
+        return done.stdout
+    lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with status {done.status}"]
+    # Python's own words of a library that it could not load.
+    what = next((line for line in reversed(lines) if line.startswith("OSError")), lines[-1])
+    raise LibraryUnusable(f"{request['library']} cannot be asked: {what}", hint=hint)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
 if TYPE_CHECKING:
     from .expectation import Expectation
@@ -38,7 +38,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         status: int = run(arguments)
         sys.stdout.flush()
     except UsageError as error:
-        print("gdsdeploy-host: {}".format(error), file=sys.stderr)
+        print(f"gdsdeploy-host: {error}", file=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:
         # Whoever read our output has gone; Python would complain once more while it ends.
@@ -55,7 +55,7 @@ def _parser(verb: str) -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz", description="gdsdeploy's program on a GPU host.")
     commands = parser.add_subparsers(metavar="COMMAND")
-    default = "what the host should be; - reads it from standard input (default: {})".format(expectation.PATH)
+    default = f"what the host should be; - reads it from standard input (default: {expectation.PATH})"
     for name, run, text in (
         ("hello", _hello, "say who and what answers here"),
         ("evidence", _evidence, "collect what this host's files and programs say"),
@@ -80,10 +80,9 @@ def _parser(verb: str) -> argparse.ArgumentParser:
             command.add_argument("--load", action="store_true", help=words)
         if name == "validate":
             command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
-    survey = commands.add_parser("survey", help="answer a controller's plan", description="answer a controller's plan")
-    survey.add_argument("--json", action="store_true", help="accepted as elsewhere: the answer is one JSON object")
-    survey.set_defaults(run=_survey)
     for name, add, text in (
+        ("apply", _add_apply, "make this host what a desired state says"),
+        ("remove", _add_remove, "take back what was applied here"),
         ("kmod", _add_kmod, "kernel modules: audit, build, pack, install"),
         ("boot", _add_boot, "what the next boot starts, and whether one is needed"),
         ("guard", _add_guard, "which kernels may boot by default, and why not"),
@@ -103,6 +102,18 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         else:
             commands.add_parser(name, help=text)
     return parser
+
+
+def _add_apply(commands: Any) -> None:
+    from .apply.cli import add_apply
+
+    add_apply(commands)
+
+
+def _add_remove(commands: Any) -> None:
+    from .apply.cli import add_remove
+
+    add_remove(commands)
 
 
 def _add_kmod(commands: Any) -> None:
@@ -194,10 +205,9 @@ def _topology(arguments: argparse.Namespace) -> int:
     from . import topology
     from .facts import Unknown, facts_from
 
-    saved = arguments.evidence is not None
-    found = facts_from(_parsed(arguments.evidence, "evidence", json.loads) if saved else topology.collected()).topology
+    found = facts_from(topology.collected() if arguments.evidence is None else _saved(arguments.evidence)).topology
     if isinstance(found, Unknown):
-        raise UsageError("the PCI functions are not known: {}".format(found.reason))
+        raise UsageError(f"the PCI functions are not known: {found.reason}")
     print(json.dumps(topology.document(found), sort_keys=True) if arguments.json else topology.text(found), end="")
     return OK
 
@@ -219,7 +229,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         if arguments.evidence is None:
             evidence = explaining.collected(mount, _expectation(None, needed=False))
         else:
-            evidence = _parsed(arguments.evidence, "evidence", json.loads)
+            evidence = _saved(arguments.evidence)
         explaining.answer(evidence, mount, arguments.json)
     except explaining.NothingToExplainError as error:
         raise UsageError(str(error)) from None
@@ -243,15 +253,6 @@ def _evidence(arguments: argparse.Namespace) -> int:
         _print(collected(arguments.mount, expectation))
     else:
         _print(_collect(expectation, load=arguments.load))
-    return OK
-
-
-def _survey(_arguments: argparse.Namespace) -> int:
-    """The questions come on standard input."""
-    from .evidence.managed import collect_survey
-    from .survey import from_json
-
-    _print(collect_survey(_parsed("-", "a survey", from_json)))
     return OK
 
 
@@ -288,7 +289,16 @@ def _document(path: Optional[str], expectation: Optional[Expectation], load: boo
         return _collect(expectation, load)
     if load:
         raise UsageError("--load reads from mounts now; it does not go with --evidence, which was collected before")
-    return _parsed(path, "evidence", json.loads)
+    return _saved(path)
+
+
+def _saved(path: str) -> Dict[str, Any]:
+    from .evidence_file import EvidenceFileError, one
+
+    try:
+        return one(path)
+    except EvidenceFileError as error:
+        raise UsageError(error.message + (f"\n{error.hint}" if error.hint else "")) from None
 
 
 def _collect(expectation: Optional[Expectation], load: bool = False) -> Any:
@@ -305,8 +315,8 @@ def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
         if not needed:
             return None
         raise UsageError(
-            "there is no {}, so nothing is expected of this host; name one with --expectation, or have the host"
-            " provisioned, which puts it there".format(PATH)
+            f"there is no {PATH}, so nothing is expected of this host; name one with --expectation, or have the host"
+            " provisioned, which puts it there"
         )
     if path is None and not needed:
         with contextlib.suppress(UsageError):
@@ -330,11 +340,11 @@ def _parsed(path: str, what: str, parse: Callable[[str], Any]) -> Any:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
     except OSError as error:
-        raise UsageError("{} cannot be read: {}".format(path, error.strerror)) from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     try:
         return parse(text)
     except ValueError as error:
-        raise UsageError("{} is not {}: {}".format(path, what, error)) from None
+        raise UsageError(f"{path} is not {what}: {error}") from None
 
 
 def _print(value: Any) -> None:

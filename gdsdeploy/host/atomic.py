@@ -8,7 +8,7 @@ import os
 def write(path: str, text: str) -> None:
     """Replace ``path``, readable for all; its folder is made.  Raises OSError; then the file is as it was."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = "{}.{}.new".format(path, os.getpid())
+    temporary = f"{path}.{os.getpid()}.new"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), 0o644)

@@ -9,6 +9,7 @@ from .expectation import Expectation
 from .kmod import tree
 from .kmod.audit import Result, audit
 from .kmod.driver import Expected
+from .kmod.findings import decisive
 from .kmod.kernel import Kernel
 
 
@@ -24,9 +25,7 @@ def objections(results: List[Result]) -> List[str]:
     return [
         "{}: {}".format(result["module"] or result["file"], item["message"])
         for result in results
-        if result["ok"] is not True
-        for item in result["findings"]
-        if item["severity"] == "error" or (result["ok"] is None and item["id"].endswith("-unknown"))
+        for item in decisive(result["findings"])
     ]
 
 

@@ -72,9 +72,9 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
     entry = entry_of(release, root)
     changes = []
     if environment(read_text(root, ENVIRONMENT)).get("saved_entry") != entry.ident:
-        changes.append("{} (saved_entry={})".format(ENVIRONMENT, entry.ident))
+        changes.append(f"{ENVIRONMENT} (saved_entry={entry.ident})")
     if changes and not check:
-        _edit(root, ["set", "saved_entry={}".format(entry.ident)])
+        _edit(root, ["set", f"saved_entry={entry.ident}"])
     return {"changed": bool(changes), "changes": changes, "kernel": release, "entry": entry.ident}
 
 
@@ -84,7 +84,7 @@ def entry_of(release: str, root: str = "/") -> BlsEntry:
     if entry is None:
         known = ", ".join(item.release for item in entries(root)) or "none"
         raise BlsError(
-            "{} has no entry for kernel {}; it has: {}".format(ENTRIES, release, known),
+            f"{ENTRIES} has no entry for kernel {release}; it has: {known}",
             "install that kernel, or run kernel-install add for it",
         )
     return entry
@@ -114,7 +114,5 @@ def _edit(root: str, words: List[str]) -> None:
         if done.status == 0:
             return
         if done.status != process.NOT_FOUND:
-            raise BlsError(
-                "{} failed: {}".format(editor, (done.stderr or done.stdout).strip()), "the default is as before"
-            )
+            raise BlsError(f"{editor} failed: {(done.stderr or done.stdout).strip()}", "the default is as before")
     raise BlsError("neither {} is installed".format(" nor ".join(_EDITORS)), "install grub2-tools-minimal")

@@ -63,11 +63,11 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
     entry = _entry_of(release, root)
     changes = []
     if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
-        changes.append("{} (GRUB_DEFAULT=saved)".format(DEFAULTS))
+        changes.append(f"{DEFAULTS} (GRUB_DEFAULT=saved)")
     if 'set default="${saved_entry}"' not in _config(root):
-        changes.append("{} (update-grub)".format(GRUB_CFG))
+        changes.append(f"{GRUB_CFG} (update-grub)")
     if environment(read_text(root, GRUB_ENV)).get("saved_entry") != entry.path:
-        changes.append("{} (saved_entry={})".format(GRUB_ENV, entry.path))
+        changes.append(f"{GRUB_ENV} (saved_entry={entry.path})")
     if changes and not check:
         _only_here(root)
         # The entry first: with it stored, a failure below leaves a machine that boots as before.
@@ -87,7 +87,7 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
         return bls.clear_default(root)
     changes = []
     if os.path.lexists(inside(root, DEFAULTS)):
-        changes.append("{} (removed)".format(DEFAULTS))
+        changes.append(f"{DEFAULTS} (removed)")
     if not changes and not os.path.lexists(inside(root, GRUB_CFG)):
         # A builder or a container: there is no menu to ask, and nothing of ours in it.
         return {"changed": False, "changes": [], "kernel": "", "entry": ""}
@@ -151,7 +151,7 @@ def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int
         print(json.dumps(result, indent=2, sort_keys=True))
     else:
         word = "would change" if arguments.check else "changed"
-        lines = ["{} {}".format(word, item) for item in result["changes"]]
+        lines = [f"{word} {item}" for item in result["changes"]]
         print("\n".join([*lines, "default: {} ({})".format(result["kernel"], result["entry"])]))
     return 0
 
@@ -170,7 +170,7 @@ def _entry_of(release: str, root: str) -> Entry:
     if not fit:
         known = sorted({item.release for item in found if item.release})
         message = "GRUB has no entry for kernel {}; it has: {}".format(release, ", ".join(known) or "none")
-        raise BootError(message, "install linux-image-{}, then run update-grub".format(release))
+        raise BootError(message, f"install linux-image-{release}, then run update-grub")
     # The topmost entry starts whatever kernel is newest, whose release its id does not name.
     return next((item for item in fit if release in item.path.split(">")[-1]), fit[0])
 
@@ -181,11 +181,11 @@ def _write_defaults(root: str) -> None:
 
 def _only_here(root: str) -> None:
     if root != "/":
-        raise BootError("GRUB can be changed on the running system only, not below {}".format(root))
+        raise BootError(f"GRUB can be changed on the running system only, not below {root}")
 
 
 def _run(argv: List[str]) -> None:
     done = process.run(argv, _TIMEOUT)
     if done.status != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["exit status {}".format(done.status)]
-        raise BootError("{} failed: {}".format(argv[0], lines[-1]), "the kernel that boots by default is as before")
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
+        raise BootError(f"{argv[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")

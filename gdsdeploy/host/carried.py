@@ -59,13 +59,13 @@ def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[st
         return {"wrong": [str(error)], "files": 0, "lock_digest": ""}
     files = manifest["files"]
     wrong = [reason for path in sorted(files) for reason in _file(folder, path, files[path])]
-    wrong += ["{}: it is in the folder, but was not rendered".format(path) for path in surplus(folder, files)]
+    wrong += [f"{path}: it is in the folder, but was not rendered" for path in surplus(folder, files)]
     made_from = str(manifest.get("lock_digest", ""))
     if lock_digest and lock_digest != made_from:
-        wrong.append("it was rendered from the lock {}, but {} is meant".format(made_from, lock_digest))
+        wrong.append(f"it was rendered from the lock {made_from}, but {lock_digest} is meant")
     own = next((value for path, value in sorted(files.items()) if os.path.basename(path) == LOCK), "")
     if lock_sha256 and lock_sha256 != own:
-        wrong.append("the lock that is meant (sha256 {}) is not the one that it was rendered from".format(lock_sha256))
+        wrong.append(f"the lock that is meant (sha256 {lock_sha256}) is not the one that it was rendered from")
     return {"wrong": wrong, "files": len(files), "lock_digest": made_from}
 
 
@@ -74,13 +74,13 @@ def read(path: str) -> Dict[str, Any]:
     try:
         found = parsed(path)
     except OSError as error:
-        raise ValueError("{}: cannot be read: {}".format(path, error.strerror)) from None
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
     if found is None:
-        raise ValueError("{}: it is no manifest of gdsdeploy".format(path))
+        raise ValueError(f"{path}: it is no manifest of gdsdeploy")
     if found.get("version") != VERSION:
         raise ValueError("{}: version {!r}; this program reads {}".format(path, found.get("version"), VERSION))
     if not found["files"]:
-        raise ValueError("{}: it lists no files: the rendering was interrupted".format(path))
+        raise ValueError(f"{path}: it lists no files: the rendering was interrupted")
     return found
 
 
@@ -123,11 +123,11 @@ def sha256(path: str) -> str:
 
 def _file(folder: str, path: str, wanted: str) -> List[str]:
     if os.path.isabs(path) or ".." in path.split("/"):
-        return ["{}: the manifest points out of the folder".format(path)]
+        return [f"{path}: the manifest points out of the folder"]
     try:
         same = sha256(os.path.join(folder, path)) == wanted
     except FileNotFoundError:
-        return ["{}: it is missing".format(path)]
+        return [f"{path}: it is missing"]
     except OSError as error:
-        return ["{}: cannot be read: {}".format(path, error.strerror)]
-    return [] if same else ["{}: it is not as it was rendered".format(path)]
+        return [f"{path}: cannot be read: {error.strerror}"]
+    return [] if same else [f"{path}: it is not as it was rendered"]

@@ -12,6 +12,8 @@ UNKNOWN = "unknown"
 #: It did not pass, and somebody has accepted that until a day; see waiver.py.
 WAIVED = "waived"
 VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
+#: What the check storage.path says of a mount: the path of its I/O, or that nothing is mounted there.
+PATHS = ("nvidia-fs", "p2pdma", "compat", "broken", "none")
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,16 @@ class Finding:
     #: {"until", "reason", "was"} of the waiver that covers this finding, or did until that day; ``was`` is the verdict
     #: that the check itself gave.
     waiver: Optional[Dict[str, str]] = None
+    #: Of storage.path, one of PATHS: proven or, where the verdict is ``unknown``, expected.  Empty where it is not
+    #: known, for every other check, and in what was recorded before this field existed.
+    path: str = ""
 
     def as_dict(self) -> Dict[str, Any]:
-        return asdict(self)
+        """As JSON has it: ``path`` is left out where it is empty."""
+        value = asdict(self)
+        if not self.path:
+            del value["path"]
+        return value
 
 
 def finding_from(value: Dict[str, Any]) -> Finding:
@@ -43,6 +52,8 @@ def finding_from(value: Dict[str, Any]) -> Finding:
     found = Finding(**value)
     if found.verdict not in VERDICTS:
         raise TypeError("a verdict is one of {}: {!r}".format(", ".join(VERDICTS), found.verdict))
+    if found.path not in ("", *PATHS):
+        raise TypeError("a path is one of {}: {!r}".format(", ".join(PATHS), found.path))
     return found
 
 

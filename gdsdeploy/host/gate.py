@@ -59,7 +59,7 @@ def settings_from(text: str) -> Settings:
     """Read settings; raises ValueError that says what is wrong with them."""
     value: Any = json.loads(text)
     if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise ValueError("the gate's settings are a JSON object of version {}".format(VERSION))
+        raise ValueError(f"the gate's settings are a JSON object of version {VERSION}")
     surplus = sorted(set(value) - {item.name for item in fields(Settings)})
     if surplus:
         raise ValueError("unknown keys: {}".format(", ".join(surplus)))
@@ -108,9 +108,9 @@ def record_of(value: Any) -> Record:
         found = Record(**value)
         found.judged()
     except TypeError as error:
-        raise ValueError("this is no record of the gate: {}".format(error)) from None
+        raise ValueError(f"this is no record of the gate: {error}") from None
     if found.version != VERSION or found.state not in (OPEN, CLOSED):
-        raise ValueError("this is no record of the gate of version {}".format(VERSION))
+        raise ValueError(f"this is no record of the gate of version {VERSION}")
     return found
 
 
@@ -134,7 +134,7 @@ def judge(expectation: str, settings: str) -> Record:
     try:
         made = _judged(expectation_from(expectation), settings_from(settings))
     except Exception as error:  # noqa: BLE001 - whatever it is, the gate has to close and to say so
-        reason = "the gate itself failed: {}".format(traceback.format_exception_only(type(error), error)[-1].strip())
+        reason = f"the gate itself failed: {traceback.format_exception_only(type(error), error)[-1].strip()}"
         made = {"state": CLOSED, "reason": reason, "verdict": UNKNOWN}
     return Record(boot_id=boot, when=when, seconds=round(time.monotonic() - begin, 3), basis=digest, **made)
 
@@ -161,11 +161,11 @@ def decide(findings: Sequence[Finding]) -> Tuple[str, str]:
     for verdict, words in ((FAIL, "failed"), (UNKNOWN, "could not be decided")):
         named = [item.check for item in findings if item.verdict == verdict]
         if named:
-            more = " and {} more".format(len(named) - NAMED) if len(named) > NAMED else ""
+            more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
             return CLOSED, "{}{} {}".format(", ".join(named[:NAMED]), more, words)
     waived = sum(item.verdict == WAIVED for item in findings)
     passed = sum(item.verdict == PASS for item in findings)
-    return OPEN, "{} checks passed{}".format(passed, ", {} waived".format(waived) if waived else "")
+    return OPEN, "{} checks passed{}".format(passed, f", {waived} waived" if waived else "")
 
 
 def keep(record: Record, settings: Settings, run: str = RUN_FOLDER, state: str = STATE_FOLDER) -> None:
@@ -175,7 +175,7 @@ def keep(record: Record, settings: Settings, run: str = RUN_FOLDER, state: str =
     for folder in (run, state):
         atomic.write(os.path.join(folder, RECORD), record.to_json())
     if record.state == OPEN and settings.file:
-        atomic.write(settings.file, "{} {}\n".format(record.when, record.reason))
+        atomic.write(settings.file, f"{record.when} {record.reason}\n")
 
 
 def last(folder: str = STATE_FOLDER) -> Optional[Record]:
@@ -192,9 +192,8 @@ def of_this_boot(record: Optional[Record]) -> Tuple[Optional[Record], str]:
     if record is None:
         return None, "the gate has not judged this host yet"
     if record.boot_id != boot_id():
-        return None, "the gate has not judged this boot; its last verdict, {} of {}, is of an earlier one".format(
-            record.state, record.when
-        )
+        last = f"{record.state} of {record.when}"
+        return None, f"the gate has not judged this boot; its last verdict, {last}, is of an earlier one"
     return _today(record), ""
 
 

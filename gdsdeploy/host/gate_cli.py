@@ -78,20 +78,20 @@ def _tell(record: gate.Record, settings: gate.Settings, arguments: argparse.Name
     """Write the record, the metrics and the journal, and run the hooks; one that fails does not keep the others."""
     lines = [(syslog.LOG_NOTICE if record.state == gate.OPEN else syslog.LOG_ERR, _sentence(record))]
     lines += [
-        (syslog.LOG_ERR, "{}: {}; expected {}".format(item.check, item.found, item.expected))
+        (syslog.LOG_ERR, f"{item.check}: {item.found}; expected {item.expected}")
         for item in record.judged()
         if item.verdict not in (PASS, WAIVED)
     ]
-    lines += [(syslog.LOG_WARNING, "evidence is incomplete: {}".format(gap)) for gap in record.gaps]
+    lines += [(syslog.LOG_WARNING, f"evidence is incomplete: {gap}") for gap in record.gaps]
     try:
         gate.keep(record, settings, arguments.run_folder, arguments.state_folder)
     except OSError as error:
-        lines.append((syslog.LOG_ERR, "the verdict cannot be written: {}".format(error)))
+        lines.append((syslog.LOG_ERR, f"the verdict cannot be written: {error}"))
     for folder in gate_metrics.folders(settings):
         try:
             atomic.write(os.path.join(folder, gate_metrics.FILE), gate_metrics.render(record))
         except OSError as error:
-            lines.append((syslog.LOG_WARNING, "the metrics cannot be written: {}".format(error)))
+            lines.append((syslog.LOG_WARNING, f"the metrics cannot be written: {error}"))
     if settings.slurm:
         lines.append(_slurm(record.state, record.reason))
     syslog.openlog(IDENT)
@@ -104,10 +104,10 @@ def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
     from . import gate_slurm
 
     try:
-        return syslog.LOG_NOTICE, "slurm: {}".format(gate_slurm.apply(state, reason, name))
+        return syslog.LOG_NOTICE, f"slurm: {gate_slurm.apply(state, reason, name)}"
     except gate_slurm.SlurmError as error:
         # At boot its controller may be out of reach; the health check that slurmd starts comes later.
-        return syslog.LOG_WARNING, "slurm was not told: {}".format(error)
+        return syslog.LOG_WARNING, f"slurm was not told: {error}"
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -145,7 +145,7 @@ def _now(run: str, state: str = "") -> Tuple[Any, str]:
 
 
 def _sentence(record: gate.Record) -> str:
-    return "{}: {} ({:.1f} s)".format(record.state, record.reason, record.seconds)
+    return f"{record.state}: {record.reason} ({record.seconds:.1f} s)"
 
 
 def _status(record: gate.Record) -> int:

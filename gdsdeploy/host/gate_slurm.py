@@ -59,7 +59,7 @@ def node_from(text: str) -> Node:
     # What a site has written elsewhere (Comment, Extra) may follow it.
     reason = re.search(r"\sReason=(.*?)(?: \[[^\[\]\s]*@[0-9-]+T[0-9:]+\]|\s*$)", text, re.DOTALL)
     if name is None or state is None:
-        raise SlurmError("scontrol printed something else than a node: {}".format(text.strip()[:200]))
+        raise SlurmError(f"scontrol printed something else than a node: {text.strip()[:200]}")
     # Flags stand behind a +, marks such as * and ~ behind the state.
     states = [re.sub(r"[^A-Z_]", "", item) for item in state.group(1).split("+")]
     return Node(name.group(1), states, REBOOTED.sub("", reason.group(1)) if reason else "")
@@ -73,22 +73,22 @@ def step(node: Node, state: str, reason: str) -> Step:
     if state == OPEN:
         if ours and down and not theirs:
             # Slurm took it down because it rebooted; UNDRAIN would leave it so.
-            return Step(["State=RESUME"], "{} is resumed".format(node.name))
+            return Step(["State=RESUME"], f"{node.name} is resumed")
         if ours and drained:
             # Unlike RESUME it leaves a node down that was down for another reason, which it gets back.
             back = ["State=UNDRAIN", *(["Reason=" + theirs] if theirs else [])]
-            return Step(back, "{} is resumed".format(node.name))
+            return Step(back, f"{node.name} is resumed")
         if drained or down:
             return Step([], "{} stays out: {}".format(node.name, theirs or "no reason is given"))
-        return Step([], "{} is in already".format(node.name))
+        return Step([], f"{node.name} is in already")
     if drained and not ours:
         return Step([], "{} is out already, and keeps its reason: {}".format(node.name, theirs or "none"))
     wanted = (OURS + reason)[:REASON_LENGTH]
     # Slurm itself takes a node that is only down back as soon as it answers.
     wanted += WAS + theirs if theirs and (down or ours) else ""
     if drained and node.reason == wanted:
-        return Step([], "{} is drained already".format(node.name))
-    return Step(["State=DRAIN", "Reason=" + wanted], "{} is drained: {}".format(node.name, wanted))
+        return Step([], f"{node.name} is drained already")
+    return Step(["State=DRAIN", "Reason=" + wanted], f"{node.name} is drained: {wanted}")
 
 
 def apply(state: str, reason: str, name: str = "") -> str:
@@ -108,7 +108,7 @@ def _node_name() -> str:
     host = socket.gethostname().partition(".")[0]
     found = _scontrol(["show", "aliases", host]).split()
     if not found:
-        raise SlurmError("Slurm knows no node on the host {}".format(host))
+        raise SlurmError(f"Slurm knows no node on the host {host}")
     return found[0]
 
 
@@ -116,7 +116,7 @@ def _scontrol(argv: List[str]) -> str:
     done = process.run(["scontrol", *argv], timeout=SECONDS, env=FORMAT)
     if done.status != 0 or _complains(done.stdout):
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise SlurmError("scontrol {} ended with status {}: {}".format(argv[0], done.status, said))
+        raise SlurmError(f"scontrol {argv[0]} ended with status {done.status}: {said}")
     return done.stdout
 
 

@@ -38,9 +38,7 @@ def golden(topology: Topology, label: str) -> Dict[str, Any]:
         "label": label,
         "devices": {item.address: _device(item, paths.get(item.address, [])) for item in topology.devices},
         "pairs": {
-            "{} {}".format(pair.one, pair.other): pair.distance
-            for pair in topology.pairs
-            if isinstance(pair.distance, str)
+            f"{pair.one} {pair.other}": pair.distance for pair in topology.pairs if isinstance(pair.distance, str)
         },
     }
 
@@ -54,20 +52,20 @@ def from_json(text: str) -> Dict[str, Any]:
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise GoldenError("not JSON: {}".format(error)) from None
+        raise GoldenError(f"not JSON: {error}") from None
     return checked(value)
 
 
 def checked(value: Any) -> Dict[str, Any]:
     """``value`` if it is a golden topology; raises GoldenError."""
     if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise GoldenError("not a golden topology of version {}".format(VERSION))
+        raise GoldenError(f"not a golden topology of version {VERSION}")
     devices, pairs = value.get("devices"), value.get("pairs")
     if not isinstance(devices, dict) or not isinstance(pairs, dict):
         raise GoldenError("a golden topology has devices and pairs")
     for address, item in devices.items():
         if not isinstance(item, dict) or not {"label", "part", *_WORDS} <= set(item):
-            raise GoldenError("devices.{}: not the description of a device".format(address))
+            raise GoldenError(f"devices.{address}: not the description of a device")
     for name, distance in pairs.items():
         if distance not in DISTANCES:
             raise GoldenError("pairs.{}: {!r} is none of {}".format(name, distance, ", ".join(DISTANCES)))
@@ -139,7 +137,7 @@ def _changed(address: str, before: Mapping[str, Any], now: Mapping[str, Any]) ->
         yield "{}: the part is {}, was {}".format(name, now["part"], before["part"])
     for key, words in _WORDS.items():
         if before[key] != now[key]:
-            yield "{}: {} {}, was {}".format(name, words, _said(now[key]), _said(before[key]))
+            yield f"{name}: {words} {_said(now[key])}, was {_said(before[key])}"
 
 
 def _said(value: Any) -> str:

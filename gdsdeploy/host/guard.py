@@ -66,7 +66,7 @@ def installed(root: str = "/") -> List[str]:
     return [
         release
         for release in list_folder(root, "/lib/modules")
-        if release in images or os.path.exists(inside(root, "/lib/modules/{}/vmlinuz".format(release)))
+        if release in images or os.path.exists(inside(root, f"/lib/modules/{release}/vmlinuz"))
     ]
 
 
@@ -85,11 +85,11 @@ def decide(event: str, release: str, expectation: Expectation, default: str, ver
         return _locked_kernel(locked, default, known.get(locked), good)
     said = _event(event, release, locked, known.get(release))
     if safe:
-        return Answer("", "{}{} stays the boot default".format(said, default))
+        return Answer("", f"{said}{default} stays the boot default")
     if good:
         keep = locked if locked in good else good[0]
-        was = "{} is not".format(default) if default else "the default cannot be told"
-        return Answer(keep, "{}{} becomes the boot default again, because {} admitted".format(said, keep, was))
+        was = f"{default} is not" if default else "the default cannot be told"
+        return Answer(keep, f"{said}{keep} becomes the boot default again, because {was} admitted")
     words = "{}no installed kernel has the locked modules: the next boot ({}) comes up without GPUDirect Storage; {}"
     return Answer("", words.format(said, default or "unknown", "provision this host before it reboots"), alarm=True)
 
@@ -143,14 +143,14 @@ def _event(event: str, release: str, locked: str, verdict: Optional[Verdict]) ->
     if verdict.admitted:
         words = "kernel {} has good modules, but the lock names {} (lock and provision again to move); "
         return words.format(release, locked)
-    return "kernel {} is not admitted ({}); ".format(release, verdict.why())
+    return f"kernel {release} is not admitted ({verdict.why()}); "
 
 
 def _locked_kernel(locked: str, default: str, verdict: Optional[Verdict], good: Sequence[str]) -> Answer:
     if verdict is not None and verdict.admitted:
         if default == locked:
-            return Answer("", "the locked kernel {} is the boot default, and its modules are good".format(locked))
-        return Answer(locked, "the locked kernel {} has good modules and becomes the boot default".format(locked))
+            return Answer("", f"the locked kernel {locked} is the boot default, and its modules are good")
+        return Answer(locked, f"the locked kernel {locked} has good modules and becomes the boot default")
     why = verdict.why() if verdict is not None else "it could not be audited"
     if default == locked and good:
         words = "the locked kernel {} lacks good modules ({}); {} becomes the boot default; provision this host again"

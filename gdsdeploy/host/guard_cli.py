@@ -79,7 +79,7 @@ def _default(arguments: argparse.Namespace) -> int:
         verdict = guard.judge(release, expectation)
         if not verdict.admitted:
             hint = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
-            raise AuditError("kernel {} is not admitted: {}".format(release, verdict.why()), hint)
+            raise AuditError(f"kernel {release} is not admitted: {verdict.why()}", hint)
     result = boot.set_default(release, check=arguments.check)
     print(json.dumps(result, indent=2, sort_keys=True) if arguments.json else "default: {}".format(result["kernel"]))
     return 0
@@ -92,7 +92,7 @@ def _hook(arguments: argparse.Namespace) -> int:
     except (KmodError, OSError, ValueError) as error:
         words = "cannot tell whether kernel {} may boot by default: {}; look at: gdsdeploy-host.pyz guard status"
         text, alarm = words.format(arguments.kernel, error), True
-    print("gdsdeploy: {}".format(text), file=sys.stderr)
+    print(f"gdsdeploy: {text}", file=sys.stderr)
     syslog.openlog(IDENT)
     syslog.syslog(syslog.LOG_WARNING if alarm else syslog.LOG_NOTICE, text)
     return 0
@@ -104,6 +104,6 @@ def _expectation(path: str) -> Expectation:
             return from_json(file.read())
     except OSError as error:
         hint = "have the host provisioned, which puts it there"
-        raise KmodError("{} cannot be read: {}".format(path, error.strerror), hint) from None
+        raise KmodError(f"{path} cannot be read: {error.strerror}", hint) from None
     except ValueError as error:
-        raise KmodError("{} is not an expectation: {}".format(path, error)) from None
+        raise KmodError(f"{path} is not an expectation: {error}") from None

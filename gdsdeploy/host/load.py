@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
     words = "how fast a mount reads under load, from a scratch file that is always removed"
     parser = commands.add_parser("load", help=words, description=words)
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
-    text = "how long to read, {:g} at most (default: {:g})".format(LONGEST, SECONDS)
+    text = f"how long to read, {LONGEST:g} at most (default: {SECONDS:g})"
     parser.add_argument("--seconds", type=_seconds, default=SECONDS, help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_run)
@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value <= LONGEST:
-        raise argparse.ArgumentTypeError("more than 0 and at most {:g} seconds".format(LONGEST))
+        raise argparse.ArgumentTypeError(f"more than 0 and at most {LONGEST:g} seconds")
     return value
 
 
@@ -82,8 +82,8 @@ def measured(folder: str, seconds: float = SECONDS, largest: int = 0) -> Dict[st
         found: Dict[str, Any] = json.loads(done.stdout)
         return found
     if done.status == TIMED_OUT:
-        return {"error": "it did not answer within {:g} s".format(limit)}
-    return {"error": "the reading ended early: {}".format(done.stderr.strip() or done.status)}
+        return {"error": f"it did not answer within {limit:g} s"}
+    return {"error": f"the reading ended early: {done.stderr.strip() or done.status}"}
 
 
 def _measured(folder: str, seconds: float, largest: int) -> Dict[str, Any]:
@@ -94,7 +94,7 @@ def _measured(folder: str, seconds: float, largest: int) -> Dict[str, Any]:
         free = room.f_bavail * room.f_frsize
         length = min(largest, free // SHARE // BLOCK * BLOCK)
         if length < min(SMALLEST, largest):
-            return {"error": "only {} MiB are free; a tenth of that is too little to read from".format(free // MIB)}
+            return {"error": f"only {free // MIB} MiB are free; a tenth of that is too little to read from"}
         with scratch(folder) as (plain, _):
             return _in_file(plain, length, seconds)
     except OSError as error:
@@ -103,7 +103,7 @@ def _measured(folder: str, seconds: float, largest: int) -> Dict[str, Any]:
 
 def _why(error: OSError) -> str:
     name = errno.errorcode.get(error.errno or 0, str(error))
-    return "{} ({})".format(WORDS[name], name) if name in WORDS else name
+    return f"{WORDS[name]} ({name})" if name in WORDS else name
 
 
 def _in_file(plain: int, length: int, seconds: float) -> Dict[str, Any]:
@@ -122,7 +122,7 @@ def _in_file(plain: int, length: int, seconds: float) -> Dict[str, Any]:
             return {"error": "what is written there stays in memory, which would be measured"}
         length = _fill(direct, length)
         if not length:
-            return {"error": "it took longer than {:g} s to write what is to be read".format(FILLING)}
+            return {"error": f"it took longer than {FILLING:g} s to write what is to be read"}
         os.fsync(plain)
         cache.empty(length)
         found = _read(direct, length, seconds)

@@ -45,9 +45,9 @@ def load(root: str = "/") -> Done:
     """
     legacy = _loaded(LEGACY, root)
     if legacy:
-        _run(["rmmod", LEGACY], "{} is loaded, in whose place {} comes".format(LEGACY, MODULE))
+        _run(["rmmod", LEGACY], f"{LEGACY} is loaded, in whose place {MODULE} comes")
     if _loaded(MODULE, root):
-        return Done(legacy, "nvidia-peermem is loaded already, and {}".format(_registered(root)))
+        return Done(legacy, f"nvidia-peermem is loaded already, and {_registered(root)}")
     refuse_stub(file_of(MODULE))
     _run(["modprobe", MODULE], "nvidia-peermem cannot be loaded")
     try:
@@ -56,7 +56,7 @@ def load(root: str = "/") -> Done:
         # Loaded and of no use, it would only keep the RDMA core from being unloaded.
         process.run(["rmmod", _kernel_name(MODULE)], timeout=PATIENCE)
         raise
-    return Done(True, "nvidia-peermem is loaded, and {}".format(words))
+    return Done(True, f"nvidia-peermem is loaded, and {words}")
 
 
 def unload(root: str = "/") -> Done:
@@ -71,15 +71,16 @@ def unload(root: str = "/") -> Done:
 def refuse_stub(path: str) -> None:
     """Raise PeermemError unless the module file at ``path`` registers with an RDMA core."""
     if not path:
-        raise PeermemError("there is no nvidia-peermem for kernel {}: provision this host".format(os.uname().release))
+        raise PeermemError(f"there is no nvidia-peermem for kernel {os.uname().release}: provision this host")
     try:
         module = read_module(path)
     except (KmodError, OSError) as error:
-        raise PeermemError("{} cannot be read: {}".format(path, error)) from None
+        raise PeermemError(f"{path} cannot be read: {error}") from None
     if REGISTER not in module.imports:
         raise PeermemError(
-            "{} is a stub, built without OFED's peer memory symbols; the kernel would refuse it ('Invalid argument')."
-            " Install MLNX_OFED or DOCA first and build the driver after it, or use DMA-BUF (rdma: dmabuf)".format(path)
+            f"{path} is a stub, built without OFED's peer memory symbols; the kernel would refuse it"
+            " ('Invalid argument'). Install MLNX_OFED or DOCA first and build the driver after it,"
+            " or use DMA-BUF (rdma: dmabuf)"
         )
 
 
@@ -91,12 +92,12 @@ def _registered(root: str) -> str:
         # Some kernels show no such folder; from its successful start on the module holds the core.
         held = any(os.path.isdir(os.path.join(root, path.lstrip("/"), _kernel_name(MODULE))) for path in HOLDERS)
         if held:
-            return "holds the RDMA core; this kernel shows no {}, so its registration is not proven".format(PEERS)
+            return f"holds the RDMA core; this kernel shows no {PEERS}, so its registration is not proven"
         raise PeermemError("nvidia-peermem is loaded, but does not hold the RDMA core") from None
     if any(name.startswith(CLIENT) for name in clients):
         return "registered with the RDMA core"
     found = ", ".join(clients) or "nobody"
-    raise PeermemError("nvidia-peermem is loaded, but {} has {}: the RDMA core took no client".format(PEERS, found))
+    raise PeermemError(f"nvidia-peermem is loaded, but {PEERS} has {found}: the RDMA core took no client")
 
 
 def _loaded(name: str, root: str) -> bool:
@@ -110,7 +111,7 @@ def _kernel_name(name: str) -> str:
 def _run(argv: List[str], words: str) -> None:
     done = process.run(argv, timeout=PATIENCE)
     if done.status != 0:
-        said = done.stderr.strip().splitlines()[-1:] or ["exit status {}".format(done.status)]
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
         raise PeermemError("{}: {}: {}".format(words, " ".join(argv), said[0]))
 
 
@@ -134,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         done: Done = arguments.action()
     except PeermemError as error:
-        print(json.dumps({"error": str(error)}) if arguments.json else "gdsdeploy-host: {}".format(error))
+        print(json.dumps({"error": str(error)}) if arguments.json else f"gdsdeploy-host: {error}")
         return 30
     print(json.dumps(asdict(done)) if arguments.json else done.words)
     return 0

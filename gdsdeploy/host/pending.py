@@ -5,10 +5,22 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, List
+from typing import Any, List, Optional
 
 from . import modprobe, process
 from .kmod.module import BUILD_ID, read_module
+
+#: Ids of causes: another kernel runs; a module isn't loaded, has no file, or is loaded from another file.
+KERNEL, UNLOADED, NO_FILE, MODULE = "kernel", "not-loaded", "no-file", "module"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a reboot is needed; ``subject`` is the running kernel or the module."""
+
+    id: str
+    subject: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -16,7 +28,9 @@ class Pending:
     """Whether a reboot is needed to reach the installed state, why, and which boot this is."""
 
     needed: bool
+    #: the texts of ``causes``
     reasons: List[str]
+    causes: List[Cause]
     boot_id: str
     running: str
     #: modules that are not loaded although the kernel that should run does
@@ -27,33 +41,30 @@ def pending(kernel: str, modules: List[str]) -> Pending:
     """Compare this running host with kernel release ``kernel`` and the files modprobe would load for ``modules``."""
     running = os.uname().release
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    reasons = []  # type: List[str]
-    unloaded = []  # type: List[str]
+    causes: List[Cause] = []
+    unloaded: List[str] = []
     if running != kernel:
-        reasons.append("the running kernel is {}, not {}".format(running, kernel))
+        causes.append(Cause(KERNEL, running, f"the running kernel is {running}, not {kernel}"))
     else:
-        for name in modules:
-            reason = _module(name)
-            if reason:
-                reasons.append(reason)
-            if not _loaded(name).is_dir():
-                unloaded.append(name)
-    return Pending(needed=bool(reasons), reasons=reasons, boot_id=boot_id, running=running, unloaded=unloaded)
+        found = [_module(name) for name in modules]
+        causes = [cause for cause in found if cause is not None]
+        unloaded = [name for name in modules if not _loaded(name).is_dir()]
+    return Pending(bool(causes), [cause.text for cause in causes], causes, boot_id, running, unloaded)
 
 
-def _module(name: str) -> str:
-    """Why the loaded module is not the installed one; empty when it is."""
+def _module(name: str) -> Optional[Cause]:
+    """Why the loaded module is not the installed one; None when it is."""
     loaded = _loaded(name)
     if not loaded.is_dir():
-        return "the module {} is not loaded".format(name)
+        return Cause(UNLOADED, name, f"the module {name} is not loaded")
     file = file_of(name)
     if not file:
-        return "modprobe finds no file for the module {}".format(name)
+        return Cause(NO_FILE, name, f"modprobe finds no file for the module {name}")
     # srcversion would not do: it does not change with the driver that a module was built against.
     note = loaded / "notes" / BUILD_ID
     if note.exists() and note.read_bytes().hex() != read_module(file).build_id:
-        return "the loaded module {} is not the one in {}".format(name, file)
-    return ""
+        return Cause(MODULE, name, f"the loaded module {name} is not the one in {file}")
+    return None
 
 
 def _loaded(name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from typing import IO, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+from typing import IO, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
 OUTPUT_LIMIT = 16 * 1024 * 1024
@@ -103,6 +104,26 @@ def run(
     return Output(done.status, b"".join(kept.chunks).decode("utf-8", "replace"), done.stderr, done.truncated)
 
 
+@contextlib.contextmanager
+def deferred(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
+    """Hold back signals while the block runs; those that came are sent to this process again when it ends.
+
+    Only the main thread is told of signals; in another one the block just runs.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: List[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            os.kill(os.getpid(), number)
+
+
 def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float, limit: int) -> Output:
     """Run ``argv`` with the file ``source`` as its input, writing at most ``limit`` bytes of its output to ``sink``.
 
@@ -139,7 +160,7 @@ def apart(work: Callable[[], str], timeout: float) -> Output:
     finally:
         os.close(answer)
     if not complete or status is None:
-        return Output(TIMED_OUT, "", "killed after {:g} s\n".format(timeout))
+        return Output(TIMED_OUT, "", f"killed after {timeout:g} s\n")
     number = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     return Output(number, text, "") if number == 0 else Output(number, "", text)
 
@@ -155,7 +176,7 @@ def _answer(work: Callable[[], str], end: int) -> NoReturn:
         try:
             text, status = work(), 0
         except Exception as error:  # noqa: BLE001 - whatever it is, this process may not go on as its parent
-            text = "{}: {}".format(type(error).__name__, error)
+            text = f"{type(error).__name__}: {error}"
         left = memoryview(text.encode("utf-8"))
         while left:
             left = left[os.write(end, left) :]
@@ -242,7 +263,7 @@ def _run(
         raise
     stderr = b"".join(said.chunks).decode("utf-8", "replace")
     if timed_out:
-        return Output(TIMED_OUT, "", stderr + "{}: killed after {:g} s\n".format(args[0], timeout), target.cut)
+        return Output(TIMED_OUT, "", stderr + f"{args[0]}: killed after {timeout:g} s\n", target.cut)
     return Output(status, "", stderr, target.cut or said.cut)
 
 

@@ -14,15 +14,15 @@ def text(metrics: Iterable[Metric]) -> str:
     """Every metric with its help; pure."""
     lines: List[str] = []
     for name, words, samples in metrics:
-        lines += ["# HELP {} {}".format(name, words), "# TYPE {} gauge".format(name)]
-        lines += ["{}{} {}".format(name, _labels(labels), value) for labels, value in samples]
+        lines += [f"# HELP {name} {words}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{_labels(labels)} {value}" for labels, value in samples]
     return "\n".join(lines) + "\n"
 
 
 def _labels(labels: Sequence[Tuple[str, str]]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join('{}="{}"'.format(name, _escaped(value)) for name, value in labels) + "}"
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
 
 
 def _escaped(value: str) -> str:

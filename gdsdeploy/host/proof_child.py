@@ -122,7 +122,7 @@ def text(path: str) -> str:
         with open(path) as file:
             return file.read(65536)
     except OSError as error:
-        return "error: {}".format(error.strerror)
+        return f"error: {error.strerror}"
 
 
 def logged(path: str, begin: int) -> List[str]:

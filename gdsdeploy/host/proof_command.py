@@ -53,11 +53,11 @@ def tried(folders: Sequence[str], seconds: float = TIMEOUT) -> Mapping[str, Tupl
 
 def text(folder: str, found: Sequence[Proof]) -> Iterator[str]:
     if not found:
-        yield "{}  not proven: the try said nothing".format(folder)
+        yield f"{folder}  not proven: the try said nothing"
     for item in found:
-        name = "{}  {}".format(folder, "GPU {}".format(item.gpu) if item.gpu else "no GPU")
+        name = "{}  {}".format(folder, f"GPU {item.gpu}" if item.gpu else "no GPU")
         if isinstance(item.path, Unknown):
-            yield "{}: not proven: {}".format(name, item.path.reason)
+            yield f"{name}: not proven: {item.path.reason}"
         else:
-            yield "{}: {}: {}".format(name, item.path.upper(), item.how)
+            yield f"{name}: {item.path.upper()}: {item.how}"
         yield from ("    " + line for line in item.evidence)

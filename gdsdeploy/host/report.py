@@ -51,20 +51,16 @@ def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]
             if item.verdict == verdict:
                 lines += _block(item)
     width = max([len(item.check) for item in findings if item.verdict == PASS] or [0])
-    lines += [
-        "{}  {}  {}".format(WORDS[PASS], item.check.ljust(width), item.found)
-        for item in findings
-        if item.verdict == PASS
-    ]
+    lines += [f"{WORDS[PASS]}  {item.check.ljust(width)}  {item.found}" for item in findings if item.verdict == PASS]
     number = {verdict: sum(item.verdict == verdict for item in findings) for verdict in WORDS}
     shown = [verdict for verdict in WORDS if verdict != WAIVED or number[WAIVED]]
-    counts = ["{} {}".format(number[verdict], WORDS[verdict]) for verdict in shown]
+    counts = [f"{number[verdict]} {WORDS[verdict]}" for verdict in shown]
     return "\n".join([*lines, "", "{}: {}".format(WORDS[worst(list(findings))], ", ".join(counts))])
 
 
 def _block(item: Finding) -> List[str]:
     lines = [
-        "{}  {}: {}".format(WORDS[item.verdict], item.check, item.title),
+        f"{WORDS[item.verdict]}  {item.check}: {item.title}",
         "  expected  " + item.expected,
         "  found     " + item.found,
     ]

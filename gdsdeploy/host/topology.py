@@ -119,13 +119,13 @@ def _link(device: Node) -> str:
         return "-" if device.link is None else UNTOLD
     short = degraded(device)
     now = link_words(device.link.speed, device.link.width)
-    return "{} (!)".format(short) if isinstance(short, str) and short else now
+    return f"{short} (!)" if isinstance(short, str) and short else now
 
 
 def _bar1(device: Node) -> str:
     if device.kind != GPU:
         return "-"
-    return "none" if device.bar1 is None else "{} MiB".format(device.bar1 >> 20)
+    return "none" if device.bar1 is None else f"{device.bar1 >> 20} MiB"
 
 
 def _said(value: Maybe[object]) -> str:
@@ -134,7 +134,7 @@ def _said(value: Maybe[object]) -> str:
 
 def _words(topology: Topology) -> Iterator[str]:
     words = topology.iommu_words
-    line = "IOMMU: {}".format(_said(topology.iommu))
+    line = f"IOMMU: {_said(topology.iommu)}"
     yield line + (" ({})".format(" ".join(words)) if isinstance(words, tuple) and words else "")
     yield from _redirected(topology.pairs)
     for node in topology.nodes():
@@ -142,9 +142,9 @@ def _words(topology: Topology) -> Iterator[str]:
         if isinstance(short, str) and short:
             yield "degraded link: {} {} runs at {}".format(node.label or "switch", node.address, short)
     seen = {_cell(topology, pair.one, pair.other) for pair in topology.pairs} | {"X"}
-    yield from ("{:<5} {}".format(word, means) for word, means in LEGEND if word in seen)
+    yield from (f"{word:<5} {means}" for word, means in LEGEND if word in seen)
     if UNTOLD in seen:
-        yield "{:<5} {}".format(UNTOLD, next(_reasons(topology)))
+        yield f"{UNTOLD:<5} {next(_reasons(topology))}"
 
 
 def _redirected(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -154,11 +154,11 @@ def _redirected(pairs: Sequence[Pair]) -> Iterator[str]:
         if isinstance(pair.redirecting, Unknown):
             unread.append(pair.redirecting.reason)
         elif pair.redirecting:
-            through.setdefault(pair.redirecting, []).append("{}-{}".format(pair.one, pair.other))
+            through.setdefault(pair.redirecting, []).append(f"{pair.one}-{pair.other}")
     for bridges, names in sorted(through.items()):
         yield "ACS sends {} up to the host bridge: {}".format(", ".join(names), ", ".join(bridges))
     if unread:
-        yield "ACS of bridges between devices is not known: {}".format(unread[0])
+        yield f"ACS of bridges between devices is not known: {unread[0]}"
 
 
 def _reasons(topology: Topology) -> Iterator[str]:

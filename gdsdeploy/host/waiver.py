@@ -34,9 +34,9 @@ def waiver_from(value: Any) -> Waiver:
     try:
         made = Waiver(**value)
     except TypeError as error:
-        raise ValueError("a waiver is check, until and reason: {}".format(error)) from None
+        raise ValueError(f"a waiver is check, until and reason: {error}") from None
     if not all(isinstance(item, str) and item for item in asdict(made).values()):
-        raise ValueError("check, until and reason of a waiver are texts: {!r}".format(value))
+        raise ValueError(f"check, until and reason of a waiver are texts: {value!r}")
     return made
 
 
@@ -66,5 +66,5 @@ def _on(finding: Finding, waiver: Optional[Waiver], day: str) -> Finding:
     # Both are ISO 8601, which sorts as text.
     if day <= waiver.until:
         return replace(finding, verdict=WAIVED, waiver=noted)
-    ended = "its waiver ended on {} ({})".format(waiver.until, waiver.reason)
+    ended = f"its waiver ended on {waiver.until} ({waiver.reason})"
     return replace(finding, waiver=noted, hint="; ".join(item for item in (finding.hint, ended) if item))

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from gdsdeploy import run
 from gdsdeploy.errors import LabUnavailable
-from gdsdeploy.repo.aptsources import Source, controller_sources
+from gdsdeploy.host.apply.packages.aptsources import Source
+from gdsdeploy.repo.aptsources import controller_sources
 
 #: The keyring that Debian's own sources name, on any Debian machine.
 DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

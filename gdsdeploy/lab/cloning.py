@@ -10,7 +10,6 @@ from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import lifecycle
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.nspawn import LightHost
-from gdsdeploy.lab.qemu import VmHost, make_overlay
 from gdsdeploy.lab.state import Lab, group_of
 
 #: What makes a host itself: it is made again at the next start, as the lab's seed for that host has it.
@@ -22,8 +21,10 @@ def clone(lab: Lab, host: Host, count: int) -> list[Host]:
 
     They have names, addresses, SSH keys and machine ids of their own; all else, such as files that say which host they
     are on, is as it was.  ``host`` is stopped meanwhile.  All of them are running at the end; returns the new ones.
-    Raises LabUnavailable where ``host`` does not run.
+    Raises LabUnavailable where ``host`` does not run, or is no light host.
     """
+    if not isinstance(host, LightHost):
+        raise LabUnavailable(f"{host.name} is a VM host, and only light hosts can be copied")
     if not host.running():
         raise LabUnavailable(f"{host.name} does not run, so nothing can begin as it is", hint="gdsdeploy lab up")
     archive = archives.controller_archive()
@@ -34,27 +35,12 @@ def clone(lab: Lab, host: Host, count: int) -> list[Host]:
             host.stop()
             lab.add_hosts(group_of(host.name), count, Path(host.record.base))
             made = [item for item in lab.hosts() if item.name not in before]
-            if isinstance(host, VmHost):
-                _freeze(host)
             lab.write_access()
             for item in made:
-                if isinstance(item, VmHost):
-                    item.directory.mkdir(parents=True, exist_ok=True)
-                    make_overlay(host.directory / "frozen.qcow2", item.directory / "disk.qcow2")
                 lifecycle.make(lab, item, archive)
-                if isinstance(host, LightHost):
-                    _copy(host, item)
+                _copy(host, item)
         lifecycle.start(lab, host.kind, archive)
     return made
-
-
-def _freeze(host: VmHost) -> None:
-    """What is on the host's disk becomes the ground that it stands on, and others beside it."""
-    disk, frozen = host.directory / "disk.qcow2", host.directory / "frozen.qcow2"
-    if frozen.exists():
-        raise LabUnavailable(f"hosts like {host.name} were made before", hint="Make as many as are needed at once.")
-    disk.rename(frozen)
-    make_overlay(frozen, disk)
 
 
 def _copy(host: LightHost, other: Host) -> None:

@@ -7,6 +7,7 @@ addresses) and is unpacked over it.
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,26 @@ _VM_PACKAGES = (
 )
 
 
+#: Of the kernel's 4,200 modules, those that hosts keep.  depmod reads all of them whenever a package brings a kernel or
+#: a module, which takes an emulated machine a minute and a half.
+_KERNEL_MODULES = (
+    *("arch/*", "block/*", "crypto/*", "fs/*", "kernel/*", "lib/*", "mm/*", "security/*"),
+    *("drivers/acpi/button.*", "drivers/acpi/video.*", "drivers/block/*", "drivers/char/hw_random/virtio*"),
+    *("drivers/firmware/qemu_fw_cfg.*", "drivers/gpu/drm/drm*", "drivers/gpu/drm/ttm/*"),
+    *("drivers/infiniband/core/*", "drivers/infiniband/sw/*", "drivers/input/evdev.*", "drivers/input/misc/uinput.*"),
+    *("drivers/md/*", "drivers/net/net_failover.*", "drivers/net/virtio_net.*", "drivers/nvme/*"),
+    *("drivers/platform/x86/wmi.*", "drivers/virtio/*"),
+    *("net/core/*", "net/dns_resolver/*", "net/ipv4/udp_tunnel.*", "net/ipv6/ip6_udp_tunnel.*", "net/sunrpc/*"),
+    *("net/netfilter/nfnetlink.*", "net/vmw_vsock/*"),
+)
+#: dpkg's options on all hosts, and the file that has them.
+DPKG = "etc/dpkg/dpkg.cfg.d/lab"
+_DPKG_OPTIONS = (
+    "force-unsafe-io",
+    "path-exclude=*/lib/modules/*/kernel/*",
+    *(f"path-include=*/lib/modules/*/kernel/{kept}" for kept in _KERNEL_MODULES),
+)
+
 #: What a base system boots unless it begins with a kernel of its own.
 _KERNEL = "linux-image-amd64"
 
@@ -85,14 +106,28 @@ def preinstalled(target: Target) -> Preinstalled:
 
 @dataclass(frozen=True)
 class Release:
-    """A Debian release that the lab can make hosts of; ``driver``: the branch its own archive carries."""
+    """A Debian release that the lab can make hosts of; ``driver``: the branch its own archive carries.
+
+    ``kernel``: the newest one on which this driver compiles, where none of the release's is (docs/kernels.md), and
+    ``suite``: where the archive has it.
+    """
 
     name: str
     number: int
     driver: str
+    kernel: str = ""
+    suite: str = ""
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites of the main archive that have a whole stack."""
+        return (self.name, f"{self.name}-updates", *([self.suite] if self.suite else ()))
 
 
-RELEASES = {"trixie": Release("trixie", 13, "550"), "bookworm": Release("bookworm", 12, "535")}
+RELEASES = {
+    "trixie": Release("trixie", 13, "550", "6.12.95+deb12-amd64", "bookworm-backports"),
+    "bookworm": Release("bookworm", 12, "535"),
+}
 
 
 def release(name: str) -> Release:
@@ -109,6 +144,16 @@ def packages(kind: str, begins: Preinstalled | None = None) -> tuple[str, ...]:
     """
     chosen = _COMMON_PACKAGES + (_VM_PACKAGES if kind == "vm" else ())
     return tuple(sorted(name for name in chosen if name != _KERNEL or begins is None or not begins.kernel))
+
+
+def further_kernel(kind: str, rel: Release, begins: Preinstalled | None = None) -> str:
+    """An apt pattern for what base systems of VM hosts have beside the newest kernel; empty for nothing.
+
+    A pattern, unlike a name, may match no package: archives drop old kernels.
+    """
+    if kind != "vm" or not rel.kernel or (begins is not None and begins.kernel):
+        return ""
+    return f"?name(^linux-image-{re.escape(rel.kernel)}$)"
 
 
 def suites(rel: Release, archive: Archive) -> list[tuple[str, tuple[str, ...]]]:
@@ -150,7 +195,7 @@ def base_files(rel: Release, archive: Archive, kind: str) -> dict[str, str | Pat
         "etc/apt/apt.conf.d/90lab": "".join(f'{name} "{value}";\n' for name, value in sorted(options.items())),
         "etc/sudoers.d/lab": f"{USER} ALL=(ALL:ALL) NOPASSWD: ALL\n",
         "etc/ssh/sshd_config.d/lab.conf": "PasswordAuthentication no\nHostKey /etc/ssh/ssh_host_ed25519_key\n",
-        "etc/dpkg/dpkg.cfg.d/lab": "force-unsafe-io\n",
+        DPKG: "".join(f"{option}\n" for option in _DPKG_OPTIONS),
         # Named modules instead of a guess from the running system: every kernel that is installed later gets
         # an initramfs that boots this machine, and making it under emulation takes seconds instead of minutes.
         "etc/initramfs-tools/conf.d/lab": "MODULES=list\nCOMPRESS=zstd\nCOMPRESSLEVEL=1\nRESUME=none\n",
@@ -176,6 +221,8 @@ def _vm_files() -> dict[str, str | Path]:
             f"LABEL={NVME_LABEL} {NVME_MOUNT} ext4 noatime,data=ordered,nofail 0 0\n"
         ),
         "etc/resolv.conf": f"nameserver {NAMESERVER}\n",
+        # Its own limit is 90 s; loading the driver takes an emulated machine 40 s of processor time, on shared cores.
+        "etc/systemd/system/systemd-modules-load.service.d/lab.conf": "[Service]\nTimeoutStartSec=600\n",
         "etc/systemd/system/lab-network.service": _data("lab-network.service"),
         "etc/systemd/system/lab-seed.service": _data("lab-seed.service"),
         "etc/systemd/system/lab-rxe.service": _data("lab-rxe.service"),

@@ -80,7 +80,7 @@ def entry_name(rel: Release, archive: Archive, kind: str, begins: Preinstalled |
     """Name of a base in the cache: another recipe or another archive is another base."""
     recipe = {
         "archive": {name: str(value) for name, value in asdict(archive).items()},
-        "packages": guest.packages(kind, begins),
+        "packages": [*guest.packages(kind, begins), guest.further_kernel(kind, rel, begins)],
         "begins": asdict(begins) if begins else None,
         "files": {name: str(content) for name, content in guest.base_files(rel, archive, kind).items()},
         "scripts": [
@@ -98,16 +98,20 @@ def mmdebstrap_argv(
     """The mmdebstrap command that makes ``root``; ``tree``: folder of files that the hook lays over it."""
     hook = ["sh", guest.data("guest/base.sh").as_posix()]
     late = [tree.as_posix(), kind, guest.USER, guest.NVME_MOUNT]
-    return from_archive(
+    kernel = guest.further_kernel(kind, rel, begins)
+    argv = from_archive(
         rel,
         archive,
         root,
         "minbase",
         guest.packages(kind, begins),
-        "--dpkgopt=force-unsafe-io",
+        *([f"--include={kernel}"] if kernel else ()),
+        # Not as --dpkgopt: a path that is left out would cost a Python start for each package.
+        f'--setup-hook=install -D {shlex.quote(f"{tree}/{guest.DPKG}")} "$1/{guest.DPKG}"',
         f'--customize-hook={shlex.join(hook)} "$1" {shlex.join(late)}',
         *([_begin_hook(begins)] if begins else ()),
     )
+    return [*argv, _source(archive, archive.uri, rel.suite)] if kernel else argv
 
 
 def from_archive(
@@ -125,12 +129,12 @@ def from_archive(
         *more,
         rel.name,
         root.as_posix(),
-        *(
-            f"deb [signed-by={archive.keyring}] {uri} {suite} main"
-            for uri, suites in guest.suites(rel, archive)
-            for suite in suites
-        ),
+        *(_source(archive, uri, suite) for uri, suites in guest.suites(rel, archive) for suite in suites),
     ]
+
+
+def _source(archive: Archive, uri: str, suite: str) -> str:
+    return f"deb [signed-by={archive.keyring}] {uri} {suite} main"
 
 
 def _begin_hook(begins: Preinstalled) -> str:

@@ -19,7 +19,7 @@ from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, 
 
 DEFAULT_RELEASE = "trixie"
 #: Seconds a VM host may take to answer; software emulation on a busy machine needs most of it.
-VM_PATIENCE = 420.0
+VM_PATIENCE = 900.0
 
 
 def yes(question: str) -> bool:  # noqa: ARG001 - the shape of a confirmation

@@ -38,7 +38,7 @@ def qemu_argv(host: Host, accelerator: str, root: Path | None = None) -> list[st
     return [
         *emulators.command(root),
         *("-name", f"gdsdeploy-{host.name}"),
-        *("-machine", "q35"),
+        *("-machine", "q35,sata=off,smbus=off"),
         *ACCELERATORS[accelerator],
         *("-m", str(MEMORY_MIB)),
         *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"),

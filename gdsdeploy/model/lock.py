@@ -101,11 +101,21 @@ class Source(_Model):
 class Refused(_Model):
     """A newer choice that was not taken, and what forbade it."""
 
-    #: e.g. ``kernel 6.12.107+deb13-amd64``
+    #: The subject, a blank and the choice, e.g. ``kernel 6.12.107+deb13-amd64``; nothing but the properties splits it.
     what: str
     #: id of a compatibility rule, or ``kernel-headers``, ``gds-tools``, ``dependencies``
     rule: str
     words: str
+
+    @property
+    def subject(self) -> str:
+        """What of the stack it is about, such as ``kernel``: the first word of ``what``, by the format of the lock."""
+        return self.what.partition(" ")[0]
+
+    @property
+    def choice(self) -> str:
+        """What was not taken of it, such as a kernel's release: the rest of ``what``."""
+        return self.what.partition(" ")[2]
 
 
 class Target(_Model):

@@ -20,17 +20,6 @@ Companion = Literal["persistenced", "fabricmanager", "imex"]
 
 
 @dataclass(frozen=True)
-class Platform:
-    """An operating system release."""
-
-    #: as a profile names it, e.g. ``debian-13``
-    os: str
-    #: ``debian``, ``ubuntu``, ``rhel`` or ``sles``
-    family: str
-    release: str
-
-
-@dataclass(frozen=True)
 class Preset:
     """A repository of the distribution itself, so that a fleet file need not spell it out."""
 
@@ -71,13 +60,18 @@ class Packaging:
 
 
 @dataclass(frozen=True)
-class StackPlatform(Platform, ABC):
-    """A platform whose packages can be resolved."""
+class StackPlatform(ABC):
+    """An operating system release, and how its packages are named and laid out."""
 
     #: the family of package managers that its repositories are for
     kind: ClassVar[Kind] = "apt"
     order: ClassVar[Order] = DEB
 
+    #: as a profile names it, e.g. ``debian-13``
+    os: str
+    #: ``debian``, ``ubuntu`` or ``rhel``
+    family: str
+    release: str
     #: source packages that make up the stack: what is built from them is locked, and nothing else is
     stack_sources: tuple[re.Pattern[str], ...]
     #: of these, the ones whose packages have to be of the driver's own version

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gdsdeploy import versions
 from gdsdeploy.compat import Verdict, judge
 from gdsdeploy.errors import GdsError, NoSolution
+from gdsdeploy.host import version_rules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
@@ -128,7 +128,7 @@ def _pick(where: str, offered: Options, subject: str, texts: Sequence[str]) -> l
     found: list[Option] = []
     for text in texts:
         try:
-            pin = versions.parse(text)
+            pin = version_rules.parse(text)
         except ValueError as error:
             raise GdsError(
                 f"{where}: {subject} {text!r}: {error}", hint='A release, a version, a branch, or "newest"'
@@ -146,7 +146,7 @@ def _none(where: str, offered: Options, subject: str, text: str) -> NoSolution:
     names = [option.release or option.version for option in level]
     more = ", …" if len(names) > _LISTED else ""
     passed = [item.refused for item in offered.incomplete if item.subject == subject]
-    reasons = [f"{item.what}: {item.words}" for item in passed if text.lstrip("=") in item.what]
+    reasons = [f"{item.what}: {item.words}" for item in passed if text.lstrip("=") in item.choice]
     lines = [f"{where}: the repositories have no {subject} {text.lstrip('=')}"]
     lines += [f"  - {reason}" for reason in reasons]
     return NoSolution("\n".join(lines), hint=f"They have {', '.join(names[:_LISTED]) or 'none'}{more}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gdsdeploy import atomic, folders
+from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.model.lock import Package, Target
 
 Mode = Literal["quick", "full"]
@@ -31,7 +32,7 @@ class Module:
     module: str
     builds: bool | None
     loads: bool | None
-    #: findings of its audit: ``{"id", "severity", "message", "hint"}``
+    #: findings of its audit, as in host/kmod/findings.py; those of older records have no outcome
     findings: tuple[dict[str, str], ...] = ()
     #: why it does not build: the compiler's first error line, with tree and kernel
     error: str = ""
@@ -78,7 +79,7 @@ class Record:
                 return module.error
         for module in self.modules:
             for finding in module.findings:
-                if module.loads is not True and (finding["severity"] == "error" or finding["id"].endswith("-unknown")):
+                if module.loads is not True and outcome_of(finding) in (ERROR, UNKNOWN):
                     return f"{module.module}: [{finding['id']}] {finding['message']}"
         return ""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from gdsdeploy import __version__, folders, hostapp, run
 from gdsdeploy.errors import GdsError
+from gdsdeploy.host.kmod.errors import StubError
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.choice import Candidate
@@ -21,9 +22,6 @@ from gdsdeploy.preflight.record import Mode, Module, Record
 from gdsdeploy.preflight.root import Layer, Root, root
 
 _PROGRAM = "gdsdeploy-host.pyz"
-#: nvidia-peermem's symbols come from modules that OFED builds on the host; without them it is a stub.
-_STUB = "would be a stub"
-_STUB_FINDING = "peermem-stub"
 #: of ``kmod build`` and ``kmod audit``: done, failed, could not tell
 _ANSWERS = (0, 1, 3)
 
@@ -98,7 +96,8 @@ def _broken(done: run.Completed) -> GdsError:
 def modules_of(outcome: dict[str, Any]) -> list[Module]:
     """What became of one wanted module, or of each of the driver's."""
     error = outcome["error"]
-    if error is not None and _STUB in error["message"]:
+    # nvidia-peermem's symbols come from modules that OFED builds on the host; without them it is a stub.
+    if error is not None and error["id"] == StubError.id:
         return [Module(outcome["module"], None, None, error=error["message"])]
     if error is not None:
         return [Module(outcome["module"], builds=False, loads=False, error=error["message"])]
@@ -107,7 +106,7 @@ def modules_of(outcome: dict[str, Any]) -> list[Module]:
 
 def _module(name: str, audit: dict[str, Any]) -> Module:
     findings = tuple(audit["findings"])
-    stub = any(finding["id"] == _STUB_FINDING for finding in findings)
+    stub = any(finding["id"] == StubError.id for finding in findings)
     return Module(name, builds=True, loads=False if stub else audit["ok"], findings=findings)
 
 
@@ -130,7 +129,7 @@ def all_load(modules: Sequence[Module], *, wants_peermem: bool) -> bool | None:
     """Whether all load; a stub of nvidia-peermem matters only where it is wanted, and then the host has to tell."""
     answers: list[bool | None] = []
     for item in modules:
-        stub = item.builds is None or any(finding["id"] == _STUB_FINDING for finding in item.findings)
+        stub = item.builds is None or any(finding["id"] == StubError.id for finding in item.findings)
         if not stub:
             answers.append(item.loads)
         elif wants_peermem:

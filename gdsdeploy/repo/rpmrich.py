@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gdsdeploy.host.apply.packages.versions import rpm
 from gdsdeploy.repo.candidate import Group, Relation
-from gdsdeploy.repo.order import RPM, RPM_RELATIONS, rpm
+from gdsdeploy.repo.order import RPM, RPM_RELATIONS
 
 #: Groups that one expression may become; the largest in distributions become a handful.
 MAX_GROUPS: Final = 64

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
+from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.fleet import Repository as Wish
 from gdsdeploy.platform.base import Preset, StackPlatform
 from gdsdeploy.repo import apt, rpm
-from gdsdeploy.repo.aptsources import Source, controller_sources
+from gdsdeploy.repo.aptsources import controller_sources
 from gdsdeploy.repo.order import Kind
 from gdsdeploy.repo.read import Repository
 

@@ -14,7 +14,6 @@ from gdsdeploy import __version__, resources
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding, worst
 from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import ORDER, SYMBOLS, WORDS, HostReport, Report, by_verdict, check_id, sentence, subject
-from gdsdeploy.report.text import PATH_CHECK
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -85,7 +84,7 @@ def _row(number: int, host: HostReport, checks: list[str]) -> Row:
         host=host,
         cells=tuple(cells),
         findings=tuple((places[id(finding)], finding) for finding in by_verdict(host.findings)),
-        paths=tuple((subject(f), f) for f in host.findings if f.check.startswith(PATH_CHECK)),
+        paths=tuple((subject(f), f) for f in host.mounts()),
         tree=_tree(host),
     )
 
@@ -93,11 +92,10 @@ def _row(number: int, host: HostReport, checks: list[str]) -> Row:
 def _tree(host: HostReport) -> Markup | None:
     if host.topology is None or not host.topology.devices:
         return None
-    found = {subject(f): f for f in host.findings if f.check.startswith(PATH_CHECK)}
+    found = {subject(f): f.path or "its path is not known" for f in host.mounts()}
     mounts: dict[str, list[tuple[str, str]]] = {}
     for point, addresses in host.disks:
-        # The first word of what was found is the path: compat, nvidia-fs, p2pdma.
-        path = found[point].found.split(" ", 1)[0].rstrip(":") if point in found else "no path is asked for"
+        path = found.get(point, "no path is asked for")
         for address in addresses:
             mounts.setdefault(address, []).append((point, path))
     return draw(host.topology, mounts, f"PCIe tree of {host.host}; the distances are in the table below it")

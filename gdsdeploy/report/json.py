@@ -11,7 +11,8 @@ Shape (version 1)::
                         "error": null | {"kind": "HostUnreachable", "message": "…", "hint": "…", "exit_code": 20},
                         "findings": [{"check": "…", "verdict": "pass" | "fail" | "unknown" | "waived", "title": "…",
                                       "expected": "…", "found": "…", "hint": "…", "evidence": ["…"],
-                                      "waiver": null | {"until": "…", "reason": "…", "was": "fail"}}]}}}
+                                      "waiver": null | {"until": "…", "reason": "…", "was": "fail"},
+                                      "path": "nvidia-fs"}]}}}       # of storage.path, where it is known
 
 ``report.schema.json`` beside this file has the same as a JSON Schema.
 """

@@ -15,6 +15,9 @@ UNREACHABLE = "unreachable"
 #: From the worst on; a host's verdict and the fleet's are the first one that occurs.
 ORDER = (FAIL, UNREACHABLE, UNKNOWN, WAIVED, PASS)
 
+#: The check whose findings say which path a mount takes.
+PATH_CHECK = "storage.path"
+
 #: Verdict → what people read; the symbol and the word always go together, and colour never stands alone.
 SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!"}
 WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", UNREACHABLE: "UNREACHABLE"}
@@ -58,6 +61,10 @@ class HostReport:
     def count(self, verdict: str) -> int:
         """Number of findings with that verdict."""
         return sum(finding.verdict == verdict for finding in self.findings)
+
+    def mounts(self) -> list[Finding]:
+        """The findings about the path of a mount, which is their subject."""
+        return [finding for finding in self.findings if check_id(finding) == PATH_CHECK]
 
     def of(self, verdict: str) -> list[Finding]:
         """The findings with that verdict."""

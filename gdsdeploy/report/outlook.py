@@ -7,11 +7,11 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Final
 
+from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.model.rollout import Wave
-from gdsdeploy.plan import Action
+from gdsdeploy.report import host_changes
 from gdsdeploy.report.events import count, plain, span
 from gdsdeploy.rollout.planning import Outlook, Tried
 
@@ -49,7 +49,7 @@ def to_json(outlook: Outlook) -> str:
         hosts[name] = {
             "satisfied": found.satisfied,
             "disruption": found.disruption,
-            "actions": [asdict(action) for action in found.actions],
+            "actions": [host_changes.to_json(change) for change in found.changes],
             "unknown": list(found.unknown),
             "seconds": outlook.plan.expected.get(name),
             "previous": outlook.plan.previous.get(name),
@@ -103,32 +103,32 @@ def _wave(outlook: Outlook, wave: Wave) -> Iterator[str]:
         words.append(f"then {span(wave.soak)} of soak")
     words.append(f"halts at {count(wave.halt_at, 'failure')}")
     yield f"{wave.name}: {', '.join(words)}"
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for name in wave.hosts:
         groups.setdefault(_host(outlook, name), []).append(name)
-    for what, names in groups.items():
-        symbol, _, rest = what.partition(" ")
+    for (symbol, rest), names in groups.items():
         first, *more = textwrap.wrap(f"{symbol} {_named(names)}: {rest}", WIDTH - 4, break_on_hyphens=False)
         yield f"  {first}"
         yield from (f"      {line}" for line in more)
 
 
-def _host(outlook: Outlook, name: str) -> str:
+def _host(outlook: Outlook, name: str) -> tuple[str, str]:
+    """(symbol, what is done to a host); hosts of which both are equal share a line."""
     found = outlook.hosts.get(name)
     if found is None:
-        return "! not asked"
+        return "!", "not asked"
     if found.satisfied:
-        return "= has the lock already"
-    actions = [action.what for action in sorted(found.actions, key=_weight) if action.role != "gds_reboot"]
+        return "=", "has the lock already"
+    actions = [host_changes.what(item) for item in sorted(found.changes, key=_weight) if item.kind != "reboot"]
     named = "; ".join(actions[:ACTIONS]) + (f"; and {len(actions) - ACTIONS} more" if len(actions) > ACTIONS else "")
-    return f"~ [{found.disruption}, {span(outlook.plan.expected.get(name, 0.0))}] {named}"
+    return "~", f"[{found.disruption}, {span(outlook.plan.expected.get(name, 0.0))}] {named}"
 
 
-def _weight(action: Action) -> int:
+def _weight(change: Change) -> int:
     """What says most about a change comes first: packages, then the kernel and the modules, then files."""
     roles = ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules")
-    package = action.what.split(" ", 1)[0] in ("install", "upgrade", "downgrade", "remove")
-    return roles.index(action.role) - len(roles) * package if action.role in roles else len(roles)
+    role, package = host_changes.role(change), change.kind in (*INSTALLS, "remove")
+    return roles.index(role) - len(roles) * package if role in roles else len(roles)
 
 
 def _notes(outlook: Outlook, now: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A plan as text and as one JSON object: the fleet first, then every action with its reason."""
+"""A plan as text and as one JSON object: the fleet first, then every change with its reason."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import asdict
 from gdsdeploy.builds import Supply
 from gdsdeploy.errors import GdsError
 from gdsdeploy.plan import HostPlan
+from gdsdeploy.report import host_changes
 
 #: What a host says is shown, never obeyed by the terminal.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -24,7 +25,7 @@ def state(found: HostPlan | GdsError) -> str:
         return "not asked"
     if found.refusal:
         return "refused"
-    return "changes" if found.actions else "unknown" if found.unknown else "nothing to do"
+    return "changes" if found.changes else "unknown" if found.unknown else "nothing to do"
 
 
 def text(plans: Plans) -> str:
@@ -37,7 +38,7 @@ def text(plans: Plans) -> str:
 def line(name: str, found: HostPlan | GdsError) -> str:
     """One host in one line."""
     what = state(found)
-    more = f": {len(found.actions)}" if isinstance(found, HostPlan) and what == "changes" else ""
+    more = f": {len(found.changes)}" if isinstance(found, HostPlan) and what == "changes" else ""
     return f"{SYMBOLS[what]} {name}: {what}{more}"
 
 
@@ -58,7 +59,7 @@ def to_json(plans: Plans, seconds: Mapping[str, float], *, fleet: str, lock_dige
         else:
             item |= {
                 "disruption": found.disruption,
-                "actions": [asdict(action) for action in found.actions],
+                "actions": [host_changes.to_json(change) for change in found.changes],
                 "unknown": list(found.unknown),
                 "refusal": found.refusal or None,
                 "modules": None if found.supply is None else {"from": found.supply.source, **asdict(found.supply)},
@@ -84,8 +85,8 @@ def _table(plans: Plans) -> Iterator[str]:
     for name, found in plans.items():
         what = state(found)
         known = isinstance(found, HostPlan)
-        changes = str(len(found.actions)) if isinstance(found, HostPlan) else "-"
-        rows.append((name, f"{SYMBOLS[what]} {what}", changes, found.disruption if known else "-"))  # type: ignore[union-attr]
+        number = str(len(found.changes)) if isinstance(found, HostPlan) else "-"
+        rows.append((name, f"{SYMBOLS[what]} {what}", number, found.disruption if known else "-"))  # type: ignore[union-attr]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -104,9 +105,10 @@ def _host(name: str, found: HostPlan | GdsError) -> Iterator[str]:
         yield f"  provision would refuse it: {found.refusal}"
     if found.supply is not None:
         yield f"  {supplied(found.supply)}"
-    for action in found.actions:
-        suffix = "" if action.disruption == "none" else f"  [{action.disruption}]"
-        yield f"  - {action.what}{suffix}"
-        yield f"      found {action.found}; wanted {action.wanted}"
+    for group in host_changes.grouped(found.changes):
+        suffix = "" if group[0].disruption == "none" else f"  [{group[0].disruption}]"
+        left = ", which its profile leaves to you" if group[0].kind == "reboot" and not found.may_reboot else ""
+        yield f"  - {host_changes.sentence(group)}{left}{suffix}"
+        yield f"      found {host_changes.found(group[0])}; wanted {host_changes.wanted(group[0])}"
     for reason in found.unknown:
         yield f"  ? unknown: {reason}"

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from gdsdeploy.host.explain import COMPAT
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, sentence, subject
 
 STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}
-#: The check whose findings say which path a mount takes.
-PATH_CHECK = "storage.path:"
+#: Path of a mount → what the table of the fleet has; the others stand for themselves.
+PATHS = {"none": "not mounted"}
 #: What a host says is shown, never obeyed by the terminal.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Lines of evidence shown for one finding; the other formats have all of them.
@@ -56,9 +57,9 @@ def _plain(text: str) -> str:
 
 
 def _paths(host: HostReport) -> list[str]:
-    """Each mount with its verdict and the first words of what was found; the reason follows in the details."""
-    found = [item for item in host.findings if item.check.startswith(PATH_CHECK)]
-    return [f"{SYMBOLS[item.verdict]} {subject(item)} {re.split('[:;,(]', item.found)[0].strip()}" for item in found]
+    """Each mount with its verdict and its path, if that is known; the reason follows in the details."""
+    parts = [(SYMBOLS[item.verdict], subject(item), PATHS.get(item.path, item.path)) for item in host.mounts()]
+    return [" ".join(word for word in words if word) for words in parts]
 
 
 def _host(host: HostReport) -> Iterator[str]:
@@ -75,7 +76,7 @@ def _host(host: HostReport) -> Iterator[str]:
         yield from _field("found", finding.found)
     for finding in host.of(PASS):
         # Accepted, and still what nobody should fail to see: this mount bounces through CPU memory.
-        if finding.check.startswith(PATH_CHECK) and finding.found.startswith("compat"):
+        if finding.path == COMPAT:
             yield f"  {host.host}: {subject(finding)} takes {finding.found}"
     for gap in host.gaps:
         yield f"  {host.host}: evidence is incomplete: {gap}"

@@ -262,9 +262,9 @@ def filled(kind: str, x: float, y: float, width: float, height: float) -> tuple[
 def _legend(*, crowded: bool) -> Markup:
     parts = []
     x = float(MARGIN)
-    for word in [*KINDS, *(flow.ENDS if crowded else ("✗ failed",))]:
-        if not word.startswith("✗"):
-            kind = word.replace(" ", "-")
+    tiles = [(word, word.replace(" ", "-")) for word in (*KINDS, *(flow.ENDS if crowded else ()))]
+    for word, kind in [*tiles, *([] if crowded else [("✗ failed", "")])]:
+        if kind:
             parts.append(element("g", *filled(kind, x, 4, 18, 12), class_=f"bar {kind}"))
             x += 23
         parts.append(element("text", word, class_="legend", x=x, y=14))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdsdeploy import versions
 from gdsdeploy.compat import Rule, shipped
 from gdsdeploy.errors import NoSolution
+from gdsdeploy.host import version_rules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Package, Target
 from gdsdeploy.platform.base import StackPlatform
@@ -170,7 +170,7 @@ def _against(
     """Everything against one option: its pin, or the rules and dependencies of every combination with it."""
     key = _PINS.get(option.subject, option.subject)
     pin = {**pins(profile), "doca": "newest"}[key]
-    if not versions.parse(pin).admits(*option.names):
+    if not version_rules.parse(pin).admits(*option.names):
         return [f"[pin] the pin {key}: {pin!r} does not admit it"]
     against: list[str] = []
     for others in (keep.hold(levels), keep.prefer(levels)):

@@ -64,7 +64,7 @@ class Keep:
     def refused(self) -> list[Refused]:
         """Why newer ones were not taken of what does not move, as the lock says."""
         subjects = [subject for subject in PARTS if not self._moves(subject)]
-        return [r for r in self.target.refused if r.what.split(" ", 1)[0] in subjects]
+        return [r for r in self.target.refused if r.subject in subjects]
 
     def has(self, option: Option) -> bool:
         """Whether an option is what the lock has."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gdsdeploy import versions
+from gdsdeploy.host import version_rules
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Part, Refused
 from gdsdeploy.platform.base import StackPlatform
@@ -64,7 +64,7 @@ class Options:
 
     def add(self, subject: str, pin: str, offered: Sequence[Option], otherwise: str) -> None:
         """Take what the pin admits of the offered options; ``otherwise``: words for when there are none."""
-        expression = versions.parse(pin)
+        expression = version_rules.parse(pin)
         admitted = [option for option in offered if expression.admits(*option.names)]
         self.levels.append(admitted)
         if not offered:
@@ -100,7 +100,7 @@ def _preferred_first(platform: StackPlatform, universe: Universe, candidates: li
 def _driver(found: Options, profile: Profile, platform: StackPlatform, universe: Universe) -> None:
     flavour = profile.driver.flavour
     holders = platform.driver_packages(flavour, universe.names())
-    pin, labels = versions.parse(profile.driver.version), set[str]()
+    pin, labels = version_rules.parse(profile.driver.version), set[str]()
     offered = []
     for candidate in _preferred_first(platform, universe, [c for name in holders for c in universe.named(name)]):
         version = platform.upstream_version(candidate.version)
@@ -149,7 +149,7 @@ def _kernel(found: Options, profile: Profile, platform: StackPlatform, universe:
     images = list(platform.kernel_images(universe, profile.arch))
     images.sort(key=lambda pair: platform.order.key(pair[0].version), reverse=True)
     offered = []
-    pin = versions.parse(profile.kernel)
+    pin = version_rules.parse(profile.kernel)
     for image, release in images:
         names = platform.kernel_names(image, release)
         label, headers_name = f"kernel {release}", platform.kernel_packages(release)[1]
@@ -192,7 +192,7 @@ def _libcufile(found: Options, profile: Profile, platform: StackPlatform, univer
         if not tools:
             words = f"The repositories have no {tools_name} {candidate.version} that goes with it."
             refused = Refused(what=label, rule="gds-tools", words=words)
-            if versions.parse(profile.libcufile).admits(version, candidate.version):
+            if version_rules.parse(profile.libcufile).admits(version, candidate.version):
                 found.incomplete.append(Incomplete("libcufile", candidate.version, refused))
             continue
         facts = {"libcufile": version, "cuda": platform.cuda_version(candidate)}

@@ -114,6 +114,9 @@ class Search:
                 times[verdict.rule] = times.get(verdict.rule, 0) + 1
         nearest = ", ".join(option.label for option in judged[0][2]) if judged else ""
         more = {rule: f" ({n} of {len(judged)} combinations)" if len(judged) > 1 else "" for rule, n in times.items()}
+        for rule in self.rules:
+            if rule.fixed and rule.id in more:
+                more[rule.id] += f" Fixed in {rule.fixed}."
         return nearest, [f"[{rule}] {text}{more[rule]}" for rule, text in words.items()]
 
 

@@ -9,12 +9,13 @@ from typing import Any
 from gdsdeploy import supplying
 from gdsdeploy.drain import reason_of
 from gdsdeploy.errors import DrainFailed, HostUnfit, HostUnreachable, RebootFailed, RollbackFailed, RolloutRefused
-from gdsdeploy.inventory import packages_for
+from gdsdeploy.host.apply.model import INSTALLS
+from gdsdeploy.host.rollout import keep
+from gdsdeploy.inventory import FREE_MIB, packages_for
 from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.plan import DISRUPTIONS
-from gdsdeploy.roletasks import role_defaults
-from gdsdeploy.rollout import playing, previous, releases
+from gdsdeploy.rollout import lease, playing, previous, releases
 from gdsdeploy.rollout.playing import Look
 from gdsdeploy.rollout.releases import Release
 from gdsdeploy.rollout.work import Work
@@ -26,8 +27,6 @@ _BOOT, _KERNEL_MODULES = 200 * _MIB, 700 * _MIB
 _MODULES = 150 * _MIB
 #: What is in a package is about so much larger than its file.
 _UNPACKED = 3
-#: First words of a plan's actions that bring a package.
-_VERBS = ("install", "upgrade", "downgrade")
 
 
 def preflight(work: Work) -> dict[str, Any]:
@@ -35,7 +34,7 @@ def preflight(work: Work) -> dict[str, Any]:
 
     Raises RolloutRefused and HostUnfit with every reason, and what asking raises.
     """
-    status = packages_at_rest(work)
+    status = lease.at_rest(work)
     broken = status["packages"]["broken"]
     if broken or status["packages"]["interrupted"]:
         names = ", ".join(f"{item['package']} ({item['state']})" for item in broken) or "dpkg was interrupted"
@@ -97,31 +96,9 @@ def release_of(work: Work, digest: str) -> Release | None:
     return found
 
 
-def packages_at_rest(work: Work) -> dict[str, Any]:
-    """The host's status when nobody works with its packages; waits a while for whoever does.  Raises HostUnfit."""
-    waited = 0.0
-    while True:
-        status = work.ask("rollout", "status")
-        locks = status["packages"]["locks"]
-        if not locks:
-            return status
-        said = "; ".join(f"{item['program'] or 'a program'} (process {item['pid']})" for item in locks[:1])
-        if waited >= work.patience.packages:
-            raise HostUnfit(
-                f"{work.name}: {said} holds the lock of the package manager ({locks[0]['path']}) for more than"
-                f" {waited:.0f} s",
-                hint="See what it does there, and begin again when it has ended",
-            )
-        if not waited:
-            work.say(f"{said} holds the lock of the package manager; waiting")
-        work.wait(work.patience.poll)
-        waited += work.patience.poll
-
-
 def room(work: Work, status: Mapping[str, Any], seen: Look) -> None:
     """Raise HostUnfit when what is to come does not fit into /boot, /lib/modules and /var."""
-    told = [action.what.split() for action in seen.plan.actions]
-    names = {words[1] for words in told if words[0] in _VERBS}
+    names = {change.subject for change in seen.plan.changes if change.kind in INSTALLS}
     coming = [package for package in work.target.packages if package.package in names]
     size = sum(package.size for package in coming)
     kernel = any(package.part == "kernel-image" for package in coming)
@@ -134,7 +111,7 @@ def room(work: Work, status: Mapping[str, Any], seen: Look) -> None:
     found = work.ask("rollout", "space", "--need", "-", stdin=json.dumps(need).encode())
     lacking = [row["says"] for row in found["filesystems"] if not row["fits"]]
     # The role asks for so much whatever is to come, and would refuse later.
-    least = {folder: size * _MIB for folder, size in role_defaults("gds_preflight")["gds_preflight_free_mib"].items()}
+    least = {folder: size * _MIB for folder, size in FREE_MIB.items()}
     for folder, left in status["space"].items():
         if left["bytes"] < least.get(folder, 0):
             lacking.append(
@@ -207,8 +184,11 @@ def _kept(work: Work, back: Work, seen: Look, document: Mapping[str, Any]) -> st
     """Where the host keeps the modules that it has received; empty where the cache has them."""
     kernel = back.target.kernel.release
     found = ""
-    if kernel in document["kernels"]:
-        found = str(work.ask("rollout", "keep", "--id", work.rollout, "--kernel", kernel)["archive"])
+    if (
+        kernel in document["kernels"]
+        and work.ask("rollout", "keep", "--id", work.rollout, "--kernel", kernel)["archive"]
+    ):
+        found = keep.path(work.rollout, kernel)
     if not found and not seen.supply.cached:
         raise RollbackFailed(
             f"{work.name}: its modules for kernel {kernel} could not be put back: it has received them, and they are"

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdsdeploy.errors import GdsError, HostUnreachable, MissingProgram, ProgramFailed, RebootFailed
-from gdsdeploy.inventory import load_order
+from gdsdeploy.inventory import PEERMEM, load_order
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.plan import PEERMEM
 from gdsdeploy.rollout.work import Work
 from gdsdeploy.run import run
 

@@ -13,7 +13,7 @@ from gdsdeploy import supplying
 from gdsdeploy.errors import ModuleBuildFailed, RebootFailed
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.report.planned import supplied
-from gdsdeploy.rollout import before, playing
+from gdsdeploy.rollout import lease, playing
 from gdsdeploy.rollout.playing import Look
 from gdsdeploy.rollout.work import Work
 from gdsdeploy.supplying import Shelf
@@ -28,7 +28,7 @@ def apply(work: Work) -> dict[str, Any]:
 
     Raises what the roles end in.
     """
-    before.packages_at_rest(work)
+    lease.at_rest(work)
     _keep_default(work)
     with supplying.opened() as shelf:
         seen = playing.look(work, shelf)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gdsdeploy import journal
-from gdsdeploy.errors import GdsError, JournalUnusable, RolloutBusy, RolloutRefused, all_errors
+from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, all_errors
 from gdsdeploy.model.rollout import Event, Kind
 from gdsdeploy.rollout import writerlock
 
@@ -110,7 +110,7 @@ def tell(path: Path, kind: Kind, data: Mapping[str, Any], *, patience: float = P
     """Have the newest rollout of the journal ``path`` become ``kind``: the event, and whether a driver wrote it.
 
     data: of the event; ``reason`` and, for RESUMED, what the fold says.
-    Raises RolloutRefused: it cannot become that now; RolloutBusy: who works on it does not answer within ``patience``
+    Raises RolloutRefused: it cannot become that now; Busy: who works on it does not answer within ``patience``
     seconds; JournalUnusable.
     """
     end = time.monotonic() + patience
@@ -118,11 +118,11 @@ def tell(path: Path, kind: Kind, data: Mapping[str, Any], *, patience: float = P
         try:
             with journal.writing(path, doing=f"rollout: {_WORDS[kind]} by hand") as writer:
                 return write(writer, kind, data), False
-        except RolloutBusy as busy:
+        except Busy as busy:
             if (event := _asked(path, kind, data, end)) is not None:
                 return event, True
             if time.monotonic() > end:
-                raise RolloutBusy(
+                raise Busy(
                     f"{busy.message} and does not answer",
                     hint=f"See whether it still runs; after kill -INT of it: gdsdeploy rollout {_VERBS[kind]}",
                 ) from busy
@@ -154,7 +154,7 @@ def _asked(path: Path, kind: Kind, data: Mapping[str, Any], end: float) -> Event
             try:
                 with writerlock.held(path, doing="rollout: looks whether somebody works on it"):
                     return None
-            except RolloutBusy:
+            except Busy:
                 if time.monotonic() > end:
                     return None
             time.sleep(_PAUSE)

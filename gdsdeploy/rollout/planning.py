@@ -6,20 +6,16 @@ Whoever plans gets every reason at once: a rollout that is refused for one host 
 from __future__ import annotations
 
 import fnmatch
-import json
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gdsdeploy import hostapp, lockfile, planning, selection, transport
 from gdsdeploy.drain import Drainer, State, drainer, rollout_of
-from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
-from gdsdeploy.host.expectation import PATH
-from gdsdeploy.host.facts.document import Ran
-from gdsdeploy.host.facts.managed import ManagedFacts
+from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, HostUnfit, RolloutRefused
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.lock import Lock
@@ -28,15 +24,9 @@ from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import Planned, plan_fleet
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Record
-from gdsdeploy.rollout import earlier, releases, status, waves, windows
+from gdsdeploy.rollout import answers, earlier, releases, status, waves, windows
 from gdsdeploy.rollout.waves import Candidate, Layout
 
-#: Asked beside what the plan asks: what the host was provisioned with, its kernel, and its PCI devices.
-ALSO = {
-    "rollout-expectation": ("cat", PATH),
-    "rollout-kernel": ("uname", "-r"),
-    "rollout-pci": ("cat", "/proc/bus/pci/devices"),
-}
 #: Seconds for a host that takes no part, and is only counted if it does not answer.
 KNOCK = 30.0
 
@@ -166,11 +156,16 @@ def prepare(
     settings = fleet.rollout
     drains = drainer(settings.drain, fleet_path.resolve().parent)
     reasons = [*_unfinished(fleet_path), *(Reason(text) for text in drains.check(list(chosen.hosts)))]
-    asked = plan_fleet(fleet, lock, fleet_path, chosen.names, timeout=timeout, progress=progress, also=ALSO)
-    told = {name: Told.of(facts) for name, facts in asked.facts.items()}
+    asked = plan_fleet(fleet, lock, fleet_path, chosen.names, timeout=timeout, progress=progress)
+    answering = [name for name, found in asked.hosts.items() if isinstance(found, HostPlan)]
+    said = told_by(fleet, fleet_path, answering, timeout=timeout)
+    told = {name: found for name, found in said.items() if isinstance(found, Told)}
     plans = {name: found for name, found in asked.hosts.items() if isinstance(found, HostPlan)}
     previous = {name: item.lock for name, item in told.items() if item.lock}
     reasons += _unread(asked, fleet_path)
+    reasons += [
+        Reason(found.message, (name,), found.hint or "") for name, found in said.items() if isinstance(found, HostUnfit)
+    ]
     pending = [name for name, found in plans.items() if not found.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
     tried = tuple(_tried(fleet, lock, fleet_path, pending, previous))
@@ -242,24 +237,23 @@ class Told:
     devices: str
 
     @classmethod
-    def of(cls, facts: ManagedFacts) -> Told:
-        """Out of the answers to ALSO; what could not be read is empty."""
-        said = {name: facts.commands.get(name) for name in ALSO}
-        text = {name: ran.stdout if isinstance(ran, Ran) and ran.status == 0 else "" for name, ran in said.items()}
-        return cls(_digest(text["rollout-expectation"]), text["rollout-kernel"].strip(), _nvidia(text["rollout-pci"]))
+    def of(cls, document: Mapping[str, Any]) -> Told:
+        """Out of the answer to ``rollout status``."""
+        return cls(*(str(document.get(key) or "") for key in ("lock_digest", "kernel", "devices")))
 
 
-def _digest(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return ""
-    return str(value.get("lock_digest") or "") if isinstance(value, dict) else ""
-
-
-def _nvidia(text: str) -> str:
-    """Lines of /proc/bus/pci/devices hold vendor and device as eight digits in the second column."""
-    return " ".join(sorted({found.lower() for found in re.findall(r"(?mi)^[0-9a-f]{4}\s(10de[0-9a-f]{4})\s", text)}))
+def told_by(fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float) -> dict[str, Told | HostUnfit]:
+    """What the machines ``names`` say of themselves; one that doesn't answer is left out."""
+    ends = transport.endpoints(fleet, fleet_path.resolve().parent, names)
+    found: dict[str, Told | HostUnfit] = {}
+    for answer in transport.fan_out(ends, hostapp.build(), ["rollout", "status", "--json"], timeout=timeout):
+        if answer.document is None:
+            continue
+        try:
+            found[answer.host] = Told.of(answers.checked(answer.host, ("rollout", "status"), answer.document))
+        except HostUnfit as error:
+            found[answer.host] = error
+    return found
 
 
 def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], told: Mapping[str, Told]) -> Candidate:

@@ -8,26 +8,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from gdsdeploy import converge
+from gdsdeploy import converge, folders, hostapp
 from gdsdeploy.builds import Supply
 from gdsdeploy.cufile.fit import Host
-from gdsdeploy.errors import ConvergeFailed, GdsError, HostUnfit, RolloutRefused
-from gdsdeploy.inventory import inventory
-from gdsdeploy.plan import Action, HostPlan
+from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnfit, RolloutRefused
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.inventory import dump, inventory
+from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import plan_fleet, sources, variables
+from gdsdeploy.rollout import lease
 from gdsdeploy.rollout.work import Work
 from gdsdeploy.supplying import Shelf
 
 PLAYBOOK = "rollout_host"
-#: Words of the one action of gds_kernel that is no package.
-_DEFAULT = "the kernel that boots"
-#: Roles of each step, as the playbook has them.
+#: Resources of each step, as the playbook has them.  The boot default, the modules that are loaded and the reboot are
+#: steps of their own.
 STEPS: Mapping[str, frozenset[str]] = {
-    "apply": frozenset({"gds_repo", "gds_host", "gds_driver", "gds_kernel", "gds_cufile"}),
-    "modules": frozenset({"gds_secureboot", "gds_modules", "gds_peermem", "gds_gate"}),
+    "apply": frozenset(
+        {
+            *("repositories", "pins", "program", "expectation", "driver_options", "guard", "cufile"),
+            *("packages.driver", "packages.kernel", "packages.cufile"),
+        }
+    ),
+    "modules": frozenset({"signing", "recipes", "packages.modules", "modules", "peermem", "gate"}),
 }
+#: How often a step is played again after another run kept the host.
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,9 @@ class Look:
     #: what it is to which its cufile.json is fitted
     fit: Mapping[str, Host]
 
-    def lacks(self, step: str) -> list[Action]:
+    def lacks(self, step: str) -> list[Change]:
         """What the roles of ``step`` would change."""
-        return [action for action in self.plan.actions if action.role in STEPS[step] and _DEFAULT not in action.what]
+        return [change for change in self.plan.changes if change.resource in STEPS[step]]
 
     @property
     def sure(self) -> bool:
@@ -81,7 +87,8 @@ def refuse(work: Work, seen: Look) -> None:
 def rendered(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
     """The inventory of the one machine, towards the lock."""
     given = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf.folder)
-    return inventory(work.fleet, work.lock, replace(given, supplies={work.name: supply}))
+    who = lease.identity(work)
+    return inventory(work.fleet, work.lock, replace(given, supplies={work.name: supply}, run=who.run, who=who.who))
 
 
 def values(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
@@ -99,22 +106,35 @@ def play(
 ) -> list[str]:
     """Play the roles of ``step``; returns what was changed, as ``role: task``.
 
-    given: variables of roles that only a rollout knows.  Raises the error of the task that failed.
+    given: variables of roles that only a rollout knows.  Waits where another run keeps the host.  Raises the error of
+    the task that failed.
     """
     found = rendered(work, shelf, supply, fit)
-    found["all"]["vars"] = {"gds_rollout_step": step, **(given or {})}
+    # Beside its other variables, which would win against those of a group.
+    variables(found)[work.name][1].update({"gds_rollout_step": step, **(given or {})})
+    for left in range(_TRIES, -1, -1):
+        result = _played(work, found)
+        if not isinstance(result.failure, Busy) or not left:
+            break
+        lease.at_rest(work)
+    if result.failure is not None:
+        raise result.failure
+    return result.changed
+
+
+def _played(work: Work, found: Mapping[str, Any]) -> converge.HostResult:
+    """What one start of Ansible did with the inventory ``found``."""
     work.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = f"{work.name}-{work.task.step.value}"
     path, log = work.logs / f"{stem}.yml", work.logs / f"{stem}.log"
-    path.write_text(yaml.safe_dump(found, sort_keys=True, allow_unicode=True), encoding="utf-8")
+    path.write_text(dump(found), encoding="utf-8")
     # Of its own: a connection that is kept open does not outlive the host's reboot unnoticed.
     with tempfile.TemporaryDirectory(prefix="gds-") as control:
         command = converge.argv(PLAYBOOK, path, limit=[work.name], extra=[])
-        environment = converge.environment(control_dir=Path(control))
+        program = hostapp.keep(folders.cache() / "program")
+        environment = converge.environment(control_dir=Path(control), program=program)
         outcome = converge.play(command, environment, log=log, progress=work.told)
     result = outcome.hosts.get(work.name)
     if result is None:
         raise ConvergeFailed(f"{work.name}: Ansible did nothing on it", hint=f"Whole output: {log}")
-    if result.failure is not None:
-        raise result.failure
-    return result.changed
+    return result

@@ -8,17 +8,19 @@ from typing import Any, Self
 
 from gdsdeploy import folders
 from gdsdeploy.drain import Drainer, drainer
-from gdsdeploy.errors import RolloutRefused
+from gdsdeploy.errors import GdsError, HostUnreachable, Interrupted, RolloutRefused
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.model.rollout import Plan, Step, Task
-from gdsdeploy.rollout import before, booting, changing, judging, releases, undoing
+from gdsdeploy.model.rollout import BACK, FORWARD, Plan, Step, Task
+from gdsdeploy.rollout import before, booting, changing, judging, lease, releases, undoing
 from gdsdeploy.rollout.releases import Release
 from gdsdeploy.rollout.work import Patience, Work, alone
 from gdsdeploy.stopping import Stop
 
 PATIENCE = Patience()
+#: Before these steps nothing is changed, and after them nothing that another run could disturb.
+_CHANGING = frozenset({*FORWARD, *BACK}) - {Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT}
 STEPS: Mapping[Step, Callable[[Work], dict[str, Any]]] = {
     **before.STEPS,
     **changing.STEPS,
@@ -90,8 +92,24 @@ class RealEffects:
             release=self._release,
         )
         with self._stop.scope():
-            return STEPS[task.step](work)
+            return _performed(work)
 
     def stop(self) -> None:
         """End what is under way soon, with Interrupted."""
         self._stop.wish()
+
+
+def _performed(work: Work) -> dict[str, Any]:
+    """Do the step; from its first change until it is back in work, or a step fails, the host is this rollout's own."""
+    step = work.task.step
+    try:
+        found = STEPS[step](work)
+    except (Interrupted, HostUnreachable):
+        raise
+    except GdsError:
+        if step in _CHANGING:
+            lease.release(work)
+        raise
+    if step is Step.RETURN or (work.is_builder and step in (Step.VALIDATE, Step.UNDO_VALIDATE)):
+        lease.release(work)
+    return found

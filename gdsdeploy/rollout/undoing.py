@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gdsdeploy import supplying
+from gdsdeploy import desired, supplying
 from gdsdeploy.builds import Supply
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
-from gdsdeploy.errors import GdsError, RollbackFailed, RolloutRefused
+from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.inventory import MANAGERS, leaving, packages_for
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.planning import Machine, variables
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.rollout import before, booting, judging, playing, previous, releases
+from gdsdeploy.report import host_changes
+from gdsdeploy.rollout import answers, before, booting, judging, lease, playing, previous, releases
 from gdsdeploy.rollout.work import Work
 from gdsdeploy.supplying import Shelf
 
 #: Differences that an error names one by one.
 _NAMED = 10
-#: What a plan says of modules that a host builds; those that it receives are held against the snapshot.
-_BUILT = ("build ", "audit the modules")
+#: Kinds of changes of modules that a host builds; those that it receives are held against the snapshot.
+_BUILT = ("build", "audit", "sign")
 
 
 def towards_before(work: Work) -> Work:
@@ -47,7 +47,7 @@ def towards_before(work: Work) -> Work:
 def undo(work: Work) -> dict[str, Any]:
     """Packages, pins, kernel, modules, cufile.json and boot default as they were; raises RollbackFailed if not."""
     back = towards_before(work)
-    before.packages_at_rest(work)
+    lease.at_rest(work)
     if back.has_kernel:
         work.ask("rollout", "once", "--clear")
     with supplying.opened() as shelf:
@@ -56,7 +56,7 @@ def undo(work: Work) -> dict[str, Any]:
         with previous.offered(back.target, files) as offer:
             given = {
                 **_given(work, back),
-                "gds_restore_unwanted_files": _new_files(work, back, shelf, supply, fit),
+                "gds_restore_files": _files(work, _managed(back, shelf, supply, fit)),
                 "gds_restore_archive": str(offer.archive) if offer else "",
                 "gds_restore_keyring": str(offer.keyring) if offer else "",
             }
@@ -98,15 +98,26 @@ def _fit(back: Work) -> dict[str, Host]:
     return {back.name: found} if found is not None else {}
 
 
+def _snapshot(work: Work) -> dict[str, Any] | None:
+    """What the host was, as it said before anything was changed; None where it wasn't asked.  Raises RollbackFailed."""
+    document = work.known.get("snapshot")
+    if not isinstance(document, Mapping):
+        return None
+    try:
+        return answers.checked(work.name, ("rollout", "snapshot"), document)
+    except HostUnfit as error:
+        raise RollbackFailed(error.message, hint=error.hint) from None
+
+
 def _given(work: Work, back: Work) -> dict[str, Any]:
     """Of gds_restore: what was there before and what was not."""
-    document = work.known.get("snapshot")
-    snapshot: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
-    there = snapshot.get("packages", {})
-    kept = work.known.get("modules_before")
+    snapshot = _snapshot(work)
+    there = snapshot["packages"] if snapshot is not None else {}
     unwanted = sorted(name for name, item in there.items() if not item["version"])
     kernels = _new_kernels(work, back)
-    found: dict[str, Any] = {
+    provision = snapshot["provision"] if snapshot is not None else {"installed": [], "held": []}
+    kept = work.known.get("modules_before")
+    return {
         # Not the kernels, which go at the end: until then one of them runs.
         "gds_driver_leaving": leaving(back.target)
         + [{"package": name, "version": ""} for name in unwanted if not any(release in name for release in kernels)],
@@ -115,18 +126,16 @@ def _given(work: Work, back: Work) -> dict[str, Any]:
         "gds_restore_kernel_release": back.target.kernel.release,
         "gds_restore_unwanted": unwanted,
         "gds_restore_unwanted_kernels": kernels,
-        "gds_restore_known": "provision" in snapshot,
+        "gds_restore_known": snapshot is not None,
+        "gds_restore_installed": provision["installed"],
+        "gds_restore_held": provision["held"],
     }
-    if "provision" in snapshot:
-        found["gds_restore_installed"] = list(snapshot["provision"]["installed"])
-        found["gds_restore_held"] = list(snapshot["provision"]["held"])
-    return found
 
 
 def _compared(work: Work) -> list[dict[str, str]]:
     """How the host differs now from its snapshot; nothing where there is none."""
-    document = work.known.get("snapshot")
-    if not isinstance(document, Mapping):
+    document = _snapshot(work)
+    if document is None:
         return []
     found = work.ask("rollout", "compare", "--with", "-", stdin=json.dumps(document).encode())
     return list(found["differences"])
@@ -134,21 +143,25 @@ def _compared(work: Work) -> list[dict[str, str]]:
 
 def _managed(back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> set[str]:
     """Paths for which the roles answer, with the lock that the host had."""
-    inventory = playing.rendered(back, shelf, supply, fit)
-    return set(Machine(back.fleet, back.lock, back.name, *variables(inventory)[back.name]).survey.paths)
+    return desired.paths(desired.document(playing.values(back, shelf, supply, fit), desired.Files()))
 
 
-def _new_files(work: Work, back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> list[str]:
-    """Files of ours that the host did not have before, and that its lock does not want either."""
-    new = {item["name"] for item in _compared(work) if item["what"] == "file" and not item["was"]}
-    return sorted(new - _managed(back, shelf, supply, fit))
+def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
+    """Files that differ from what they were, and that the lock of before doesn't want: path and digest of each.
+
+    One that wasn't there has no digest; another one comes back from the host's own record.
+    """
+    snapshot = _snapshot(work)
+    before = snapshot["files"] if snapshot is not None else {}
+    names = {item["name"] for item in _compared(work) if item["what"] == "file"} - set(managed)
+    return [{"path": name, "sha256": (before.get(name) or {"sha256": ""})["sha256"]} for name in sorted(names)]
 
 
 def _new_kernels(work: Work, back: Work) -> list[str]:
     """The lock's kernel where the host did not have it before."""
-    document = work.known.get("snapshot")
+    document = _snapshot(work)
     release = work.target.kernel.release
-    if not isinstance(document, Mapping) or release in document["kernels"] or release == back.target.kernel.release:
+    if document is None or release in document["kernels"] or release == back.target.kernel.release:
         return []
     return [release]
 
@@ -174,14 +187,14 @@ def _differences(
     Files that are as its lock has them are right, whatever somebody had made of them before.  leftovers: what belongs
     to a kernel that runs is not counted yet.
     """
-    document = work.known.get("snapshot")
-    if not isinstance(document, Mapping):
+    document = _snapshot(work)
+    if document is None:
         return []
     seen = playing.look(back, shelf)
     wrong = [
-        f"{action.role}: {action.what}: found {action.found}, wanted {action.wanted}"
-        for action in seen.plan.actions
-        if action.disruption == "none" and (action.role != "gds_modules" or action.what.startswith(_BUILT))
+        "{role}: {what}: found {found}, wanted {wanted}".format(**host_changes.to_json(item))
+        for item in seen.plan.changes
+        if item.disruption == "none" and (item.resource != "modules" or item.kind in _BUILT)
     ]
     managed = _managed(back, shelf, supply, fit)
     versions = {item.package: item.version for item in packages_for(back.target, host=True, build=True)}

@@ -11,6 +11,7 @@ from typing import Any
 from gdsdeploy import hostapp, stopping, transport
 from gdsdeploy.drain import Drainer
 from gdsdeploy.errors import (
+    Busy,
     ConvergeFailed,
     GdsError,
     HostUnfit,
@@ -23,6 +24,7 @@ from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.rollout import Task
+from gdsdeploy.rollout import answers
 from gdsdeploy.rollout.releases import Release
 
 #: Seconds for one question to the program on a host; digests of some hundred megabytes are in some of them.
@@ -31,6 +33,7 @@ TIMEOUT = 300.0
 TRIES, HANGS = 3, 60.0
 #: What the program on the host calls a refusal → the error of ours; any other is a fault of the host.
 _KINDS: Mapping[str, type[GdsError]] = {
+    "busy": Busy,
     "packages-busy": HostUnfit,
     "packages-broken": HostUnfit,
     "space": HostUnfit,
@@ -45,7 +48,7 @@ _KINDS: Mapping[str, type[GdsError]] = {
 class Patience:
     """Seconds that things may take which end by themselves; tests have less of it."""
 
-    #: another program holds the package manager's lock
+    #: another program holds the package manager's lock, or another run keeps the host
     packages: float = 300.0
     #: between two looks at a host that is awaited
     poll: float = 3.0
@@ -114,13 +117,12 @@ class Work:
     def ask(self, *argv: str, stdin: bytes = b"", timeout: float = TIMEOUT, tries: int = TRIES) -> dict[str, Any]:
         """What the program on the host answers to ``argv``, as one JSON object; any question can be asked twice.
 
-        Raises HostUnreachable, HostKeyMismatch and HostUnfit where there is no answer; where the host refuses, the
-        error that its answer names.
+        Raises HostUnreachable, HostKeyMismatch and HostUnfit where there is no answer, or one that isn't what its
+        question asks for; where the host refuses, the error that its answer names.
         """
         endpoints = transport.endpoints(self.fleet, self.fleet_path.resolve().parent, [self.name])
         for left in range(tries - 1, -1, -1):
-            answers = transport.fan_out(endpoints, program(), [*argv, "--json"], timeout=timeout, stdin=stdin)
-            (answer,) = list(answers)
+            (answer,) = transport.fan_out(endpoints, program(), [*argv, "--json"], timeout=timeout, stdin=stdin)
             if not isinstance(answer.error, HostUnreachable) or not left or answer.seconds > HANGS:
                 break
             # A rollout is not taken back for a moment without a network.
@@ -131,7 +133,7 @@ class Work:
         if isinstance(refusal, Mapping):
             kind = _KINDS.get(str(refusal.get("kind", "")), ConvergeFailed)
             raise kind(f"{self.name}: {refusal.get('message')}", hint=str(refusal.get("hint") or "") or None)
-        return answer.document
+        return answers.checked(self.name, argv, answer.document)
 
     def wait(self, seconds: float) -> None:
         """Pause; raises Interrupted when the rollout is to stop."""

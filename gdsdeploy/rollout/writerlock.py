@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gdsdeploy.errors import RolloutBusy
+from gdsdeploy.errors import Busy
 
 
 def place(journal: Path) -> Path:
@@ -21,7 +21,7 @@ def place(journal: Path) -> Path:
 
 @contextlib.contextmanager
 def held(journal: Path, *, doing: str) -> Iterator[None]:
-    """Be the one process that may write ``journal``; raises RolloutBusy, which says who is, or OSError.
+    """Be the one process that may write ``journal``; raises Busy, which says who is, or OSError.
 
     The kernel lets go of the lock when a process ends, however it ends, and over NFS it holds on all machines.  The
     file stays: whoever removed it would let two in.
@@ -44,11 +44,11 @@ def held(journal: Path, *, doing: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _busy(journal: Path, said: bytes) -> RolloutBusy:
+def _busy(journal: Path, said: bytes) -> Busy:
     hint = "Watch it with: gdsdeploy rollout status --watch; have it pause with: gdsdeploy rollout pause"
     try:
         who = json.loads(said)
         text = f"process {who['pid']} on {who['host']} ({who['doing']}, since {who['since']})"
     except (ValueError, KeyError, TypeError):
         text = "another process"  # it has the lock, and has not said yet who it is
-    return RolloutBusy(f"{journal}: {text} works on a rollout of this fleet", hint=hint)
+    return Busy(f"{journal}: {text} works on a rollout of this fleet", hint=hint)

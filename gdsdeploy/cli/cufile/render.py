@@ -23,10 +23,11 @@ from gdsdeploy.load import load_fleet
 @click.argument("fleet", type=click.Path(path_type=Path))
 @click.argument("host", metavar="HOST")
 @click.option(
+    "--evidence",
     "--facts",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Evidence that was saved on HOST, instead of asking it now.",
+    help="Read evidence that was saved on HOST; it is not asked.",
 )
 @click.option(
     "--variant",
@@ -39,7 +40,7 @@ from gdsdeploy.load import load_fleet
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the text, its values and their sources.")
 def command(
-    fleet: Path, host: str, facts: Path | None, variant: str, diff: bool, output: Path | None, as_json: bool
+    fleet: Path, host: str, evidence: Path | None, variant: str, diff: bool, output: Path | None, as_json: bool
 ) -> None:
     """Make the cufile.json of HOST from FLEET and its lock, as provision does. Nothing is changed on the host.
 
@@ -50,7 +51,7 @@ def command(
     Examples:
       gdsdeploy cufile render fleet.yml gpu1
       gdsdeploy cufile render fleet.yml gpu1 --diff
-      gdsdeploy cufile render fleet.yml gpu1 --facts gpu1.json --variant container --output image/cufile.json
+      gdsdeploy cufile render fleet.yml gpu1 --evidence gpu1.json --variant container --output image/cufile.json
     """
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))
@@ -61,8 +62,8 @@ def command(
         raise FleetInvalid(f"{fleet} has no host {host!r}{meant}", hint=f"It has: {', '.join(intent.hosts)}")
     profile = intent.profiles[intent.hosts[host].profile]
     known: Host | None = None
-    if facts is not None:
-        known = hosts.read(host, facts)
+    if evidence is not None:
+        known = hosts.read(host, evidence)
     elif profile.fit or diff:
         with console.step(f"Asking {host}"):
             answer = hosts.ask(intent, lock, fleet, [host])[host]

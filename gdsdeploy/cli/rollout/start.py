@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console, journal, lockfile
-from gdsdeploy.errors import GdsError, Interrupted, RolloutBusy, RolloutRefused
+from gdsdeploy.errors import Busy, GdsError, Interrupted, RolloutRefused
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import TIMEOUT
@@ -113,9 +113,7 @@ def _require_none(fleet: Path) -> None:
     if newest is None or newest.finished:
         return
     if running.worked_on(journal.path_of(fleet)):
-        raise RolloutBusy(
-            f"the rollout {newest.id} is under way", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch"
-        )
+        raise Busy(f"the rollout {newest.id} is under way", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch")
     raise RolloutRefused(
         f"the rollout {newest.id} is not finished",
         hint=f"Go on: gdsdeploy rollout resume {fleet}; or end it: gdsdeploy rollout abort {fleet}",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import console, journal
-from gdsdeploy.errors import RolloutBusy, RolloutRefused
+from gdsdeploy.errors import Busy, RolloutRefused
 from gdsdeploy.model.rollout import Kind, Plan
 from gdsdeploy.report.events import sentence
 from gdsdeploy.rollout import control, running
@@ -19,14 +19,14 @@ from gdsdeploy.rollout.watching import Watch
 def carry_out(fleet: Path, kind: Kind, data: Mapping[str, Any], *, as_json: bool) -> Status | None:
     """Have the newest rollout of ``fleet`` become ``kind``, and go on with it here; None: another process does.
 
-    Raises RolloutRefused: it cannot become that; RolloutBusy: who works on it does not answer; and as running.run.
+    Raises RolloutRefused: it cannot become that; Busy: who works on it does not answer; and as running.run.
     """
     path = running.require_journal(fleet)
     watch = Watch(as_json=as_json)
     try:
         with journal.writing(path, doing=f"rollout {kind}") as writer:
             return _here(writer, kind, data, watch)
-    except RolloutBusy:
+    except Busy:
         event, by_driver = control.tell(path, kind, data)
     if not by_driver:
         # Whoever worked on it has ended in between, and the wish is written down.

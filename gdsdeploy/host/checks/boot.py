@@ -20,7 +20,7 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
     # It comes after the RDMA core, so a unit loads it.
     names = [name for name in expectation.modules() if name != PEERMEM]
     expected = " before ".join(names) + " in modules-load.d"
-    expected += ", nvidia-peermem by {}".format(PEERMEM_UNIT) if expectation.rdma == "peermem" else ""
+    expected += f", nvidia-peermem by {PEERMEM_UNIT}" if expectation.rdma == "peermem" else ""
     hint = "Provision the host again: it writes /etc/modules-load.d/gdsdeploy.conf"
     listed, forbidden = known(facts.boot.autoloaded), known(facts.boot.forbidden)
     missing = [name for name in names if name not in listed]
@@ -32,17 +32,15 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
     denied = [name for name in names if name in forbidden]
     if denied:
         what = "modprobe.d or the kernel's command line forbids {}".format(", ".join(denied))
-        return failed(
-            what, "Take it out: grep -r {} /etc/modprobe.d /proc/cmdline".format(denied[0]), expected=expected
-        )
+        return failed(what, f"Take it out: grep -r {denied[0]} /etc/modprobe.d /proc/cmdline", expected=expected)
     unit = known(facts.boot.units).get(UNIT)
     if unit is None:
-        raise UndecidedError("systemd says nothing about {}".format(UNIT))
+        raise UndecidedError(f"systemd says nothing about {UNIT}")
     if expectation.own_kernel and unit.get("ActiveState") == "failed":
-        what = "{} failed at this boot".format(UNIT)
-        return failed(what, "Read why: systemctl status {}".format(UNIT), expected=expected)
+        what = f"{UNIT} failed at this boot"
+        return failed(what, f"Read why: systemctl status {UNIT}", expected=expected)
     if expectation.rdma == "peermem" and not _peermem(facts):
-        return failed("nothing loads nvidia-peermem: {} is not enabled".format(PEERMEM_UNIT), hint, expected=expected)
+        return failed(f"nothing loads nvidia-peermem: {PEERMEM_UNIT} is not enabled", hint, expected=expected)
     return passed(", ".join(order), expected=expected)
 
 
@@ -50,5 +48,5 @@ def _peermem(facts: HostFacts) -> bool:
     """Whether the next boot loads it; one that is in modules-load.d comes too early for OFED, but comes."""
     unit = known(facts.boot.units).get(PEERMEM_UNIT)
     if unit is None and PEERMEM not in known(facts.boot.autoloaded):
-        raise UndecidedError("systemd says nothing about {}".format(PEERMEM_UNIT))
+        raise UndecidedError(f"systemd says nothing about {PEERMEM_UNIT}")
     return PEERMEM in known(facts.boot.autoloaded) or (unit or {}).get("UnitFileState") == "enabled"

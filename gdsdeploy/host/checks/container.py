@@ -24,7 +24,7 @@ def view(facts: HostFacts, expectation: Expectation) -> Answer:
         return passed("not in a container", expected="only in containers")
     lacking = [*_devices(facts, expectation), *_metadata(facts), *_rdma(facts, expectation)]
     if not lacking:
-        return passed("{}: everything is there".format(manager))
+        return passed(f"{manager}: everything is there")
     words = "{}: no {}".format(manager, ", no ".join(name for name, _ in lacking))
     fixes = list(dict.fromkeys(fix for _, fix in lacking))
     return failed(

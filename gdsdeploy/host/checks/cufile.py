@@ -36,13 +36,13 @@ def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     path = expectation.cufile_path
     if not expectation.cufile_sha256:
         raise UndecidedError("the file is fitted to this host, whose facts do not say what it has to be")
-    digest = known(facts.cufile.digests.get(path, Unknown("{} was not looked at".format(path))))
+    digest = known(facts.cufile.digests.get(path, Unknown(f"{path} was not looked at")))
     if digest is None:
-        return failed("{} does not exist".format(path), "Provision the host again")
+        return failed(f"{path} does not exist", "Provision the host again")
     if digest == expectation.cufile_sha256:
-        return passed("{} as rendered".format(path))
+        return passed(f"{path} as rendered")
     hint = "See what differs and put it into the fleet file: gdsdeploy provision --check --diff; then provision"
-    return failed("{} with sha256 {}".format(path, digest), hint)
+    return failed(f"{path} with sha256 {digest}", hint)
 
 
 @check(
@@ -57,7 +57,7 @@ def accepted(facts: HostFacts, _expectation: Expectation) -> Answer:
         if opened.error is None:
             return passed("accepted (cuFileDriverOpen did not return afterwards)", opened.lines[-3:])
         if opened.error != 0:
-            words = "accepted (cuFileDriverOpen then returned {}: see the path of each mount)".format(opened.error)
+            words = f"accepted (cuFileDriverOpen then returned {opened.error}: see the path of each mount)"
             return passed(words, opened.lines[:3])
         return passed("accepted")
     lines = refusal(opened)
@@ -83,8 +83,8 @@ def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
         return _silent(facts)
     found, compared = differences(config, values)
     if not found:
-        return passed("{} values as intended, of {} that libcufile logs".format(compared, len(values)))
-    lines = ["{}: {} (the file has {})".format(item.key, item.effective, item.intended) for item in found]
+        return passed(f"{compared} values as intended, of {len(values)} that libcufile logs")
+    lines = [f"{item.key}: {item.effective} (the file has {item.intended})" for item in found]
     hint = "Put into the fleet file (profile, cufile) what the library can work with, and provision again"
     return failed("; ".join(lines), hint, lines)
 
@@ -92,9 +92,9 @@ def effective(facts: HostFacts, _expectation: Expectation) -> Answers:
 def _silent(facts: HostFacts) -> Answer:
     """Without a GPU no release comes as far as its values, and no program can use cuFile: nothing is lost by that."""
     opened = known(facts.cufile.opened)
-    end = "did not return" if opened.error is None else "returned {}".format(opened.error)
+    end = "did not return" if opened.error is None else f"returned {opened.error}"
     if known(facts.driver.gpus):
         said = "; ".join(opened.lines[:2]) or "it gave no reason"
-        raise UndecidedError("cuFileDriverOpen {} before libcufile logged its values: {}".format(end, said))
+        raise UndecidedError(f"cuFileDriverOpen {end} before libcufile logged its values: {said}")
     words = "none to compare: this host has no GPU, so cuFileDriverOpen {} before libcufile named any"
     return passed(words.format(end))

@@ -37,12 +37,12 @@ def drift(facts: HostFacts, expectation: Expectation) -> Answer:
         loose = [line for name, version in wanted for line in _apt(name, version, facts.drift.choices, installed)]
     elif not isinstance(facts.drift.locked, Unknown):
         locked = facts.drift.locked
-        loose = ["{} is not locked".format(name) for name, _ in wanted if name not in locked]
+        loose = [f"{name} is not locked" for name, _ in wanted if name not in locked]
     else:
         raise UndecidedError(facts.drift.choices.reason)
     if loose:
         return failed(_some(loose), "Provision the host again: it writes the pins and sets the holds", loose)
-    return passed("nothing would move {} packages".format(len(wanted)))
+    return passed(f"nothing would move {len(wanted)} packages")
 
 
 def _apt(
@@ -50,12 +50,12 @@ def _apt(
 ) -> List[str]:
     choice = choices.get(name)
     if choice is None or not choice.candidate:
-        return ["{}: apt has no candidate".format(name)]
+        return [f"{name}: apt has no candidate"]
     if choice.candidate != version:
-        origin = " from {}".format(choice.source) if choice.source else ""
-        return ["{} would become {}{}".format(name, choice.candidate, origin)]
+        origin = f" from {choice.source}" if choice.source else ""
+        return [f"{name} would become {choice.candidate}{origin}"]
     if not any(item.version == version and item.status.startswith("h") for item in installed[name]):
-        return ["{} is not held".format(name)]
+        return [f"{name} is not held"]
     return []
 
 
@@ -68,15 +68,15 @@ def _version(installed: Mapping[str, Tuple[Package, ...]], name: str) -> str:
 def _moved(name: str, locked: str, now: str, moves: object) -> str:
     text = "{} moved from {} to {}".format(name, locked, now or "nothing")
     if isinstance(moves, Unknown):
-        return "{}; {}".format(text, moves.reason)
+        return f"{text}; {moves.reason}"
     last = _last(name, now, moves if isinstance(moves, tuple) else ())
     if last is None:
         return text + "; no log tells when"
     if last.command:
-        by = " by '{}'".format(last.command) + (" ({})".format(last.user) if last.user else "")
+        by = f" by '{last.command}'" + (f" ({last.user})" if last.user else "")
     else:
         by = " by dpkg alone, or by a command that no log tells"
-    return "{} on {}{}".format(text, last.at, by)
+    return f"{text} on {last.at}{by}"
 
 
 def _last(name: str, now: str, moves: Sequence[Move]) -> Optional[Move]:
@@ -87,4 +87,4 @@ def _last(name: str, now: str, moves: Sequence[Move]) -> Optional[Move]:
 
 def _some(lines: List[str]) -> str:
     rest = len(lines) - NAMED
-    return "; ".join(lines[:NAMED]) + ("; and {} more".format(rest) if rest > 0 else "")
+    return "; ".join(lines[:NAMED]) + (f"; and {rest} more" if rest > 0 else "")

@@ -20,11 +20,9 @@ def its_file(module: ModuleFacts) -> ModuleFile:
     """The file of a module, once it is known to be what is loaded; raises UndecidedError otherwise."""
     file = known(module.file)
     if file is None:
-        raise UndecidedError("modprobe finds no file for {}".format(module.name))
+        raise UndecidedError(f"modprobe finds no file for {module.name}")
     if known(module.loaded) and not known(module.is_its_file()):
-        raise UndecidedError(
-            "the loaded {} is not the file {}, which is all that can be read".format(module.name, file.path)
-        )
+        raise UndecidedError(f"the loaded {module.name} is not the file {file.path}, which is all that can be read")
     return file
 
 
@@ -32,18 +30,18 @@ def judge_file(facts: HostFacts, module: ModuleFacts) -> Answer:
     """Whether a reboot would load the same module again."""
     file = known(module.file)
     if not known(module.loaded):
-        where = "no file of it either" if file is None else "its file is {}".format(file.path)
-        return failed("{} is not loaded; {}".format(module.name, where), "See the check for its loaded version")
+        where = "no file of it either" if file is None else f"its file is {file.path}"
+        return failed(f"{module.name} is not loaded; {where}", "See the check for its loaded version")
     if file is None:
         hint = "Install the module for this kernel: provision the host again"
-        return failed("loaded, but modprobe finds no file for kernel {}".format(known(facts.kernel.release)), hint)
+        return failed(f"loaded, but modprobe finds no file for kernel {known(facts.kernel.release)}", hint)
     if known(module.is_its_file()):
         return passed(file.path)
     return failed(
-        "{} is another build than the one that is loaded".format(file.path),
+        f"{file.path} is another build than the one that is loaded",
         "Reboot the host; if it stays so, an old copy sits in the initramfs: rebuild it for this kernel",
-        ["loaded: version {} build id {}".format(module.version, module.build_id),
-         "file:   version {} build id {}".format(file.version, file.build_id)],
+        [f"loaded: version {module.version} build id {module.build_id}",
+         f"file:   version {file.version} build id {file.build_id}"],
     )  # fmt: skip
 
 
@@ -51,13 +49,13 @@ def judge_kernel(facts: HostFacts, module: ModuleFacts) -> Answer:
     """Whether the module's file was built for the running kernel."""
     file = known(module.file)
     release = known(facts.kernel.release)
-    expected = "vermagic {}".format(release)
+    expected = f"vermagic {release}"
     hint = "Build it for this kernel: provision the host again"
     if file is None:
-        return failed("modprobe finds no {} for {}".format(module.name, release), hint, expected=expected)
+        return failed(f"modprobe finds no {module.name} for {release}", hint, expected=expected)
     if file.kernel == release:
-        return passed("vermagic {} in {}".format(file.kernel, file.path), expected=expected)
-    return failed("vermagic {} in {}".format(file.kernel, file.path), hint, expected=expected)
+        return passed(f"vermagic {file.kernel} in {file.path}", expected=expected)
+    return failed(f"vermagic {file.kernel} in {file.path}", hint, expected=expected)
 
 
 @check(
@@ -93,7 +91,7 @@ def flavour(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")
     if found == expectation.driver_flavour:
         return passed(found)
-    hint = "Remove the packages of the {} flavour, provision again and reboot".format(found)
+    hint = f"Remove the packages of the {found} flavour, provision again and reboot"
     return failed(found, hint)
 
 

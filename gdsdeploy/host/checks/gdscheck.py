@@ -37,7 +37,7 @@ BY_HAND = "Compare by hand: gdscheck -p, and the findings of the other checks"
 def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
     if not known(facts.gdscheck.installed):
         if TOOL in expectation.packages:
-            return failed("gdscheck is not there", "Install {}: provision the host again".format(TOOL))
+            return failed("gdscheck is not there", f"Install {TOOL}: provision the host again")
         logged = known(facts.gdscheck.logged)
         if logged is None:
             return passed("not installed, and the lock has no " + TOOL)
@@ -49,7 +49,7 @@ def agrees(facts: HostFacts, expectation: Expectation) -> Answer:
         stray = "; ".join(report.strays[:2])
         raise UndecidedError("gdscheck's output is cut, mixed or not understood" + (": " + stray if stray else ""))
     if report.exit_status not in (None, 0):
-        raise UndecidedError("gdscheck ended with status {} after a whole report".format(report.exit_status))
+        raise UndecidedError(f"gdscheck ended with status {report.exit_status} after a whole report")
     return _compared(facts, report)
 
 
@@ -58,7 +58,7 @@ def _compared(facts: HostFacts, report: gdscheck.Report) -> Answer:
     wrong = [*_driver(facts, report), *_nvidia_fs(facts, report), *_storage(facts, report), *ruled_out]
     if wrong:
         return failed("; ".join(wrong), BY_HAND, wrong)
-    return passed("{}: the same driver, nvidia-fs and storage".format(report.verdict))
+    return passed(f"{report.verdict}: the same driver, nvidia-fs and storage")
 
 
 def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
@@ -92,13 +92,13 @@ def _nvidia_fs(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     loaded = known(facts.nvidia_fs.module.loaded)
     version = known(facts.nvidia_fs.module.version) if loaded else ""
     if report.nvidia_fs and not loaded:
-        return ["it sees nvidia-fs {}, which is not loaded here".format(report.nvidia_fs)]
+        return [f"it sees nvidia-fs {report.nvidia_fs}, which is not loaded here"]
     # Where the configuration forces compat mode, the library does not look for it.
     forced = report.config.get("properties.force_compat_mode") == "true"
     if not report.nvidia_fs and loaded and not forced:
         return ["it does not see nvidia-fs, which is loaded here"]
     if report.nvidia_fs and not (version + ".").startswith(report.nvidia_fs + "."):
-        return ["it sees nvidia-fs {}; loaded here is {}".format(report.nvidia_fs, version)]
+        return [f"it sees nvidia-fs {report.nvidia_fs}; loaded here is {version}"]
     return []
 
 
@@ -110,4 +110,4 @@ def _storage(facts: HostFacts, report: gdscheck.Report) -> List[str]:
     symbols = known(facts.kernel.symbols)
     if any(name in symbols for name in HOOKS["nvme"]):
         return []
-    return ["it says NVMe is {}, but the nvme driver has no hooks for nvidia-fs".format(row.value)]
+    return [f"it says NVMe is {row.value}, but the nvme driver has no hooks for nvidia-fs"]

@@ -51,7 +51,7 @@ def taints(facts: HostFacts, _expectation: Expectation) -> Answer:
     wrong = [words for bit, words in DAMAGE.items() if value >> bit & 1]
     if wrong:
         hint = "Read what happened (journalctl -k -b), then reboot; a machine check needs the hardware looked at"
-        return failed("; ".join(wrong), hint, ["/proc/sys/kernel/tainted is {}".format(value)])
+        return failed("; ".join(wrong), hint, [f"/proc/sys/kernel/tainted is {value}"])
     seen = [words for bit, words in REMARKABLE.items() if value >> bit & 1]
     return passed("; ".join(seen) or ("tainted by modules outside its tree only" if value else "not tainted"))
 
@@ -74,9 +74,7 @@ def errors(facts: HostFacts, _expectation: Expectation) -> Answer:
             harmless.append("Xid " + xid.group(2))
         elif xid or trouble:
             bad.append(line)
-            kinds.append(
-                "Xid {} on {}".format(xid.group(2), xid.group(1)) if xid else trouble.group(1) if trouble else ""
-            )
+            kinds.append(f"Xid {xid.group(2)} on {xid.group(1)}" if xid else trouble.group(1) if trouble else "")
     if bad:
         hint = "Look the number up in NVIDIA's Xid table; drain the host, reset the GPU or reboot, and validate again"
         return failed("; ".join(sorted(set(kinds))), hint, bad)
@@ -104,9 +102,9 @@ def dkms(facts: HostFacts, expectation: Expectation) -> Answer:
     here = {
         item.group("name") for item in found if item.group("kernel") == release and "installed" in item.group("state")
     }
-    bad += ["{} is not installed for {}".format(name, release) for name in names if name not in here]
+    bad += [f"{name} is not installed for {release}" for name in names if name not in here]
     if bad:
-        hint = "Provision the host again; by hand: dkms install NAME/VERSION -k {}".format(release)
+        hint = f"Provision the host again; by hand: dkms install NAME/VERSION -k {release}"
         return failed("; ".join(bad), hint, lines)
     others = sorted({item.group("kernel") for item in found if item.group("kernel")} - {release})
     return passed("{} for {}{}".format(", ".join(names), release, _also(others)), lines)

@@ -25,7 +25,7 @@ def load(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
             # The fleet has no threshold, or nobody asked.
             continue
         found = loads if isinstance(loads, Unknown) else loads.get(mount_point, Unknown("it was not read from"))
-        expected = "at least {}/s read".format(size(wanted))
+        expected = f"at least {size(wanted)}/s read"
         if isinstance(found, Unknown):
             hint = "Make what the reason above says good, and validate again with --load; see docs/validate.md"
             yield unknown(found.reason, hint, mount_point, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.audits import AuditFinding, KernelAudit, ModuleAudit
+from ..kmod.findings import ERROR, NOTE, UNKNOWN
 from .registry import Answer, check, failed, passed
 
 HINT = "Provision the host again: it builds or brings the modules of the lock for this kernel"
@@ -35,24 +36,24 @@ def _judge(audit: KernelAudit, expectation: Expectation) -> Answer:
     there = {item.module: item for item in audit.modules}
     wanted = expectation.modules()
     chosen = [there[name] for name in wanted if name in there]
-    evidence = [_line(item, found) for item in chosen for found in item.findings if found.severity != "note"]
+    evidence = [_line(item, found) for item in chosen for found in item.findings if found.severity != NOTE]
     missing = [name for name in wanted if name not in there]
     if missing:
         return failed("kernel {} has no module {}".format(audit.release, ", ".join(missing)), HINT, evidence)
     for item in chosen:
         for found in item.findings:
-            if found.severity == "error":
-                what = "{} on kernel {}: {}".format(item.module, audit.release, found.message)
+            if found.outcome == ERROR:
+                what = f"{item.module} on kernel {audit.release}: {found.message}"
                 return failed(what, found.hint or HINT, evidence)
     for item in chosen:
         if item.ok is not True:
-            raise UndecidedError("{} on kernel {}: {}".format(item.module, audit.release, _why(item)))
+            raise UndecidedError(f"{item.module} on kernel {audit.release}: {_why(item)}")
     return passed("{} on kernel {}".format(", ".join(wanted), audit.release), evidence)
 
 
 def _why(item: ModuleAudit) -> str:
-    return next((found.message for found in item.findings if found.id.endswith("-unknown")), "the audit does not say")
+    return next((found.message for found in item.findings if found.outcome == UNKNOWN), "the audit does not say")
 
 
 def _line(item: ModuleAudit, found: AuditFinding) -> str:
-    return "{}: {} [{}] {}".format(item.module, found.severity, found.id, found.message)
+    return f"{item.module}: {found.severity} [{found.id}] {found.message}"

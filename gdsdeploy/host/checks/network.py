@@ -47,12 +47,8 @@ def addresses(facts: HostFacts, expectation: Expectation) -> Answer:
     listed = list(_listed(config)) if config is not None else []
     if not listed:
         return passed("no list has an address: libcufile chooses by itself")
-    own = {
-        item.address: "{} on {}".format(i.device, i.interface)
-        for i in known(facts.network.rdma)
-        for item in i.addresses
-    }
-    foreign = ["{}: {}".format(key, address) for key, address in listed if address not in own]
+    own = {item.address: f"{i.device} on {i.interface}" for i in known(facts.network.rdma) for item in i.addresses}
+    foreign = [f"{key}: {address}" for key, address in listed if address not in own]
     if foreign:
         hint = "Render the file for this host: the profile's `fit` fills these lists from the host itself"
         shown = ["{}: {}".format(*item) for item in sorted(own.items())]

@@ -21,7 +21,7 @@ def not_wanted(expectation: Expectation) -> Optional[Answer]:
     """The answer for hosts whose mode does without nvidia-fs."""
     if expectation.nvidia_fs_version:
         return None
-    return passed("not needed: the mode is {}".format(expectation.mode), expected="no nvidia-fs")
+    return passed(f"not needed: the mode is {expectation.mode}", expected="no nvidia-fs")
 
 
 def not_loaded(facts: HostFacts) -> Optional[Answer]:
@@ -89,16 +89,14 @@ def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
     if not imports:
         return _no_imports(module)
     if all(crc is None for crc in module.imports.values()) and all(crc is None for crc in driver.exports.values()):
-        raise UndecidedError(
-            "neither {} nor {} has symbol versions: this kernel checks none".format(module.path, driver.path)
-        )
+        raise UndecidedError(f"neither {module.path} nor {driver.path} has symbol versions: this kernel checks none")
     wrong = [
         (name, crc)
         for name, crc in imports.items()
         if name not in driver.exports or driver.exports[name] != crc or crc is None
     ]
     if not wrong:
-        return passed("{} of {} equal".format(len(imports), len(imports)))
+        return passed(f"{len(imports)} of {len(imports)} equal")
     return failed(
         "{} of {} differ: {}".format(len(wrong), len(imports), ", ".join(name for name, _ in wrong)),
         "Rebuild nvidia-fs against the running driver's tree and its Module.symvers: provision the host again",
@@ -111,19 +109,19 @@ def _no_imports(module: ModuleFile) -> Answer:
     if version and version <= LAST_WITH_SYMBOL_GET:
         words = "imports none: nvidia-fs up to 2.17.4 looks the driver's symbols up when they are needed"
         return passed(words)
-    return failed("it imports no {}* symbol at all".format(P2P), "Rebuild nvidia-fs: provision the host again")
+    return failed(f"it imports no {P2P}* symbol at all", "Rebuild nvidia-fs: provision the host again")
 
 
 def _differences(wrong: List[Tuple[str, Optional[int]]], driver: ModuleFile) -> List[str]:
     lines = []
     for name, crc in wrong:
-        theirs = "exports {}".format(_crc(driver.exports[name])) if name in driver.exports else "does not export it"
-        lines.append("{}: nvidia-fs wants {}, the driver {}".format(name, _crc(crc), theirs))
+        theirs = f"exports {_crc(driver.exports[name])}" if name in driver.exports else "does not export it"
+        lines.append(f"{name}: nvidia-fs wants {_crc(crc)}, the driver {theirs}")
     return lines
 
 
 def _crc(value: Optional[int]) -> str:
-    return "no version" if value is None else "0x{:08x}".format(value)
+    return "no version" if value is None else f"0x{value:08x}"
 
 
 @check(
@@ -144,18 +142,18 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed(what.format(file.path), REBUILD)
     running, flavour = known(facts.driver.version), known(facts.driver.flavour)
     built = "built against nvidia {} ({})".format(record["driver"], record.get("flavour", "?"))
-    evidence = ["gdsdeploy_{}={}".format(key, value) for key, value in sorted(record.items())]
+    evidence = [f"gdsdeploy_{key}={value}" for key, value in sorted(record.items())]
     if (record["driver"], record.get("flavour")) != (running, flavour):
-        runs = "nvidia {} ({}) runs".format(running, flavour) if running else "no driver runs"
-        return failed("{}; {}".format(built, runs), REBUILD, evidence)
+        runs = f"nvidia {running} ({flavour}) runs" if running else "no driver runs"
+        return failed(f"{built}; {runs}", REBUILD, evidence)
     tree = expectation.driver_tree
     digest = known(facts.driver.tree_digest(tree))
     if digest is None:
-        return passed("{}, elsewhere: {} is not on this host".format(built, tree), evidence)
+        return passed(f"{built}, elsewhere: {tree} is not on this host", evidence)
     if digest != record["tree"]:
-        what = "{} in another tree than {}, or that one has changed since".format(built, tree)
-        return failed(what, REBUILD, [*evidence, "{} now: {}".format(tree, digest)])
-    return passed("{} in {}".format(built, tree), evidence)
+        what = f"{built} in another tree than {tree}, or that one has changed since"
+        return failed(what, REBUILD, [*evidence, f"{tree} now: {digest}"])
+    return passed(f"{built} in {tree}", evidence)
 
 
 @check(
@@ -175,7 +173,7 @@ def devices(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed("nvidia-fs announces no devices", hint)
     missing = [number for number in range(count) if number not in present]
     if not missing:
-        return passed("/dev/nvidia-fs0 to {}".format(count - 1))
+        return passed(f"/dev/nvidia-fs0 to {count - 1}")
     return failed(
-        "{} of {} are there; {} lacks".format(count - len(missing), count, "/dev/nvidia-fs{}".format(missing[0])), hint
+        "{} of {} are there; {} lacks".format(count - len(missing), count, f"/dev/nvidia-fs{missing[0]}"), hint
     )

@@ -64,7 +64,7 @@ def bypass(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
         elif isinstance(audit, Audit):
             yield _judge(audit, mount_point, wanted == "compat")
         else:
-            reason = audit.reason if isinstance(audit, Unknown) else "{} was not tried".format(mount_point)
+            reason = audit.reason if isinstance(audit, Unknown) else f"{mount_point} was not tried"
             yield unknown(reason, UNKNOWN_HINT, mount_point)
 
 
@@ -75,11 +75,11 @@ def _judge(audit: Audit, mount_point: str, buffered_is_fine: bool) -> Answer:
     bad = bad or [item for item in audit.of(ALIGNED) if item.result not in (BYPASSED, NOT_PROVEN)]
     if bad:
         more = len(bad) - 1
-        words = "{}{}".format(bad[0].words(), " (and {} more, see the evidence)".format(more) if more else "")
+        words = "{}{}".format(bad[0].words(), f" (and {more} more, see the evidence)" if more else "")
         return failed(words, _hint(bad[0].result), _lines(audit), mount_point)
     open_ = [item for item in audit.of(("read", "overwrite", "extending write")) if item.result == NOT_PROVEN]
     if open_:
-        reason = "{}: its pages could not be followed in the page cache".format(open_[0].name)
+        reason = f"{open_[0].name}: its pages could not be followed in the page cache"
         return unknown(reason, "Stop what uses the mount meanwhile, and validate again", mount_point)
     return passed(audit.summary, _lines(audit), mount_point)
 
@@ -95,8 +95,8 @@ def _hint(result: str) -> str:
 def _lines(audit: object) -> List[str]:
     if not isinstance(audit, Audit):
         return []
-    seen = "seen with {}".format(audit.instrument) if audit.instrument else "nothing shows the page cache here"
-    first = "direct I/O tried in {}, {}".format(audit.folder, seen)
+    seen = f"seen with {audit.instrument}" if audit.instrument else "nothing shows the page cache here"
+    first = f"direct I/O tried in {audit.folder}, {seen}"
     # The evidence of one finding is short: what is as it should be goes into one line.
     good = [item.name for item in audit.trials if item.result == BYPASSED]
     rest = [item.words() for item in audit.trials if item.result != BYPASSED]
@@ -140,9 +140,9 @@ def _conditions(facts: HostFacts, mount: Mount, wanted: str) -> Answer:
 def _rest(found: List[Condition], unseen: List[Tuple[str, str]]) -> str:
     some = [item.name for item in found if item.state == POSSIBLE]
     words = "none is on here" + ("; some files may have: " + ", ".join(some) if some else "")
-    return words + ("; behind the mount: {}".format(unseen[0][1]) if unseen else "")
+    return words + (f"; behind the mount: {unseen[0][1]}" if unseen else "")
 
 
 def _said(item: Condition) -> List[str]:
     state = "" if isinstance(item.state, Unknown) else item.state
-    return ["{} {}: {}".format(item.name, state, line) for line in item.said]
+    return [f"{item.name} {state}: {line}" for line in item.said]

@@ -29,8 +29,8 @@ def locked_versions(facts: HostFacts, expectation: Expectation) -> Answer:
         line for name, version in sorted(expectation.packages.items()) for line in _wrong(installed, name, version)
     ]
     if not wrong:
-        return passed("{} packages".format(len(expectation.packages)))
-    shown = "; ".join(wrong[:NAMED]) + ("; and {} more".format(len(wrong) - NAMED) if len(wrong) > NAMED else "")
+        return passed(f"{len(expectation.packages)} packages")
+    shown = "; ".join(wrong[:NAMED]) + (f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
     return failed(shown, "Provision the host again; if apt refuses, 'dpkg --audit' and 'apt-get check' say why", wrong)
 
 
@@ -39,6 +39,6 @@ def _wrong(installed: Mapping[str, Tuple[Package, ...]], name: str, version: str
     if any(item.version == version and item.status in COMPLETE for item in found):
         return []
     if not found or all(item.status.startswith(("un", "rc", "pn")) for item in found):
-        return ["{} is not installed (locked: {})".format(name, version)]
-    shown = ", ".join("{} [{}]".format(item.version, item.status) for item in found)
-    return ["{} is {} (locked: {})".format(name, shown, version)]
+        return [f"{name} is not installed (locked: {version})"]
+    shown = ", ".join(f"{item.version} [{item.status}]" for item in found)
+    return [f"{name} is {shown} (locked: {version})"]

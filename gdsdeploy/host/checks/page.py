@@ -35,7 +35,7 @@ def page() -> str:
 
 def _row(item: Check) -> str:
     expects = re.sub(r"\{(\w+)\}", lambda found: "*" + found.group(1).replace("_", " ") + "*", item.expects)
-    cells = ("`{}`".format(item.id), "{}: {}".format(item.title, expects), item.prevents)
+    cells = (f"`{item.id}`", f"{item.title}: {expects}", item.prevents)
     return "| {} |\n".format(" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells))
 
 

@@ -23,7 +23,7 @@ OFED = "install MLNX_OFED or DOCA first and build the driver after it, or use DM
 )
 def usable(facts: HostFacts, expectation: Expectation) -> Answer:
     if expectation.rdma == "none":
-        return passed("not needed: the fleet asks for no RDMA; {}".format(_state(facts)))
+        return passed(f"not needed: the fleet asks for no RDMA; {_state(facts)}")
     if expectation.rdma == "dmabuf":
         return _dmabuf(facts)
     if known(facts.peermem.module.loaded):
@@ -69,7 +69,7 @@ def _dmabuf(facts: HostFacts) -> Answer:
         return failed(cause.what, cause.fix[0].upper() + cause.fix[1:], cause.evidence)
     known(found.holds)
     release = known(facts.kernel.release)
-    words = "the open driver and kernel {} offer DMA-BUF; peermem is not needed".format(release)
+    words = f"the open driver and kernel {release} offer DMA-BUF; peermem is not needed"
     if known(facts.peermem.module.loaded):
         words += ", but nvidia-peermem is loaded"
     if isinstance(facts.p2p.adapters_dmabuf, tuple) and facts.p2p.adapters_dmabuf:
@@ -113,9 +113,9 @@ def mechanism(facts: HostFacts, expectation: Expectation) -> Answer:
     found = next(item for item in mechanisms.mechanisms(facts) if item.name == wanted)
     lines = [*found.evidence, *found.why]
     if known(found.usable):
-        return passed("{} is usable".format(found.title), lines)
+        return passed(f"{found.title} is usable", lines)
     hint = "; ".join(found.fixes) or "Read the reasons above"
     choice = mechanisms.choose(facts)
     if isinstance(choice.rdma, str) and choice.rdma not in (expectation.rdma, mechanisms.NONE):
-        hint += "; or set rdma: {} in the profile, which this host offers".format(choice.rdma)
+        hint += f"; or set rdma: {choice.rdma} in the profile, which this host offers"
     return failed("{}: {}".format(found.title, "; ".join(found.why)), hint[0].upper() + hint[1:], lines)

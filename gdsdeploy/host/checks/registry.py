@@ -29,6 +29,8 @@ class Answer:
     expected: str = ""
     #: what the answer is about, where a check runs per subject
     subject: str = ""
+    #: the path of a mount, as in finding.PATHS
+    path: str = ""
 
 
 #: No answer: the check does not apply to this host.
@@ -92,7 +94,7 @@ def check(
 
     def register(judge: Judge) -> Judge:
         if ident in CHECKS:
-            raise ValueError("two checks have the id {}".format(ident))
+            raise ValueError(f"two checks have the id {ident}")
         CHECKS[ident] = Check(ident, title, expects, prevents, unknown_hint, of_running, judge)
         return judge
 
@@ -133,6 +135,7 @@ def _run(item: Check, facts: HostFacts, expectation: Expectation) -> List[Findin
             found=answer.found,
             hint=answer.hint,
             evidence=[line[:EVIDENCE_WIDTH] for line in list(answer.evidence)[:EVIDENCE_LINES]],
+            path=answer.path,
         )
         for answer in found
     ]

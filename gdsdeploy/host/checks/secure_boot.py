@@ -34,14 +34,14 @@ def signatures(facts: HostFacts, expectation: Expectation) -> Answer:
     locked = facts.kernel.lockdown
     words = "Secure Boot is {}".format("on" if secure_boot else "off")
     if isinstance(locked, str) and locked != "none":
-        words += ", the kernel is locked down ({})".format(locked)
-    return passed("{}; no module of the stack would be refused for its signature".format(words))
+        words += f", the kernel is locked down ({locked})"
+    return passed(f"{words}; no module of the stack would be refused for its signature")
 
 
 def _said(audit: KernelAudit, expectation: Expectation, wanted: Tuple[str, ...]) -> List[Tuple[str, str]]:
     """Message and hint of each such finding that is worse than a note."""
     return [
-        ("{} on kernel {}: {}".format(item.module, audit.release, found.message), found.hint)
+        (f"{item.module} on kernel {audit.release}: {found.message}", found.hint)
         for item in audit.modules
         if item.module in expectation.modules()
         for found in item.findings

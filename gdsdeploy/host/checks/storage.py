@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Mapping
+from dataclasses import replace
+from typing import Iterator, List, Sequence
 
 from ..expectation import Expectation
-from ..explain import BROKEN, COMPAT, DIRECT, Path, path_of
-from ..facts import HostFacts, UndecidedError, Unknown, known
-from ..facts.storage import Mount
+from ..explain import COMPAT, Cause, MountPath, Path, described, proof_of, storage_paths
+from ..facts import HostFacts, Unknown
 from .registry import UNKNOWN_HINT, Answer, check, failed, passed, unknown
 
-#: What the fleet asks for → the paths that satisfy it.
-SATISFIES = {
-    "direct": DIRECT,
-    "nvidia-fs": ("nvidia-fs",),
-    "p2pdma": ("p2pdma",),
-    "compat": (COMPAT, *DIRECT),
-}
 UNPROVEN_HINT = "Validate again while nothing else reads or writes; see docs/proof.md for what a proof needs"
 #: Lines of evidence of one proof.
 PROOF_LINES = 2
@@ -38,73 +31,55 @@ WORDS = {
     unknown_hint="The reason above says what could not be read; run it as root",
 )
 def path(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
-    for item in expectation.storage:
-        mount_point, wanted = item.get("mount", ""), item.get("path", "direct")
-        expected = WORDS.get(wanted, wanted)
-        try:
-            yield _judge(facts, mount_point, wanted, expected)
-        except UndecidedError as reason:
-            yield unknown(str(reason), UNKNOWN_HINT, mount_point, expected)
+    wanted = [(item.get("mount", ""), item.get("path", "direct")) for item in expectation.storage]
+    for item in storage_paths(facts, wanted):
+        yield replace(_answer(item), path=item.taken if isinstance(item.taken, str) else "")
 
 
-def _judge(facts: HostFacts, mount_point: str, wanted: str, expected: str) -> Answer:
-    mounts: Mapping[str, Mount] = known(facts.storage.mounts)
-    mount = mounts.get(mount_point)
-    if mount is None:
+def _answer(item: MountPath) -> Answer:
+    expected = WORDS.get(item.wanted, item.wanted)
+    if item.path is None or item.mounted is None:
+        if isinstance(item.taken, Unknown):
+            return unknown(described(item), UNKNOWN_HINT, item.mount, expected)
         hint = "Mount it, and have it mounted at boot (/etc/fstab); then validate again"
-        return failed("nothing is mounted there", hint, subject=mount_point, expected=expected)
-    result = path_of(facts, mount)
-    taken = result.path if result.proven is None or isinstance(result.proven, Unknown) else result.proven
-    if isinstance(taken, Unknown):
-        return unknown(taken.reason, _doubts(result), mount_point, expected)
-    if isinstance(result.proven, Unknown) and taken in DIRECT and wanted != COMPAT:
-        words = "{} is expected, and not proven: {}".format(taken, result.proven.reason)
-        return unknown(words, UNPROVEN_HINT, mount_point, expected)
-    words = "{}{}".format(taken, _reasons(result, taken))
+        return failed(described(item), hint, subject=item.mount, expected=expected)
+    if isinstance(item.taken, Unknown):
+        return unknown(described(item), _doubts(item.path), item.mount, expected)
+    if isinstance(item.satisfies, Unknown):
+        return unknown(described(item), UNPROVEN_HINT, item.mount, expected)
+    mounted, causes = item.mounted, item.path.causes
     evidence = [
-        "{} on {} type {} ({})".format(mount.source, mount.mount_point, mount.filesystem, ",".join(mount.options)),
-        *_proven(result),
-        *("{}: {}".format(cause.what, cause.fix) for cause in result.causes),
-        *(line for cause in result.causes[:1] for line in cause.evidence),
+        "{} on {} type {} ({})".format(
+            mounted.source, mounted.mount_point, mounted.filesystem, ",".join(mounted.options)
+        ),
+        *_proven(item.path),
+        *(f"{cause.what}: {cause.fix}" for cause in causes),
+        *(line for cause in causes[:1] for line in cause.evidence),
     ]
-    if taken in SATISFIES.get(wanted, ()):
-        return passed(words + _proof(result), evidence, mount_point, expected)
-    words += _proof(result) if result.proofs else ""
-    fixes = list(dict.fromkeys(cause.fix for cause in result.causes if cause.fix))
+    if item.satisfies:
+        return passed(f"{described(item)} {proof_of(item)}", evidence, item.mount, expected)
+    words = f"{described(item)} {proof_of(item)}" if item.path.proofs else described(item)
+    return failed(words, _hint(item, causes), evidence, item.mount, expected)
+
+
+def _hint(item: MountPath, causes: Sequence[Cause]) -> str:
+    fixes = list(dict.fromkeys(cause.fix for cause in causes if cause.fix))
     hint = "; ".join(fixes[:FIXES]) or "ask for another path in the fleet file"
-    if taken == COMPAT and wanted != COMPAT:
+    if item.taken == COMPAT and item.wanted != COMPAT:
         hint += "; or, if CPU memory is good enough for this mount, set its path to compat in the fleet file"
-    hint = hint[0].upper() + hint[1:]
-    return failed(words, hint, evidence, mount_point, expected)
-
-
-def _reasons(result: Path, taken: str) -> str:
-    if taken in (COMPAT, BROKEN) and result.causes:
-        more = len(result.causes) - 1
-        others = " (and {} more, see the evidence)".format(more) if more else ""
-        return ": " + result.causes[0].what + others
-    return ""
+    return hint[0].upper() + hint[1:]
 
 
 def _doubts(result: Path) -> str:
     """What to do about a path that is not known: about what makes it doubtful, if something does."""
     fixes = "; ".join(dict.fromkeys(cause.fix for cause in result.suspects)) or UNKNOWN_HINT
-    return "{}{}; or see all of it: gdsdeploy explain".format(fixes[0].upper(), fixes[1:])
+    return f"{fixes[0].upper()}{fixes[1:]}; or see all of it: gdsdeploy explain"
 
 
 def _proven(result: Path) -> List[str]:
     """What each try showed, and the lines behind it."""
     found = []
     for item in result.proofs:
-        said = item.path.reason if isinstance(item.path, Unknown) else "{}: {}".format(item.path, item.how)
+        said = item.path.reason if isinstance(item.path, Unknown) else f"{item.path}: {item.how}"
         found += ["GPU {}: {}".format(item.gpu or "(none)", said), *item.evidence[:PROOF_LINES]]
     return found
-
-
-def _proof(result: Path) -> str:
-    if result.proofs:
-        why = " (not proven: {})".format(result.proven.reason) if isinstance(result.proven, Unknown) else ""
-        return why or " (proven by a read through cuFile{})".format("; " + result.surprise if result.surprise else "")
-    if isinstance(result.gpu, Unknown):
-        return " (not proven: {})".format(result.gpu.reason)
-    return " (not proven: no I/O was tried)" if result.gpu else " (not proven: this host has no GPU)"

@@ -15,7 +15,7 @@ from .registry import Answer, check, failed, passed
 )
 def release(facts: HostFacts, expectation: Expectation) -> Answer:
     name, machine = known(facts.os.name), known(facts.os.machine)
-    found = "{} on {}".format(name, machine)
+    found = f"{name} on {machine}"
     if name == expectation.os and machine == expectation.arch:
         return passed(found)
-    return failed(found, "Give this host a profile for {}, or reinstall it with {}".format(name, expectation.os))
+    return failed(found, f"Give this host a profile for {name}, or reinstall it with {expectation.os}")

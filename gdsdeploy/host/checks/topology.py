@@ -56,25 +56,23 @@ def link(facts: HostFacts, _expectation: Expectation) -> Answer:
     for node in linked:
         short = known(degraded(node))
         if short:
-            bad.append("{} runs at {}".format(_name(node), short))
+            bad.append(f"{_name(node)} runs at {short}")
     if bad:
         hint = "Seat the card, riser or cable again; ask the firmware's settings for a limit of that slot"
         return failed("; ".join(bad), hint, [_link_line(node) for node in linked if degraded(node)])
-    words = (
-        "{} at what both ends can do".format(_links(len(linked))) if linked else "no device has a PCIe link of its own"
-    )
+    words = f"{_links(len(linked))} at what both ends can do" if linked else "no device has a PCIe link of its own"
     rest = [node.label for node in linked if resting(node)]
     return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))
 
 
 def _name(node: Node) -> str:
-    return "{} ({})".format(node.label, node.address) if node.label else "the switch at {}".format(node.address)
+    return f"{node.label} ({node.address})" if node.label else f"the switch at {node.address}"
 
 
 def _link_line(node: Node) -> str:
     assert isinstance(node.link, Link)
     now, most = link_words(node.link.speed, node.link.width), link_words(node.link.max_speed, node.link.max_width)
-    return "/sys/bus/pci/devices/{}: current {}, max {}".format(node.address, now, most)
+    return f"/sys/bus/pci/devices/{node.address}: current {now}, max {most}"
 
 
 @check(
@@ -94,7 +92,7 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
         " virtual machine's host, let ATS do it"
     )
     named = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
-    lines = ["/proc/driver/nvidia-fs/bridges: {}".format(name) for name in named]
+    lines = [f"/proc/driver/nvidia-fs/bridges: {name}" for name in named]
     bad = [pair for pair in pairs if isinstance(pair.redirecting, tuple) and pair.redirecting]
     lines += ["{} to {}: {} redirects".format(pair.one, pair.other, ", ".join(known(pair.redirecting))) for pair in bad]
     if lines:
@@ -104,7 +102,7 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
         known(pair.redirecting)
     if not pairs:
         return passed("no GPU shares a switch with a disk or adapter: there is nothing to redirect")
-    return passed("none of {} pairs of a GPU and a peer below one switch is redirected".format(len(pairs)))
+    return passed(f"none of {len(pairs)} pairs of a GPU and a peer below one switch is redirected")
 
 
 def _of_gpus(topology: Topology) -> List[Pair]:
@@ -128,9 +126,9 @@ def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
     found = known(topology.iommu)
     line = "/proc/cmdline: {}".format(" ".join(words) or "no word about an IOMMU")
     if known(facts.os.machine) == "aarch64":
-        return passed("{}; this machine's GPUs expect it on".format(found), [line], expected="whatever it is: aarch64")
+        return passed(f"{found}; this machine's GPUs expect it on", [line], expected="whatever it is: aarch64")
     groups = [
-        "/sys/bus/pci/devices/{}/iommu_group: {} ({})".format(item.address, item.iommu_group, item.iommu)
+        f"/sys/bus/pci/devices/{item.address}/iommu_group: {item.iommu_group} ({item.iommu})"
         for item in topology.devices
         if isinstance(item.iommu_group, str)
     ]
@@ -160,18 +158,18 @@ def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
     good: List[Node] = []
     lines: List[str] = []
     for gpu in known(facts.topology).of_kind(GPU):
-        lines.append("{} ({}): {} bytes".format(gpu.label, gpu.address, gpu.bar1))
+        lines.append(f"{gpu.label} ({gpu.address}): {gpu.bar1} bytes")
         (bad if gpu.bar1 is None or gpu.bar1 < needed else good).append(gpu)
-    expected = "{} MiB or more".format(needed >> 20)
+    expected = f"{needed >> 20} MiB or more"
     if bad:
-        words = ", ".join("{} {}".format(gpu.label, _mib(gpu)) for gpu in bad)
+        words = ", ".join(f"{gpu.label} {_mib(gpu)}" for gpu in bad)
         hint = "Enable Above 4G Decoding and Resizable BAR in the firmware; of a virtual machine, map the whole GPU"
         return failed(words, hint, lines, expected=expected)
-    return passed(", ".join("{} {}".format(gpu.label, _mib(gpu)) for gpu in good), lines, expected=expected)
+    return passed(", ".join(f"{gpu.label} {_mib(gpu)}" for gpu in good), lines, expected=expected)
 
 
 def _mib(gpu: Node) -> str:
-    return "has none" if gpu.bar1 is None else "{} MiB".format(gpu.bar1 >> 20)
+    return "has none" if gpu.bar1 is None else f"{gpu.bar1 >> 20} MiB"
 
 
 @check(
@@ -186,7 +184,7 @@ def distance(facts: HostFacts, expectation: Expectation) -> Answer:
         return passed("not asked: the fleet sets no distance", expected="nothing")
     topology = known(facts.topology)
     gpus = topology.of_kind(GPU)
-    expected = ", ".join("{} at most {}".format(key, most) for key, most in asked.items())
+    expected = ", ".join(f"{key} at most {most}" for key, most in asked.items())
     if not gpus:
         return passed(NO_GPU, expected=expected)
     far: List[str] = []
@@ -196,7 +194,7 @@ def distance(facts: HostFacts, expectation: Expectation) -> Answer:
             name, found = _nearest(topology, gpu, KINDS[key])
             near.setdefault(gpu.label, []).append("{} {}".format(name or "no " + key, found).strip())
             if not found or DISTANCES.index(found) > DISTANCES.index(most):
-                far.append("{}: {}".format(gpu.label, "no {}".format(key) if not found else name + " at " + found))
+                far.append("{}: {}".format(gpu.label, f"no {key}" if not found else name + " at " + found))
     lines = ["{}: {}".format(label, ", ".join(words)) for label, words in near.items()]
     if far:
         hint = (
@@ -234,7 +232,7 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
     try:
         differ = golden.differences(golden.checked(wanted), known(facts.topology))
     except golden.GoldenError as error:
-        raise UndecidedError("the expectation's golden topology: {}".format(error)) from None
+        raise UndecidedError(f"the expectation's golden topology: {error}") from None
     expected = "the tree of {}".format(wanted.get("label") or "the profile")
     if not differ:
         return passed("it is", expected=expected)
@@ -243,7 +241,7 @@ def as_golden(facts: HostFacts, expectation: Expectation) -> Answer:
 
 
 def _first(lines: Sequence[str], most: int = 3) -> Iterable[str]:
-    return [*lines[:most], *(["and {} more".format(len(lines) - most)] if len(lines) > most else [])]
+    return [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
 
 
 def _links(number: int) -> str:

@@ -36,11 +36,11 @@ def userland(facts: HostFacts, expectation: Expectation) -> Answer:
     if missing:
         hint = "Provision the host again: the driver's libraries are in the lock"
         return failed("the loader finds no {}".format(" and no ".join(missing)), hint, shown)
-    wrong = ["{} {}".format(name, item.version) for name, item in found.items() if item and item.version != version]
+    wrong = [f"{name} {item.version}" for name, item in found.items() if item and item.version != version]
     if wrong:
         hint = "Provision the host again; another copy in front of it is named by: ldconfig -p | grep libcuda"
         return failed("{} under driver {}".format(", ".join(wrong), version), hint, shown)
-    return passed("both are {}".format(version), shown)
+    return passed(f"both are {version}", shown)
 
 
 @check(
@@ -56,9 +56,9 @@ def firmware(facts: HostFacts, expectation: Expectation) -> Answer:
         return passed("{}: {}".format(wanted, ", ".join(found[wanted])))
     there = ", ".join(sorted(version for version, files in found.items() if files)) or "none"
     if expectation.driver_flavour != "open":
-        return passed("none for {}; the proprietary modules do without on many GPUs".format(wanted))
+        return passed(f"none for {wanted}; the proprietary modules do without on many GPUs")
     hint = "Install the firmware package of this driver: provision the host again"
-    return failed("none for driver {}; there is firmware for: {}".format(wanted, there), hint)
+    return failed(f"none for driver {wanted}; there is firmware for: {there}", hint)
 
 
 @check(
@@ -74,7 +74,7 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
     switches = [item for item in known(facts.pci.functions) if (item.vendor, item.kind) == (NVIDIA_VENDOR, NVSWITCH)]
     if switches and FABRIC not in wanted:
         hint = "Add fabricmanager to the profile's companions, then lock and provision"
-        found = "this host has {} NVSwitches, and the lock holds no fabric manager".format(len(switches))
+        found = f"this host has {len(switches)} NVSwitches, and the lock holds no fabric manager"
         return failed(found, hint, [item.address for item in switches])
     if not wanted:
         return passed("the lock holds none, and there is no NVSwitch")
@@ -103,7 +103,7 @@ def parameters(facts: HostFacts, _expectation: Expectation) -> Answer:
     wrong: List[str] = []
     for name, (value, place) in sorted(wanted.items()):
         if name not in params:
-            wrong.append("{}={} ({}): the loaded driver has no such option".format(name, value, place))
+            wrong.append(f"{name}={value} ({place}): the loaded driver has no such option")
         elif not _equal(value, params[name]):
             wrong.append("{} is {}, not {} as {} says".format(name, params[name] or "empty", value, place))
     if wrong:

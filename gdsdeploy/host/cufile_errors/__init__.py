@@ -76,7 +76,7 @@ def lookup(word: str) -> Tuple[Entry, ...]:
     if found:
         return found
     near = sorted(entries(), key=lambda entry: _likeness(bare, _PREFIX.sub("", entry.name)), reverse=True)
-    raise UnknownCodeError("no error code is named {!r}".format(word), tuple(_shown(entry) for entry in near[:3]))
+    raise UnknownCodeError(f"no error code is named {word!r}", tuple(_shown(entry) for entry in near[:3]))
 
 
 def _likeness(asked: str, name: str) -> float:
@@ -90,14 +90,14 @@ def _names(entry: Entry) -> Tuple[str, ...]:
 
 
 def _shown(entry: Entry) -> str:
-    return "{} {}".format(number(entry), entry.name)
+    return f"{number(entry)} {entry.name}"
 
 
 def number(entry: Entry) -> str:
     """The code as users meet it: ``5027``, ``cuda:100``, ``-22``."""
     if entry.family == CUDA:
-        return "cuda:{}".format(entry.code)
-    return "-{}".format(entry.code) if entry.family == ERRNO else str(entry.code)
+        return f"cuda:{entry.code}"
+    return f"-{entry.code}" if entry.family == ERRNO else str(entry.code)
 
 
 def _by_number(asked: str, family: str, sign: str, value: int) -> Tuple[Entry, ...]:
@@ -123,7 +123,7 @@ def _by_number(asked: str, family: str, sign: str, value: int) -> Tuple[Entry, .
         (entry for entry in entries() if entry.family in families),
         key=lambda entry: min(abs(entry.code - code) for kind, code in wanted if kind == entry.family),
     )
-    raise UnknownCodeError("no error code {} is known".format(asked), tuple(_shown(entry) for entry in near[:3]))
+    raise UnknownCodeError(f"no error code {asked} is known", tuple(_shown(entry) for entry in near[:3]))
 
 
 def document(word: str) -> Dict[str, Any]:
@@ -154,15 +154,15 @@ def text(word: str) -> str:
 
 def _text(entry: Entry) -> str:
     lines = [
-        "{} {}: {}".format(number(entry), entry.name, entry.meaning),
-        "  libcufile: {}".format(entry.releases),
+        f"{number(entry)} {entry.name}: {entry.meaning}",
+        f"  libcufile: {entry.releases}",
     ]
     if entry.seen:
-        lines.append("  seen: {}".format(entry.seen))
+        lines.append(f"  seen: {entry.seen}")
     for place, cause in enumerate(entry.causes, 1):
         lines += [
-            "  {}. {}".format(place, cause.what),
-            "     evidence: {}".format(cause.evidence),
-            "     fix: {}".format(cause.fix),
+            f"  {place}. {cause.what}",
+            f"     evidence: {cause.evidence}",
+            f"     fix: {cause.fix}",
         ]
     return "\n".join(lines)

@@ -12,8 +12,8 @@ _LATER = "repeat the call; it is meant to be repeated"
 def _internal(offset: int, call: str, name: str, note: str = "", other_names: Tuple[str, ...] = ()) -> Entry:
     return cufile(
         offset,
-        "INTERNAL_BATCH_{}_ERROR".format(name),
-        "{} failed inside the library; the call may be repeated".format(call),
+        f"INTERNAL_BATCH_{name}_ERROR",
+        f"{call} failed inside the library; the call may be repeated",
         Cause("the library is short of buffers or contexts for now", "cufile.log at INFO: lines with 'batch'", _LATER),
         Cause(
             "more I/Os are in flight than properties.io_batchsize and execution.max_io_queue_depth allow",

@@ -15,7 +15,7 @@ DRIVER: Tuple[Entry, ...] = (
         "no direct path could be set up, and compat mode is not allowed",
         Cause(
             "nvidia-fs is not loaded and the configuration or the program disallows compat mode",
-            "no /proc/driver/nvidia-fs; {}: 'failed to open /proc/driver/nvidia-fs/devcount'".format(_LOG),
+            f"no /proc/driver/nvidia-fs; {_LOG}: 'failed to open /proc/driver/nvidia-fs/devcount'",
             "load nvidia-fs (modprobe nvidia-fs; if that fails, dmesg says why), or allow compat mode knowingly",
         ),
         Cause(

@@ -29,15 +29,15 @@ def page() -> str:
     """Markdown: a section for each family, a heading for each code."""
     parts = [HEAD]
     for family, title in TITLES.items():
-        parts.append("\n## {}\n".format(title))
+        parts.append(f"\n## {title}\n")
         parts += [_section(entry) for entry in entries() if entry.family == family]
     return "".join(parts)
 
 
 def _section(entry: Entry) -> str:
-    lines = ["\n### {} `{}`\n".format(number(entry), entry.name), "\n{}.\n".format(_sentence(entry.meaning))]
-    known = "libcufile {}.".format(entry.releases)
-    lines.append("\n{}{}\n".format(known, " *Seen:* {}.".format(_escaped(entry.seen)) if entry.seen else ""))
+    lines = [f"\n### {number(entry)} `{entry.name}`\n", f"\n{_sentence(entry.meaning)}.\n"]
+    known = f"libcufile {entry.releases}."
+    lines.append("\n{}{}\n".format(known, f" *Seen:* {_escaped(entry.seen)}." if entry.seen else ""))
     lines.append("\n| cause | evidence | fix |\n| --- | --- | --- |\n")
     lines += [
         "| {} |\n".format(" | ".join(_escaped(cell) for cell in (cause.what, cause.evidence, cause.fix)))

@@ -40,7 +40,7 @@ from .wanted import NOTHING, Wanted, longest, wanted_by
 
 __all__ = ["NOTHING", "VERSION", "Wanted", "collect", "longest", "wanted_by"]
 
-#: Seconds that one collector may spend outside of programs, and that the whole pass may take.
+#: Seconds that one collector may wait outside of programs (see recorder.time_limit), and that the pass may take in all.
 COLLECTOR_SECONDS = 60.0
 TOTAL_SECONDS = 240.0
 
@@ -61,7 +61,7 @@ def collect(wanted: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str,
 
 
 def _collectors() -> Tuple[Callable[[Recorder, Wanted], None], ...]:
-    """In this order; programs that can hang come last.  Imported here: a survey needs two of them only."""
+    """In this order; programs that can hang come last.  Imported here: other commands need few of them."""
     from . import (
         audits,
         boot,

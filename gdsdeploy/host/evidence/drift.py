@@ -20,17 +20,15 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
     names = "(?:{})".format("|".join(re.escape(name) for name in wanted.packages))
     if recorder.exists("/var/lib/dpkg/status"):
         recorder.command("apt-policy", ["apt-cache", "policy", *wanted.packages], timeout=60)
-        _logs(recorder, "/var/log", DPKG_LOG, r"^\S+ \S+ (?:install|upgrade|remove|purge) {}[: ]".format(names))
+        _logs(recorder, "/var/log", DPKG_LOG, rf"^\S+ \S+ (?:install|upgrade|remove|purge) {names}[: ]")
         # One block a run: who began it when and how, and what it did.
-        kept = r"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{}:".format(names)
+        kept = rf"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{names}:"
         _logs(recorder, "/var/log/apt", APT_HISTORY, kept)
         return
     for path in VERSIONLOCKS:
         recorder.text(path)
-    recorder.text("/etc/zypp/locks")
-    _logs(recorder, "/var/log", DNF_LOG, r"[A-Z][a-z]+: {}-[0-9]".format(names))
+    _logs(recorder, "/var/log", DNF_LOG, rf"[A-Z][a-z]+: {names}-[0-9]")
     _logs(recorder, "/var/log", DNF_COMMANDS, r" Command: ")
-    _logs(recorder, "/var/log/zypp", "history", r"^[0-9][^|]*\|(?:(?:install|remove *)\|{}\||command)".format(names))
 
 
 def _logs(recorder: Recorder, folder: str, begin: str, pattern: str) -> None:

@@ -26,7 +26,7 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
 def installed(recorder: Recorder, wanted: Wanted) -> None:
     """The package manager's own list, of packages of interest."""
     exact = "|".join(re.escape(name) for name in wanted.packages)
-    pattern = "^(?:{}{})".format(NAMES, r"|(?:{})\t".format(exact) if exact else "")
+    pattern = "^(?:{}{})".format(NAMES, rf"|(?:{exact})\t" if exact else "")
     if recorder.exists("/var/lib/dpkg/status"):
         recorder.command("dpkg-query", ["dpkg-query", "-W", "-f", DPKG_FORMAT], timeout=30, pattern=pattern)
     elif recorder.exists("/var/lib/rpm") or recorder.exists("/usr/lib/sysimage/rpm"):

@@ -88,12 +88,12 @@ class Recorder:
             self.gap(name, "no time left")
             return
         try:
-            with time_limit(min(seconds, left)):
+            with time_limit(min(seconds, left), left):
                 collector()
-        except TimeLimitError:
-            self.gap(name, "stopped after {:.0f} s".format(min(seconds, left)))
+        except TimeLimitError as error:
+            self.gap(name, str(error))
         except (OSError, ValueError, KmodError) as error:
-            self.gap(name, "{}: {}".format(type(error).__name__, error))
+            self.gap(name, f"{type(error).__name__}: {error}")
 
     def gap(self, collector: str, reason: str) -> None:
         self.document["gaps"].append({"collector": collector, "reason": reason})
@@ -112,7 +112,7 @@ class Recorder:
         except OSError as error:
             return failure(error)
         text = data[:limit].decode("utf-8", "replace")
-        return text if len(data) <= limit else {"error": "longer than {} bytes".format(limit), "text": text}
+        return text if len(data) <= limit else {"error": f"longer than {limit} bytes", "text": text}
 
     def texts(self, folder: str, names: Sequence[str]) -> None:
         for name in names:
@@ -153,7 +153,7 @@ class Recorder:
         if pattern:
             found = [name for name in found if fnmatch.fnmatchcase(name, pattern)]
         if len(found) > NAMES_LIMIT:
-            self.document["listings"][key] = {"error": "more than {} names".format(NAMES_LIMIT)}
+            self.document["listings"][key] = {"error": f"more than {NAMES_LIMIT} names"}
         else:
             self.document["listings"][key] = found
         return found[:NAMES_LIMIT]
@@ -168,7 +168,7 @@ class Recorder:
             self.document["excerpts"][path] = failure(error)
             return
         if len(lines) > LINES_LIMIT:
-            self.document["excerpts"][path] = {"error": "more than {} lines match".format(LINES_LIMIT)}
+            self.document["excerpts"][path] = {"error": f"more than {LINES_LIMIT} lines match"}
         else:
             self.document["excerpts"][path] = {"pattern": pattern, "lines": lines}
 
@@ -210,7 +210,7 @@ class Recorder:
             value["stdout"] = "".join(line + "\n" for line in kept)
             value["pattern"] = pattern
         if output.truncated or len(value["stdout"]) > OUTPUT_LIMIT:
-            value["error"] = "longer than {} bytes".format(OUTPUT_LIMIT)
+            value["error"] = f"longer than {OUTPUT_LIMIT} bytes"
             value["stdout"] = value["stdout"][:OUTPUT_LIMIT]
         self.document["commands"][name] = value
         return output
@@ -265,19 +265,33 @@ def read_all(file: IO[bytes], limit: int) -> bytes:
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeLimitError in the body after ``seconds``; elsewhere than in the main thread no limit holds."""
+def time_limit(idle: float, total: float) -> Iterator[None]:
+    """Raise TimeLimitError in the body once it waited ``idle`` seconds, or after ``total``.
+
+    A limit is for what hangs.  Time on the processor, its own or that of programs it ran to their end, is no waiting:
+    an audit on a slow machine is slow, not stuck.  Elsewhere than in the main thread no limit holds.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    begin, busy = time.monotonic(), _busy()
 
     def stop(_signal: int, _frame: Any) -> None:
-        raise TimeLimitError
+        spent = time.monotonic() - begin
+        left = min(idle - (spent - (_busy() - busy)), total - spent)
+        if left <= 0:
+            raise TimeLimitError(f"stopped after {spent:.0f} s")
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.01))
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(idle, total))
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _busy() -> float:
+    """Seconds of processor time that this process has used, and those of its children that ended."""
+    return sum(os.times()[:4])

@@ -1,12 +1,13 @@
 """Why I/O on a mount does not take the direct path: causes in order, each with its evidence, a fix and a reference.
 
-Pure: facts in, an explanation out.  ``path_of`` also feeds the check ``storage.path``.
+Pure: facts in, an explanation out.  ``storage_paths`` feeds the check ``storage.path`` and fits cufile.json.
 """
 
 from __future__ import annotations
 
 from .cause import BROKEN, COMPAT, DIRECT, NVIDIA_FS, P2PDMA, Cause, Path
 from .explanation import Explanation, NoSuchMountError, as_document, explain
+from .mounts import MountPath, described, proof_of, storage_paths
 from .path import path_of
 
 __all__ = [
@@ -17,9 +18,13 @@ __all__ = [
     "P2PDMA",
     "Cause",
     "Explanation",
+    "MountPath",
     "NoSuchMountError",
     "Path",
     "as_document",
+    "described",
     "explain",
     "path_of",
+    "proof_of",
+    "storage_paths",
 ]

@@ -67,10 +67,10 @@ def _queues(mount: Mount) -> Iterator[Cause]:
         if item.kind == NVME and isinstance(item.requests, int) and item.requests < REQUESTS
     ]
     if shallow:
-        what = "the queue of {} holds {} requests".format(shallow[0].name, shallow[0].requests)
-        path = "/sys/block/{}/queue/nr_requests".format(shallow[0].name)
-        fix = "where throughput matters, raise {} towards {}, as far as the disk allows".format(path, REQUESTS)
-        evidence = quote.placed(path, ["{}: {}".format(item.name, item.requests) for item in shallow])
+        what = f"the queue of {shallow[0].name} holds {shallow[0].requests} requests"
+        path = f"/sys/block/{shallow[0].name}/queue/nr_requests"
+        fix = f"where throughput matters, raise {path} towards {REQUESTS}, as far as the disk allows"
+        evidence = quote.placed(path, [f"{item.name}: {item.requests}" for item in shallow])
         yield Cause("storage.queue-depth", what, fix, evidence, reference.ACS)
 
 
@@ -107,5 +107,5 @@ def links(facts: HostFacts) -> Iterator[Cause]:
     down: Tuple[RdmaInterface, ...] = () if isinstance(rdma, Unknown) else tuple(i for i in rdma if not i.active)
     if down:
         what = "no port of {} is active".format(", ".join(dict.fromkeys(item.device for item in down)))
-        evidence = tuple("/sys/class/infiniband/{}/ports: none is ACTIVE".format(item.device) for item in down)
+        evidence = tuple(f"/sys/class/infiniband/{item.device}/ports: none is ACTIVE" for item in down)
         yield Cause("rdma.link-down", what, "plug it in, or take it out of the address lists", evidence, reference.NFS)

@@ -33,14 +33,14 @@ def stack(mount: Mount) -> List[Device]:
 def any_direct(mount: Mount) -> Iterator[Condition]:
     """What the devices under a local filesystem must be for either direct path."""
     if isinstance(mount.device, Unknown) or mount.device is None:
-        yield Condition(why_not(mount.device, "{} has no block device".format(mount.mount_point)))
+        yield Condition(why_not(mount.device, f"{mount.mount_point} has no block device"))
     for item in stack(mount):
         if item.kind == storage.DM:
             yield _layer(item)
         elif item.kind not in (storage.NVME, storage.NVMEOF, storage.MULTIPATH, storage.MD):
             yield _no_nvme(item)
-        evidence = ("{}/integrity/device_is_integrity_capable: 1".format(_sysfs(item)),)
-        what = "{} is formatted with protection information".format(item.name)
+        evidence = (f"{_sysfs(item)}/integrity/device_is_integrity_capable: 1",)
+        what = f"{item.name} is formatted with protection information"
         fix = "format it without: nvme format --pi=0"
         cause = Cause("storage.protection-information", what, fix, evidence, reference.LIMITATIONS)
         yield Condition(test(item.integrity, lambda capable: not capable), cause)
@@ -56,24 +56,24 @@ def _layer(item: Device) -> Condition:
     uuid = item.dm_uuid if isinstance(item.dm_uuid, str) else ""
     kind = uuid.split("-")[0]
     does, fix = LAYERS.get(kind, ("", "put the filesystem on the NVMe disk itself"))
-    shown = " ({})".format(kind) if kind else ""
+    shown = f" ({kind})" if kind else ""
     what = "{} is a device-mapper device{}{}".format(item.name, shown, ": " + does if does else "")
-    evidence = ("{}/dm/uuid: {}".format(_sysfs(item), uuid),) if uuid else ()
+    evidence = (f"{_sysfs(item)}/dm/uuid: {uuid}",) if uuid else ()
     return Condition(False, Cause("storage.device-mapper", what, fix, evidence, reference.NVME))
 
 
 def _no_nvme(item: Device) -> Condition:
-    what = "{} is no NVMe disk ({})".format(item.name, item.kind)
+    what = f"{item.name} is no NVMe disk ({item.kind})"
     fix = "use a local NVMe disk, or one over RDMA"
     if item.kind == storage.LOOP:
         fix = "put the files on a filesystem of the disk itself instead of into an image file"
-    evidence = ("{}: {}".format(_sysfs(item), item.name),)
+    evidence = (f"{_sysfs(item)}: {item.name}",)
     return Condition(False, Cause("storage.no-nvme", what, fix, evidence, reference.FEATURES))
 
 
 def _large_blocks(item: Device, size: int) -> Condition:
-    what = "{} has blocks of {} bytes, more than the page of {} that cuFile aligns to".format(item.name, size, PAGE)
-    evidence = ("{}/queue/logical_block_size: {}".format(_sysfs(item), size),)
+    what = f"{item.name} has blocks of {size} bytes, more than the page of {PAGE} that cuFile aligns to"
+    evidence = (f"{_sysfs(item)}/queue/logical_block_size: {size}",)
     cause = Cause("storage.block-size", what, "format it with blocks of 4096 bytes", evidence, reference.REQUIREMENTS)
     return Condition(Unknown(what), cause, suspect=True)
 
@@ -84,11 +84,11 @@ def udev(mount: Mount, container: object) -> Iterator[Condition]:
         return
     item = mount.device
     place = "/run/udev/data/b" + item.number
-    evidence = ("{}: no ID_FS_USAGE".format(place),)
-    what = "udev has no ID_FS_USAGE for {}, so cuFileHandleRegister fails with 5027".format(item.name)
+    evidence = (f"{place}: no ID_FS_USAGE",)
+    what = f"udev has no ID_FS_USAGE for {item.name}, so cuFileHandleRegister fails with 5027"
     fix = "run 'udevadm trigger --subsystem-match=block'; in a container, mount /run/udev into it"
     if isinstance(container, str):
-        what += " (this is {})".format(container)
+        what += f" (this is {container})"
         fix = "give the container the host's database, read-only: --volume /run/udev:/run/udev:ro"
     cause = Cause("udev.no-database", what, fix, evidence, reference.HANDLE_REGISTER)
     yield Condition(test(item.udev_usage, lambda usage: usage is not None), cause)

@@ -71,7 +71,7 @@ class Path:
         proven = self.proven
         if proven is None or isinstance(proven, Unknown) or isinstance(self.path, Unknown) or proven == self.path:
             return ""
-        return "everything else on this host says {}, and I/O shows {}".format(self.path, proven)
+        return f"everything else on this host says {self.path}, and I/O shows {proven}"
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     yield from _variables(facts)
     for key in ("vanilla_posix_io_mode", "posix_io_mode"):
         if facts.cufile.setting("properties", key, False) is True:
-            what = "cufile.json sets properties.{}, and what that leaves of the direct path is not known".format(key)
+            what = f"cufile.json sets properties.{key}, and what that leaves of the direct path is not known"
             evidence = quote.setting(facts, "properties", key)
-            cause = Cause("cufile.posix-io", what, "take properties.{} out".format(key), evidence, reference.PARAMETERS)
+            cause = Cause("cufile.posix-io", what, f"take properties.{key} out", evidence, reference.PARAMETERS)
             yield Condition(Unknown(what), cause, suspect=True)
     if mount is not None:
         yield from _denied(facts, mount)
@@ -144,7 +144,7 @@ def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     section = facts.cufile.setting("fs", mount.filesystem, {})
     least = section.get(MINIMUM) if isinstance(section, dict) else None
     if isinstance(least, int) and least > 0:
-        what = "I/O of less than {} KiB takes compat mode: fs.{}.{}".format(least, mount.filesystem, MINIMUM)
+        what = f"I/O of less than {least} KiB takes compat mode: fs.{mount.filesystem}.{MINIMUM}"
         evidence = quote.setting(facts, "fs", MINIMUM)
         yield Cause("cufile.small-io", what, "lower that key of cufile.json", evidence, reference.PARAMETERS)
     if facts.cufile.setting("properties", "gds_rdma_write_support", True) is False:

@@ -67,7 +67,7 @@ def _one(facts: HostFacts, asked: str) -> Tuple[Explained, ...]:
     if isinstance(found, Unknown):
         return ()
     if found is None:
-        raise NoSuchMountError("nothing is mounted at or above {}".format(asked))
+        raise NoSuchMountError(f"nothing is mounted at or above {asked}")
     deeper = asked if asked != found.mount_point else ""
     return (Explained(found, path_of(facts, found, deeper), deeper),)
 

@@ -58,12 +58,12 @@ def direct(mount: Mount) -> Iterator[Condition]:
     name = mount.filesystem
     if name in ("nfs", "nfs4"):
         protocol = mount.option("proto")
-        what = "{} is mounted with proto={}".format(mount.mount_point, protocol)
+        what = f"{mount.mount_point} is mounted with proto={protocol}"
         fix = "mount it with proto=rdma"
         cause = Cause("nfs.not-rdma", what, fix, quote.mount(mount), reference.NFS)
         yield Condition(protocol == "rdma", cause)
     elif name in UNJUDGED:
-        yield Condition(Unknown("{} has a path of its own, which was not judged".format(name)))
+        yield Condition(Unknown(f"{name} has a path of its own, which was not judged"))
     elif name not in NETWORK and name not in LOCAL:
         yield Condition(False, _other_kind(mount))
     elif name in LOCAL:
@@ -83,13 +83,13 @@ def _other_kind(mount: Mount) -> Cause:
 
 def _journal_mode(mount: Mount) -> Condition:
     mode = journal(mount)
-    what = "ext4 on {} is mounted with data={}".format(mount.mount_point, mode)
+    what = f"ext4 on {mount.mount_point} is mounted with data={mode}"
     evidence = quote.mount(mount)
     if mount.option("data") is None and isinstance(mount.device, Device):
-        evidence = ("/proc/fs/ext4/{}/options: data={}".format(mount.device.name, mode),)
+        evidence = (f"/proc/fs/ext4/{mount.device.name}/options: data={mode}",)
         if mode is None:
-            what = "ext4 on {} has no journal, so it is not in the mode data=ordered".format(mount.mount_point)
-            evidence = ("/proc/fs/ext4/{}/options: no data=".format(mount.device.name),)
+            what = f"ext4 on {mount.mount_point} has no journal, so it is not in the mode data=ordered"
+            evidence = (f"/proc/fs/ext4/{mount.device.name}/options: no data=",)
     fix = "mount it with data=ordered" if mode is not None else "give it a journal: tune2fs -O has_journal"
     cause = Cause("ext4.not-ordered", what, fix, evidence, reference.EXT4)
     return Condition(test(mode, lambda found: found == "ordered"), cause)
@@ -102,19 +102,19 @@ def journal(mount: Mount) -> Maybe[Optional[str]]:
         return mode
     shown = mount.device.ext4_options
     if not isinstance(shown, tuple):
-        return why_not(shown, "the journal mode of {} is not shown".format(mount.mount_point))
+        return why_not(shown, f"the journal mode of {mount.mount_point} is not shown")
     return next((item[5:] for item in shown if item.startswith("data=")), None)
 
 
 def flagged(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
     """What the flags of a folder, which its new files inherit, or of a file say of its data."""
     if not isinstance(flags, tuple):
-        yield Condition(why_not(flags, "the flags of {} are not shown".format(path)))
+        yield Condition(why_not(flags, f"the flags of {path} are not shown"))
         return
     for flag, (ident, says, fix) in FLAGGED.items():
         evidence = ("inode flags of {}: {}".format(path, ", ".join(flags)),)
         kept = reference.INLINE if flag == "inline" else reference.TRANSFORMING
-        yield Condition(flag not in flags, Cause(ident, "{} {}".format(path, says), fix, evidence, kept))
+        yield Condition(flag not in flags, Cause(ident, f"{path} {says}", fix, evidence, kept))
 
 
 def notes(mount: Mount) -> Iterator[Cause]:

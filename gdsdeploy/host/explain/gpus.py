@@ -45,11 +45,11 @@ def _class(facts: HostFacts) -> Condition:
     report = report_of(facts)
     consumer = [(name, model) for name, model in facts.driver.models.items() if _is_consumer(model)]
     if consumer and len(consumer) == len(facts.driver.models):
-        path = "/proc/driver/nvidia/gpus/{}/information".format(consumer[0][0])
+        path = f"/proc/driver/nvidia/gpus/{consumer[0][0]}/information"
         return Condition(False, _unsupported(str(consumer[0][1]), "", quote.file(facts, path, "^Model:")))
     unknown = [item for item in (facts.driver.gpus, *facts.driver.models.values(), report) if isinstance(item, Unknown)]
     if isinstance(report, Unknown) or unknown:
-        return Condition(Unknown("whether libcufile takes these GPUs: {}".format(unknown[0].reason)))
+        return Condition(Unknown(f"whether libcufile takes these GPUs: {unknown[0].reason}"))
     bad = [gpu for gpu in report.gpus if _refused(gpu)]
     if not bad or len(bad) < len(report.gpus):
         return Condition(True)
@@ -65,12 +65,12 @@ def _refused(gpu: Gpu) -> bool:
 
 
 def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
-    rows = ["GPU index {} {}: {}".format(gpu.index, gpu.name, gpu.reason) for gpu in gpus]
+    rows = [f"GPU index {gpu.index} {gpu.name}: {gpu.reason}" for gpu in gpus]
     return quote.placed("libcufile", rows)
 
 
 def _unsupported(name: str, reason: str, evidence: Tuple[str, ...]) -> Cause:
-    what = "GPUDirect Storage does not take this class of GPU: {}{}".format(name, " ({})".format(reason) * bool(reason))
+    what = "GPUDirect Storage does not take this class of GPU: {}{}".format(name, f" ({reason})" * bool(reason))
     return Cause("gpu.class", what, "use a data-centre or professional GPU", evidence, reference.HARDWARE)
 
 
@@ -78,11 +78,11 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
     cache = facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB)
     needed = (cache if isinstance(cache, int) else CACHE_KIB) * 1024
     for gpu in gpus:
-        evidence = quote.placed(PCI + "/" + gpu.address + "/resource", ["BARs of {} bytes".format(_sizes(gpu))])
+        evidence = quote.placed(PCI + "/" + gpu.address + "/resource", [f"BARs of {_sizes(gpu)} bytes"])
         if not gpu.bars:
-            yield Condition(Unknown("the BARs of the GPU {} are not shown".format(gpu.address)))
+            yield Condition(Unknown(f"the BARs of the GPU {gpu.address} are not shown"))
         elif bar1(gpu) is None:
-            what = "the GPU {} has no BAR1, through which its memory is reached".format(gpu.address)
+            what = f"the GPU {gpu.address} has no BAR1, through which its memory is reached"
             fix = "enable Above 4G Decoding in the firmware; of a virtual machine, map the whole GPU"
             yield Condition(False, Cause("gpu.no-bar1", what, fix, evidence, reference.BAR1))
         elif (bar1(gpu) or 0) < needed:
@@ -110,7 +110,7 @@ def _iommu_of(facts: HostFacts, item: Function, needs_it_off: bool) -> Condition
     domain = item.iommu_domain if isinstance(item.iommu_domain, str) else "of a type that was not recorded"
     if domain == "identity" and not needs_it_off:
         return Condition(True)
-    what = "an IOMMU stands between {} and its peers ({})".format(item.address, domain)
+    what = f"an IOMMU stands between {item.address} and its peers ({domain})"
     evidence = quote.placed(PCI + "/" + item.address + "/iommu_group/type", [domain])
     line = quote.file(facts, "/proc/cmdline")
     fix = "switch it off: intel_iommu=off or amd_iommu=off on the kernel's command line; iommu=pt is second best"
@@ -150,16 +150,16 @@ def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
     if bridges:
         what = "{} sends what peers say to each other up through the root complex (ACS)".format(", ".join(bridges))
         fix = "switch ACS off for the bridges between GPUs and disks: in the firmware, or pci=disable_acs_redir="
-        evidence = tuple("{}: ACS redirects requests".format(name) for name in bridges[: quote.LINES])
+        evidence = tuple(f"{name}: ACS redirects requests" for name in bridges[: quote.LINES])
         yield Cause("platform.acs", what, fix + bridges[0], evidence, reference.ACS)
     for item in endpoints:
         if item.iommu is True and item.iommu_domain == "identity":
-            what = "an IOMMU passes the addresses of {} through, which only some platforms do well".format(item.address)
+            what = f"an IOMMU passes the addresses of {item.address} through, which only some platforms do well"
             evidence = quote.placed(PCI + "/" + item.address + "/iommu_group/type", ["identity"])
             yield Cause("platform.iommu", what, "switch it off if I/O is slow", evidence, reference.BEFORE_INSTALL)
             break
     report = report_of(facts)
     bad = [gpu for gpu in report.gpus if not gpu.gds and _refused(gpu)] if isinstance(report, Report) else []
     if isinstance(report, Report) and bad and len(bad) < len(report.gpus):
-        what = "some GPUs take compat mode only: {}".format(", ".join("{} {}".format(g.index, g.name) for g in bad))
+        what = "some GPUs take compat mode only: {}".format(", ".join(f"{g.index} {g.name}" for g in bad))
         yield Cause("gpu.class", what, "keep this work on the other GPUs", _rows(bad), reference.HARDWARE)

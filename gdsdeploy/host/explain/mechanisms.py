@@ -93,7 +93,7 @@ def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
     yield from p2pdma.of_host(facts)
     what = "this kernel was built without CONFIG_ZONE_DEVICE, in which memory of devices has its pages"
     option = facts.kernel.option("ZONE_DEVICE")
-    seen = "the kernel's configuration: CONFIG_ZONE_DEVICE={}".format(option)
+    seen = f"the kernel's configuration: CONFIG_ZONE_DEVICE={option}"
     fix = "run a kernel built with it, or use nvidia-fs"
     cause = Cause("kernel.no-zone-device", what, fix, (seen,), reference.P2P_SUPPORT)
     yield Condition(test(option, lambda value: value == "y"), cause)
@@ -132,7 +132,7 @@ def registered(facts: HostFacts) -> Condition:
     it does from its successful start on.
     """
     clients, users = facts.p2p.clients, facts.p2p.rdma_users
-    evidence = tuple("{}: {}".format(PEERS, name) for name in clients or ()) if isinstance(clients, tuple) else ()
+    evidence = tuple(f"{PEERS}: {name}" for name in clients or ()) if isinstance(clients, tuple) else ()
     if isinstance(clients, tuple):
         what = "it is loaded, but no client of the RDMA core: {} has {}".format(PEERS, ", ".join(clients) or "none")
         fix = "load it again after OFED's ib_core: systemctl restart gds-peermem"
@@ -140,7 +140,7 @@ def registered(facts: HostFacts) -> Condition:
         return Condition(any(name.startswith(CLIENT) for name in clients), cause)
     if isinstance(clients, Unknown):
         return Condition(clients)
-    words = "the kernel shows no {}".format(PEERS)
+    words = f"the kernel shows no {PEERS}"
     if isinstance(users, Unknown):
         return Condition(Unknown(words + "; " + users.reason))
     if {"nvidia_peermem", "nv_peer_mem"} & set(users):
@@ -178,8 +178,8 @@ def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
     cause = Cause("driver.proprietary", what, fix, seen, reference.OPEN_DRIVER)
     yield Condition(test(facts.driver.flavour, lambda flavour: flavour == OPEN), cause)
     release = facts.kernel.release
-    what = "kernel {} is older than 5.12".format(release)
-    cause = Cause("kernel.no-dmabuf", what, "use a newer kernel, or nvidia-peermem", ("uname -r: {}".format(release),))
+    what = f"kernel {release} is older than 5.12"
+    cause = Cause("kernel.no-dmabuf", what, "use a newer kernel, or nvidia-peermem", (f"uname -r: {release}",))
     yield Condition(test(release, lambda text: numbers(text) >= DMABUF_KERNEL), cause)
 
 
@@ -197,7 +197,7 @@ def _hmm(facts: HostFacts) -> Iterator[Condition]:
     yield _gpu(facts)
     for name in ("DEVICE_PRIVATE", "HMM_MIRROR"):
         what = "this kernel was built without CONFIG_" + name
-        seen = ("the kernel's configuration: no CONFIG_{}=y".format(name),)
+        seen = (f"the kernel's configuration: no CONFIG_{name}=y",)
         yield Condition(_option(facts, name), Cause("kernel.no-hmm", what, "", seen))
     what = "nvidia_uvm is not loaded" if facts.p2p.uvm_hmm is None else "nvidia_uvm has HMM switched off"
     yield Condition(test(facts.p2p.uvm_hmm, lambda on: on is True), Cause("driver.no-hmm", what, ""))
@@ -211,7 +211,7 @@ def _option(facts: HostFacts, name: str) -> Maybe[bool]:
     """An option that older recordings did not keep is not known rather than off."""
     looked = [path for path in facts.document.paths("excerpts") if facts.document.looked_for(path, name)]
     if not looked:
-        return Unknown("CONFIG_{} was not looked for".format(name))
+        return Unknown(f"CONFIG_{name} was not looked for")
     return test(facts.kernel.option(name), lambda value: value == "y")
 
 
@@ -276,7 +276,7 @@ def _first_usable(
     for value, mechanism, name, good in candidates:
         if mechanism.usable is True:
             return value, [good, *reasons]
-        reasons += ["no {}: {}".format(name, word) for word in mechanism.why]
+        reasons += [f"no {name}: {word}" for word in mechanism.why]
     unknown = [item.usable for _, item, _, _ in candidates if isinstance(item.usable, Unknown)]
     return (unknown[0] if unknown else otherwise), reasons
 

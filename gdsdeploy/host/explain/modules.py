@@ -65,11 +65,11 @@ def not_loaded(facts: HostFacts, subject: Subject) -> Cause:
     for rule in RULES:
         reason = rule(facts, subject)
         if reason is not None:
-            what = "{} is not loaded: {}".format(subject.words, reason.what)
-            ident = "{}.{}".format(subject.name, reason.id)
+            what = f"{subject.words} is not loaded: {reason.what}"
+            ident = f"{subject.name}.{reason.id}"
             return Cause(ident, what, reason.fix, reason.evidence, reason.reference)
-    fix = "load it and read what the kernel says: modprobe {}; dmesg | tail".format(subject.name)
-    evidence = ("/proc/modules: no {}".format(subject.module.name),)
+    fix = f"load it and read what the kernel says: modprobe {subject.name}; dmesg | tail"
+    evidence = (f"/proc/modules: no {subject.module.name}",)
     return Cause(subject.name + ".not-loaded", subject.words + " is not loaded", fix, evidence, reference.INSTALL)
 
 
@@ -78,20 +78,20 @@ def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if not isinstance(facts.boot.forbidden, tuple) or subject.module.name not in facts.boot.forbidden:
         return None
     pattern = re.compile(r"(blacklist|install)\s+{}\b".format(re.sub("[-_]", "[-_]", subject.name)))
-    seen = ["{}: {}".format(place, line) for place, line in quote.fragments(facts) if pattern.match(line)]
+    seen = [f"{place}: {line}" for place, line in quote.fragments(facts) if pattern.match(line)]
     where = seen[0].split(": ")[0] if seen else "the kernel's command line"
     evidence = tuple(seen[: quote.LINES]) or quote.file(facts, "/proc/cmdline")
-    fix = "take it out of {}, rebuild the initramfs and load the module: modprobe {}".format(where, subject.name)
-    return Reason("forbidden", "{} forbids it".format(where), fix, evidence, reference.FORBIDDING)
+    fix = f"take it out of {where}, rebuild the initramfs and load the module: modprobe {subject.name}"
+    return Reason("forbidden", f"{where} forbids it", fix, evidence, reference.FORBIDDING)
 
 
 def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """A container has its host's kernel, and can neither see nor load that kernel's module files."""
     if not isinstance(facts.environment.container, str):
         return None
-    what = "this is {}, and the kernel of its host has not loaded it".format(facts.environment.container)
+    what = f"this is {facts.environment.container}, and the kernel of its host has not loaded it"
     fix = "load it on the host, outside of the container, and ask there why it is not: gdsdeploy explain"
-    evidence = ("/proc/modules: no {}".format(subject.module.name),)
+    evidence = (f"/proc/modules: no {subject.module.name}",)
     return Reason("not-on-container-host", what, fix, evidence, reference.INSTALL)
 
 
@@ -101,7 +101,7 @@ def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
     if not isinstance(release, str) or isinstance(names, Unknown) or release in (names or ()):
         return None
     evidence = ("{}: {}".format(MODULES, ", ".join(names) if names else "there is no such folder"),)
-    what = "there are no module files for the running kernel {}".format(release)
+    what = f"there are no module files for the running kernel {release}"
     fix = "install the packages of that kernel, or boot one whose modules are there; then provision the host again"
     return Reason("not-installed", what, fix, evidence, reference.INSTALL)
 
@@ -113,7 +113,7 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     release = facts.kernel.release if isinstance(facts.kernel.release, str) else "the running kernel"
     build = "build it for this kernel: install its headers and run dkms autoinstall -k {}; or provision the host again"
     lines = facts.packages.dkms if isinstance(facts.packages.dkms, tuple) else ()
-    known = [line for line in lines if re.match("(?:{})[/,]".format(subject.in_dkms), line)]
+    known = [line for line in lines if re.match(f"(?:{subject.in_dkms})[/,]", line)]
     if known:
         built = [line for line in known if "installed" in line]
         what = "DKMS has it, but not built for " if not built else "DKMS has built it for other kernels, not for "
@@ -123,7 +123,7 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     have = [name for name in names if re.match(subject.packages, name)]
     evidence = _modprobe(facts, subject)
     if have:
-        what = "{} is installed, but there is no module of it for {}".format(have[0], release)
+        what = f"{have[0]} is installed, but there is no module of it for {release}"
         return Reason("not-built", what, build.format(release), evidence, reference.DKMS)
     fix = "install it: gdsdeploy provision, or the package of your distribution"
     return Reason("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
@@ -142,7 +142,7 @@ def other_kernel(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if file is None or not isinstance(facts.kernel.release, str) or file.kernel == facts.kernel.release:
         return None
     what = "its file was built for {}, and {} runs".format(file.kernel or "no known kernel", facts.kernel.release)
-    evidence = ("{}: vermagic {}".format(file.path, file.kernel),)
+    evidence = (f"{file.path}: vermagic {file.kernel}",)
     return Reason("other-kernel", what, "build it for this kernel: provision the host again", evidence, reference.DKMS)
 
 
@@ -150,7 +150,7 @@ def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """nvidia-fs from 2.17.5 on links against symbols that only GPL-compatible modules may use."""
     if subject.name != "nvidia-fs":
         return None
-    said = quote.messages(facts, r"nvidia_fs.*({})".format(GPL))
+    said = quote.messages(facts, rf"nvidia_fs.*({GPL})")
     file = _file(subject)
     links = file is not None and any(name.startswith(P2P) for name in file.imports)
     if not said and not (facts.driver.flavour == PROPRIETARY and links):
@@ -163,7 +163,7 @@ def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 def other_symbols(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Built against another driver or kernel: symbols or their versions differ."""
-    said = quote.messages(facts, r"\b{}: ({})".format(subject.module.name, FOREIGN))
+    said = quote.messages(facts, rf"\b{subject.module.name}: ({FOREIGN})")
     evidence = said or _differing(facts, subject)
     if not evidence:
         return None
@@ -179,9 +179,9 @@ def _differing(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
     wrong = []
     for name, crc in sorted(mine.imports.items()):
         if name.startswith(P2P) and name not in theirs.exports:
-            wrong.append("{}: imports {}, which {} does not export".format(mine.path, name, theirs.path))
+            wrong.append(f"{mine.path}: imports {name}, which {theirs.path} does not export")
         elif name.startswith(P2P) and crc is not None and theirs.exports[name] not in (None, crc):
-            wrong.append("{}: wants another version of {} than {} has".format(mine.path, name, theirs.path))
+            wrong.append(f"{mine.path}: wants another version of {name} than {theirs.path} has")
     return tuple(wrong[: quote.LINES])
 
 
@@ -198,7 +198,7 @@ def refused_signature(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     said = quote.messages(facts, REFUSED) if enforced else ()
     if not said and not (enforced and unsigned):
         return None
-    evidence = said or ("{}: no signature".format(file.path if file else subject.name),)
+    evidence = said or (f"{file.path if file else subject.name}: no signature",)
     what = "the kernel refuses modules that no trusted key has signed"
     what += " (Secure Boot is on)" if facts.kernel.secure_boot is True else ""
     fix = "sign it with a key that is enrolled: mokutil --import the key that DKMS signs with, reboot and confirm"
@@ -210,7 +210,7 @@ def stub(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if subject.name != "nvidia-peermem" or facts.peermem.stub is not True:
         return None
     file = _file(subject)
-    evidence = ("{}: does not import ib_register_peer_memory_client".format(file.path if file else subject.name),)
+    evidence = (f"{file.path if file else subject.name}: does not import ib_register_peer_memory_client",)
     what = "it is a stub, built without the peer memory symbols of OFED"
     fix = "install MLNX_OFED or DOCA and build the driver after it, or use DMA-BUF, which needs no nvidia-peermem"
     return Reason("stub", what, fix, evidence, reference.SOFTWARE)

@@ -44,7 +44,7 @@ def usable(facts: HostFacts) -> Iterator[Condition]:
     """With an nvidia-fs of another major version libcufile refuses to work at all."""
     if facts.nvidia_fs.module.loaded is True:
         version = facts.nvidia_fs.module.version
-        what = "libcufile takes nvidia-fs {}.x only, and {} is loaded".format(MAJOR, version)
+        what = f"libcufile takes nvidia-fs {MAJOR}.x only, and {version} is loaded"
         evidence = quote.file(facts, "/sys/module/nvidia_fs/version")
         cause = Cause("nvidia-fs.other-major", what, "install the nvidia-fs of the lock", evidence, reference.SOFTWARE)
         yield Condition(test(version, lambda found: not found or numbers(found)[:1] == (MAJOR,)), cause)
@@ -58,15 +58,15 @@ def direct(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
         yield from hooks(facts, NETWORK[mount.filesystem])
     for item in stack(mount):
         if item.kind == storage.MD:
-            what = "{} is {}, and nvidia-fs takes raid0 only".format(item.name, item.md_level)
-            evidence = ("/sys/dev/block/{}/md/level: {}".format(item.number, item.md_level),)
+            what = f"{item.name} is {item.md_level}, and nvidia-fs takes raid0 only"
+            evidence = (f"/sys/dev/block/{item.number}/md/level: {item.md_level}",)
             cause = Cause("storage.raid-level", what, "use RAID 0 or single disks", evidence, reference.LIMITATIONS)
             yield Condition(test(item.md_level, lambda level: level == "raid0"), cause)
         elif item.kind == storage.NVME:
             yield from hooks(facts, "nvme")
         elif item.kind == storage.NVMEOF:
-            what = "{} is NVMe over {}".format(item.name, item.transport)
-            evidence = ("/sys/class/nvme: {} by {}".format(item.name, item.transport),)
+            what = f"{item.name} is NVMe over {item.transport}"
+            evidence = (f"/sys/class/nvme: {item.name} by {item.transport}",)
             cause = Cause("nvmeof.not-rdma", what, "connect it over RDMA", evidence, reference.NVME)
             yield Condition(test(item.transport, lambda name: name == "rdma"), cause)
             yield from hooks(facts, "nvme_rdma")
@@ -80,7 +80,7 @@ def _paths(facts: HostFacts, item: storage.Device) -> Iterator[Condition]:
     what = "the loaded nvme has no hooks for nvidia-fs, and neither has nvme_rdma"
     fix = "install both of MLNX_OFED or DOCA for this kernel, or switch multipath off: nvme_core.multipath=N"
     cause = Cause("nvme.no-hooks", what, fix, quote.symbols(facts, names), reference.NVME)
-    judged = Unknown("{} is NVMe multipath: its paths were not judged".format(item.name))
+    judged = Unknown(f"{item.name} is NVMe multipath: its paths were not judged")
     symbols = facts.kernel.symbols
     none = not isinstance(symbols, Unknown) and not any(name in symbols for name in names)
     yield Condition(False if none else judged, cause)
@@ -103,16 +103,16 @@ def _devices(facts: HostFacts) -> Iterator[Condition]:
     container = facts.environment.container
     fix = "see the check nvidia-fs.devices"
     if isinstance(container, str):
-        fix = "give the container the host's devices: --device {} and as many more as there are".format(NVFS_DEVICE)
-    what = "there are no /dev/nvidia-fs* devices" + (" (this is {})".format(container) * isinstance(container, str))
+        fix = f"give the container the host's devices: --device {NVFS_DEVICE} and as many more as there are"
+    what = "there are no /dev/nvidia-fs* devices" + (f" (this is {container})" * isinstance(container, str))
     evidence = ("/dev: no nvidia-fs*",)
     cause = Cause("nvidia-fs.no-devices", what, fix, evidence, reference.INSTALL)
     there = test(facts.nvidia_fs.devices, bool)
     yield Condition(there, cause)
     if there is True:
         error = facts.nvidia_fs.opens
-        what = "{} cannot be opened: {}".format(NVFS_DEVICE, error)
-        evidence = ("{}: {}".format(NVFS_DEVICE, error),)
+        what = f"{NVFS_DEVICE} cannot be opened: {error}"
+        evidence = (f"{NVFS_DEVICE}: {error}",)
         if not isinstance(container, str):
             fix = "let everybody open it: chmod 0666 /dev/nvidia-fs*; and look at the udev rules and the SELinux log"
         cause = Cause("nvidia-fs.device-denied", what, fix, evidence, reference.INSTALL)
@@ -129,8 +129,8 @@ def _page_table(facts: HostFacts) -> Iterator[Condition]:
     file, running = facts.nvidia_fs.module.file, facts.driver.version
     if isinstance(running, str) and numbers(running)[:1] >= (NEW_PAGE_TABLE,):
         built = file.provenance.get("driver", "") if isinstance(file, ModuleFile) else ""
-        what += ": built against driver {}, {} runs".format(built, running)
-        evidence = ("modinfo nvidia-fs: gdsdeploy_driver={}".format(built),)
+        what += f": built against driver {built}, {running} runs"
+        evidence = (f"modinfo nvidia-fs: gdsdeploy_driver={built}",)
         older = bool(built) and numbers(built)[:1] < (NEW_PAGE_TABLE,)
         cause = Cause(ident, what, fix, evidence, reference.INSTALL)
         yield Condition(file if isinstance(file, Unknown) else not older, cause)
@@ -169,7 +169,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
     fix = "install the {} of MLNX_OFED or DOCA for this kernel, or use P2PDMA mode on a kernel that has it"
     if stack_name not in ("nvme", "nvme_rdma"):
         fix = "install the {} that comes with hooks for nvidia-fs: of MLNX_OFED or DOCA, or of the filesystem's vendor"
-    what = "the loaded {} has no hooks for nvidia-fs".format(stack_name)
+    what = f"the loaded {stack_name} has no hooks for nvidia-fs"
     kept = REFERENCES.get(stack_name, reference.NVME)
     cause = Cause(stack_name + ".no-hooks", what, fix.format(stack_name), quote.symbols(facts, names), kept)
     holds = test(symbols, lambda found: any(name in found for name in names))
@@ -182,7 +182,7 @@ def hooks(facts: HostFacts, stack_name: str) -> Iterator[Condition]:
 
 def _version(facts: HostFacts, names: Tuple[str, ...]) -> Condition:
     wanted = wanted_version(facts)
-    what = "nvme has hooks for nvidia-fs of another version than {}, which this nvidia-fs asks for".format(wanted)
+    what = f"nvme has hooks for nvidia-fs of another version than {wanted}, which this nvidia-fs asks for"
     fix = "install the nvme of a DOCA release that fits this nvidia-fs and kernel (DOCA 26.04 has both), or P2PDMA mode"
     cause = Cause("nvme.other-hooks", what, fix, quote.symbols(facts, names), reference.LIMITATIONS)
     symbols = facts.kernel.symbols
@@ -208,8 +208,8 @@ def _registered(facts: HostFacts, stack_name: str) -> Condition:
     registered: Optional[Maybe[Tuple[str, ...]]] = facts.nvidia_fs.registered
     if facts.nvidia_fs.opens != "ok" or registered is None:
         return Condition(True)
-    what = "nvidia-fs did not take the hooks that {} offers".format(stack_name)
+    what = f"nvidia-fs did not take the hooks that {stack_name} offers"
     evidence = quote.file(facts, NVFS + "/modules", r".")
-    fix = "end the programs that hold {}* open and load nvidia-fs again, after {}".format(NVFS_DEVICE[:-1], stack_name)
+    fix = f"end the programs that hold {NVFS_DEVICE[:-1]}* open and load nvidia-fs again, after {stack_name}"
     cause = Cause(stack_name + ".not-registered", what, fix, evidence, reference.NVME)
     return Condition(test(registered, lambda found: stack_name in found), cause)

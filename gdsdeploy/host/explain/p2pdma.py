@@ -53,7 +53,7 @@ def of_host(facts: HostFacts) -> Iterator[Condition]:
 def _kernel(facts: HostFacts) -> Iterator[Condition]:
     fix = "run a kernel built with CONFIG_PCI_P2PDMA, or use nvidia-fs"
     option = facts.kernel.option("PCI_P2PDMA")
-    seen = "the kernel's configuration: CONFIG_PCI_P2PDMA={}".format(option)
+    seen = f"the kernel's configuration: CONFIG_PCI_P2PDMA={option}"
     what = "this kernel was built without CONFIG_PCI_P2PDMA"
     cause = Cause("kernel.no-p2pdma", what, fix, (seen,), reference.P2PDMA_KERNEL)
     yield Condition(test(option, lambda value: value == "y"), cause)
@@ -62,8 +62,8 @@ def _kernel(facts: HostFacts) -> Iterator[Condition]:
     cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
     yield Condition(test(facts.kernel.symbols, lambda symbols: "pci_p2pdma_add_resource" in symbols), cause)
     library = config.library(facts)
-    what = "libcufile {} is older than 1.13, the first with this mode".format(library)
-    cause = Cause("cufile.no-p2pdma", what, "install a newer libcufile", ("libcufile: {}".format(library),))
+    what = f"libcufile {library} is older than 1.13, the first with this mode"
+    cause = Cause("cufile.no-p2pdma", what, "install a newer libcufile", (f"libcufile: {library}",))
     yield Condition(test(library, lambda version: numbers(version or "0") >= LIBRARY), cause)
 
 
@@ -72,7 +72,7 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
     what, fix = "the driver is not of the open flavour", "install the open kernel modules"
     cause = Cause("driver.proprietary", what, fix, seen, reference.OPEN_DRIVER)
     yield Condition(test(facts.driver.flavour, lambda flavour: flavour == OPEN), cause)
-    what = "driver {} is older than 565.47".format(facts.driver.version)
+    what = f"driver {facts.driver.version} is older than 565.47"
     cause = Cause("driver.no-p2pdma", what, "install a newer driver", seen, reference.P2PDMA_DRIVER)
     yield Condition(test(facts.driver.version, lambda version: numbers(version or "0") >= DRIVER), cause)
     evidence = quote.file(facts, "/proc/driver/nvidia/params", r"^RegistryDwords:")
@@ -85,8 +85,8 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
 
 def _gpus(facts: HostFacts) -> Iterator[Condition]:
     for name, model in facts.driver.models.items():
-        what = "the guide names no {} among the GPUs for this mode".format(model)
-        evidence = quote.file(facts, "/proc/driver/nvidia/gpus/{}/information".format(name), "^Model:")
+        what = f"the guide names no {model} among the GPUs for this mode"
+        evidence = quote.file(facts, f"/proc/driver/nvidia/gpus/{name}/information", "^Model:")
         fix = "try it: the path of a file shows in libcufile's log at level TRACE; or use nvidia-fs"
         cause = Cause("gpu.no-p2pdma", what, fix, evidence, reference.P2PDMA_GPUS)
         named = test(model, lambda text: GPUS.search(text) is not None)
@@ -94,15 +94,15 @@ def _gpus(facts: HostFacts) -> Iterator[Condition]:
     for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
         size = bar1(gpu) or 0
         if 0 < size < STATIC_BYTES:
-            what = "BAR1 of the GPU {} has {} MiB, too small for all of its memory".format(gpu.address, size >> 20)
-            evidence = ("{}: BAR1 of {} bytes".format(gpu.address, size),)
+            what = f"BAR1 of the GPU {gpu.address} has {size >> 20} MiB, too small for all of its memory"
+            evidence = (f"{gpu.address}: BAR1 of {size} bytes",)
             fix = "enable Resizable BAR and Above 4G Decoding in the firmware"
             yield Condition(False, Cause("gpu.small-bar1", what, fix, evidence, reference.BAR1))
 
 
 def _disk(facts: HostFacts, item: Device) -> Condition:
-    what = "{} is not a local NVMe disk of its own ({})".format(item.name, item.kind)
-    evidence: Tuple[str, ...] = ("/sys/dev/block/{}: {}".format(item.number, item.name),)
+    what = f"{item.name} is not a local NVMe disk of its own ({item.kind})"
+    evidence: Tuple[str, ...] = (f"/sys/dev/block/{item.number}: {item.name}",)
     if item.kind == storage.MULTIPATH:
         evidence = quote.file(facts, "/sys/module/nvme_core/parameters/multipath")
     fix = "use single local disks, with nvme_core.multipath=N"
@@ -117,7 +117,7 @@ def _reaches(facts: HostFacts, disk: Function) -> Iterator[Condition]:
     if not found or any(item is True for item in found):
         return
     unknown = next((item for item in found if isinstance(item, Unknown)), None)
-    what = "the kernel does not let {} reach a GPU through its host bridge".format(disk.address)
+    what = f"the kernel does not let {disk.address} reach a GPU through its host bridge"
     fix = "put disk and GPU below one PCIe switch without ACS, or use nvidia-fs"
     evidence = (_host_bridge_words(facts, disk),)
     cause = Cause("platform.host-bridge", what, fix, evidence, reference.P2P_SUPPORT)
@@ -130,7 +130,7 @@ def _pair(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
     through_host = _host_bridge(facts, disk, gpu)
     if not shared or apart & set(gpus.redirecting(facts)) or through_host is True:
         return through_host
-    controls = [facts.pci.acs.get(name, Unknown("ACS of {} was not read".format(name))) for name in sorted(apart)]
+    controls = [facts.pci.acs.get(name, Unknown(f"ACS of {name} was not read")) for name in sorted(apart)]
     # Bridges whose access control is not known may still send everything through the host bridge.
     return next((item for item in controls if isinstance(item, Unknown)), True)
 
@@ -148,7 +148,7 @@ def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]
         return True
     release = facts.kernel.release
     if isinstance(release, Unknown) or numbers(release) > LAST_KNOWN_KERNEL:
-        return Unknown("which host bridges kernel {} lets peers through is not known".format(release))
+        return Unknown(f"which host bridges kernel {release} lets peers through is not known")
     return False
 
 
@@ -170,5 +170,5 @@ def _root(facts: HostFacts, item: Function) -> Function:
 
 def _host_bridge_words(facts: HostFacts, item: Function) -> str:
     root = _root(facts, item)
-    cpu = "{0[0]} family {0[1]}".format(facts.pci.cpu) if isinstance(facts.pci.cpu, tuple) else "unknown processor"
-    return "/sys/bus/pci/devices/{}: {:04x}:{:04x}, {}".format(root.address, root.vendor, root.device, cpu)
+    cpu = f"{facts.pci.cpu[0]} family {facts.pci.cpu[1]}" if isinstance(facts.pci.cpu, tuple) else "unknown processor"
+    return f"/sys/bus/pci/devices/{root.address}: {root.vendor:04x}:{root.device:04x}, {cpu}"

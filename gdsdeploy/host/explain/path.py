@@ -74,7 +74,7 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
     """The direct path that is taken, None if there is none.  P2PDMA, where asked for, comes first."""
     shared = [*either(facts, mount), *filesystem.direct(mount)]
     if file and mount.filesystem in filesystem.LOCAL:
-        unseen = Unknown("the flags of {} were not looked at".format(file))
+        unseen = Unknown(f"the flags of {file} were not looked at")
         shared += filesystem.flagged(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(nvidia_fs.direct(facts, mount)))]
     asked = config.asks_for_p2pdma(facts)

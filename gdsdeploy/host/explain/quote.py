@@ -21,7 +21,7 @@ def file(facts: HostFacts, path: str, pattern: str = "") -> Tuple[str, ...]:
     if isinstance(text, Unknown):
         return (text.reason,)
     if text is None:
-        return ("{}: there is no such file".format(path),)
+        return (f"{path}: there is no such file",)
     lines = [line for line in text.splitlines() if re.search(pattern, line)] if pattern else text.splitlines()[:1]
     return placed(path, lines) or ("{}: {}".format(path, "no line with " + pattern if pattern else "empty"),)
 
@@ -31,7 +31,7 @@ def symbols(facts: HostFacts, names: Sequence[str]) -> Tuple[str, ...]:
     lines = facts.document.lines("/proc/kallsyms")
     if not isinstance(lines, tuple):
         return ()
-    found = [line for line in lines if any(re.search(r"\b{}\b".format(name), line) for name in names)]
+    found = [line for line in lines if any(re.search(rf"\b{name}\b", line) for name in names)]
     return placed("/proc/kallsyms", found) or ("/proc/kallsyms: no {}".format(", no ".join(names)),)
 
 
@@ -41,7 +41,7 @@ def program(facts: HostFacts, name: str) -> Tuple[str, ...]:
     if isinstance(ran, Unknown):
         return (ran.reason,)
     lines = (ran.stderr.strip() or ran.stdout.strip()).splitlines()
-    return placed(name.replace(":", " "), lines[-LINES:]) or ("{}: said nothing".format(name),)
+    return placed(name.replace(":", " "), lines[-LINES:]) or (f"{name}: said nothing",)
 
 
 def messages(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
@@ -62,10 +62,10 @@ def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
         return ()
     value = facts.cufile.setting(section, key, None)
     for number, line in enumerate(text.splitlines(), 1):
-        if '"{}"'.format(key) in line:
-            shown = line.strip() if len(line) < WIDTH else '"{}": {}'.format(key, json.dumps(value))
-            return ("{}:{}: {}".format(CUFILE, number, shown)[:WIDTH],)
-    return ("{}: no {}.{}".format(CUFILE, section, key),)
+        if f'"{key}"' in line:
+            shown = line.strip() if len(line) < WIDTH else f'"{key}": {json.dumps(value)}'
+            return (f"{CUFILE}:{number}: {shown}"[:WIDTH],)
+    return (f"{CUFILE}: no {section}.{key}",)
 
 
 def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
@@ -75,10 +75,10 @@ def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
         for name in names if isinstance(names, tuple) else ():
             text = facts.document.text(folder + "/" + name)
             for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
-                yield "{}/{}:{}".format(folder, name, number), line.strip()
+                yield f"{folder}/{name}:{number}", line.strip()
 
 
 def placed(place: str, lines: Sequence[str]) -> Tuple[str, ...]:
     """``lines`` with their place before each, shortened."""
     found: List[str] = [line.strip() for line in lines if line.strip()]
-    return tuple("{}: {}".format(place, line)[:WIDTH] for line in found[:LINES])
+    return tuple(f"{place}: {line}"[:WIDTH] for line in found[:LINES])

@@ -45,10 +45,10 @@ def render(explanation: Explanation) -> str:
 
 def _mount(item: Explained, said: Set[Tuple[str, str]]) -> List[str]:
     """``said``: causes that stand in full further up; those of this mount are added."""
-    lines = _wrapped("{}  {}".format(item.mount.mount_point, _verdict(item.path)), "")
+    lines = _wrapped(f"{item.mount.mount_point}  {_verdict(item.path)}", "")
     lines += _wrapped(blocks.names(item.mount), "  ")
     if item.asked:
-        lines += _wrapped("{} lies on this mount".format(item.asked), "  ")
+        lines += _wrapped(f"{item.asked} lies on this mount", "  ")
     lines += _causes(item.path.causes, "", said)
     lines += _causes(item.path.suspects, "Not proven because of this:", said)
     lines += _causes(item.path.notes, "Good to know:", said)
@@ -58,8 +58,8 @@ def _mount(item: Explained, said: Set[Tuple[str, str]]) -> List[str]:
 
 def _verdict(path: Path) -> str:
     if isinstance(path.path, Unknown):
-        return "NOT PROVEN: {}".format(path.path.reason)
-    return "{}: {}".format(path.path.upper(), MEANS[path.path])
+        return f"NOT PROVEN: {path.path.reason}"
+    return f"{path.path.upper()}: {MEANS[path.path]}"
 
 
 def _proofs(path: Path) -> List[str]:
@@ -88,7 +88,7 @@ def _causes(causes: Sequence[Cause], heading: str, said: Set[Tuple[str, str]]) -
         return []
     lines = ["  " + heading] if heading else []
     for number, cause in enumerate(causes, 1):
-        mark = "{:>3}. ".format(number)
+        mark = f"{number:>3}. "
         known = (cause.id, cause.what) in said
         lines += _wrapped("{} [{}]{}".format(cause.what, cause.id, ", see above" if known else ""), mark)
         if known:
@@ -96,7 +96,7 @@ def _causes(causes: Sequence[Cause], heading: str, said: Set[Tuple[str, str]]) -
         said.add((cause.id, cause.what))
         for label, words in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
             for line in words:
-                lines += _wrapped(line, "     {:<5}".format(label))
+                lines += _wrapped(line, f"     {label:<5}")
                 label = ""
     return lines
 
@@ -105,7 +105,7 @@ def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
     shown = "not proven" if isinstance(kind.path.path, Unknown) else kind.path.path
     if kind.here is not True:
         shown = "not known whether it is here" if isinstance(kind.here, Unknown) else "none here"
-    said = "; libcufile says: {}".format(kind.row) if kind.row else ""
+    said = f"; libcufile says: {kind.row}" if kind.row else ""
     yield "  {:<22}{}{}".format(kind.label, CONTROL.sub(" ", shown), CONTROL.sub(" ", said))
     known = {cause.id for item in explanation.mounts for cause in item.path.causes}
     # What a mount above says in full is not said again, and a kind that nothing uses needs no explanation.

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
+from ..kmod.findings import outcome_of
 from .document import Document
 from .unknown import Maybe, Unknown
 
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """See docs/audit.md; ``severity`` is ``error``, ``warning`` or ``note``."""
+    """See docs/audit.md; ``severity`` is ``error``, ``warning`` or ``note``, ``outcome`` as in kmod/findings.py."""
 
     id: str
     severity: str
     message: str
     hint: str
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,10 @@ def _kernel(document: Document, which: str) -> Maybe[KernelAudit]:
     if isinstance(record, Unknown):
         return record
     if record is None:
-        return Unknown("the modules of the {} kernel were not audited".format(which))
+        return Unknown(f"the modules of the {which} kernel were not audited")
     release, results = record.get("release"), record.get("results")
     if not isinstance(release, str) or not isinstance(results, list):
-        return Unknown("the record of the audit of the {} kernel is no such record".format(which))
+        return Unknown(f"the record of the audit of the {which} kernel is no such record")
     return KernelAudit(release, tuple(_module(item) for item in results))
 
 
@@ -67,8 +69,10 @@ def _module(value: Any) -> ModuleAudit:
         module=str(item.get("module", "")),
         file=str(item.get("file", "")),
         ok=ok if isinstance(ok, bool) and isinstance(found, list) else None,
-        findings=tuple(
-            AuditFinding(*(str(entry.get(key, "")) for key in ("id", "severity", "message", "hint")))
-            for entry in listed
-        ),
+        findings=tuple(_finding(entry) for entry in listed),
     )
+
+
+def _finding(entry: Mapping[str, Any]) -> AuditFinding:
+    ident, severity, message, hint = (str(entry.get(key, "")) for key in ("id", "severity", "message", "hint"))
+    return AuditFinding(ident, severity, message, hint, outcome_of(entry))

@@ -145,11 +145,11 @@ def _grub_default(lines: Tuple[str, ...], environment: str) -> Maybe[Optional[st
     if chosen == "${saved_entry}":
         chosen = variables.get("saved_entry") or "0"
     if "$" in chosen:
-        return Unknown("grub.cfg has the default {!r}, which is decided while booting".format(chosen))
+        return Unknown(f"grub.cfg has the default {chosen!r}, which is decided while booting")
     found = entries("\n".join(lines))
     if not found:
         return Unknown("grub.cfg has no menu entries of its own")
     entry = resolve(found, chosen)
     if entry is None:
-        return Unknown("grub.cfg has no entry {!r}".format(chosen))
+        return Unknown(f"grub.cfg has no entry {chosen!r}")
     return entry.release or Unknown("the default entry of grub.cfg names no kernel")

@@ -72,9 +72,9 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
         yield from _served(document, mount)
     elif kind == "overlay":
         upper = mount.option("upperdir") or "nothing that can be written to"
-        reason = Unknown("overlay hands I/O on to {}: ask there".format(upper))
+        reason = Unknown(f"overlay hands I/O on to {upper}: ask there")
         yield from (Condition(name, reason) for name in FILESYSTEM[:-1])
-        yield Condition(COW, ON, ("{}: files of lower folders are copied when written to".format(_line(mount)),))
+        yield Condition(COW, ON, (f"{_line(mount)}: files of lower folders are copied when written to",))
     elif kind in ("ext4", "ext3", "ext2"):
         yield from _ext4(mount, flags)
     elif kind == "xfs":
@@ -82,18 +82,18 @@ def _of_filesystem(document: Document, storage: StorageFacts, mount: Mount, path
     elif kind == "btrfs":
         yield from _btrfs(document, mount, path, flags)
     elif kind in ("tmpfs", "ramfs"):
-        yield from (Condition(name, OFF, ("{} has none".format(kind),)) for name in FILESYSTEM)
+        yield from (Condition(name, OFF, (f"{kind} has none",)) for name in FILESYSTEM)
     else:
-        yield from (Condition(name, Unknown("{} was not asked".format(kind))) for name in FILESYSTEM)
+        yield from (Condition(name, Unknown(f"{kind} was not asked")) for name in FILESYSTEM)
 
 
 def _line(mount: Mount) -> str:
     shown = ",".join(mount.options)
-    return "{} on {} type {} ({})".format(mount.source, mount.mount_point, mount.filesystem, shown)
+    return f"{mount.source} on {mount.mount_point} type {mount.filesystem} ({shown})"
 
 
 def _served(document: Document, mount: Mount) -> Iterator[Condition]:
-    reason = Unknown("the servers of {} decide it, and do not say".format(mount.filesystem))
+    reason = Unknown(f"the servers of {mount.filesystem} decide it, and do not say")
     yield from (Condition(name, reason) for name in (*FILESYSTEM, RAID))
     options = [item for item in mount.options if item.split("=")[0] in ("proto", "vers", "nconnect", "rdma", "port")]
     modules = document.text("/proc/modules")
@@ -102,7 +102,7 @@ def _served(document: Document, mount: Mount) -> Iterator[Condition]:
     said = (_line(mount), "/proc/modules: " + (", ".join(seen) or "none of " + ", ".join(SERVED[mount.filesystem])))
     protocol = mount.option("proto")
     rdma = protocol == "rdma" if protocol is not None else None
-    words = "RDMA" if rdma else " ".join(options) or Unknown("{} does not say it here".format(mount.filesystem))
+    words = "RDMA" if rdma else " ".join(options) or Unknown(f"{mount.filesystem} does not say it here")
     yield Condition(TRANSPORT, words, said)
 
 
@@ -130,7 +130,7 @@ def _ext4(mount: Mount, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Con
         # Seen on 6.12: ext4_inode_journal_mode leaves the flag alone beside delayed allocation, which is the default.
         yield Condition(JOURNALLING, OFF, ("inode flags: journalled, without effect beside delalloc",))
     else:
-        words = "data={}".format(mode) if mode else "no journal"
+        words = f"data={mode}" if mode else "no journal"
         yield _flag(JOURNALLING, flags, "journalled", False, "options in effect: " + words)
     features = device.ext4_features if device else Unknown("its device is not known")
     for name, flag, feature in ((INLINE, "inline", "inline_data"), (ENCRYPTION, "encrypted", "encrypt")):
@@ -153,11 +153,11 @@ def _xfs(document: Document, mount: Mount, path: str) -> Iterator[Condition]:
     inside = document.record("insides", path)
     flags = inside.get("geometry") if isinstance(inside, dict) else None
     if not isinstance(flags, int):
-        reason = inside if isinstance(inside, Unknown) else Unknown("XFS on {} was not asked".format(mount.mount_point))
+        reason = inside if isinstance(inside, Unknown) else Unknown(f"XFS on {mount.mount_point} was not asked")
         yield from (Condition(name, reason) for name in (DEDUPLICATION, COW))
         return
     reflink = bool(flags & _XFS_REFLINK)
-    said = "XFS geometry: reflink={}".format(int(reflink))
+    said = f"XFS geometry: reflink={int(reflink)}"
     # Extents are shared when a program asks for it, and copied when one of their files is written to.
     yield from (Condition(name, POSSIBLE if reflink else OFF, (said,)) for name in (DEDUPLICATION, COW))
 
@@ -167,9 +167,9 @@ def _btrfs(document: Document, mount: Mount, path: str, flags: Maybe[Optional[Tu
     nocow = "nodatacow" in set_ or (isinstance(flags, tuple) and "nocow" in flags)
     inside = document.record("insides", path)
     fsid = inside.get("fsid") if isinstance(inside, dict) else None
-    folder = "{}/{}".format(BTRFS, fsid)
+    folder = f"{BTRFS}/{fsid}"
     checksum = document.line(folder + "/checksum") if fsid else None
-    words = (line, *(["{}/checksum: {}".format(folder, checksum)] if isinstance(checksum, str) else []))
+    words = (line, *([f"{folder}/checksum: {checksum}"] if isinstance(checksum, str) else []))
     yield Condition(JOURNALLING, OFF, ("Btrfs has none",))
     yield Condition(INLINE, OFF if mount.option("max_inline") == "0" else POSSIBLE, (line,))
     yield Condition(CHECKSUMS, OFF if nocow or "nodatasum" in set_ else ON, words)
@@ -196,13 +196,13 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
     for item in _stack(mount.device):
         place = "/sys/dev/block/" + item.number
         if item.kind == MD:
-            found[RAID].append("{}/md/level: {}".format(place, _shown(item.md_level)))
+            found[RAID].append(f"{place}/md/level: {_shown(item.md_level)}")
         elif item.kind == MULTIPATH:
-            found[MULTI].append("{}: {}".format(place, item.name))
+            found[MULTI].append(f"{place}: {item.name}")
         elif item.kind == DM:
             uuid = item.dm_uuid
             unknown = uuid if isinstance(uuid, Unknown) else unknown
-            words = "{}/dm/uuid: {}".format(place, _shown(uuid))
+            words = f"{place}/dm/uuid: {_shown(uuid)}"
             first = uuid.split("-")[0] if isinstance(uuid, str) else ""
             for name in (COMPRESSION, DEDUPLICATION) if first == "VDO" else (_LAYERS.get(first),):
                 if name is not None:
@@ -213,7 +213,7 @@ def _of_devices(mount: Mount) -> Iterator[Condition]:
         elif unknown is not None:
             yield Condition(name, unknown)
         elif name in BLOCK:
-            yield Condition(name, OFF, ("{}: none".format(mount.source),))
+            yield Condition(name, OFF, (f"{mount.source}: none",))
 
 
 def _stack(device: Device) -> List[Device]:

@@ -89,8 +89,8 @@ def _config(text: Maybe[Optional[str]]) -> Maybe[Optional[Mapping[str, Any]]]:
         # The library's parser stops at the end of the first value; text after it is ignored.
         value, _ = json.JSONDecoder().raw_decode(without_comments(text).lstrip())
     except (ValueError, RecursionError) as error:
-        return Unknown("{} is not JSON: {}".format(CUFILE, error))
-    return value if isinstance(value, dict) else Unknown("{} is not a JSON object".format(CUFILE))
+        return Unknown(f"{CUFILE} is not JSON: {error}")
+    return value if isinstance(value, dict) else Unknown(f"{CUFILE} is not a JSON object")
 
 
 def without_comments(text: str) -> str:
@@ -146,7 +146,7 @@ def _acceptance(document: Document, opened: Maybe[Opened]) -> Maybe[str]:
     if any(REFUSAL.search(line) for line in control.lines):
         return ACCEPTED
     what = "; ".join(control.lines[:2]) or "no message"
-    return Unknown("libcufile stops before it reads its configuration: {}".format(what))
+    return Unknown(f"libcufile stops before it reads its configuration: {what}")
 
 
 def refusal(opened: Opened) -> List[str]:

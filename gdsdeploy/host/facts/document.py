@@ -14,6 +14,8 @@ from .unknown import Unknown
 
 #: Errors that mean "there is no such thing".
 ABSENT = ("ENOENT", "ENOTDIR", "ENODEV", "ENXIO")
+#: What is said of an entry that is an error, unless its reader has better words.
+READ = "could not be read"
 #: As in process.py.
 NOT_FOUND = 127
 TIMED_OUT = 124
@@ -81,19 +83,19 @@ class Document:
         if isinstance(done, Unknown):
             return done
         if done.status == NOT_FOUND:
-            return Unknown("{} could not be run: {}".format(name, done.stderr.strip()))
+            return Unknown(f"{name} could not be run: {done.stderr.strip()}")
         if done.status == TIMED_OUT:
-            return Unknown("{} had not ended when its time was up".format(name))
+            return Unknown(f"{name} had not ended when its time was up")
         return done
 
     def attempted(self, name: str) -> Union[Ran, Unknown]:
         """A program's run, however it ended; Unknown if it was not started or wrote more than was kept."""
         value = self._section("commands").get(name)
         if not isinstance(value, dict):
-            return Unknown("{} was not run".format(name))
+            return Unknown(f"{name} was not run")
         status, stdout, stderr, log = (value.get(key, "") for key in ("status", "stdout", "stderr", "log"))
         if not isinstance(status, int) or not all(isinstance(item, str) for item in (stdout, stderr, log)):
-            return Unknown("the record of {} is malformed".format(name))
+            return Unknown(f"the record of {name} is malformed")
         if "error" in value:
             return Unknown("the output of {} is {}".format(name, value["error"]))
         return Ran(status, stdout, stderr, log)
@@ -102,7 +104,7 @@ class Document:
         """What was read from a module file."""
         value = self._section("modules").get(path)
         if not isinstance(value, dict):
-            return Unknown("{} was not read".format(path))
+            return Unknown(f"{path} was not read")
         if "error" in value:
             return Unknown(str(value["error"]))
         return value
@@ -111,7 +113,7 @@ class Document:
         """The digest of a driver's source tree."""
         value = self._section("trees").get(path)
         found = value.get("digest") if isinstance(value, dict) else None
-        return found if isinstance(found, str) else Unknown("the source tree {} could not be read".format(path))
+        return found if isinstance(found, str) else Unknown(f"the source tree {path} could not be read")
 
     def host(self, *keys: str) -> Union[str, Unknown]:
         value: Any = self._section("host")
@@ -144,12 +146,15 @@ class Document:
             return dict(value)
         return value if value is None else _unknown("the superblock of " + name, value)
 
-    def record(self, section: str, key: str) -> Union[Dict[str, Any], Unknown, None]:
-        """A record of several values; Unknown with its reason where it is one of an error."""
+    def record(self, section: str, key: str, failed: str = READ) -> Union[Dict[str, Any], Unknown, None]:
+        """A record of several values; Unknown with its reason where it is one of an error.
+
+        failed: what could not be done where the record is one of an error.
+        """
         value = self._entry(section, key)
         if isinstance(value, dict) and "error" not in value:
             return value
-        return value if value is None else _unknown(key, value)
+        return value if value is None else _unknown(key, value, failed)
 
     def opens(self, path: str) -> Union[str, Unknown, None]:
         """``ok``, or the name of the error with which the collecting program could not open the file."""
@@ -163,7 +168,7 @@ class Document:
         value = self._section("space").get(path)
         if isinstance(value, dict) and value and all(isinstance(item, int) for item in value.values()):
             return dict(value)
-        return Unknown("the free space of {} was not recorded".format(path))
+        return Unknown(f"the free space of {path} was not recorded")
 
     def has(self, section: str) -> bool:
         """Whether a section is there, empty or not."""
@@ -195,11 +200,11 @@ class Document:
         """What was recorded, None for what is not there, Unknown for what was not looked at."""
         entries = self._section(section)
         if path not in entries:
-            return Unknown("{} was not looked at".format(path))
+            return Unknown(f"{path} was not looked at")
         value = entries[path]
         if isinstance(value, dict) and value.get("error") in ABSENT:
             return None
-        return Unknown("{} was not recorded".format(path)) if value is None else value
+        return Unknown(f"{path} was not recorded") if value is None else value
 
 
 def _number(what: str, value: Any) -> Union[int, Unknown, None]:
@@ -210,8 +215,8 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _unknown(path: str, value: Any) -> Unknown:
+def _unknown(path: str, value: Any, failed: str = READ) -> Unknown:
     if isinstance(value, Unknown):
         return value
     error: Optional[Any] = value.get("error") if isinstance(value, dict) else None
-    return Unknown("{} could not be read: {}".format(path, error if error else "malformed record"))
+    return Unknown("{} {}: {}".format(path, failed, error if error else "malformed record"))

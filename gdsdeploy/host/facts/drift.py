@@ -10,9 +10,8 @@ from .document import Document
 from .unknown import Maybe, Unknown
 
 VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
-LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log", "/var/log/zypp/history")
+LOGS = ("/var/log/dpkg.log", "/var/log/dnf.rpm.log")
 _DNF_LINE = re.compile(r"(\S+) \S+ (Installed|Upgrade|Downgrade|Erase|Removed): (.+?)-((?:\d+:)?[^-]+-[^-]+)\.[^.]+$")
-ZYPP_LOCKS = "/etc/zypp/locks"
 
 
 class Choice(NamedTuple):
@@ -37,7 +36,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class DriftFacts:
-    """``choices``: apt's; ``locked``: names that dnf or zypper may not change; ``moves``: the oldest first."""
+    """``choices``: apt's; ``locked``: names that dnf may not change; ``moves``: the oldest first."""
 
     choices: Maybe[Mapping[str, Choice]]
     locked: Maybe[Tuple[str, ...]]
@@ -46,7 +45,7 @@ class DriftFacts:
 
 def drift_facts(document: Document) -> DriftFacts:
     shown = document.ran("apt-policy")
-    moves = sorted([*_dpkg(document), *_dnf(document), *_zypp(document)])
+    moves = sorted([*_dpkg(document), *_dnf(document)])
     logged = [path for path in document.paths("excerpts") if path.startswith(LOGS)]
     return DriftFacts(
         choices=shown if isinstance(shown, Unknown) else _choices(shown.stdout),
@@ -71,19 +70,18 @@ def _source(block: str, version: str) -> str:
     """The first repository that offers a version, from the table where each version is followed by its sources."""
     if not version:
         return ""
-    rows = re.search(r"^ (?:\*\*\*|   ) {} .*\n((?:\s{{6,}}.*\n?)*)".format(re.escape(version)), block, re.MULTILINE)
+    rows = re.search(rf"^ (?:\*\*\*|   ) {re.escape(version)} .*\n((?:\s{{6,}}.*\n?)*)", block, re.MULTILINE)
     sources = [line.split(None, 1) for line in (rows.group(1) if rows else "").splitlines()]
     return next((words[1] for words in sources if len(words) > 1 and "/var/lib/dpkg/" not in words[1]), "")
 
 
 def _locked(document: Document) -> Maybe[Tuple[str, ...]]:
-    texts = [document.text(path) for path in (*VERSIONLOCKS, ZYPP_LOCKS)]
+    texts = [document.text(path) for path in VERSIONLOCKS]
     if all(isinstance(item, Unknown) for item in texts):
-        return Unknown("the locks of dnf and zypper were not looked at")
+        return Unknown("the locks of dnf were not looked at")
     names: List[str] = []
     for text in texts:
         if isinstance(text, str):
-            names += re.findall(r"^\s*solvable_name:\s*(\S+)", text, re.MULTILINE)
             # NAME-EPOCH:VERSION-RELEASE.ARCH, with the epoch before the name in older lists
             names += re.findall(r"^(?:\d+:)?([A-Za-z0-9][\w.+-]*?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", text, re.MULTILINE)
     return tuple(sorted(set(names)))
@@ -143,21 +141,6 @@ def _dnf(document: Document) -> List[Move]:
         gone = action in ("erase", "removed")
         command = next((item[1] for item in sorted(commands, reverse=True) if item[0] <= at), "")
         found.append(Move(at, name, action, version if gone else "", "" if gone else version, command, ""))
-    return found
-
-
-def _zypp(document: Document) -> List[Move]:
-    """``date|install|NAME|VERSION|ARCH|USER|REPOSITORY|…`` and ``date|command|USER@HOST|WORDS|`` before it."""
-    found = []
-    command = user = ""
-    for line in _logs(document, "/var/log/zypp/history"):
-        words = [word.strip() for word in line.split("|")]
-        if len(words) > 3 and words[1] == "command":
-            user, command = words[2], words[3].replace("'", "")
-        elif len(words) > 4 and words[1] in ("install", "remove"):
-            gone = words[1] == "remove"
-            before, after = (words[3], "") if gone else ("", words[3])
-            found.append(Move(words[0], words[2], words[1], before, after, command, user))
     return found
 
 

@@ -54,7 +54,7 @@ def effective_values(log: str) -> Dict[str, str]:
                 last = value.group(1)
                 found[last] = value.group(2).strip()
             elif mount and last.endswith(_TABLE):
-                item = "{}: {}".format(mount.group(1), mount.group(2).strip())
+                item = f"{mount.group(1)}: {mount.group(2).strip()}"
                 found[last] = "; ".join(filter(None, [found[last], item]))
     return found
 
@@ -76,7 +76,7 @@ def as_logged(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(as_logged(item) for item in value)
     if isinstance(value, Mapping):
-        rows = ("{}: {}".format(path, as_logged(_addresses(row))) for path, row in value.items())
+        rows = (f"{path}: {as_logged(_addresses(row))}" for path, row in value.items())
         return "; ".join(sorted(rows))
     return str(value)
 

@@ -123,7 +123,7 @@ def _variables(document: Document) -> Tuple[List[Variable], Maybe[bool]]:
         return found, own
     place = "the environment of this program"
     here = {name: value for name, value in own.items() if name.startswith("CUFILE_")}
-    found += [Variable(name, here[name], place, "{}={}".format(name, here[name])) for name in sorted(here)]
+    found += [Variable(name, here[name], place, f"{name}={here[name]}") for name in sorted(here)]
     return found, complete
 
 

@@ -38,10 +38,10 @@ class DriverFacts:
             return self.trees[path]
         folder, _, name = path.rpartition("/")
         if folder != SOURCES:
-            return Unknown("{} was not looked at".format(path))
+            return Unknown(f"{path} was not looked at")
         if isinstance(self.sources, Unknown):
             return self.sources
-        return Unknown("{} was not recognized as a driver's source".format(path)) if name in self.sources else None
+        return Unknown(f"{path} was not recognized as a driver's source") if name in self.sources else None
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def driver_facts(document: Document) -> DriverFacts:
         version = flavour = text
     elif text is not None:
         found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
-        unread = Unknown("{}/version is not understood: {!r}".format(NVIDIA, text[:200]))
+        unread = Unknown(f"{NVIDIA}/version is not understood: {text[:200]!r}")
         version = found.group(1) if found else unread
         # libcufile decides by the same words.
         flavour = (OPEN if "Open Kernel Module" in text else PROPRIETARY) if found else unread
@@ -105,7 +105,7 @@ def _model(document: Document, name: str) -> Maybe[str]:
     path = NVIDIA + "/gpus/" + name + "/information"
     text = document.text(path)
     found = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE) if isinstance(text, str) else None
-    return found.group(1) if found else why_not(text, "{} names no model".format(path))
+    return found.group(1) if found else why_not(text, f"{path} names no model")
 
 
 def _params(document: Document) -> Maybe[Optional[Mapping[str, str]]]:
@@ -147,7 +147,7 @@ def _numbers(names: Tuple[str, ...]) -> Tuple[int, ...]:
 
 
 def _number(text: str) -> Maybe[Optional[int]]:
-    return int(text) if re.match(r"\d{1,9}$", text) else Unknown("{}/devcount says {!r}".format(NVFS, text))
+    return int(text) if re.match(r"\d{1,9}$", text) else Unknown(f"{NVFS}/devcount says {text!r}")
 
 
 def _first_words(document: Document, path: str) -> Maybe[Optional[Tuple[str, ...]]]:

@@ -28,20 +28,20 @@ class Loaded:
     @property
     def summary(self) -> str:
         """All of it in one sentence."""
-        latency = "latency p50 {:.3g} ms, p99 {:.3g} ms, max {:.3g} ms".format(
-            self.p50 * 1000, self.p99 * 1000, self.longest * 1000
+        latency = (
+            f"latency p50 {self.p50 * 1000:.3g} ms, p99 {self.p99 * 1000:.3g} ms, max {self.longest * 1000:.3g} ms"
         )
         block = self.block / (1 << 20)
-        return "{}/s read by {} readers, {:g} MiB each time; {}".format(size(self.rate), self.readers, block, latency)
+        return f"{size(self.rate)}/s read by {self.readers} readers, {block:g} MiB each time; {latency}"
 
 
 def size(number: float) -> str:
     """Bytes as makers of storage count them: kB, MB and GB of 1000."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
-            return "{:.3g} {}".format(number, unit)
+            return f"{number:.3g} {unit}"
         number /= 1000
-    return "{:.3g} GB".format(number)
+    return f"{number:.3g} GB"
 
 
 def loads(document: Document) -> Maybe[Mapping[str, Maybe[Loaded]]]:
@@ -52,11 +52,11 @@ def loads(document: Document) -> Maybe[Mapping[str, Maybe[Loaded]]]:
 
 
 def _loaded(document: Document, path: str) -> Maybe[Loaded]:
-    value = document.record("load", path)
+    value = document.record("load", path, "could not be tried under load")
     if isinstance(value, Unknown):
-        return Unknown(value.reason.replace(" could not be read: ", " could not be tried under load: "))
+        return value
     if not isinstance(value, dict):
-        return Unknown("nothing was read on {}".format(path))
+        return Unknown(f"nothing was read on {path}")
     return loaded(path, value)
 
 
@@ -69,5 +69,5 @@ def loaded(path: str, value: Mapping[str, Any]) -> Maybe[Loaded]:
         *(times.get(key) for key in _TIMES),
     ]
     if any(isinstance(item, bool) or not isinstance(item, (int, float)) or not item >= 0 for item in numbers):
-        return Unknown("the record of reading on {} under load is malformed".format(path))
+        return Unknown(f"the record of reading on {path} under load is malformed")
     return Loaded(*numbers)

@@ -60,7 +60,7 @@ class ModuleFacts:
                 return mine
             if mine and its:
                 return mine == its
-        return Unknown("neither a build id nor a srcversion of the loaded {} can be compared".format(self.name))
+        return Unknown(f"neither a build id nor a srcversion of the loaded {self.name} can be compared")
 
 
 def module_facts(document: Document, name: str) -> ModuleFacts:
@@ -114,7 +114,7 @@ def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
     files = modprobe.files_of(shown.stdout)
     if shown.status != 0 or not files:
         what = shown.stderr.strip() or shown.stdout.strip() or "nothing"
-        return Unknown("modprobe --show-depends {} says: {}".format(name, what))
+        return Unknown(f"modprobe --show-depends {name} says: {what}")
     value = document.module(files[-1])
     return value if isinstance(value, Unknown) else _module_file(files[-1], value)
 
@@ -137,7 +137,7 @@ _SHAPE = {
 def _module_file(path: str, value: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
     for key, kind in _SHAPE.items():
         if not isinstance(value.get(key), kind):
-            return Unknown("the record of {} has no {}".format(path, key))
+            return Unknown(f"the record of {path} has no {key}")
     return ModuleFile(
         path=path,
         name=value["name"],

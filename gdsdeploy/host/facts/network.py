@@ -30,7 +30,7 @@ class Address:
     @property
     def network(self) -> str:
         """The network it lies in, e.g. ``192.0.2.0/24``."""
-        return str(ipaddress.ip_network("{}/{}".format(self.address, self.prefix), strict=False))
+        return str(ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _addresses(document: Document) -> Maybe[Dict[str, Tuple[Address, ...]]]:
         rows: Any = json.loads(run.stdout)
         return {str(row["ifname"]): tuple(_usable(row)) for row in rows if row.get("ifname")}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Unknown("`ip -json address show` did not answer with addresses: {!r}".format(run.stdout[:100]))
+        return Unknown(f"`ip -json address show` did not answer with addresses: {run.stdout[:100]!r}")
 
 
 def _usable(row: Mapping[str, Any]) -> List[Address]:

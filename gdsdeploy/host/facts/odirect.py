@@ -33,11 +33,11 @@ class Trial:
 
     def words(self) -> str:
         if self.result == REFUSED:
-            return "{}: refused ({})".format(self.name, self.error)
+            return f"{self.name}: refused ({self.error})"
         if self.result in (BUFFERED, FELL_BACK):
             how = "through the page cache" if self.result == BUFFERED else "through the page cache, and dropped from it"
             return "{}: {} ({} page{})".format(self.name, how, self.pages, "" if self.pages == 1 else "s")
-        return "{}: {}{}".format(self.name, self.result, " ({})".format(self.error) if self.error else "")
+        return "{}: {}{}".format(self.name, self.result, f" ({self.error})" if self.error else "")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Audit:
         """All of it in one sentence."""
         aligned = self.of(ALIGNED)
         good = sum(item.result == BYPASSED for item in aligned)
-        words = ["{} of {} aligned kinds of I/O bypass the page cache".format(good, len(aligned))]
+        words = [f"{good} of {len(aligned)} aligned kinds of I/O bypass the page cache"]
         if self.unaligned:
             words.append("unaligned ones: " + ", ".join(sorted({item.result for item in self.unaligned})))
         words += [item.words() for item in self.of(TINY) if item.result != BYPASSED][:1]
@@ -78,19 +78,18 @@ def audits(document: Document) -> Mapping[str, Maybe[Audit]]:
 
 
 def _audit(document: Document, path: str) -> Maybe[Audit]:
-    value = document.record("odirect", path)
+    value = document.record("odirect", path, "could not be tried")
     if not isinstance(value, dict):
-        reason = value.reason.replace(" could not be read: ", " could not be tried: ") if value is not None else ""
-        return Unknown(reason or "{} is not there".format(path))
+        return Unknown(f"{path} is not there") if value is None else value
     found = value.get("trials")
     if not isinstance(found, dict):
-        return Unknown("the record of direct I/O on {} is malformed".format(path))
+        return Unknown(f"the record of direct I/O on {path} is malformed")
     trials = tuple(_trial(str(name), item) for name, item in found.items())
     broken = next((item for item in trials if isinstance(item, Unknown)), None)
     if broken is not None:
         return broken
     if not trials:
-        return Unknown("no direct I/O was tried on {}".format(path))
+        return Unknown(f"no direct I/O was tried on {path}")
     instrument = value.get("instrument")
     return Audit(
         folder=path,
@@ -108,6 +107,6 @@ def _alignment(value: Any) -> Optional[Tuple[int, int]]:
 def _trial(name: str, value: Any) -> Maybe[Trial]:
     result = value.get("result") if isinstance(value, dict) else None
     if result not in RESULTS:
-        return Unknown("what came of {!r} is not understood".format(name))
+        return Unknown(f"what came of {name!r} is not understood")
     pages, error = value.get("pages", 0), value.get("error", "")
     return Trial(name, result, pages if isinstance(pages, int) else 0, error if isinstance(error, str) else "")

@@ -87,7 +87,7 @@ def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]
         return lines if isinstance(lines, Unknown) else Unknown("there is no " + KALLSYMS)
     key = word.replace("ib_register_", "register_") if word == PEER_MEMORY else word
     if not document.looked_for(KALLSYMS, key):
-        return Unknown("{} was not looked for in {}".format(word, KALLSYMS))
+        return Unknown(f"{word} was not looked for in {KALLSYMS}")
     rows = [line.split() for line in lines]
     return tuple(
         (row[2], row[3].strip("[]") if len(row) > 3 else "") for row in rows if len(row) > 2 and row[2].endswith(word)

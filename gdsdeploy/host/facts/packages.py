@@ -34,7 +34,7 @@ def package_facts(document: Document) -> PackageFacts:
         shown = shown if isinstance(rpm, Unknown) else rpm
     dkms = document.ran("dkms")
     if not isinstance(dkms, Unknown) and dkms.status != 0:
-        dkms = Unknown("dkms status: " + (dkms.stderr.strip() or "exit status {}".format(dkms.status)))
+        dkms = Unknown("dkms status: " + (dkms.stderr.strip() or f"exit status {dkms.status}"))
     return PackageFacts(
         installed=shown if isinstance(shown, Unknown) else _installed(shown),
         dkms=dkms if isinstance(dkms, Unknown) else tuple(dkms.stdout.splitlines()),
@@ -43,7 +43,7 @@ def package_facts(document: Document) -> PackageFacts:
 
 def _installed(shown: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:
     if shown.status != 0:
-        return Unknown("the package manager says: " + (shown.stderr.strip() or "exit status {}".format(shown.status)))
+        return Unknown("the package manager says: " + (shown.stderr.strip() or f"exit status {shown.status}"))
     found: Dict[str, List[Package]] = {}
     for line in shown.stdout.splitlines():
         words = line.split("\t")

@@ -87,7 +87,7 @@ def pci_facts(document: Document) -> PciFacts:
 
 def _acs(document: Document, address: str) -> Maybe[int]:
     value = document.acs_control(address)
-    return max(0, value) if isinstance(value, int) else why_not(value, "the bridge {} is gone".format(address))
+    return max(0, value) if isinstance(value, int) else why_not(value, f"the bridge {address} is gone")
 
 
 def _cpu(document: Document) -> Maybe[Optional[Tuple[str, int]]]:
@@ -198,7 +198,7 @@ def _code(document: Document, name: str, item: str) -> Maybe[int]:
     text = document.line(path)
     if isinstance(text, str) and re.match(r"0x[0-9a-f]{4,6}$", text):
         return int(text, 16)
-    return text if isinstance(text, Unknown) else Unknown("{} says {!r}".format(path, text))
+    return text if isinstance(text, Unknown) else Unknown(f"{path} says {text!r}")
 
 
 def addresses(path: str) -> Tuple[str, ...]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..cufile_errors import UnknownCodeError, lookup
 from ..places import PROOF, PROOF_COMPAT
@@ -48,17 +48,24 @@ class Proof:
     evidence: Tuple[str, ...] = ()
 
 
+class _Ending(NamedTuple):
+    """Why there is no more of a try.  ``tried``: whether cuFile was come to at all."""
+
+    why: str
+    tried: bool = True
+
+
 @dataclass(frozen=True)
 class _Pair:
-    """One read: ``values`` as the child wrote them, ``ended``: why there is no more, empty where it came to its end."""
+    """One read: ``values`` as the child wrote them, ``ending``: None where it came to its end."""
 
     values: Mapping[str, Any]
-    ended: str
+    ending: Optional[_Ending]
 
     @property
     def good(self) -> bool:
         read = self.values.get("read")
-        return not self.ended and self.values.get("same") is True and isinstance(read, int) and read > 0
+        return self.ending is None and self.values.get("same") is True and isinstance(read, int) and read > 0
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -114,10 +121,10 @@ class _Try:
         for name in ("pair", "begin"):
             for item in self._events:
                 if (item.get("event"), item.get("mount"), item.get("gpu")) == (name, mount, gpu):
-                    return _Pair(item, "" if name == "pair" else self._end("while it read"))
+                    return _Pair(item, None if name == "pair" else self._end("while it read"))
         return _Pair({"log": self._log()}, self._before())
 
-    def _before(self) -> str:
+    def _before(self) -> _Ending:
         """Why the child did not come to a read."""
         for name, words in (
             ("not loaded", "libcufile or libcuda was not loaded: {reason}"),
@@ -125,27 +132,27 @@ class _Try:
         ):
             event = self._one(name)
             if event is not None:
-                return words.format(**{"reason": "", "call": "", "status": "", **event})
+                return _Ending(words.format(**{"reason": "", "call": "", "status": "", **event}), tried=False)
         opened = self._one("open")
         result = opened.get("result") if opened else None
         if isinstance(result, list) and result and result[0]:
-            return "cuFileDriverOpen returned {}".format(_code(result))
+            return _Ending(f"cuFileDriverOpen returned {_code(result)}")
         return self._end("before it came to this read" if opened else "in cuFileDriverOpen or before")
 
     def _log(self) -> List[Any]:
         lines = (self._one("open") or {}).get("log")
         return lines if isinstance(lines, list) else []
 
-    def _end(self, where: str) -> str:
+    def _end(self, where: str) -> _Ending:
         status = self._run.status
         if status == TIMED_OUT:
-            return "cuFile did not return in time, {}".format(where)
+            return _Ending(f"cuFile did not return in time, {where}")
         if status < 0:
-            return "cuFile was ended by signal {}, {}".format(-status, where)
+            return _Ending(f"cuFile was ended by signal {-status}, {where}")
         if status == NOT_FOUND:
-            return "the try could not be started: {}".format(self._run.stderr.strip())
+            return _Ending(f"the try could not be started: {self._run.stderr.strip()}", tried=False)
         last = (self._run.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return "the try ended with status {}, {}: {}".format(status, where, last)
+        return _Ending(f"the try ended with status {status}, {where}: {last}")
 
 
 def _event(line: str) -> Dict[str, Any]:
@@ -199,8 +206,8 @@ def _direct(pair: _Pair) -> Tuple[Maybe[str], str, Tuple[str, ...]]:
         reason = "a read succeeded with compat mode disallowed, but the counters of nvidia-fs did not move"
         return Unknown(reason + off), "", evidence
     if others and p2p is None:
-        return Unknown("other programs move the counters of nvidia-fs as well ({})".format(shown)), "", evidence
-    how = "a read succeeded with compat mode disallowed, and the counters of nvidia-fs moved ({})".format(shown)
+        return Unknown(f"other programs move the counters of nvidia-fs as well ({shown})"), "", evidence
+    how = f"a read succeeded with compat mode disallowed, and the counters of nvidia-fs moved ({shown})"
     if others:
         how += "; other programs move them, too, but libcufile logs neither P2P nor compat mode for this read"
     return NVIDIA_FS, how, evidence
@@ -217,15 +224,15 @@ def _compat(log: Tuple[str, ...]) -> Optional[bool]:
 
 def _untried(pair: _Pair) -> bool:
     """Whether nothing of cuFile was seen to fail: no library, no GPU, no scratch file, no memory."""
-    return pair.ended.startswith(("libcufile or", "CUDA gives", "the try could")) or bool(
-        {"scratch", "memory"} & set(pair.values)
-    )
+    if pair.ending is not None and not pair.ending.tried:
+        return True
+    return bool({"scratch", "memory"} & set(pair.values))
 
 
 def _why(pair: _Pair) -> str:
     values = pair.values
-    if pair.ended:
-        return pair.ended
+    if pair.ending is not None:
+        return pair.ending.why
     if "scratch" in values:
         return "no scratch file could be made: {}".format(values["scratch"])
     if "memory" in values:
@@ -233,7 +240,7 @@ def _why(pair: _Pair) -> str:
     for key, call in (("register", "cuFileHandleRegister"), ("read", "cuFileRead")):
         value = values.get(key)
         if isinstance(value, list) and value and value[0]:
-            return "{} returned {}".format(call, _code(value))
+            return f"{call} returned {_code(value)}"
         if key == "read" and isinstance(value, int) and value <= 0:
             return "{} returned {}".format(call, _code([-value]) if value < -1 else values.get("errno") or value)
     return "other bytes came back than were written" if values.get("same") is False else "it says nothing of the read"
@@ -243,5 +250,5 @@ def _code(result: List[Any]) -> str:
     """An error with its name, and CUDA's where there is one."""
     words = str(result[0])
     with contextlib.suppress(UnknownCodeError):
-        words += " ({})".format(lookup(words)[0].name)
-    return words + (", CUDA error {}".format(result[1]) if len(result) > 1 and result[1] else "")
+        words += f" ({lookup(words)[0].name})"
+    return words + (f", CUDA error {result[1]}" if len(result) > 1 and result[1] else "")

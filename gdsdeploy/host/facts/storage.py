@@ -116,7 +116,7 @@ class StorageFacts:
 
 def storage_facts(document: Document) -> StorageFacts:
     controllers = document.names("/sys/class/nvme")
-    transports = {name: _line(document, "/sys/class/nvme/{}/transport".format(name)) for name in _names(controllers)}
+    transports = {name: _line(document, f"/sys/class/nvme/{name}/transport") for name in _names(controllers)}
     text = document.text(MOUNTINFO)
     tried = (audits(document), proofs(document), loads(document))
     if not isinstance(text, str):
@@ -170,7 +170,7 @@ def _device(document: Document, number: str, depth: int) -> Maybe[Optional[Devic
     if isinstance(path, Unknown):
         return path
     if path is None or depth > 8:
-        return Unknown("{} is not a block device that sysfs shows".format(number))
+        return Unknown(f"{number} is not a block device that sysfs shows")
     disk = _disk(document, link, path)
     if isinstance(disk, Unknown):
         return disk
@@ -181,7 +181,7 @@ def _device(document: Document, number: str, depth: int) -> Maybe[Optional[Devic
     for slave in slaves or ():
         lower_number = document.line(disk.link + "/slaves/" + slave + "/dev")
         if not isinstance(lower_number, str):
-            return why_not(lower_number, "{} has no number".format(slave))
+            return why_not(lower_number, f"{slave} has no number")
         lower = _device(document, lower_number, depth + 1)
         if isinstance(lower, Unknown) or lower is None:
             return lower
@@ -207,7 +207,7 @@ def _disk(document: Document, link: str, path: str) -> Maybe[_Disk]:
     disk = posixpath.dirname(path)
     number = document.line(disk + "/dev")
     if not isinstance(number, str):
-        return why_not(number, "{} has no number".format(disk))
+        return why_not(number, f"{disk} has no number")
     return _Disk(disk, "/sys/dev/block/" + number)
 
 
@@ -239,7 +239,7 @@ def _kind(document: Document, disk: str) -> Tuple[str, Maybe[str]]:
         if "/nvme-subsystem/" in disk:
             return MULTIPATH, ""
         controller = posixpath.basename(posixpath.dirname(disk))
-        transport = _line(document, "/sys/class/nvme/{}/transport".format(controller))
+        transport = _line(document, f"/sys/class/nvme/{controller}/transport")
         return (NVME if transport == "pcie" else NVMEOF if isinstance(transport, str) else NVME), transport
     for pattern, kind in (
         (r"dm-\d+$", DM),
@@ -265,7 +265,7 @@ def _number(document: Document, path: str) -> Maybe[int]:
     size = document.line(path)
     if isinstance(size, str) and re.match(r"\d{1,9}$", size):
         return int(size)
-    return why_not(size, "{} says {!r}".format(path, size))
+    return why_not(size, f"{path} says {size!r}")
 
 
 def _ext4_features(document: Document, name: str) -> Maybe[Optional[Tuple[str, ...]]]:

@@ -164,7 +164,7 @@ def _lockdown(document: Document) -> Maybe[str]:
     if isinstance(text, Unknown):
         return text
     found = re.search(r"\[(\w+)\]", text or "[none]")
-    return found.group(1) if found else Unknown("/sys/kernel/security/lockdown says {!r}".format(text))
+    return found.group(1) if found else Unknown(f"/sys/kernel/security/lockdown says {text!r}")
 
 
 def _tainted(document: Document) -> Maybe[int]:
@@ -172,4 +172,4 @@ def _tainted(document: Document) -> Maybe[int]:
     text = document.line(path)
     if isinstance(text, str) and re.match(r"\d{1,10}$", text):
         return int(text)
-    return why_not(text, "{} says {!r}".format(path, text))
+    return why_not(text, f"{path} says {text!r}")

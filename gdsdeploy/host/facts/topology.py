@@ -155,7 +155,7 @@ def _labels(functions: Sequence[Function]) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for kind, word in LABELS.items():
         addresses = sorted(item.address for item in functions if kind_of(item) == kind)
-        found.update((address, "{}{}".format(word, number)) for number, address in enumerate(addresses))
+        found.update((address, f"{word}{number}") for number, address in enumerate(addresses))
     return found
 
 
@@ -193,9 +193,9 @@ class _Tree:
     def node(self, function: Function) -> Node:
         kind = kind_of(function) or PORT
         model = self._models.get(function.address)
-        part = "{:04x}:{:04x}".format(function.vendor, function.device)
+        part = f"{function.vendor:04x}:{function.device:04x}"
         inside = _inside(function)
-        acs = self._acs.get(function.address, Unknown("the access control of {} was not read".format(function.address)))
+        acs = self._acs.get(function.address, Unknown(f"the access control of {function.address} was not read"))
         return Node(
             address=function.address,
             kind=kind,
@@ -279,21 +279,21 @@ def _distance(one: Function, other: Function, shared: Sequence[str], apart: int,
     if shared:
         return PIX if apart <= 1 else PXB
     if not one.host_bridge or not other.host_bridge:
-        return Unknown("the host bridge of {} or {} is not known".format(one.address, other.address))
+        return Unknown(f"the host bridge of {one.address} or {other.address} is not known")
     if one.host_bridge == other.host_bridge:
         return PHB
     if one.numa_node >= 0 and other.numa_node >= 0:
         return NODE if one.numa_node == other.numa_node else SYS
     if isinstance(nodes, Unknown) or nodes > 1:
         nameless = one if one.numa_node < 0 else other
-        return Unknown("the firmware names no NUMA node of {}".format(nameless.address))
+        return Unknown(f"the firmware names no NUMA node of {nameless.address}")
     return NODE
 
 
 def _redirecting(names: Sequence[str], acs: Mapping[str, Maybe[int]]) -> Maybe[Tuple[str, ...]]:
     found = []
     for name in names:
-        control = acs.get(name, Unknown("the access control of {} was not read".format(name)))
+        control = acs.get(name, Unknown(f"the access control of {name} was not read"))
         if isinstance(control, Unknown):
             return control
         found += [name] if control & REDIRECTS else []
@@ -305,7 +305,7 @@ def _iommu(function: Function) -> Maybe[str]:
         return function.iommu if isinstance(function.iommu, Unknown) else OFF
     domain = function.iommu_domain
     if isinstance(domain, Unknown) or domain is None:
-        return why_not(domain, "the IOMMU domain of {} is not known".format(function.address))
+        return why_not(domain, f"the IOMMU domain of {function.address} is not known")
     return PASSTHROUGH if domain == "identity" else TRANSLATING
 
 
@@ -348,7 +348,7 @@ def degraded(node: Node) -> Maybe[str]:
     slow = node.link.speed < speed and not resting(node)
     if not slow and node.link.width >= width:
         return ""
-    return "{} of {}".format(link_words(node.link.speed, node.link.width), link_words(speed, width))
+    return f"{link_words(node.link.speed, node.link.width)} of {link_words(speed, width)}"
 
 
 def resting(node: Node) -> bool:
@@ -357,4 +357,4 @@ def resting(node: Node) -> bool:
 
 
 def link_words(speed: float, width: int) -> str:
-    return "{:g} GT/s x{}".format(speed, width)
+    return f"{speed:g} GT/s x{width}"

@@ -16,7 +16,7 @@ class Unknown:
 
     def __bool__(self) -> bool:
         """Neither true nor false: code that forgets to ask first must fail in its tests, not in its answers."""
-        raise TypeError("this is not known: {}".format(self.reason))
+        raise TypeError(f"this is not known: {self.reason}")
 
 
 #: A fact that may not be known.

@@ -38,14 +38,14 @@ def _library(document: Document, name: str) -> Maybe[Optional[Library]]:
     shown = document.ran("ldconfig")
     if isinstance(shown, Unknown):
         return shown
-    found = re.search(r"^\s*{}\s.*=>\s*(/\S+)$".format(re.escape(name)), shown.stdout, re.MULTILINE)
+    found = re.search(rf"^\s*{re.escape(name)}\s.*=>\s*(/\S+)$", shown.stdout, re.MULTILINE)
     if not found:
         return None
     path = document.link(found.group(1))
     if not isinstance(path, str):
-        return why_not(path, "{} is gone".format(found.group(1)))
+        return why_not(path, f"{found.group(1)} is gone")
     version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
-    return Library(path, version.group(1)) if version else Unknown("{} has no version in its name".format(path))
+    return Library(path, version.group(1)) if version else Unknown(f"{path} has no version in its name")
 
 
 def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
@@ -58,7 +58,7 @@ def _firmware(document: Document) -> Maybe[Mapping[str, Tuple[str, ...]]]:
         if isinstance(names, Unknown):
             return names
         for version in names or ():
-            files = document.names("{}/nvidia/{}/gsp*.bin*".format(folder, version))
+            files = document.names(f"{folder}/nvidia/{version}/gsp*.bin*")
             if isinstance(files, Unknown):
                 return files
             found.setdefault(version, tuple(files or ()))

@@ -46,7 +46,7 @@ def document(recording: Recording, name: str) -> Dict[str, Any]:
 
 
 def _error(line: str) -> Dict[str, Any]:
-    code, means = meaning(line)
+    code, means, _ = meaning(line)
     name = cufile_errors.lookup(str(code))[0].name if code is not None else None
     return {"line": line, "means": means or None, "code": code, "name": name}
 
@@ -54,7 +54,7 @@ def _error(line: str) -> Dict[str, Any]:
 def _warnings(recording: Recording) -> List[str]:
     found = warnings(recording.report)
     if len(recording.runs) > 1:
-        found.insert(0, "the file holds {} runs; this is the last of them".format(len(recording.runs)))
+        found.insert(0, f"the file holds {len(recording.runs)} runs; this is the last of them")
     if recording.cut:
         found.insert(0, "the file is too large: only its beginning was read")
     return found
@@ -64,19 +64,19 @@ def text(recording: Recording, name: str) -> str:
     """The same in a few lines."""
     report = recording.report
     release, source = release_of(report)
-    lines = ["{}: {}".format(name, report.verdict)]
-    lines += ["  {}".format(item) for item in reasons(report)]
+    lines = [f"{name}: {report.verdict}"]
+    lines += [f"  {item}" for item in reasons(report)]
     lines.append(
         "  libcufile {}{}, nvidia-fs {}{}".format(
             release or "of unknown release",
             " (by its rows)" if source == "rows" else "",
             report.nvidia_fs or _unnamed(report),
-            "" if report.exit_status is None else ", exit status {}".format(report.exit_status),
+            "" if report.exit_status is None else f", exit status {report.exit_status}",
         )
     )
     if report.verdict != REFUSED:
         lines += _rows(report)
-    lines += ["  warning: {}".format(item) for item in _warnings(recording)]
+    lines += [f"  warning: {item}" for item in _warnings(recording)]
     return "\n".join(lines)
 
 
@@ -97,7 +97,7 @@ def _rows(report: Report) -> List[str]:
     for item in report.gpus:
         shown = typed.gpu(item, report)
         state = {True: "supports GDS", False: "does not support GDS", None: "not shown"}[shown["supports_gds"]]
-        size = "" if item.bar_mib is None else ", BAR1 {} MiB".format(item.bar_mib)
+        size = "" if item.bar_mib is None else f", BAR1 {item.bar_mib} MiB"
         why = ": " + item.reason if item.reason else ""
-        lines.append("  GPU {} {}: {}{}{}".format(item.index, item.name, state, size, why))
+        lines.append(f"  GPU {item.index} {item.name}: {state}{size}{why}")
     return lines

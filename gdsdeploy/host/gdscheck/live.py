@@ -77,7 +77,7 @@ def _opened(done: Output, log: bytes) -> Opened:
     if loaded is None:
         said = _NOT_LOADED.search(done.stdout)
         why = said.group(1) if said else done.stderr.strip() or "the child said nothing"
-        raise NoLibraryError("no libcufile can be asked: {}; install it (Debian: libcufile0)".format(why))
+        raise NoLibraryError(f"no libcufile can be asked: {why}; install it (Debian: libcufile0)")
     returned = _RETURNED.search(done.stdout)
     error, cuda = (int(returned.group(1)), int(returned.group(2))) if returned else (None, None)
     library = next((path for path in loaded.group(1).split() if "/libcufile" in path), "")
@@ -95,7 +95,7 @@ def _opened(done: Output, log: bytes) -> Opened:
 
 def _failed(report: Report, error: int, cuda: int) -> Report:
     """The library returned an error, whatever its rows say."""
-    line = "cuFileDriverOpen returned {}{}".format(error, ", cu_err {}".format(cuda) if cuda else "")
+    line = "cuFileDriverOpen returned {}{}".format(error, f", cu_err {cuda}" if cuda else "")
     return replace(report, verdict=REFUSED, errors=(*report.errors, line), complete=False)
 
 
@@ -143,7 +143,7 @@ def seconds(word: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found <= 3600:
-        raise argparse.ArgumentTypeError("{!r} is no number of seconds up to 3600".format(word))
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds up to 3600")
     return found
 
 
@@ -155,5 +155,5 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     print(document.text(opened.recording, opened.library))
     if opened.hung:
-        print("  it did not return within {:g} s, and was killed".format(arguments.timeout))
+        print(f"  it did not return within {arguments.timeout:g} s, and was killed")
     return 0

@@ -4,77 +4,110 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .. import cufile_errors
 from . import grammar
 from .report import COMPAT, DIRECT, REFUSED, UNKNOWN, Report
 
-#: (words, cuFile code or negative errno, what they mean); the first that fits counts.  {0}… are the words' groups.
-_ERRORS: Tuple[Tuple[str, Optional[int], str], ...] = (
-    (
+#: Lines that only point at the reason: BACK at a line before, never told by themselves; ON at one that follows, told
+#: only where no line has the reason.
+BACK, ON = "back", "on"
+
+
+class _Error(NamedTuple):
+    """Words of the library, a pattern; a cuFile code or negative errno; and what they mean, {0}… being their groups."""
+
+    words: str
+    code: Optional[int]
+    means: str
+    #: BACK or ON for a line that only points at the reason; empty for one that has it
+    points: str = ""
+
+
+#: The first that fits counts.
+_ERRORS: Tuple[_Error, ...] = (
+    _Error(
         r"nvidia-fs(?:\.ko)? driver (?:is )?not loaded",
         5001,
         "nvidia-fs is not loaded, and the configuration disallows compat mode",
     ),
-    (
+    _Error(
         r"(?:nvidia[-_]fs|cufile) driver version mismatch",
         5004,
         "the loaded nvidia-fs is of another major version than libcufile takes",
     ),
-    (r"driver version read error", 5005, "the version of the loaded nvidia-fs could not be read"),
-    (r"No cuda devices", 5007, "CUDA sees no GPU"),
-    (r"cuda devices probe failed", 5007, "no GPU could be looked at"),
-    (r"not supported on current platform|platform is not supported", 5007, "this machine has no GPU that cuFile takes"),
-    (r"Platform verification failed", None, "the check of GPUs and platform failed; the reason stands before"),
-    (r"[Ii]nit Failed, error (\w+)", 5011, "CUDA could not be initialised ({0})"),
-    (r"CUDA Driver API error", 5011, "a call of CUDA failed; the reason stands before"),
-    (r"missing cuda symbols", 5033, "libcuda.so.1 is not there, or too old"),
-    (r"dlopen error (\S+?):", 5033, "{0} cannot be loaded"),
-    (r"Cuda version not Supported", 5033, "libcuda is older than this libcufile needs"),
-    (r"error while loading shared libraries: ([^:]+):", None, "the program cannot start: {0} is not installed"),
-    (r"gdscheck\S*: (?:command )?not found|gdscheck\S*: No such file", None, "there is no gdscheck at this place"),
-    (r"json type mismatch.* json field (\S+)", 5002, "the value of {0} has a wrong type"),
-    (r"error reading config (\S+)", 5002, "the value of {0} is refused; the line before may say why"),
-    (r"parsing error, invalid json config (\S+)", 5002, "{0} is not JSON"),
-    (r"failed to load (?:user )?config:? (\S+)", 5002, "libcufile refuses {0}, and every cuFile call fails"),
-    (r"cuFile configuration load error", 5002, "the configuration is refused"),
-    (r"found invalid", 5002, "the configuration names something that is not there"),
-    (
+    _Error(r"driver version read error", 5005, "the version of the loaded nvidia-fs could not be read"),
+    _Error(r"No cuda devices", 5007, "CUDA sees no GPU"),
+    _Error(r"cuda devices probe failed", 5007, "no GPU could be looked at"),
+    _Error(
+        r"not supported on current platform|platform is not supported",
+        5007,
+        "this machine has no GPU that cuFile takes",
+    ),
+    _Error(
+        r"Platform verification failed", None, "the check of GPUs and platform failed; the reason stands before", BACK
+    ),
+    _Error(r"[Ii]nit Failed, error (\w+)", 5011, "CUDA could not be initialised ({0})"),
+    _Error(r"CUDA Driver API error", 5011, "a call of CUDA failed; the reason stands before", BACK),
+    _Error(r"missing cuda symbols", 5033, "libcuda.so.1 is not there, or too old"),
+    _Error(r"dlopen error (\S+?):", 5033, "{0} cannot be loaded"),
+    _Error(r"Cuda version not Supported", 5033, "libcuda is older than this libcufile needs"),
+    _Error(r"error while loading shared libraries: ([^:]+):", None, "the program cannot start: {0} is not installed"),
+    _Error(
+        r"gdscheck\S*: (?:command )?not found|gdscheck\S*: No such file", None, "there is no gdscheck at this place"
+    ),
+    _Error(r"json type mismatch.* json field (\S+)", 5002, "the value of {0} has a wrong type"),
+    _Error(r"error reading config (\S+)", 5002, "the value of {0} is refused; the line before may say why"),
+    _Error(r"parsing error, invalid json config (\S+)", 5002, "{0} is not JSON"),
+    _Error(r"failed to load (?:user )?config:? (\S+)", 5002, "libcufile refuses {0}, and every cuFile call fails"),
+    _Error(r"cuFile configuration load error", 5002, "the configuration is refused"),
+    _Error(r"found invalid", 5002, "the configuration names something that is not there"),
+    _Error(
         r"should be multiple|out of range|not page aligned|^invalid .*(?:specified|size|min|max)",
         5002,
         "a value is not taken",
     ),
-    (r"invalid property", 5002, "the configuration is refused (releases from 1.19)"),
-    (r"^Invalid argument$", -22, "the configuration is refused (releases up to 1.18)"),
-    (r"LargestUInt|terminate called|what\(\)", 5002, "a number in the configuration is too large; the program aborts"),
-    (r"Segmentation fault|^Aborted|core dumped", None, "the program crashed"),
-    (r"udev property not found: (\S+)", 5027, "the udev database lacks {0}, as in containers without /run/udev"),
-    (
+    _Error(r"invalid property", 5002, "the configuration is refused (releases from 1.19)"),
+    _Error(r"^Invalid argument$", -22, "the configuration is refused (releases up to 1.18)"),
+    _Error(
+        r"LargestUInt|terminate called|what\(\)", 5002, "a number in the configuration is too large; the program aborts"
+    ),
+    _Error(r"Segmentation fault|^Aborted|core dumped", None, "the program crashed"),
+    _Error(r"udev property not found: (\S+)", 5027, "the udev database lacks {0}, as in containers without /run/udev"),
+    _Error(
         r"(?:error getting|unable to get) volume attributes",
         5027,
         "the file's filesystem or device could not be found out",
     ),
-    (r"cuFileHandleRegister error", 5027, "a file could not be registered; the reason stands before"),
-    (r"Platform verification error", None, "gdscheck gives up; the reason follows"),
-    (r"cuFile initialization failed", None, "the library gives up; the reason stands before"),
+    _Error(r"cuFileHandleRegister error", 5027, "a file could not be registered; the reason stands before", BACK),
+    _Error(r"Platform verification error", None, "gdscheck gives up; the reason follows", ON),
+    _Error(r"cuFile initialization failed", None, "the library gives up; the reason stands before", BACK),
 )
 _RETURNED = re.compile(r"cuFileDriverOpen returned (-?\d{1,6})")
-_COMPILED = tuple((re.compile(words), code, means) for words, code, means in _ERRORS)
+_COMPILED = tuple((re.compile(item.words), item) for item in _ERRORS)
 
 
-def meaning(line: str) -> Tuple[Optional[int], str]:
-    """(code, what it means) of a line in which the library says why it stopped; the meaning may be empty."""
+class Meaning(NamedTuple):
+    """Of a line in which the library says why it stopped.  ``means`` may be empty; ``points`` as in _Error."""
+
+    code: Optional[int]
+    means: str
+    points: str = ""
+
+
+def meaning(line: str) -> Meaning:
+    """What a line means in which the library says why it stopped."""
     returned = _RETURNED.match(line)
     if returned:
         with contextlib.suppress(cufile_errors.UnknownCodeError):
             entry = cufile_errors.lookup(returned.group(1))[0]
-            return int(returned.group(1)), "{}: {}".format(entry.name, entry.meaning)
-    for words, code, means in _COMPILED:
-        found = words.search(line)
+            return Meaning(int(returned.group(1)), f"{entry.name}: {entry.meaning}")
+    for pattern, item in _COMPILED:
+        found = pattern.search(line)
         if found:
-            return code, means.format(*(group or "" for group in found.groups()))
-    return None, ""
+            return Meaning(item.code, item.means.format(*(group or "" for group in found.groups())), item.points)
+    return Meaning(None, "")
 
 
 def reasons(report: Report) -> List[str]:
@@ -92,16 +125,14 @@ def reasons(report: Report) -> List[str]:
 
 
 def _given_up(report: Report) -> List[str]:
-    told = [(line, *meaning(line)) for line in report.errors]
+    told = [(line, meaning(line)) for line in report.errors]
     # Lines that only point to another are worth telling if there is no other.
-    telling = [(line, means) for line, _, means in told if means and "stands before" not in means]
-    telling = [item for item in telling if "the reason follows" not in item[1]] or telling
-    seen: List[str] = []
-    for line, means in telling:
-        words = "{}: {}".format(means, line)
-        if means not in (item.partition(": ")[0] for item in seen):
-            seen.append(words)
-    return seen or list(report.errors[:3])
+    telling = [(line, found) for line, found in told if found.means and found.points != BACK]
+    telling = [item for item in telling if item[1].points != ON] or telling
+    seen: Dict[str, str] = {}
+    for line, found in telling:
+        seen.setdefault(found.means, f"{found.means}: {line}")
+    return list(seen.values()) or list(report.errors[:3])
 
 
 def _not_whole(report: Report) -> List[str]:
@@ -132,7 +163,7 @@ def _compat(report: Report) -> List[str]:
         # Up to 1.11, which print no header then, the GPU's row says the same of every model (seen with an H200).
         found.append("nvidia-fs is not loaded, or not there in this container; no GPU is looked at without it")
     elif not any(gpu.gds for gpu in report.gpus):
-        why = "; ".join("GPU {}: {}".format(gpu.index, gpu.reason) for gpu in report.gpus if gpu.reason)
+        why = "; ".join(f"GPU {gpu.index}: {gpu.reason}" for gpu in report.gpus if gpu.reason)
         found.append("no GPU supports GDS" + (": " + why if why else ""))
     if any(row.supported for row in report.storage.values()):
         return found
@@ -143,7 +174,7 @@ def _compat(report: Report) -> List[str]:
         if report.nvidia_fs_minimum:
             found.append("nvidia-fs is not loaded, or not there in this container")
     elif len(denied) < len(report.storage):
-        found.append("nvidia-fs {} is loaded, but no storage driver is registered with it".format(report.nvidia_fs))
+        found.append(f"nvidia-fs {report.nvidia_fs} is loaded, but no storage driver is registered with it")
     if config.get("properties.use_pci_p2pdma") == "true":
         found.append("P2PDMA is asked for, but kernel, driver or GPU does not offer it")
     return found
@@ -172,7 +203,7 @@ def warnings(report: Report) -> List[str]:
 
 def _status(report: Report) -> Optional[str]:
     if report.complete and report.exit_status not in (None, 0):
-        return "it ended with status {} after a whole report".format(report.exit_status)
+        return f"it ended with status {report.exit_status} after a whole report"
     if report.verdict == REFUSED and report.exit_status == 0:
         return "it ended with status 0 although the library gave up"
     return None
@@ -181,9 +212,9 @@ def _status(report: Report) -> Optional[str]:
 def _driver(report: Report) -> Optional[str]:
     said = report.platform.get("Nvidia Driver Info Status", "")
     if said.startswith("Supported only on"):
-        return "the driver is the proprietary one: {}".format(said)
+        return f"the driver is the proprietary one: {said}"
     if said.startswith("Unsupported"):
-        return "the driver was not recognised: {}".format(said)
+        return f"the driver was not recognised: {said}"
     return None
 
 
@@ -198,9 +229,7 @@ def _iommu(report: Report) -> Optional[str]:
 
 def _bar(report: Report) -> Optional[str]:
     small = [
-        "{} ({} MiB)".format(gpu.index, gpu.bar_mib)
-        for gpu in report.gpus
-        if gpu.bar_mib is not None and gpu.bar_mib <= 256
+        f"{gpu.index} ({gpu.bar_mib} MiB)" for gpu in report.gpus if gpu.bar_mib is not None and gpu.bar_mib <= 256
     ]
     return "BAR1 is small, or its size could not be read, on GPU {}".format(", ".join(small)) if small else None
 
@@ -209,7 +238,7 @@ def _rdma(report: Report) -> Optional[str]:
     for name in ("rdma_device_status", "rdma_dev_addr_list_status"):
         found = re.match(r"Up: \d+ Down: (\d+)", report.rdma.get(name, ""))
         if found and int(found.group(1)):
-            return "{} configured RDMA addresses are down".format(int(found.group(1)))
+            return f"{int(found.group(1))} configured RDMA addresses are down"
     return None
 
 

@@ -141,7 +141,7 @@ class Reader:
             self.last_setting = found.group(1)
         elif mount and self.last_setting.endswith(".mount_table"):
             rows = self.tables["config"]
-            row = "{}: {}".format(mount.group(1), mount.group(2).strip())
+            row = f"{mount.group(1)}: {mount.group(2).strip()}"
             rows[self.last_setting] = "; ".join(filter(None, (rows[self.last_setting], row)))
             return True
         return self._put("config", found)
@@ -308,14 +308,13 @@ def _contradictions(reader: Reader) -> Tuple[str, ...]:
     loaded = reader.header.get("nvfs", "")
     minimum = reader.header.get("minimum") or reader.header.get("libcufile", "")
     if minimum and grammar.version(loaded) < grammar.version(minimum):
-        found.append("the loaded nvidia-fs {} is older than the minimum {}".format(loaded, minimum))
+        found.append(f"the loaded nvidia-fs {loaded} is older than the minimum {minimum}")
     proprietary = _PROPRIETARY.match(reader.tables["platform"].get("Nvidia Driver Info Status", ""))
     newest = grammar.version(proprietary.group(1)) if proprietary else ()
     if proprietary and grammar.version(loaded)[:2] > newest[:2]:
         found.append(
-            "the driver is the proprietary one, which takes nvidia-fs up to {} only; {} is loaded".format(
-                proprietary.group(1), loaded
-            )
+            f"the driver is the proprietary one, which takes nvidia-fs up to {proprietary.group(1)} only;"
+            f" {loaded} is loaded"
         )
     return tuple(found)
 

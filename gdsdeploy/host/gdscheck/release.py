@@ -58,7 +58,7 @@ def release_of(report: Report) -> Tuple[Optional[str], Optional[str]]:
     low, high = _by_errors(report, *_bounds(report))
     if (low, high) == (OLDEST, NEWEST) or low > high:
         return None, None
-    return (_words(low) if low == high else "{}-{}".format(_words(low), _words(high))), ROWS
+    return (_words(low) if low == high else f"{_words(low)}-{_words(high)}"), ROWS
 
 
 def _words(version: Version) -> str:

@@ -3,8 +3,8 @@
 Works on any root folder and any kernel release inside it, running or not.  Nothing is loaded and no program is started.
 
 A result is ``{"module": in-kernel name, "file": path in the root, "ok": true|false|null, "findings": [finding, …]}``, a
-finding ``{"id", "severity": "error"|"warning"|"note", "message", "hint"}``.  ``ok`` is null where nothing is wrong but
-something could not be told; the ids of such findings end in ``-unknown``.
+finding as in ``findings.py``.  ``ok`` is false if a finding has the outcome ``error``, null if none has and one has the
+outcome ``unknown``, else true.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import driver as drivers
 from . import ofed, signature
 from .driver import Expected
 from .errors import ElfError
-from .findings import Finding, finding, some
+from .findings import ERROR, UNKNOWN, Finding, finding, outcome_of, some, unknown_finding
 from .kernel import Kernel
 from .module import Module
 from .rootdir import read_text
@@ -76,7 +76,7 @@ def audit(
 
 
 def failed(results: Sequence[Result]) -> bool:
-    """Whether any module has a finding of severity error."""
+    """Whether any module has a finding with the outcome ``error``."""
     return any(result["ok"] is False for result in results)
 
 
@@ -85,9 +85,8 @@ def undecided(results: Sequence[Result]) -> bool:
 
 
 def _verdict(findings: Sequence[Finding]) -> Optional[bool]:
-    if any(item["severity"] == "error" for item in findings):
-        return False
-    return None if any(item["id"].endswith("-unknown") for item in findings) else True
+    outcomes = {outcome_of(item) for item in findings}
+    return False if ERROR in outcomes else None if UNKNOWN in outcomes else True
 
 
 def _job(kernel: Kernel, wanted: str) -> _Job:
@@ -97,9 +96,9 @@ def _job(kernel: Kernel, wanted: str) -> _Job:
         return job
     name = wanted.replace("-", "_")
     place = drivers.find(kernel, name)
-    job = _Job(name, "" if place is None else "/lib/modules/{}/{}".format(kernel.release, place.file))
+    job = _Job(name, "" if place is None else f"/lib/modules/{kernel.release}/{place.file}")
     if place is None:
-        message = "kernel {} has no module {}".format(kernel.release, name)
+        message = f"kernel {kernel.release} has no module {name}"
         job.add("missing", "error", message, "build or install it for this kernel")
         return job
     job.read(kernel, place.file)
@@ -117,6 +116,9 @@ class _Job:
 
     def add(self, ident: str, severity: str, message: str, hint: str = "") -> None:
         self.findings.append(finding(ident, severity, message, hint))
+
+    def add_unknown(self, ident: str, message: str, hint: str = "") -> None:
+        self.findings.append(unknown_finding(ident, message, hint))
 
     def read(self, kernel: Kernel, file: str) -> None:
         try:
@@ -138,17 +140,17 @@ class _Job:
 
     def _vermagic(self, kernel: Kernel, module: Module) -> None:
         want, have = kernel.vermagic().split(), module.vermagic.split()
-        hint = "build it against the headers of kernel {}".format(kernel.release)
+        hint = f"build it against the headers of kernel {kernel.release}"
         own = kernel.own_module()
         if own is not None and own.machine != module.machine:
-            self.add("machine", "error", "is for {}, the kernel for {}".format(module.machine, own.machine), hint)
+            self.add("machine", "error", f"is for {module.machine}, the kernel for {own.machine}", hint)
         if not want:
-            self.add("vermagic-unknown", "warning", "neither modules nor headers tell what the kernel expects")
+            self.add_unknown("vermagic-unknown", "neither modules nor headers tell what the kernel expects")
         elif have[1:] != want[1:] or (have != want and "modversions" not in want):
             self.add(
                 "vermagic",
                 "error",
-                "has vermagic {!r}, the kernel {!r}".format(module.vermagic, kernel.vermagic()),
+                f"has vermagic {module.vermagic!r}, the kernel {kernel.vermagic()!r}",
                 hint,
             )
         elif have != want:
@@ -173,22 +175,22 @@ class _Job:
                     certain = symbols.complete or symbol.startswith("nvidia_p2p_")
                     (missing if certain else unknown).append(symbol)
             elif versioned and provider.crc is not None and crc is None:
-                unversioned.append("{} of {}".format(symbol, provider.module))
+                unversioned.append(f"{symbol} of {provider.module}")
             elif versioned and crc != provider.crc:
-                text = "{} (0x{:08x}, exported 0x{:08x})".format(symbol, crc or 0, provider.crc or 0)
+                text = f"{symbol} (0x{crc or 0:08x}, exported 0x{provider.crc or 0:08x})"
                 wrong.setdefault(provider.file or provider.module, []).append(text)
         for exporter, texts in sorted(wrong.items()):
-            message = "was built against other versions of {}'s symbols: {}".format(exporter, some(texts))
+            message = f"was built against other versions of {exporter}'s symbols: {some(texts)}"
             self.add("symbol-crc", "error", message, "rebuild it against this kernel and this driver")
         if missing:
             hint = "build it with the symbols of the modules it needs (KBUILD_EXTRA_SYMBOLS), or install those"
-            self.add("symbol-missing", "error", "nothing on this host exports {}".format(some(missing)), hint)
+            self.add("symbol-missing", "error", f"nothing on this host exports {some(missing)}", hint)
         if unversioned:
             hint = "rebuild it with KBUILD_EXTRA_SYMBOLS naming the exporter's Module.symvers"
-            self.add("symbol-unversioned", "error", "carries no symbol version for {}".format(some(unversioned)), hint)
+            self.add("symbol-unversioned", "error", f"carries no symbol version for {some(unversioned)}", hint)
         if unknown and not known:
-            hint = "install the headers of kernel {} to decide it".format(kernel.release)
-            self.add("symbol-unknown", "warning", "cannot tell the versions of {}".format(some(unknown)), hint)
+            hint = f"install the headers of kernel {kernel.release} to decide it"
+            self.add_unknown("symbol-unknown", f"cannot tell the versions of {some(unknown)}", hint)
         if peer:
             self.findings += drivers.peer_memory(kernel, peer)
 
@@ -202,7 +204,7 @@ class _Job:
                 wrong.setdefault(space, []).append(symbol)
         severity = "warning" if "CONFIG_MODULE_ALLOW_MISSING_NAMESPACE_IMPORTS" in kernel.config else "error"
         for space, names in wrong.items():
-            message = "uses symbols of the namespace {} without importing it: {}".format(space, some(names))
+            message = f"uses symbols of the namespace {space} without importing it: {some(names)}"
             self.add("symbol-namespace", severity, message, "build it from a source that is made for this kernel")
 
     def _license(self, symbols: Symbols, module: Module) -> None:
@@ -211,7 +213,7 @@ class _Job:
         if not only:
             return
         if module.license not in GPL_COMPATIBLE:
-            message = "has the license {!r} and imports GPL-only symbols: {}".format(module.license, some(only))
+            message = f"has the license {module.license!r} and imports GPL-only symbols: {some(only)}"
             self.add("gpl-proprietary", "error", message, "use the open kernel modules of the driver")
             return
         for symbol, item in sorted(providers.items()):
@@ -224,15 +226,15 @@ class _Job:
                 return
 
     def _dependencies(self, kernel: Kernel, module: Module, chosen: Iterable[str]) -> None:
-        builtin = read_text(kernel.root, "/lib/modules/{}/modules.builtin".format(kernel.release))
+        builtin = read_text(kernel.root, f"/lib/modules/{kernel.release}/modules.builtin")
         names = {os.path.basename(line)[:-3].replace("-", "_") for line in builtin.splitlines()}
         if kernel.own_module() is None:
             # A machine that only builds has the headers without the kernel, and they say what exports something there.
             names |= {os.path.basename(item.module).replace("-", "_") for item in kernel.symvers().values()}
         for name in module.depends:
             if name not in chosen and name not in kernel.by_name and name not in names:
-                message = "depends on module {}, which kernel {} does not have".format(name, kernel.release)
-                hint = "install the package that has it (linux-modules-extra-{} on Ubuntu)".format(kernel.release)
+                message = f"depends on module {name}, which kernel {kernel.release} does not have"
+                hint = f"install the package that has it (linux-modules-extra-{kernel.release} on Ubuntu)"
                 self.add("dependency-missing", "error", message, hint)
 
 

@@ -90,7 +90,7 @@ def read_certificate(data: bytes) -> Certificate:
     if parts and parts[0].tag == der.context(0):
         parts = parts[1:]
     if len(parts) < 6:
-        raise DerError("has {} parts where a certificate has 6 and more".format(len(parts)))
+        raise DerError(f"has {len(parts)} parts where a certificate has 6 and more")
     serial, _algorithm, issuer, _validity, subject, key = parts[:6]
     return Certificate(
         raw=outer.raw,

@@ -125,7 +125,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     results = audit(kernel, arguments.modules, expected)
     if not results:
         raise KmodError(
-            "kernel {} has none of NVIDIA's modules".format(kernel.release), "name the modules to audit, or build them"
+            f"kernel {kernel.release} has none of NVIDIA's modules", "name the modules to audit, or build them"
         )
     _show(arguments.json, results, lambda: _text(results, kernel))
     return FAILED if failed(results) else UNDECIDED if undecided(results) else OK
@@ -159,14 +159,14 @@ def _trees(arguments: argparse.Namespace) -> int:
     found = tree.find_trees(arguments.sources)
     if arguments.driver_version:
         found = [tree.select(found, arguments.driver_version, arguments.driver_flavour)]
-    lines = ["{}: driver {} ({})".format(item.path, item.version, item.flavour) for item in found]
+    lines = [f"{item.path}: driver {item.version} ({item.flavour})" for item in found]
     _show(arguments.json, [item.as_dict() for item in found], lambda: "\n".join(lines) or "no driver source tree")
     return OK
 
 
 def _changed(arguments: argparse.Namespace, result: Any, verb: str) -> int:
     lines = ["{}{}: {}".format("would " if arguments.check else "", verb, item) for item in result["changes"]]
-    lines += ["note: {}".format(item) for item in result["notes"]]
+    lines += [f"note: {item}" for item in result["notes"]]
     _show(arguments.json, result, lambda: "\n".join(lines or ["nothing to change"]))
     return OK
 

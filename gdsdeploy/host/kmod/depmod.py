@@ -133,7 +133,7 @@ def _lines(root: str, program: str) -> Iterator[List[str]]:
         for name in fnmatch.filter(list_folder(root, folder), "*.conf"):
             files.setdefault(name, folder)
     for name, folder in sorted(files.items()):
-        text = read_text(root, "{}/{}".format(folder, name))
+        text = read_text(root, f"{folder}/{name}")
         # As libkmod does: a backslash joins lines, and otherwise vanishes.
         for line in re.sub(r"\\(.)", r"\1", text.replace("\\\n", "")).splitlines():
             words = line.split("#", 1)[0].split()

@@ -40,7 +40,7 @@ class Node(NamedTuple):
         rest = self.body
         while rest:
             if len(found) >= _CHILDREN_LIMIT:
-                raise DerError("an element has more than {} parts".format(_CHILDREN_LIMIT))
+                raise DerError(f"an element has more than {_CHILDREN_LIMIT} parts")
             node = first(rest)
             found.append(node)
             rest = rest[len(node.raw) :]
@@ -49,7 +49,7 @@ class Node(NamedTuple):
     def expect(self, tag: int) -> Node:
         """The element itself, if it has ``tag``; else raises DerError."""
         if self.tag != tag:
-            raise DerError("has tag 0x{:02x} where 0x{:02x} should be".format(self.tag, tag))
+            raise DerError(f"has tag 0x{self.tag:02x} where 0x{tag:02x} should be")
         return self
 
     def number(self) -> int:
@@ -83,7 +83,7 @@ def first(data: bytes) -> Node:
     if length & 0x80:
         count = length & 0x7F
         if not 0 < count <= 4 or len(data) < 2 + count:
-            raise DerError("has a length of {} bytes".format(count))
+            raise DerError(f"has a length of {count} bytes")
         length, start = int.from_bytes(data[2 : 2 + count], "big"), 2 + count
     if len(data) < start + length:
         raise DerError("ends inside an element")
@@ -94,5 +94,5 @@ def whole(data: bytes) -> Node:
     """The one element that is all of ``data``; raises DerError."""
     node = first(data)
     if len(node.raw) != len(data):
-        raise DerError("has {} bytes after its end".format(len(data) - len(node.raw)))
+        raise DerError(f"has {len(data) - len(node.raw)} bytes after its end")
     return node

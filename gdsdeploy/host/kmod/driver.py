@@ -85,22 +85,21 @@ def place_findings(kernel: Kernel, name: str, place: Place) -> List[Finding]:
             )
             found.append(finding("duplicate", "error", message, "remove those that are not meant, then run depmod -a"))
     if kernel.dependencies and place.file not in kernel.dependencies:
-        message = "modules.dep does not know {}: modprobe loads another file, or none".format(place.file)
-        found.append(finding("depmod-stale", "error", message, "run depmod -a {}".format(kernel.release)))
+        message = f"modules.dep does not know {place.file}: modprobe loads another file, or none"
+        found.append(finding("depmod-stale", "error", message, f"run depmod -a {kernel.release}"))
     mapped = kernel.renames.get(name, name)
     if mapped not in (name, place.name):
-        message = "modprobe.d turns {} into {}, and this kernel has no such file".format(name, mapped)
+        message = f"modprobe.d turns {name} into {mapped}, and this kernel has no such file"
         found.append(finding("name", "error", message, "build that one for this kernel, or remove the modprobe.d line"))
     elif place.name not in (name, mapped):
-        message = "modprobe {} finds nothing: the file is {} and modprobe.d does not map the name".format(
-            name, os.path.basename(place.file)
-        )
-        found.append(finding("name", "warning", message, "load it as {}".format(place.name)))
+        base = os.path.basename(place.file)
+        message = f"modprobe {name} finds nothing: the file is {base} and modprobe.d does not map the name"
+        found.append(finding("name", "warning", message, f"load it as {place.name}"))
     for file in kernel.dependencies.get(place.file, []):
         other = _belongs(kernel, file)
         right = find(kernel, other) if other else None
         if right is not None and right.file != file:
-            message = "modprobe {} would load {} for {}, not {}".format(name, file, other, right.file)
+            message = f"modprobe {name} would load {file} for {other}, not {right.file}"
             found.append(
                 finding("dependency-file", "error", message, "remove the one that is not meant, run depmod -a")
             )
@@ -130,19 +129,19 @@ def peer_memory(kernel: Kernel, imports: Mapping[str, Optional[int]]) -> List[Fi
     """
     search = ofed.search(kernel)
     if search.tree is None:
-        message = "nothing on this host exports {}: {}".format(some(sorted(imports)), search.why_not())
-        hint = "install OFED or DOCA for kernel {}, then rebuild the driver's modules".format(kernel.release)
+        message = f"nothing on this host exports {some(sorted(imports))}: {search.why_not()}"
+        hint = f"install OFED or DOCA for kernel {kernel.release}, then rebuild the driver's modules"
         return [finding("symbol-missing", ERROR, message, hint)]
     tree, exports = search.tree, search.tree.exports()
-    message = "needs the RDMA core of {}, and kernel {} has not got it installed".format(tree.path, kernel.release)
+    message = f"needs the RDMA core of {tree.path}, and kernel {kernel.release} has not got it installed"
     found = [finding("ofed-missing", ERROR, message, "install OFED's or DOCA's modules for this kernel")]
     wrong = [
-        "{} (0x{:08x}, exported 0x{:08x})".format(name, crc or 0, exports[name].crc)
+        f"{name} (0x{crc or 0:08x}, exported 0x{exports[name].crc:08x})"
         for name, crc in sorted(imports.items())
         if kernel.versioned and crc != exports[name].crc
     ]
     if wrong:
-        message = "was built against other versions of {}'s symbols: {}".format(tree.path, some(wrong))
+        message = f"was built against other versions of {tree.path}'s symbols: {some(wrong)}"
         found.append(finding("symbol-crc", ERROR, message, "rebuild it against this kernel and this OFED"))
     return found
 
@@ -150,10 +149,10 @@ def peer_memory(kernel: Kernel, imports: Mapping[str, Optional[int]]) -> List[Fi
 def _driver(module: Module, expected: Expected) -> List[Finding]:
     found = []
     if expected.driver_version and module.version != expected.driver_version:
-        message = "is driver {}, expected {}".format(module.version, expected.driver_version)
+        message = f"is driver {module.version}, expected {expected.driver_version}"
         found.append(finding("driver-version", "error", message, "install the expected driver for this kernel"))
     if expected.driver_flavour and flavour(module) != expected.driver_flavour:
-        message = "is the {} flavour ({}), expected {}".format(flavour(module), module.license, expected.driver_flavour)
+        message = f"is the {flavour(module)} flavour ({module.license}), expected {expected.driver_flavour}"
         found.append(finding("driver-flavour", "error", message, "install the other flavour's kernel modules"))
     return found
 
@@ -163,13 +162,11 @@ def _recorded(kernel: Kernel, module: Module, expected: Expected) -> List[Findin
     found = []
     tree, used = module.provenance.get("tree", ""), module.provenance.get("ofed", "")
     if tree and expected.tree_digest and tree != expected.tree_digest:
-        message = "was built from the tree {}, not {}".format(tree, expected.tree_digest)
+        message = f"was built from the tree {tree}, not {expected.tree_digest}"
         found.append(finding("driver-tree", ERROR, message, "rebuild the driver's modules from the tree in use"))
     there = ofed.find(kernel) if used else None
     if there is not None and there.symvers != used:
-        message = "was built against another OFED than {}: only the versions of its symbols are compared".format(
-            there.path
-        )
+        message = f"was built against another OFED than {there.path}: only the versions of its symbols are compared"
         found.append(finding("ofed-tree", WARNING, message, "rebuild it against the OFED that is installed"))
     return found
 
@@ -184,7 +181,7 @@ def _nvidia_fs(module: Module, expected: Expected) -> List[Finding]:
 def _part(kernel: Kernel, module: Module, driver: Optional[Module], expected: Expected) -> List[Finding]:
     found = []
     if driver is not None and module.version and module.version != driver.version:
-        message = "is of driver {}, nvidia.ko of {}".format(module.version, driver.version)
+        message = f"is of driver {module.version}, nvidia.ko of {driver.version}"
         found.append(finding("driver-version", "error", message, "rebuild the driver's modules together"))
         if module.name in _PEERMEM:
             found += origin.page_table(module.version, driver.version)
@@ -194,9 +191,9 @@ def _part(kernel: Kernel, module: Module, driver: Optional[Module], expected: Ex
         search = ofed.search(kernel)
         hint = "install OFED or DOCA, then rebuild the driver; or use DMA-BUF and do not load it"
         if search.tree is not None:
-            hint = "rebuild it against {}, which is of this kernel".format(search.tree.path)
+            hint = f"rebuild it against {search.tree.path}, which is of this kernel"
         elif search.refused:
-            hint = "{}; {}".format(hint, search.why_not())
+            hint = f"{hint}; {search.why_not()}"
         found.append(finding("peermem-stub", ERROR if expected.peermem else WARNING, message, hint))
     return found
 

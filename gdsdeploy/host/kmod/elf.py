@@ -70,26 +70,26 @@ class Elf:
         if ident[4] != 2 or ident[5] != 1:
             raise self.error("is not a 64-bit little-endian ELF file")
         if kind != _ET_REL:
-            raise self.error("is an ELF file of type {}, not a relocatable one: not a kernel module".format(kind))
+            raise self.error(f"is an ELF file of type {kind}, not a relocatable one: not a kernel module")
         if machine not in MACHINES:
             raise self.error("is for machine {}; known are {}".format(machine, ", ".join(MACHINES.values())))
         self.machine = MACHINES[machine]
         if shentsize != _SECTION.size:
-            raise self.error("has section headers of {} bytes".format(shentsize))
+            raise self.error(f"has section headers of {shentsize} bytes")
         self.sections = self._read_sections(shoff, shnum, shstrndx)
         self._by_name: Dict[str, Section] = {}
         for section in self.sections:
             self._by_name.setdefault(section.name, section)
 
     def error(self, what: str) -> ElfError:
-        return ElfError("{}: {}".format(self.path, what))
+        return ElfError(f"{self.path}: {what}")
 
     def read(self, offset: int, size: int, what: str) -> bytes:
         """Return ``size`` bytes at ``offset``; ``what`` names them in the error when the file ends before."""
         if offset < 0 or size < 0 or offset + size > self.size:
-            raise self.error("is truncated: {} would end at byte {} of {}".format(what, offset + size, self.size))
+            raise self.error(f"is truncated: {what} would end at byte {offset + size} of {self.size}")
         if size > READ_LIMIT:
-            raise self.error("{} has {} bytes, more than any real module".format(what, size))
+            raise self.error(f"{what} has {size} bytes, more than any real module")
         self._file.seek(offset)
         data = self._file.read(size)
         if len(data) != size:
@@ -105,8 +105,8 @@ class Elf:
         if section.type == _SHT_NOBITS:
             return b""
         if section.size > limit:
-            raise self.error("section {} has {} bytes, more than any real one".format(section.name, section.size))
-        return self.read(section.offset, section.size, "section {}".format(section.name))
+            raise self.error(f"section {section.name} has {section.size} bytes, more than any real one")
+        return self.read(section.offset, section.size, f"section {section.name}")
 
     def symbols(self, prefix: bytes = b"") -> Iterator[Symbol]:
         """Yield the undefined symbols of the (one) symbol table and those that begin with ``prefix``.
@@ -118,7 +118,7 @@ class Elf:
             return
         count, odd = divmod(table.size, _SYMBOL.size)
         if odd or count > SYMBOLS_LIMIT:
-            raise self.error("has a symbol table of {} bytes".format(table.size))
+            raise self.error(f"has a symbol table of {table.size} bytes")
         if not 0 < table.link < len(self.sections):
             raise self.error("has a symbol table without names")
         names = self.content(self.sections[table.link])
@@ -129,7 +129,7 @@ class Elf:
                 continue
             end = names.find(b"\0", name, name + NAME_LIMIT)
             if end < 0:
-                raise self.error("symbol {} has no proper name".format(number))
+                raise self.error(f"symbol {number} has no proper name")
             if index == SHN_XINDEX and wide:
                 index = wide[number]
             yield Symbol(names[name:end].decode("utf-8", "replace"), index, value, info >> 4 == _STB_WEAK)
@@ -139,8 +139,8 @@ class Elf:
             if item.type == _SHT_SYMTAB_SHNDX and item.link == table.number:
                 data = self.content(item)
                 if len(data) != 4 * count:
-                    raise self.error("has a section index table of {} bytes for {} symbols".format(len(data), count))
-                return struct.unpack("<{}I".format(count), data)
+                    raise self.error(f"has a section index table of {len(data)} bytes for {count} symbols")
+                return struct.unpack(f"<{count}I", data)
         return ()
 
     def _read_sections(self, shoff: int, shnum: int, shstrndx: int) -> List[Section]:
@@ -150,7 +150,7 @@ class Elf:
         count = shnum or first[5]
         names_index = first[6] if shstrndx == SHN_XINDEX else shstrndx
         if not 0 < count <= SECTIONS_LIMIT:
-            raise self.error("has {} sections".format(count))
+            raise self.error(f"has {count} sections")
         if not 0 < names_index < count:
             raise self.error("has no section names")
         raw = list(_SECTION.iter_unpack(self.read(shoff, _SECTION.size * count, "the section headers")))
@@ -159,6 +159,6 @@ class Elf:
         for index, (name, kind, _flags, _addr, offset, size, link, _info, _align, _entsize) in enumerate(raw):
             end = names.find(b"\0", name, name + NAME_LIMIT)
             if end < 0:
-                raise self.error("section {} has no proper name".format(index))
+                raise self.error(f"section {index} has no proper name")
             sections.append(Section(index, names[name:end].decode("utf-8", "replace"), kind, offset, size, link))
         return sections

@@ -11,6 +11,8 @@ class KmodError(Exception):
 
     #: Exit status of the command line; documented in ``cli.py``.
     exit_code = 2
+    #: Stable id of what went wrong, for programs; empty where no program needs to know.
+    id = ""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -43,6 +45,13 @@ class BuildError(KmodError):
     exit_code = 1
 
 
+class StubError(BuildError):
+    """nvidia-peermem would be a stub: there is no OFED tree of this kernel, so nothing was compiled."""
+
+    #: As the audit's finding about a stub that was built.
+    id = "peermem-stub"
+
+
 class AuditError(KmodError):
     """Modules did not pass the audit that this step depends on; the findings are listed."""
 
@@ -60,8 +69,8 @@ def guarded(run: Callable[[Any], int]) -> Callable[[Any], int]:
         try:
             return run(arguments)
         except KmodError as error:
-            hint = " ({})".format(error.hint) if error.hint else ""
-            print("error: {}{}".format(error.message, hint), file=sys.stderr)
+            hint = f" ({error.hint})" if error.hint else ""
+            print(f"error: {error.message}{hint}", file=sys.stderr)
             return error.exit_code
 
     return inner

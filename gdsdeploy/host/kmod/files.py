@@ -37,7 +37,7 @@ def open_plain(path: str, error: Type[KmodError] = ElfError, limit: int = SIZE_L
     try:
         source = open(path, "rb")  # noqa: SIM115 - the caller closes it
     except OSError as reason:
-        raise error("{}: cannot be read: {}".format(path, reason.strerror)) from None
+        raise error(f"{path}: cannot be read: {reason.strerror}") from None
     if unpack is None:
         return source
     with source:
@@ -50,10 +50,10 @@ def open_plain(path: str, error: Type[KmodError] = ElfError, limit: int = SIZE_L
             unpack(source, target, limit)
         except DamagedError as reason:
             target.close()
-            raise error("{}: {}".format(path, reason), reason.hint) from None
+            raise error(f"{path}: {reason}", reason.hint) from None
         except OSError as reason:
             target.close()
-            raise error("{}: cannot be unpacked: {}".format(path, reason.strerror or reason)) from None
+            raise error(f"{path}: cannot be unpacked: {reason.strerror or reason}") from None
     _keep(identity, target)
     target.seek(0)
     return target
@@ -84,7 +84,7 @@ def _copy(chunks: Iterator[bytes], target: IO[bytes], limit: int) -> None:
     for chunk in chunks:
         size += len(chunk)
         if size > limit:
-            raise DamagedError("unpacks to more than {} bytes".format(limit))
+            raise DamagedError(f"unpacks to more than {limit} bytes")
         target.write(chunk)
 
 
@@ -101,7 +101,7 @@ def _unxz(source: IO[bytes], target: IO[bytes], limit: int) -> None:
     try:
         _copy(chunks(), target, limit)
     except lzma.LZMAError as reason:
-        raise DamagedError("damaged xz data: {}".format(reason)) from None
+        raise DamagedError(f"damaged xz data: {reason}") from None
 
 
 def _ungzip(source: IO[bytes], target: IO[bytes], limit: int) -> None:
@@ -109,7 +109,7 @@ def _ungzip(source: IO[bytes], target: IO[bytes], limit: int) -> None:
         with gzip.GzipFile(fileobj=source) as plain:
             _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
     except (EOFError, zlib.error, gzip.BadGzipFile) as reason:
-        raise DamagedError("damaged gzip data: {}".format(reason)) from None
+        raise DamagedError(f"damaged gzip data: {reason}") from None
 
 
 def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
@@ -122,7 +122,7 @@ def _unzstd(source: IO[bytes], target: IO[bytes], limit: int) -> None:
         with library.open(source, "rb") as plain:
             _copy(iter(lambda: plain.read(CHUNK), b""), target, limit)
     except (EOFError, library.ZstdError) as reason:
-        raise DamagedError("damaged zstd data: {}".format(reason)) from None
+        raise DamagedError(f"damaged zstd data: {reason}") from None
 
 
 def _unzstd_by_program(source: IO[bytes], target: IO[bytes], limit: int) -> None:
@@ -130,10 +130,10 @@ def _unzstd_by_program(source: IO[bytes], target: IO[bytes], limit: int) -> None
     if done.status == process.NOT_FOUND:
         raise DamagedError("is zstd-compressed, and the zstd program is not installed", "install the package zstd")
     if done.truncated:
-        raise DamagedError("unpacks to more than {} bytes".format(limit))
+        raise DamagedError(f"unpacks to more than {limit} bytes")
     if done.status != 0:
-        lines = done.stderr.strip().splitlines() or ["zstd ended with status {}".format(done.status)]
-        raise DamagedError("damaged zstd data: {}".format(lines[0]))
+        lines = done.stderr.strip().splitlines() or [f"zstd ended with status {done.status}"]
+        raise DamagedError(f"damaged zstd data: {lines[0]}")
 
 
 _UNPACKERS: Dict[str, Callable[[IO[bytes], IO[bytes], int], None]] = {".xz": _unxz, ".gz": _ungzip, ".zst": _unzstd}

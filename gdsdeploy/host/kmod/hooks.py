@@ -91,17 +91,15 @@ def findings(kernel: Kernel, module: Module, wanted: Tuple[str, ...] = ()) -> Li
         if driver in offers:
             found += _driver(kernel, driver, asks.get(driver, set()), offers[driver], severity)
         elif driver in wanted:
-            message = "{} of kernel {} has no symbols for nvidia-fs: its I/O takes the compat path".format(
-                driver, kernel.release
-            )
-            hint = "install a {} that has them, such as OFED's or DOCA's for this kernel".format(driver)
+            message = f"{driver} of kernel {kernel.release} has no symbols for nvidia-fs: its I/O takes the compat path"
+            hint = f"install a {driver} that has them, such as OFED's or DOCA's for this kernel"
             found.append(finding("hook-missing", ERROR, message, hint))
     return found
 
 
 def _said(kernel: Kernel, asks: Mapping[str, Set[str]], offers: Mapping[str, Offer]) -> Finding:
-    there = ["{} ({})".format(driver, _versions(offer.whole)) for driver, offer in offers.items() if offer.whole]
-    looks = ["{} ({})".format(driver, _versions(versions)) for driver, versions in asks.items()]
+    there = [f"{driver} ({_versions(offer.whole)})" for driver, offer in offers.items() if offer.whole]
+    looks = [f"{driver} ({_versions(versions)})" for driver, versions in asks.items()]
     message = "storage drivers of kernel {} with symbols for nvidia-fs: {}; it looks for {}".format(
         kernel.release, ", ".join(there) or "none", ", ".join(looks)
     )
@@ -112,19 +110,20 @@ def _driver(kernel: Kernel, driver: str, asks: Set[str], offer: Offer, severity:
     found = []
     common = asks & set(offer.whole)
     if offer.half and not common:
-        message = "{} of kernel {} exports only one of the two symbols for nvidia-fs ({}): it is not let in".format(
-            driver, kernel.release, _versions(offer.half)
+        message = (
+            f"{driver} of kernel {kernel.release} exports only one of the two symbols for nvidia-fs"
+            f" ({_versions(offer.half)}): it is not let in"
         )
-        found.append(finding("hook-half", severity, message, "install another build of {}".format(driver)))
+        found.append(finding("hook-half", severity, message, f"install another build of {driver}"))
     elif not common:
         message = "{} of kernel {} speaks {} with nvidia-fs, which looks for {}: its I/O silently takes the compat path"
         message = message.format(driver, kernel.release, _versions(offer.whole), _versions(asks))
-        hint = "take an nvidia-fs built for this kernel, and an OFED or DOCA release whose {} fits it".format(driver)
+        hint = f"take an nvidia-fs built for this kernel, and an OFED or DOCA release whose {driver} fits it"
         found.append(finding("hook-abi", severity, message, hint))
     elif not any(offer.whole[version] for version in common) and _number(kernel.release) >= _GPL_ONLY_FROM:
         message = "{} exports its symbols for nvidia-fs to any module; kernel {} gives only GPL-only ones to it"
         message = message.format(driver, kernel.release) + ": its I/O silently takes the compat path"
-        hint = "install a {} whose symbols are exported by EXPORT_SYMBOL_GPL".format(driver)
+        hint = f"install a {driver} whose symbols are exported by EXPORT_SYMBOL_GPL"
         found.append(finding("hook-gpl", severity, message, hint))
     return found
 

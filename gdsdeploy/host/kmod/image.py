@@ -39,7 +39,7 @@ def certificates(path: str) -> List[Certificate]:
     suffix = next((item for magic, item in _PACKED if payload.startswith(magic)), None)
     if suffix is None:
         if payload is not packed:
-            raise ImageError("{}: is packed in an unknown way".format(path))
+            raise ImageError(f"{path}: is packed in an unknown way")
         return _unique(_search(iter([packed])))
     with tempfile.NamedTemporaryFile(suffix=suffix) as part:
         part.write(payload)

@@ -45,7 +45,7 @@ class Log:
             with open(path, "w", encoding="utf-8"):
                 pass
         except OSError as error:
-            raise BuildError("cannot write the build log {}: {}".format(path, error.strerror)) from None
+            raise BuildError(f"cannot write the build log {path}: {error.strerror}") from None
 
     def note(self, text: str) -> None:
         """Append a line of our own."""
@@ -54,7 +54,7 @@ class Log:
 
     def failed(self, message: str, hint: str) -> None:
         """End the log with why the build failed; :func:`failure_in` reads it."""
-        self.note("{}{}\n{}{}".format(_FAILED, message, _HINT, hint))
+        self.note(f"{_FAILED}{message}\n{_HINT}{hint}")
 
     def run(self, argv: Sequence[str], cwd: str, env: Optional[Mapping[str, str]] = None) -> process.Output:
         """Run a step of the build in ``cwd`` with the inherited build variables cleared."""
@@ -63,7 +63,7 @@ class Log:
         done = process.run(argv, TIMEOUT, settings, cwd)
         with open(self.path, "a", encoding="utf-8") as log:
             log.write("$ cd {} && {}\n{}{}".format(cwd, " ".join(argv), done.stdout, done.stderr))
-            log.write("[exit status {}]\n".format(done.status))
+            log.write(f"[exit status {done.status}]\n")
         return done
 
 
@@ -84,7 +84,7 @@ def make_modules(
     log: Log, kernel: Kernel, folder: str, variables: Sequence[str], jobs: int, env: Optional[Mapping[str, str]] = None
 ) -> process.Output:
     """Build the external module in ``folder`` by the target kernel's own kbuild."""
-    argv = ["make", "-j{}".format(max(jobs, 1)), "-C", kernel.headers(), "M=" + folder, *variables, "modules"]
+    argv = ["make", f"-j{max(jobs, 1)}", "-C", kernel.headers(), "M=" + folder, *variables, "modules"]
     return log.run(argv, folder, env)
 
 
@@ -100,8 +100,8 @@ def check_headers(log: Log, kernel: Kernel, folder: str, variables: Sequence[str
     done = make_modules(log, kernel, folder, variables, 1)
     if done.status == 0 and os.path.isfile(os.path.join(folder, "probe.ko")):
         return
-    message = "the headers of kernel {} cannot build even an empty module: {}".format(kernel.release, first_error(done))
-    raise KernelError(message, _missing_hint(kernel, done) + "; the log is {}".format(log.path))
+    message = f"the headers of kernel {kernel.release} cannot build even an empty module: {first_error(done)}"
+    raise KernelError(message, _missing_hint(kernel, done) + f"; the log is {log.path}")
 
 
 def first_error(done: process.Output) -> str:
@@ -111,7 +111,7 @@ def first_error(done: process.Output) -> str:
         for line in lines:
             if pattern.match(line):
                 return line
-    return lines[-1] if any(lines) and lines[-1] else "exit status {}".format(done.status)
+    return lines[-1] if any(lines) and lines[-1] else f"exit status {done.status}"
 
 
 def cores() -> int:
@@ -123,7 +123,7 @@ def _missing_hint(kernel: Kernel, done: process.Output) -> str:
     missing: List[str] = _MISSING.findall(done.stderr + done.stdout)
     if missing:
         package = {"pahole": "dwarves (pahole)"}.get(missing[0], missing[0])
-        return "install {}".format(package)
+        return f"install {package}"
     if done.status == process.NOT_FOUND:
         return "install make"
-    return "reinstall linux-headers-{}".format(kernel.release)
+    return f"reinstall linux-headers-{kernel.release}"

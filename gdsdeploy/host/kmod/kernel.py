@@ -38,7 +38,7 @@ class Kernel:
 
     def __init__(self, release: str, root: str = "/") -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+~-]*", release):
-            raise KernelError("{!r} is not a kernel release".format(release), "give it as uname -r shows it")
+            raise KernelError(f"{release!r} is not a kernel release", "give it as uname -r shows it")
         self.release = release
         self.root = root
         self.folder = inside(root, "/lib/modules/" + release)
@@ -53,7 +53,7 @@ class Kernel:
             self.by_name.setdefault(name_of(file), []).append(file)
         self.order = read_order(root, release)
         self.renames = read_renames(root)
-        self.dependencies = read_dependencies(read_text(root, "/lib/modules/{}/modules.dep".format(release)))
+        self.dependencies = read_dependencies(read_text(root, f"/lib/modules/{release}/modules.dep"))
         #: name → the file that modules.dep has first under it
         self._present: Dict[str, str] = {}
         self._modules: Dict[str, Module] = {}
@@ -64,7 +64,7 @@ class Kernel:
     def path(self, file: str) -> str:
         """Where ``file`` is on this machine; links, as in weak-updates, are followed inside the root."""
         path = os.path.join(self.folder, file)
-        return inside(self.root, "/lib/modules/{}/{}".format(self.release, file)) if os.path.islink(path) else path
+        return inside(self.root, f"/lib/modules/{self.release}/{file}") if os.path.islink(path) else path
 
     def read(self, file: str) -> Module:
         """The module in ``file``; raises ElfError."""
@@ -153,11 +153,11 @@ class Kernel:
 
     def headers(self) -> str:
         """The build folder on this machine; raises KernelError when the headers are not installed."""
-        path = inside(self.root, "/lib/modules/{}/build".format(self.release))
+        path = inside(self.root, f"/lib/modules/{self.release}/build")
         if not os.path.isfile(os.path.join(path, "Makefile")):
             raise KernelError(
-                "the headers of kernel {} are not installed: {} has no Makefile".format(self.release, path),
-                "install linux-headers-{} (kernel-devel-{} on RHEL)".format(self.release, self.release),
+                f"the headers of kernel {self.release} are not installed: {path} has no Makefile",
+                f"install linux-headers-{self.release} (kernel-devel-{self.release} on RHEL)",
             )
         return path
 
@@ -180,14 +180,14 @@ class Kernel:
 
     def _symvers_places(self) -> Tuple[str, ...]:
         release = self.release
-        places = ["/lib/modules/{}/build/Module.symvers".format(release)]
+        places = [f"/lib/modules/{release}/build/Module.symvers"]
         for suffix in SUFFIXES:
-            places.append("/lib/modules/{}/symvers{}".format(release, suffix))
-            places.append("/boot/symvers-{}{}".format(release, suffix))
+            places.append(f"/lib/modules/{release}/symvers{suffix}")
+            places.append(f"/boot/symvers-{release}{suffix}")
         return tuple(places)
 
     def _header(self, name: str) -> str:
-        return read_text(self.root, "/lib/modules/{}/build/{}".format(self.release, name))
+        return read_text(self.root, f"/lib/modules/{self.release}/build/{name}")
 
     def _walk(self) -> Iterator[str]:
         for folder, folders, names in os.walk(self.folder):
@@ -201,9 +201,7 @@ class Kernel:
 
 def releases(root: str = "/") -> List[str]:
     """The kernel releases that have modules inside ``root``."""
-    return [
-        item for item in list_folder(root, "/lib/modules") if list_folder(root, "/lib/modules/{}/kernel".format(item))
-    ]
+    return [item for item in list_folder(root, "/lib/modules") if list_folder(root, f"/lib/modules/{item}/kernel")]
 
 
 @lru_cache(maxsize=2)

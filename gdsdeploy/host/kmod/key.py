@@ -134,7 +134,7 @@ def objections(kernel: Kernel, manifest: Mapping[str, Any]) -> List[str]:
             words = "they were built {}, and this kernel {}"
             said.append(words.format(_with(str(known.get("ofed")), "with"), _with(here, "has")))
     if same_kernel_build(kernel, manifest.get("kernel_build")) is False:
-        said.append("they were built for another build of kernel {}".format(kernel.release))
+        said.append(f"they were built for another build of kernel {kernel.release}")
     return said
 
 
@@ -160,7 +160,7 @@ def ofed_digest(kernel: Kernel) -> str:
         exports = {name: item.crc for name, item in found.items() if item.module == core}
     if ofed.SYMBOLS[0] not in exports:
         return NONE
-    text = "".join("{} {:08x}\n".format(name, crc) for name, crc in sorted(exports.items()))
+    text = "".join(f"{name} {crc:08x}\n" for name, crc in sorted(exports.items()))
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
@@ -213,7 +213,7 @@ def _dkms_signer(kernel: Kernel) -> str:
 
 def _identity(certificate: Certificate) -> str:
     """As :attr:`Signature.identity` names the key of ``certificate``, which sign-file names by issuer and serial."""
-    return "{}/{}".format(certificate.issuer.hex(), certificate.serial)
+    return f"{certificate.issuer.hex()}/{certificate.serial}"
 
 
 def _short(identity_of_key: str) -> str:
@@ -221,4 +221,4 @@ def _short(identity_of_key: str) -> str:
 
 
 def _with(digest_or_none: str, verb: str) -> str:
-    return "{} no OFED".format(verb) if digest_or_none == NONE else "{} OFED {}".format(verb, digest_or_none[:19])
+    return f"{verb} no OFED" if digest_or_none == NONE else f"{verb} OFED {digest_or_none[:19]}"

@@ -282,13 +282,13 @@ loaded and what the next boot will load (`modules.running` and `modules.next-boo
 With `--driver-version`, `--driver-flavour`, `--driver-tree`, `--peermem` and `--storage DRIVER` it also holds the
 modules against what a host has to have; on provisioned hosts the lock says it.
 
-Each module is `ok` (no finding of severity error), `FAILED`, or, where nothing is wrong but a finding's id ends in
-`-unknown`, `could not tell`. [Exit codes](exit-codes.md) follow from that. `--json` prints a list with one object a
-module:
+Each module is `FAILED` if a finding has the outcome `error`, `could not tell` if none has and one has the outcome
+`unknown`, else `ok`. [Exit codes](exit-codes.md) follow from that. `--json` prints a list with one object a module;
+`outcome` is `error`, `unknown`, `warning` or, of a note, `ok`:
 
 ```json
 [{"module": "nvidia_fs", "file": "/lib/modules/…/updates/dkms/nvidia-fs.ko.xz", "ok": false,
-  "findings": [{"id": "symbol-crc", "severity": "error", "message": "…", "hint": "…"}]}]
+  "findings": [{"id": "symbol-crc", "severity": "error", "outcome": "error", "message": "…", "hint": "…"}]}]
 ```
 
 What the versions of symbols are compared with: the kernel's Module.symvers (its headers, or `symvers` beside its
@@ -306,7 +306,7 @@ def page() -> str:
 
 
 def _row(item: Meaning) -> str:
-    cells = ("`{}`".format(item.id), " or ".join(item.severities), item.means, item.fix)
+    cells = (f"`{item.id}`", " or ".join(item.severities), item.means, item.fix)
     return "| {} |\n".format(" | ".join(cell.replace("|", "\\|") for cell in cells))
 
 

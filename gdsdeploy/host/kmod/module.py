@@ -86,7 +86,7 @@ def read_once(path: str) -> Module:
     try:
         found = os.stat(path)
     except OSError as error:
-        raise ElfError("{}: cannot be read: {}".format(path, error.strerror)) from None
+        raise ElfError(f"{path}: cannot be read: {error.strerror}") from None
     return _read_once(path, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
@@ -169,7 +169,7 @@ def _parms(info: Dict[str, List[str]]) -> Dict[str, str]:
     parms = dict(types)
     for item in info.get("parm", []):
         name, _, text = item.partition(":")
-        parms[name] = "{} ({})".format(text, types[name]) if name in types else text
+        parms[name] = f"{text} ({types[name]})" if name in types else text
     return parms
 
 
@@ -180,7 +180,7 @@ def _import_versions(elf: Elf) -> Dict[str, int]:
     if section is not None:
         data = elf.content(section, _MODVERSION.size * _SYMBOLS_LIMIT)
         if len(data) % _MODVERSION.size:
-            raise elf.error("section __versions has {} bytes, no multiple of {}".format(len(data), _MODVERSION.size))
+            raise elf.error(f"section __versions has {len(data)} bytes, no multiple of {_MODVERSION.size}")
         for crc, name in _MODVERSION.iter_unpack(data):
             versions[name.split(b"\0", 1)[0].decode("utf-8", "replace")] = crc & 0xFFFFFFFF
     crcs, names = elf.section("__version_ext_crcs"), elf.section("__version_ext_names")
@@ -190,7 +190,7 @@ def _import_versions(elf: Elf) -> Dict[str, int]:
         ]
         texts = elf.content(names, 256 * _SYMBOLS_LIMIT).split(b"\0")[:-1]
         if len(values) != len(texts):
-            raise elf.error("has {} extended versions for {} names".format(len(values), len(texts)))
+            raise elf.error(f"has {len(values)} extended versions for {len(texts)} names")
         versions.update((text.decode("utf-8", "replace"), value) for text, value in zip(texts, values))
     return versions
 
@@ -219,7 +219,7 @@ def _symbols(
             if "ksymtab" in section:
                 gpl[symbol.name[10:]] = _is_gpl(section)
         if max(len(imports), len(crcs), len(flags), len(gpl)) > _SYMBOLS_LIMIT:
-            raise elf.error("has more than {} imports or exports".format(_SYMBOLS_LIMIT))
+            raise elf.error(f"has more than {_SYMBOLS_LIMIT} imports or exports")
     gpl.update((name, bool(bits & _GPL_ONLY)) for name, bits in flags.items() if name in gpl)
     return imports, weak, {name: (crcs.get(name), only) for name, only in gpl.items()}
 
@@ -242,10 +242,10 @@ def _crc(elf: Elf, section: int, value: int) -> int:
 
 def _number(elf: Elf, section: int, value: int, size: int) -> int:
     if section >= len(elf.sections):
-        raise elf.error("has a symbol in section {} of {}".format(section, len(elf.sections)))
+        raise elf.error(f"has a symbol in section {section} of {len(elf.sections)}")
     place = elf.sections[section]
     if not 0 <= value <= place.size - size:
-        raise elf.error("has a symbol outside section {}".format(place.name))
+        raise elf.error(f"has a symbol outside section {place.name}")
     return int.from_bytes(elf.read(place.offset + value, size, "a symbol's value"), "little")
 
 
@@ -254,4 +254,4 @@ def _signature(elf: Elf) -> Optional[Dict[str, object]]:
     if elf.size < tail or elf.read(elf.size - len(_SIGNATURE_MAGIC), len(_SIGNATURE_MAGIC), "") != _SIGNATURE_MAGIC:
         return None
     _algo, _hash, kind, _signer, _key, size = _SIGNATURE.unpack(elf.read(elf.size - tail, _SIGNATURE.size, ""))
-    return {"format": "PKCS#7" if kind == _PKCS7 else "type {}".format(kind), "size": size}
+    return {"format": "PKCS#7" if kind == _PKCS7 else f"type {kind}", "size": size}

@@ -53,9 +53,9 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
     """Make an RSA key and its certificate (DER), valid for ``days``; raises MokError where either file exists."""
     for path in (key, certificate):
         if os.path.lexists(path):
-            raise MokError("{} is there already".format(path), "a new key has to be enrolled again; move the old one")
+            raise MokError(f"{path} is there already", "a new key has to be enrolled again; move the old one")
     if not name or any(char in name for char in "\n$\\#[]") or days < 1:
-        raise MokError("{!r} for {} days makes no certificate".format(name, days), "give a name and some days")
+        raise MokError(f"{name!r} for {days} days makes no certificate", "give a name and some days")
     os.makedirs(os.path.dirname(os.path.abspath(key)), mode=0o700, exist_ok=True)
     os.makedirs(os.path.dirname(os.path.abspath(certificate)), exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=os.path.dirname(os.path.abspath(key))) as folder:
@@ -67,7 +67,7 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
         done = process.run(argv, _TIMEOUT)
         if done.status != 0:
             hint = "install openssl" if done.status == process.NOT_FOUND else ""
-            raise MokError("openssl made no key: {}".format(_said(done)), hint)
+            raise MokError(f"openssl made no key: {_said(done)}", hint)
         os.chmod(new, 0o600)
         os.chmod(new + ".der", 0o644)
         try:
@@ -75,7 +75,7 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
             os.link(new + ".der", certificate)
             os.link(new, key)
         except OSError as error:
-            raise MokError("cannot write {} and {}: {}".format(key, certificate, error.strerror)) from None
+            raise MokError(f"cannot write {key} and {certificate}: {error.strerror}") from None
     return read_certificate_file(certificate)
 
 
@@ -89,10 +89,8 @@ def enrol(certificate: str, root: str = "/", check: bool = False, where_needed: 
     found = read_certificate_file(certificate)
     state = firmware(root)
     answer: Dict[str, Any] = {"changed": False, "secure_boot": state.secure_boot, "fingerprint": found.fingerprint}
-    answer.update(state=_state(state, found), steps=[])
-    if answer["state"] == "absent" and where_needed and state.secure_boot is False:
-        answer["state"] = "not-needed"
-    elif answer["state"] == "absent":
+    answer.update(state=enrolment(found, state, where_needed=where_needed), steps=[])
+    if answer["state"] == "absent":
         answer["changed"] = True
         if not check:
             _request(certificate, found)
@@ -104,13 +102,19 @@ def enrol(certificate: str, root: str = "/", check: bool = False, where_needed: 
     return answer
 
 
+def enrolment(certificate: Certificate, state: Firmware, *, where_needed: bool = False) -> str:
+    """The state of :func:`enrol` before anything is asked of the firmware."""
+    found = _state(state, certificate)
+    return "not-needed" if found == "absent" and where_needed and state.secure_boot is False else found
+
+
 def steps(certificate: Certificate) -> List[str]:
     """What the operator does, in order."""
     return [
-        "read the one-time password on the host before it reboots: sudo cat {}".format(ONE_TIME),
+        f"read the one-time password on the host before it reboots: sudo cat {ONE_TIME}",
         "open the host's console (screen, or the BMC's remote console) and reboot it",
         'within 10 s of the blue screen "Shim UEFI key management", press any key',
-        "choose Enroll MOK, View key 0: the SHA1 fingerprint has to be {}".format(certificate.fingerprint),
+        f"choose Enroll MOK, View key 0: the SHA1 fingerprint has to be {certificate.fingerprint}",
         "choose Continue, Yes, type the password (nothing is shown), then Reboot",
         "run gdsdeploy provision again: it goes on once the key is enrolled",
     ]
@@ -129,7 +133,7 @@ def _request(certificate: str, found: Certificate) -> None:
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-mok-") as folder:
         hashed = process.run(["openssl", "passwd", "-6", "-stdin"], _TIMEOUT, input=password + "\n")
         if hashed.status != 0:
-            raise MokError("openssl made no hash: {}".format(_said(hashed)), "install openssl")
+            raise MokError(f"openssl made no hash: {_said(hashed)}", "install openssl")
         path = os.path.join(folder, "hash")
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(hashed.stdout.strip())
@@ -142,12 +146,8 @@ def _request(certificate: str, found: Certificate) -> None:
         done = process.run(["mokutil", "--import", binary, "--hash-file", path], _TIMEOUT)
     if done.status != 0:
         os.unlink(ONE_TIME)
-        hint = (
-            "install mokutil"
-            if done.status == process.NOT_FOUND
-            else "mokutil --import {} says more".format(certificate)
-        )
-        raise MokError("the request to enrol {} was not taken: {}".format(certificate, _said(done)), hint)
+        hint = "install mokutil" if done.status == process.NOT_FOUND else f"mokutil --import {certificate} says more"
+        raise MokError(f"the request to enrol {certificate} was not taken: {_said(done)}", hint)
 
 
 def _keep(password: str) -> None:
@@ -157,9 +157,9 @@ def _keep(password: str) -> None:
         with open(os.open(ONE_TIME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(password + "\n")
     except OSError as error:
-        raise MokError("cannot write {}: {}".format(ONE_TIME, error.strerror), "run it as root") from None
+        raise MokError(f"cannot write {ONE_TIME}: {error.strerror}", "run it as root") from None
 
 
 def _said(done: process.Output) -> str:
     lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else "exit status {}".format(done.status)
+    return lines[-1] if lines else f"exit status {done.status}"

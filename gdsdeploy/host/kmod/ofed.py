@@ -64,8 +64,8 @@ class Search(NamedTuple):
     def why_not(self) -> str:
         """One line for a user: why there is no tree."""
         if self.refused:
-            return "; ".join("{} {}".format(item.path, item.reason) for item in self.refused)
-        return "neither the kernel nor an OFED or DOCA tree exports {}".format(SYMBOLS[0])
+            return "; ".join(f"{item.path} {item.reason}" for item in self.refused)
+        return f"neither the kernel nor an OFED or DOCA tree exports {SYMBOLS[0]}"
 
 
 def find(kernel: Kernel) -> Optional[OfedTree]:
@@ -85,11 +85,11 @@ def search(kernel: Kernel) -> Search:
         try:
             exports = kernel.symvers() if own else read_symvers(os.path.join(path, _SYMVERS))
         except SymversError as error:
-            refused.append(Refused(path, "cannot be read: {}".format(error.message)))
+            refused.append(Refused(path, f"cannot be read: {error.message}"))
             continue
         if not all(name in exports for name in SYMBOLS):
             if not own:
-                refused.append(Refused(path, "does not export {}".format(SYMBOLS[0])))
+                refused.append(Refused(path, f"does not export {SYMBOLS[0]}"))
             continue
         reason = "" if own else _objection(kernel, path, release, exports)
         if reason:
@@ -102,12 +102,12 @@ def search(kernel: Kernel) -> Search:
 def _candidates(kernel: Kernel) -> Iterator[Tuple[str, str, bool]]:
     """(folder on this machine, the kernel that its place says, whether it is the kernel's own), the best first."""
     root, release = kernel.root, kernel.release
-    yield inside(root, "/lib/modules/{}/build".format(release)), release, True
+    yield inside(root, f"/lib/modules/{release}/build"), release, True
     for base in _SOURCES:
         for name in list_folder(root, base):
-            if release in list_folder(root, "{}/{}".format(base, name)):
-                yield inside(root, "{}/{}/{}".format(base, name, release)), release, False
-        yield inside(root, "{}/{}".format(base, release)), release, False
+            if release in list_folder(root, f"{base}/{name}"):
+                yield inside(root, f"{base}/{name}/{release}"), release, False
+        yield inside(root, f"{base}/{release}"), release, False
     # DKMS keeps the symbols of every kernel it built for.
     kept = glob.glob(os.path.join(glob.escape(inside(root, _DKMS)), "*", glob.escape(release), "*", "module"))
     for path in sorted(kept):
@@ -131,23 +131,21 @@ def _objection(kernel: Kernel, path: str, release: str, exports: Dict[str, Expor
     declared = {item for item in (release, match.group(1) if match else "") if item}
     other = sorted(declared - {kernel.release})
     if other:
-        return "was made for kernel {}, not {}".format(other[0], kernel.release)
+        return f"was made for kernel {other[0]}, not {kernel.release}"
     exporter = digest_name(exports[SYMBOLS[0]].module)
     installed = _installed(kernel, exporter)
     if installed:
         for name in SYMBOLS:
             have, want = installed.get(name), exports[name].crc
             if have is None:
-                return "exports {}, and the {} of kernel {} does not".format(name, exporter, kernel.release)
+                return f"exports {name}, and the {exporter} of kernel {kernel.release} does not"
             if kernel.versioned and have != want:
                 text = "has {} as 0x{:08x}, and the {} of kernel {} exports 0x{:08x}: it is of another build"
                 return text.format(name, want, exporter, kernel.release, have)
         return ""
     if declared:
         return ""
-    return "does not say which kernel it was made for, and kernel {} has no {} to compare".format(
-        kernel.release, exporter
-    )
+    return f"does not say which kernel it was made for, and kernel {kernel.release} has no {exporter} to compare"
 
 
 def _installed(kernel: Kernel, name: str) -> Dict[str, int]:

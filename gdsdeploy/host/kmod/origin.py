@@ -12,7 +12,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 from . import tree
 from .errors import ElfError
-from .findings import ERROR, NOTE, WARNING, Finding, finding
+from .findings import ERROR, NOTE, WARNING, Finding, finding, unknown_finding
 from .kernel import Kernel
 from .module import Module
 from .rootdir import inside, list_folder, read_text
@@ -63,16 +63,16 @@ def findings(
     if built is None:
         message = "does not record the driver source it was built against, and symbol versions do not tell"
         hint = "build it with gdsdeploy kmod build nvidia-fs"
-        return [*found, finding("driver-tree-unknown", WARNING, message, hint)]
+        return [*found, unknown_finding("driver-tree-unknown", message, hint)]
     wrong = []
     if version and built.driver != version:
-        wrong.append("driver {}, not {}".format(built.driver, version))
+        wrong.append(f"driver {built.driver}, not {version}")
     if flavour and built.flavour and built.flavour != flavour:
-        wrong.append("the {} flavour, not {}".format(built.flavour, flavour))
+        wrong.append(f"the {built.flavour} flavour, not {flavour}")
     if digest and built.tree != digest:
         wrong.append("the tree {}, not {}".format(built.tree or "?", digest))
     if wrong:
-        message = "was built against {}{}".format("; ".join(wrong), " ({})".format(built.log) if built.log else "")
+        message = "was built against {}{}".format("; ".join(wrong), f" ({built.log})" if built.log else "")
         found.append(finding("driver-tree", ERROR, message, "rebuild nvidia-fs against the driver in use"))
     return found + page_table(built.driver, driver.version if driver is not None else version)
 
@@ -83,9 +83,9 @@ def page_table(compiled: str, used: str) -> List[Finding]:
     if not before or not now or (before < (NEW_PAGE_TABLE,)) == (now < (NEW_PAGE_TABLE,)):
         return []
     message = (
-        "was compiled for the page table of driver {}, and driver {} has another since {}: it loads, and then every "
-        "mapping fails with 'Incompatible page table version'"
-    ).format(compiled, used, NEW_PAGE_TABLE)
+        f"was compiled for the page table of driver {compiled}, and driver {used} has another since {NEW_PAGE_TABLE}:"
+        " it loads, and then every mapping fails with 'Incompatible page table version'"
+    )
     return [finding("page-table", ERROR, message, "rebuild it against the driver in use")]
 
 
@@ -94,8 +94,8 @@ def _beside(kernel: Kernel, module: Module) -> Optional[Origin]:
     if not module.build_id:
         return None
     for name in list_folder(kernel.root, _DKMS):
-        for version in list_folder(kernel.root, "{}/{}".format(_DKMS, name)):
-            place = "{}/{}/{}/{}/{}".format(_DKMS, name, version, kernel.release, module.machine)
+        for version in list_folder(kernel.root, f"{_DKMS}/{name}"):
+            place = f"{_DKMS}/{name}/{version}/{kernel.release}/{module.machine}"
             if _has(kernel, place + "/module", module):
                 return _logged(kernel, place + "/log/make.log")
     return None
@@ -107,7 +107,7 @@ def _has(kernel: Kernel, folder: str, module: Module) -> bool:
         if name.split(".ko")[0] != base:
             continue
         try:
-            return kernel.read(inside(kernel.root, "{}/{}".format(folder, name))).build_id == module.build_id
+            return kernel.read(inside(kernel.root, f"{folder}/{name}")).build_id == module.build_id
         except ElfError:
             return False
     return False

@@ -12,7 +12,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from .. import atomic, process
 from . import driver as drivers
@@ -20,6 +20,7 @@ from .audit import STACK, Result, audit
 from .depmod import override_line
 from .errors import AuditError, PackError
 from .files import SIZE_LIMIT
+from .findings import decisive
 from .kernel import Kernel
 from .key import NONE, objections, of_modules
 from .module import Module, name_of, read_module
@@ -30,7 +31,26 @@ FORMAT = 1
 _MODULES_LIMIT = 64
 _OVERRIDES = "/etc/depmod.d/gdsdeploy-{}.conf"
 _DEPMOD_TIMEOUT = 600.0
+#: Why a file is not as an archive has it, in words.
+_REASONS = {
+    "new": "new",
+    "content": "other content",
+    "depmod": "not in modules.dep",
+    "surplus": "removed",
+    "manifest": "manifest",
+    "preference": "preference",
+}
 _TEXTS = ("kernel_release", "vermagic", "symvers", "compiler")
+
+
+class Difference(NamedTuple):
+    """A file that is not as an archive has it; ``reason``: a key of ``_REASONS``."""
+
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} ({_REASONS[self.reason]})"
 
 
 def pack(kernel: Kernel, modules: Sequence[str], output: str) -> Dict[str, Any]:
@@ -38,9 +58,9 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str) -> Dict[str, Any]:
 
     Raises AuditError unless the audit of all of them passes, PackError when the archive cannot be written.
     """
-    chosen = list(modules) or [name for name in STACK if drivers.find(kernel, name) is not None]
+    chosen = list(modules) or stack(kernel)
     if not chosen:
-        raise PackError("kernel {} has none of NVIDIA's modules to pack".format(kernel.release), "build them first")
+        raise PackError(f"kernel {kernel.release} has none of NVIDIA's modules to pack", "build them first")
     results = audit(kernel, chosen)
     _refuse("pack", [item for item in results if item["ok"] is not True])
     paths = [_path(kernel, item) for item in chosen]
@@ -59,8 +79,23 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str) -> Dict[str, Any]:
         os.replace(temporary, output)
     except OSError as error:
         atomic.remove(temporary)
-        raise PackError("cannot write {}: {}".format(output, error.strerror or error)) from None
+        raise PackError(f"cannot write {output}: {error.strerror or error}") from None
     return manifest
+
+
+def stack(kernel: Kernel) -> List[str]:
+    """Which of NVIDIA's modules are there."""
+    return [name for name in STACK if drivers.find(kernel, name) is not None]
+
+
+def is_current(archive: str, kernel: Kernel) -> bool:
+    """Whether packing the modules that are there would give the same archive again."""
+    try:
+        manifest = read_manifest(archive)
+    except PackError:
+        return False
+    names = stack(kernel)
+    return bool(names) and manifest == _manifest(kernel, [_path(kernel, name) for name in names])
 
 
 def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]:
@@ -74,7 +109,7 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
         # Not below the kernel's own folder, where a crash would leave files that depmod finds.
         staging = tempfile.mkdtemp(prefix=".gdsdeploy-", dir=None if check else base)
     except OSError as error:
-        raise PackError("cannot write below {}: {}".format(base, error.strerror)) from None
+        raise PackError(f"cannot write below {base}: {error.strerror}") from None
     try:
         manifest = _unpack(archive, kernel.release, staging)
         names = [item["file"] for item in manifest["modules"]]
@@ -82,7 +117,7 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
         same_build = is_same_build(kernel, manifest.get("kernel_build"))
         results = audit(kernel, paths, vouched_files=paths if same_build else ())
         for result, name in zip(results, names):
-            result["file"] = "/lib/modules/{}/{}/{}".format(kernel.release, FOLDER, name)
+            result["file"] = f"/lib/modules/{kernel.release}/{FOLDER}/{name}"
         _refuse("install", [item for item in results if item["ok"] is False])
         wrong = objections(kernel, manifest)
         if wrong:
@@ -94,13 +129,13 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
             _swap(kernel, staging, overrides)
         return {
             "changed": bool(changes),
-            "changes": changes,
+            "changes": [str(item) for item in changes],
             "notes": _leftovers(kernel, names),
             "modules": [item["name"] for item in manifest["modules"]],
             "audit": results,
         }
     except OSError as error:
-        message = "cannot install {}: {}: {}".format(archive, error.filename or base, error.strerror or error)
+        message = f"cannot install {archive}: {error.filename or base}: {error.strerror or error}"
         raise PackError(message, "the modules that were there are still in place") from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -112,9 +147,9 @@ def read_manifest(archive: str) -> Dict[str, Any]:
         with tarfile.open(archive, "r:") as opened:
             return _read_manifest(opened, archive)
     except OSError as error:
-        raise PackError("{}: cannot be read: {}".format(archive, error.strerror or error)) from None
+        raise PackError(f"{archive}: cannot be read: {error.strerror or error}") from None
     except (tarfile.TarError, ValueError, EOFError) as error:
-        raise PackError("{}: is not an archive of modules: {}".format(archive, error), "copy it again") from None
+        raise PackError(f"{archive}: is not an archive of modules: {error}", "copy it again") from None
 
 
 def verify(archive: str) -> Dict[str, Any]:
@@ -131,7 +166,7 @@ def unpack(archive: str, release: str, folder: str) -> Dict[str, Any]:
     return _unpack(archive, release, folder)
 
 
-def differences(archive: str, kernel: Kernel) -> List[str]:
+def differences(archive: str, kernel: Kernel) -> List[Difference]:
     """What installing ``archive`` would change, without unpacking or auditing it; raises PackError."""
     manifest = read_manifest(archive)
     overrides = "".join(override_line(name_of(item["file"]), kernel.release, FOLDER) for item in manifest["modules"])
@@ -146,7 +181,7 @@ def remove(kernel: Kernel, check: bool = False) -> Dict[str, Any]:
         try:
             _swap(kernel, None, "")
         except OSError as error:
-            raise PackError("cannot remove {}: {}".format(error.filename, error.strerror)) from None
+            raise PackError(f"cannot remove {error.filename}: {error.strerror}") from None
     return {"changed": bool(changes), "changes": changes, "notes": [], "modules": [], "audit": []}
 
 
@@ -160,7 +195,7 @@ def remove_from(release: str, root: str, check: bool = False) -> Dict[str, Any]:
         try:
             os.unlink(path)
         except OSError as error:
-            raise PackError("cannot remove {}: {}".format(path, error.strerror)) from None
+            raise PackError(f"cannot remove {path}: {error.strerror}") from None
     return {"changed": bool(changes), "changes": changes, "notes": [], "modules": [], "audit": []}
 
 
@@ -228,7 +263,7 @@ def _unpack(path: str, release: str, staging: str) -> Dict[str, Any]:
             wanted = {"modules/" + item["file"]: item for item in manifest["modules"]}
             for member in iter(archive.next, None):
                 if member.name not in wanted:
-                    raise PackError("{}: has {!r}, which its manifest does not list".format(path, member.name[:100]))
+                    raise PackError(f"{path}: has {member.name[:100]!r}, which its manifest does not list")
                 _extract(archive, member, wanted.pop(member.name), staging, path)
             if wanted:
                 raise PackError("{}: lacks {}".format(path, ", ".join(sorted(wanted))), "copy it again")
@@ -237,26 +272,26 @@ def _unpack(path: str, release: str, staging: str) -> Dict[str, Any]:
     except OSError as error:
         if error.filename is not None and os.fspath(error.filename) != path:
             raise
-        raise PackError("{}: cannot be read: {}".format(path, error.strerror or error)) from None
+        raise PackError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (tarfile.TarError, ValueError, EOFError) as error:
-        raise PackError("{}: is not an archive of modules: {}".format(path, error), "copy it again") from None
+        raise PackError(f"{path}: is not an archive of modules: {error}", "copy it again") from None
     return manifest
 
 
 def _read_manifest(archive: tarfile.TarFile, path: str) -> Dict[str, Any]:
     member = archive.next()
     if member is None or member.name != MANIFEST or not member.isreg() or member.size > MANIFEST_LIMIT:
-        raise PackError("{}: does not begin with its manifest".format(path))
+        raise PackError(f"{path}: does not begin with its manifest")
     file = archive.extractfile(member)
     assert file is not None
     value = json.loads(file.read().decode("utf-8"))
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise PackError("{}: its manifest has another format than {}".format(path, FORMAT))
+        raise PackError(f"{path}: its manifest has another format than {FORMAT}")
     modules = value.get("modules")
     if not all(isinstance(value.get(key), str) for key in _TEXTS) or not isinstance(modules, list):
         raise PackError("{}: its manifest lacks {} or modules".format(path, ", ".join(_TEXTS)))
     if not 0 < len(modules) <= _MODULES_LIMIT or not all(_is_entry(item) for item in modules):
-        raise PackError("{}: its manifest has no proper list of modules".format(path))
+        raise PackError(f"{path}: its manifest has no proper list of modules")
     return value
 
 
@@ -284,28 +319,28 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Dict[str,
         raise OSError(error.errno, error.strerror, target) from None
     os.chmod(target, 0o644)
     if sha256(target) != entry["sha256"]:
-        raise PackError("{}: {} does not have its manifest's sha256".format(path, member.name), "copy it again")
+        raise PackError(f"{path}: {member.name} does not have its manifest's sha256", "copy it again")
 
 
-def _differences(kernel: Kernel, manifest: Dict[str, Any], overrides: str) -> List[str]:
-    """What installing would change, as lines; empty when everything is in place already."""
+def _differences(kernel: Kernel, manifest: Dict[str, Any], overrides: str) -> List[Difference]:
+    """What installing would change; empty when everything is in place already."""
     folder = os.path.join(kernel.folder, FOLDER)
     there = sorted(set(os.listdir(folder)) - {MANIFEST}) if os.path.isdir(folder) else []
-    changes = []
+    changes: List[Difference] = []
     for item in manifest["modules"]:
         path = os.path.join(folder, item["file"])
         if item["file"] not in there:
-            changes.append("{} (new)".format(path))
+            changes.append(Difference(path, "new"))
         elif sha256(path) != item["sha256"]:
-            changes.append("{} (other content)".format(path))
+            changes.append(Difference(path, "content"))
         elif "{}/{}".format(FOLDER, item["file"]) not in kernel.dependencies:
-            changes.append("{} (not in modules.dep)".format(path))
+            changes.append(Difference(path, "depmod"))
     wanted = {item["file"] for item in manifest["modules"]}
-    changes += ["{} (removed)".format(os.path.join(folder, name)) for name in there if name not in wanted]
+    changes += [Difference(os.path.join(folder, name), "surplus") for name in there if name not in wanted]
     if installed_manifest(kernel) != manifest:
-        changes.append("{} (manifest)".format(os.path.join(folder, MANIFEST)))
+        changes.append(Difference(os.path.join(folder, MANIFEST), "manifest"))
     if _overrides(kernel) != overrides:
-        changes.append("{} (preference)".format(_overrides_path(kernel)))
+        changes.append(Difference(_overrides_path(kernel), "preference"))
     return changes
 
 
@@ -339,8 +374,8 @@ def _depmod(kernel: Kernel) -> None:
     base = [] if kernel.root == "/" else ["-b", kernel.root]
     done = process.run(["depmod", *base, "-a", kernel.release], _DEPMOD_TIMEOUT)
     if done.status != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["exit status {}".format(done.status)]
-        raise PackError("depmod failed for kernel {}: {}".format(kernel.release, lines[0]), "nothing was changed")
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
+        raise PackError(f"depmod failed for kernel {kernel.release}: {lines[0]}", "nothing was changed")
 
 
 def _overrides_path(kernel: Kernel) -> str:
@@ -378,8 +413,7 @@ def _refuse(verb: str, results: Sequence[Result]) -> None:
     said = [
         "{}: [{}] {}".format(result["module"] or result["file"], item["id"], item["message"])
         for result in results
-        for item in result["findings"]
-        if item["severity"] == "error" or (result["ok"] is None and item["id"].endswith("-unknown"))
+        for item in decisive(result["findings"])
     ]
     if said:
         hint = "gdsdeploy kmod audit shows all findings; nothing was changed"

@@ -13,10 +13,14 @@ _TEXT_LIMIT = 8 << 20
 _PIECE = 64 << 10
 
 
+class LoopError(KmodError):
+    """Symbolic links lead round in a circle."""
+
+
 def inside(root: str, path: str) -> str:
     """Return where ``path`` (as seen from inside ``root``) is on this machine, with every symlink followed inside root.
 
-    The result may not exist.  Raises KmodError for a symlink loop.
+    The result may not exist.  Raises LoopError.
     """
     todo: List[str] = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     done: List[str] = []
@@ -32,7 +36,7 @@ def inside(root: str, path: str) -> str:
             continue
         links += 1
         if links > _LINKS_LIMIT:
-            raise KmodError("{}: too many symbolic links".format(place))
+            raise LoopError(f"{place}: too many symbolic links")
         target = os.readlink(place)
         if target.startswith("/"):
             done = []

@@ -12,13 +12,14 @@ import hashlib
 import os
 import struct
 from dataclasses import dataclass
-from typing import IO, Dict, List, Optional, Tuple
+from typing import IO, List, Optional, Tuple
 
 from . import der
 from .certificate import HASHES, Certificate, name
 from .der import DerError, Node
 from .errors import ElfError
 from .files import CHUNK, open_plain
+from .findings import Finding, finding, unknown_finding
 from .kernel import Kernel
 from .trust import Trust, trust_of
 
@@ -31,8 +32,6 @@ _LIMIT = 1 << 16
 _SIGNED_DATA = "1.2.840.113549.1.7.2"
 _MESSAGE_DIGEST = "1.2.840.113549.1.9.4"
 _BUILD_HINT = "sign it with a key that the kernel has: gdsdeploy kmod sign"
-
-Finding = Dict[str, str]
 
 
 class MalformedError(Exception):
@@ -65,7 +64,7 @@ class Signature:
     @property
     def identity(self) -> str:
         """Names the key: equal for equal keys."""
-        return "key id {}".format(self.key_id.hex()) if self.key_id else "{}/{}".format(self.issuer.hex(), self.serial)
+        return f"key id {self.key_id.hex()}" if self.key_id else f"{self.issuer.hex()}/{self.serial}"
 
     def is_by(self, certificate: Certificate) -> bool:
         """Whether it says that the key of ``certificate`` made it."""
@@ -89,18 +88,18 @@ def read_signature(file: IO[bytes]) -> Optional[Signature]:
         raise MalformedError("the file has nothing but a signature's marker")
     algorithm, hashed, kind, signer, key, padding, length = _TAIL.unpack(tail[: _TAIL.size])
     if length == 0 or length >= size - end:
-        raise MalformedError("its signature should have {} bytes, and the file ends before".format(length))
+        raise MalformedError(f"its signature should have {length} bytes, and the file ends before")
     if kind != _PKCS7:
-        raise UnsupportedError("its signature is of type {}, not PKCS#7".format(kind))
+        raise UnsupportedError(f"its signature is of type {kind}, not PKCS#7")
     if any((algorithm, hashed, signer, key, *padding)):
         raise MalformedError("the struct after its signature has values where zeros belong")
     if length > _LIMIT:
-        raise MalformedError("its signature has {} bytes".format(length))
+        raise MalformedError(f"its signature has {length} bytes")
     file.seek(size - end - length)
     try:
         return _message(file.read(length), size - end - length)
     except (DerError, IndexError, ValueError) as error:
-        raise MalformedError("its signature is no PKCS#7 message: {}".format(error)) from None
+        raise MalformedError(f"its signature is no PKCS#7 message: {error}") from None
 
 
 def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) -> Optional[bool]:
@@ -131,10 +130,10 @@ def findings(kernel: Kernel, path: str) -> List[Finding]:
                 return _unsigned(trust, "unsigned", "is unsigned")
             return _signed(trust, signature, file)
     except UnsupportedError as error:
-        return _unsigned(trust, "unsigned", "counts as unsigned: {}".format(error))
+        return _unsigned(trust, "unsigned", f"counts as unsigned: {error}")
     except MalformedError as error:
-        message = "is refused by every kernel: {}".format(error)
-        return [_finding("signature-malformed", "error", message, "build or copy it again, then sign it")]
+        message = f"is refused by every kernel: {error}"
+        return [finding("signature-malformed", "error", message, "build or copy it again, then sign it")]
     except (ElfError, OSError):
         # Whoever reads the module itself says so.
         return []
@@ -157,7 +156,7 @@ def _signed(trust: Trust, signature: Signature, file: IO[bytes]) -> List[Finding
         if good is False:
             message = "was changed after it was signed, or its signature is of another file ({}'s key, from {})"
             hint = "every kernel with this key refuses it; build or install it again"
-            return [_finding("signature-wrong", "error", message.format(certificate.subject, source), hint)]
+            return [finding("signature-wrong", "error", message.format(certificate.subject, source), hint)]
         if good is None and trust.enforced:
             return [_unverified("its key is of a kind that is not known here")]
         return _not_loaded(trust) if source == "MOK" else []
@@ -168,22 +167,22 @@ def _signed(trust: Trust, signature: Signature, file: IO[bytes]) -> List[Finding
 
 
 def _foreign(trust: Trust, signature: Signature, source: str) -> List[Finding]:
-    who = "is signed by {}".format(signature.signer)
+    who = f"is signed by {signature.signer}"
     hint = "enrol that key (gdsdeploy kmod enrol), or sign the module with an enrolled one"
     if not trust.enforced:
         if trust.enforced is None:
-            return [_undecided("{}, which is not an enrolled key".format(who))]
+            return [_undecided(f"{who}, which is not an enrolled key")]
         message = "{}, which is no key of this kernel: it loads the module and marks itself tainted"
-        return [_finding("signature-key", "note", message.format(who), hint + ", before Secure Boot is turned on")]
+        return [finding("signature-key", "note", message.format(who), hint + ", before Secure Boot is turned on")]
     if source == "firmware":
         message = "{}, a key of the firmware (db): only kernels with the distributions' patch take that; {}"
-        return [_finding("signature-key-unknown", "warning", message.format(who, trust.why), hint)]
+        return [unknown_finding("signature-key-unknown", message.format(who, trust.why), hint)]
     if not trust.complete:
         message = "{}, and whether the kernel has that key cannot be told: its image cannot be read; {}"
         hint = "read it as root; install zstd if the image is packed with it"
-        return [_finding("signature-key-unknown", "warning", message.format(who, trust.why), hint)]
-    message = "{}, which is no key of this kernel and not enrolled; {}".format(who, trust.why)
-    return [_finding("signature-key", "error", message, hint)]
+        return [unknown_finding("signature-key-unknown", message.format(who, trust.why), hint)]
+    message = f"{who}, which is no key of this kernel and not enrolled; {trust.why}"
+    return [finding("signature-key", "error", message, hint)]
 
 
 def _not_loaded(trust: Trust) -> List[Finding]:
@@ -192,40 +191,36 @@ def _not_loaded(trust: Trust) -> List[Finding]:
         return []
     message = "is signed by a machine owner's key, which the kernel loads under Secure Boot only; that is off, and {}"
     hint = "turn Secure Boot on, or do not enforce signatures"
-    return [_finding("signature-key", "error", message.format(trust.why), hint)]
+    return [finding("signature-key", "error", message.format(trust.why), hint)]
 
 
 def _unsigned(trust: Trust, ident: str, what: str) -> List[Finding]:
     if trust.enforced:
-        return [_finding(ident, "error", "{}, and {}".format(what, trust.why), _BUILD_HINT)]
+        return [finding(ident, "error", f"{what}, and {trust.why}", _BUILD_HINT)]
     if trust.enforced is None:
         return [_undecided(what)]
     hint = "sign it before Secure Boot or module.sig_enforce is turned on"
-    return [_finding(ident, "note", "{}: the kernel loads it and marks itself tainted".format(what), hint)]
+    return [finding(ident, "note", f"{what}: the kernel loads it and marks itself tainted", hint)]
 
 
 def _undecided(what: str) -> Finding:
     message = "{}, and whether Secure Boot is on cannot be told: the EFI variable SecureBoot cannot be read"
     hint = "mount efivarfs at /sys/firmware/efi/efivars"
-    return _finding("secure-boot-unknown", "warning", message.format(what), hint)
+    return unknown_finding("secure-boot-unknown", message.format(what), hint)
 
 
 def _unverified(why: str) -> Finding:
     message = (
         "is signed with a key that the kernel has, but whether its content is what was signed was not verified: {}"
     )
-    return _finding("signature-unverified", "note", message.format(why), "read the image as root, with zstd installed")
-
-
-def _finding(ident: str, severity: str, message: str, hint: str) -> Finding:
-    return {"id": ident, "severity": severity, "message": message, "hint": hint}
+    return finding("signature-unverified", "note", message.format(why), "read the image as root, with zstd installed")
 
 
 def _message(data: bytes, size: int) -> Signature:
     """The first signer of a PKCS#7 SignedData (RFC 2315, RFC 5652)."""
     kind, content = der.whole(data).expect(der.SEQUENCE).children()
     if kind.oid() != _SIGNED_DATA:
-        raise DerError("has content of type {}".format(kind.oid()))
+        raise DerError(f"has content of type {kind.oid()}")
     parts = der.first(content.expect(der.context(0)).body).expect(der.SEQUENCE).children()
     signers = parts[-1].expect(der.SET).children()
     if len(parts) < 4 or not signers:
@@ -239,7 +234,7 @@ def _message(data: bytes, size: int) -> Signature:
         rest = rest[1:]
     oid = hashed.children()[0].oid()
     if oid not in HASHES:
-        raise UnsupportedError("its signature is over a hash that the kernel does not know ({})".format(oid))
+        raise UnsupportedError(f"its signature is over a hash that the kernel does not know ({oid})")
     issuer, serial, key_id, signer = _signer(who)
     value = rest[1].expect(der.OCTET_STRING).body
     return Signature(size, HASHES[oid], issuer, serial, key_id, signer, attributes, digest, value)
@@ -247,7 +242,7 @@ def _message(data: bytes, size: int) -> Signature:
 
 def _signer(node: Node) -> Tuple[bytes, int, bytes, str]:
     if node.tag == der.context(0, constructed=False):
-        return b"", 0, node.body, "the key {}".format(node.body.hex())
+        return b"", 0, node.body, f"the key {node.body.hex()}"
     issuer, serial = node.expect(der.SEQUENCE).children()
     number = serial.number()
     text = "{!r} (serial {:x})".format(name(issuer) or "a nameless key", number & ((1 << 8 * len(serial.body)) - 1))

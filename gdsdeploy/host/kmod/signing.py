@@ -68,13 +68,13 @@ def read_settings(path: str = SETTINGS) -> Dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise SigningError("{}: cannot be read: {}".format(path, error), "run gdsdeploy provision again") from None
+        raise SigningError(f"{path}: cannot be read: {error}", "run gdsdeploy provision again") from None
     texts = ("certificate", "key")
     if not isinstance(value, dict) or not all(isinstance(value.get(key, ""), str) for key in texts):
-        raise SigningError("{}: has no certificate".format(path), "run gdsdeploy provision again")
+        raise SigningError(f"{path}: has no certificate", "run gdsdeploy provision again")
     command = value.get("signer", [])
     if not isinstance(command, list) or not all(isinstance(item, str) for item in command):
-        raise SigningError("{}: signer is no list of words".format(path), "run gdsdeploy provision again")
+        raise SigningError(f"{path}: signer is no list of words", "run gdsdeploy provision again")
     return value
 
 
@@ -84,9 +84,7 @@ def signer(certificate: str, key: str = "", command: Sequence[str] = ()) -> Sign
         raise SigningError("a key or a signer is needed, one of them", "give --key FILE, or signer in the fleet file")
     found = read_certificate_file(certificate)
     if found.verify is None:
-        raise SigningError(
-            "{}: signatures by this kind of key cannot be verified here".format(certificate), "use RSA or ECDSA"
-        )
+        raise SigningError(f"{certificate}: signatures by this kind of key cannot be verified here", "use RSA or ECDSA")
     if key and not key.startswith("pkcs11:"):
         _check_key(key)
     return Signer(found, certificate, key, tuple(command))
@@ -96,14 +94,19 @@ def read_certificate_file(path: str) -> Certificate:
     """The certificate in a file, PEM or DER; raises SigningError."""
     try:
         with open(path, "rb") as file:
-            data = file.read(_CERTIFICATE_LIMIT)
-        armoured = _PEM.search(data)
-        return read_certificate(base64.b64decode(armoured.group(1)) if armoured else data)
+            return parse_certificate(file.read(_CERTIFICATE_LIMIT), path)
     except OSError as error:
         hint = "gdsdeploy kmod keygen makes a key and its certificate"
-        raise SigningError("{}: cannot be read: {}".format(path, error.strerror), hint) from None
+        raise SigningError(f"{path}: cannot be read: {error.strerror}", hint) from None
+
+
+def parse_certificate(data: bytes, path: str) -> Certificate:
+    """The certificate in ``data``, PEM or DER, of the file ``path``; raises SigningError."""
+    armoured = _PEM.search(data)
+    try:
+        return read_certificate(base64.b64decode(armoured.group(1)) if armoured else data)
     except ValueError as error:
-        raise SigningError("{}: is no certificate: {}".format(path, error), "give one as PEM or DER") from None
+        raise SigningError(f"{path}: is no certificate: {error}", "give one as PEM or DER") from None
 
 
 def sign(kernel: Kernel, files: Sequence[str], by: Signer, check: bool = False) -> List[Dict[str, Any]]:
@@ -116,7 +119,7 @@ def sign(kernel: Kernel, files: Sequence[str], by: Signer, check: bool = False) 
     done = []
     for path in files:
         if os.path.isfile(os.path.join(os.path.dirname(path), MANIFEST)) and FOLDER in path:
-            raise SigningError("{}: was received, and is signed by who built it".format(path), "sign it there")
+            raise SigningError(f"{path}: was received, and is signed by who built it", "sign it there")
         changed = not is_signed(path, by.certificate)
         if changed and not check:
             _sign(tool, kernel, path, by)
@@ -138,13 +141,13 @@ def sign_file(kernel: Kernel) -> str:
     """The kernel's own tool for signing, on this machine; raises SigningError when it is not installed."""
     release = kernel.release
     # Debian has it in a package of its own, to which the headers link; Ubuntu also as kmodsign.
-    places = [inside(kernel.root, "/lib/modules/{}/build/scripts/sign-file".format(release))]
+    places = [inside(kernel.root, f"/lib/modules/{release}/build/scripts/sign-file")]
     places += [inside(kernel.root, "/usr/lib/linux-kbuild-{}/scripts/sign-file".format(release.rsplit("-", 1)[0]))]
     places += [shutil.which("kmodsign") or ""]
     found = next((place for place in places if os.access(place, os.X_OK)), "")
     if not found:
-        message = "kernel {} has no scripts/sign-file: its headers are not installed".format(release)
-        raise SigningError(message, "install linux-headers-{} (kernel-devel-{} on RHEL)".format(release, release))
+        message = f"kernel {release} has no scripts/sign-file: its headers are not installed"
+        raise SigningError(message, f"install linux-headers-{release} (kernel-devel-{release} on RHEL)")
     return found
 
 
@@ -158,12 +161,10 @@ def _check_key(path: str) -> None:
         state = os.stat(path)
     except OSError as error:
         hint = "gdsdeploy kmod keygen makes one; it has to be on the machine that builds"
-        raise SigningError("the key {} cannot be used: {}".format(path, error.strerror), hint) from None
+        raise SigningError(f"the key {path} cannot be used: {error.strerror}", hint) from None
     if stat.S_IMODE(state.st_mode) & 0o077:
-        message = "the key {} can be read by others than its owner (mode {:04o})".format(
-            path, stat.S_IMODE(state.st_mode)
-        )
-        raise SigningError(message, "chmod 0600 {}; if others had it, make and enrol a new one".format(path))
+        message = f"the key {path} can be read by others than its owner (mode {stat.S_IMODE(state.st_mode):04o})"
+        raise SigningError(message, f"chmod 0600 {path}; if others had it, make and enrol a new one")
 
 
 def _sign(tool: str, kernel: Kernel, path: str, by: Signer) -> None:
@@ -185,7 +186,7 @@ def _sign(tool: str, kernel: Kernel, path: str, by: Signer) -> None:
         os.chown(temporary, state.st_uid, state.st_gid)
         os.replace(temporary, path)
     except OSError as error:
-        raise SigningError("{}: cannot be signed: {}".format(path, error.strerror or error)) from None
+        raise SigningError(f"{path}: cannot be signed: {error.strerror or error}") from None
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
@@ -199,7 +200,7 @@ def _unsign(path: str) -> None:
             try:
                 found = read_signature(file)
             except (MalformedError, UnsupportedError) as error:
-                raise SigningError("{}".format(error), "build or install the module again") from None
+                raise SigningError(f"{error}", "build or install the module again") from None
             if found is None:
                 return
             file.truncate(found.size)
@@ -212,7 +213,7 @@ def _strip(path: str) -> None:
             return
     done = process.run(["strip", "--strip-debug", path], _TIMEOUT)
     if done.status != 0:
-        raise SigningError("cannot strip it: {}".format(_said(done)), "install binutils")
+        raise SigningError(f"cannot strip it: {_said(done)}", "install binutils")
 
 
 def _append(tool: str, hashed: str, plain: str, by: Signer) -> None:
@@ -223,11 +224,11 @@ def _append(tool: str, hashed: str, plain: str, by: Signer) -> None:
         with open(plain, "rb") as source, open(detached, "wb") as sink:
             answer = process.pipe(by.command, source, sink, _TIMEOUT, _SIGNATURE_LIMIT)
         if answer.status != 0 or answer.truncated or os.path.getsize(detached) == 0:
-            message = "the signer {} did not sign: {}".format(by.command[0], _said(answer))
+            message = f"the signer {by.command[0]} did not sign: {_said(answer)}"
             raise SigningError(message, "it gets the module on standard input and has to answer with PKCS#7 as DER")
         done = process.run([tool, "-s", detached, hashed, by.path, plain], _TIMEOUT)
     if done.status != 0:
-        raise SigningError("{} failed: {}".format(tool, _said(done)), "does the key belong to {}?".format(by.path))
+        raise SigningError(f"{tool} failed: {_said(done)}", f"does the key belong to {by.path}?")
 
 
 def _verify(plain: str, path: str, size: int, by: Signer) -> None:
@@ -235,11 +236,11 @@ def _verify(plain: str, path: str, size: int, by: Signer) -> None:
         try:
             found = read_signature(file)
         except (MalformedError, UnsupportedError) as error:
-            raise SigningError("{}: what the signer answered cannot be used: {}".format(path, error)) from None
+            raise SigningError(f"{path}: what the signer answered cannot be used: {error}") from None
         if found is None or found.size != size:
-            raise SigningError("{}: nothing was appended that would be a signature".format(path))
+            raise SigningError(f"{path}: nothing was appended that would be a signature")
         if not found.is_by(by.certificate) or not verifies(found, file, by.certificate):
-            message = "{}: was signed, but not with the key of {}".format(path, by.path)
+            message = f"{path}: was signed, but not with the key of {by.path}"
             raise SigningError(message, "give the certificate that belongs to the key")
 
 
@@ -252,7 +253,7 @@ def _pack(plain: str, target: str, suffix: str) -> None:
             argv = ["gzip", "-nc9"] if suffix == ".gz" else ["zstd", "-qc", "-19"]
             done = process.pipe(argv, source, out, _TIMEOUT, os.path.getsize(plain) + CHUNK)
             if done.status != 0:
-                raise SigningError("cannot compress it: {}".format(_said(done)), "install {}".format(argv[0]))
+                raise SigningError(f"cannot compress it: {_said(done)}", f"install {argv[0]}")
         else:
             shutil.copyfileobj(source, out, CHUNK)
         out.flush()
@@ -261,7 +262,7 @@ def _pack(plain: str, target: str, suffix: str) -> None:
 
 def _said(done: process.Output) -> str:
     lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else "exit status {}".format(done.status)
+    return lines[-1] if lines else f"exit status {done.status}"
 
 
 def from_settings(certificate: str = "", key: str = "", settings: str = SETTINGS) -> Optional[Signer]:

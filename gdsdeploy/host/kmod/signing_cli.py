@@ -105,25 +105,25 @@ def _files(kernel: Kernel, modules: List[str]) -> List[str]:
             continue
         place = drivers.find(kernel, item.replace("-", "_"))
         if place is None:
-            raise KmodError("kernel {} has no module {}".format(kernel.release, item), "build or install it first")
+            raise KmodError(f"kernel {kernel.release} has no module {item}", "build or install it first")
         found.append(kernel.path(place.file))
     if not found:
-        raise KmodError("kernel {} has none of NVIDIA's modules".format(kernel.release), "build them first")
+        raise KmodError(f"kernel {kernel.release} has none of NVIDIA's modules", "build them first")
     return found
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
     made = mok.make_key(arguments.key, arguments.certificate, arguments.name, arguments.days)
     value = {"key": arguments.key, "certificate": arguments.certificate, "fingerprint": made.fingerprint}
-    lines = ["key: {} (keep it: it is nowhere else)".format(arguments.key)]
-    lines += ["certificate: {}".format(arguments.certificate), "SHA1 fingerprint: {}".format(made.fingerprint)]
+    lines = [f"key: {arguments.key} (keep it: it is nowhere else)"]
+    lines += [f"certificate: {arguments.certificate}", f"SHA1 fingerprint: {made.fingerprint}"]
     _print(arguments, value, lines)
     return 0
 
 
 def _enrol(arguments: argparse.Namespace) -> int:
     answer = mok.enrol(arguments.certificate, arguments.root, arguments.check, arguments.where_needed)
-    steps = ["  {}. {}".format(number, text) for number, text in enumerate(answer["steps"], 1)]
+    steps = [f"  {number}. {text}" for number, text in enumerate(answer["steps"], 1)]
     _print(arguments, answer, [_STATES[answer["state"]], *steps])
     return 0
 

@@ -36,7 +36,7 @@ def read_symvers(path: str) -> Dict[str, Export]:
                 return exports
             number += 1
             if len(exports) >= SYMBOLS_LIMIT or len(line) >= _LINE_LIMIT:
-                raise SymversError("{}:{}: is larger than any real Module.symvers".format(path, number))
+                raise SymversError(f"{path}:{number}: is larger than any real Module.symvers")
             text = line.decode("utf-8", "replace").rstrip("\n")
             if text:
                 symbol, export = _parse(text, path, number)
@@ -54,7 +54,7 @@ def write_symvers(module: Module, place: str, versioned: bool = True) -> str:
     for name, (crc, gpl) in sorted(module.exports.items()):
         if crc is None and versioned:
             raise SymversError(
-                "{}: exports {} without a symbol version".format(module.path, name),
+                f"{module.path}: exports {name} without a symbol version",
                 "the module was built for a kernel without CONFIG_MODVERSIONS; rebuild it for this kernel",
             )
         lines.append(format_line(name, Export(crc or 0, place, gpl)))
@@ -64,7 +64,7 @@ def write_symvers(module: Module, place: str, versioned: bool = True) -> str:
 def format_line(symbol: str, export: Export) -> str:
     """One line as modpost writes it since Linux 5.6."""
     kind = "EXPORT_SYMBOL_GPL" if export.gpl else "EXPORT_SYMBOL"
-    return "0x{:08x}\t{}\t{}\t{}\t{}\n".format(export.crc, symbol, export.module, kind, export.namespace)
+    return f"0x{export.crc:08x}\t{symbol}\t{export.module}\t{kind}\t{export.namespace}\n"
 
 
 def from_cmd_files(texts: Iterable[str], place: str) -> Dict[str, Export]:
@@ -91,12 +91,12 @@ def _parse(text: str, path: str, number: int) -> tuple[str, Export]:
     except ValueError:
         crc = -1
     if len(parts) not in (4, 5) or not parts[0].startswith("0x") or not 0 <= crc <= 0xFFFFFFFF or not parts[1]:
-        raise SymversError("{}:{}: is no line of a Module.symvers: {!r}".format(path, number, text[:80]))
+        raise SymversError(f"{path}:{number}: is no line of a Module.symvers: {text[:80]!r}")
     # Linux 5.4 and 5.5 had the namespace third; everything else has it last, or not at all.
     if parts[3].startswith("EXPORT_"):
         module, kind, namespace = parts[2], parts[3], parts[4] if len(parts) == 5 else ""
     elif len(parts) == 5 and parts[4].startswith("EXPORT_"):
         namespace, module, kind = parts[2], parts[3], parts[4]
     else:
-        raise SymversError("{}:{}: names no kind of export: {!r}".format(path, number, text[:80]))
+        raise SymversError(f"{path}:{number}: names no kind of export: {text[:80]!r}")
     return parts[1], Export(crc, module, kind.startswith("EXPORT_SYMBOL_GPL"), namespace)

@@ -97,11 +97,11 @@ def select(trees: List[Tree], version: str, flavour: str) -> Tree:
     fit = [tree for tree in trees if (tree.version, tree.flavour) == (version, flavour)]
     if len(fit) == 1:
         return fit[0]
-    wanted = "driver {} ({})".format(version, flavour)
-    listed = "; ".join("{} is {} ({})".format(tree.path, tree.version, tree.flavour) for tree in fit or trees)
+    wanted = f"driver {version} ({flavour})"
+    listed = "; ".join(f"{tree.path} is {tree.version} ({tree.flavour})" for tree in fit or trees)
     if fit:
         hint = "name one with --driver-tree, or remove the others"
-        raise TreeError("there are {} source trees of {}: {}".format(len(fit), wanted, listed), hint)
+        raise TreeError(f"there are {len(fit)} source trees of {wanted}: {listed}", hint)
     hint = "install the package with the driver's kernel module source"
     raise TreeError("there is no source tree of {}; there is: {}".format(wanted, listed or "none at all"), hint)
 
@@ -118,9 +118,9 @@ def expect(path: str, version: str = "", flavour: str = "") -> Tree:
         if tree.version == (version or tree.version) and tree.flavour == (flavour or tree.flavour)
     ]
     if len(fit) != 1:
-        listed = "; ".join("{} is {} ({})".format(tree.path, tree.version, tree.flavour) for tree in trees)
+        listed = "; ".join(f"{tree.path} is {tree.version} ({tree.flavour})" for tree in trees)
         message = "{} is not the source of driver {} ({})".format(path, version or "any", flavour or "any")
-        raise TreeError("{}: {}".format(message, listed), "gdsdeploy kmod trees lists those of this host")
+        raise TreeError(f"{message}: {listed}", "gdsdeploy kmod trees lists those of this host")
     return fit[0]
 
 
@@ -135,7 +135,7 @@ def digest_files(folder: str, names: List[str]) -> str:
     for name in sorted(names):
         with open(os.path.join(folder, name), "rb") as file:
             content = hashlib.sha256(file.read()).hexdigest()
-        total.update("{}\0{}\n".format(name, content).encode("utf-8"))
+        total.update(f"{name}\0{content}\n".encode())
     return "sha256:" + total.hexdigest()
 
 

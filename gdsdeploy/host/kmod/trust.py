@@ -104,9 +104,7 @@ def built_in(kernel: Kernel) -> Optional[List[Certificate]]:
     """The keys that the kernel was built with; None where neither its image nor its build folder can be read."""
     found: List[Certificate] = []
     try:
-        with open(
-            inside(kernel.root, "/lib/modules/{}/build/certs/signing_key.x509".format(kernel.release)), "rb"
-        ) as key:
+        with open(inside(kernel.root, f"/lib/modules/{kernel.release}/build/certs/signing_key.x509"), "rb") as key:
             found.append(read_certificate(key.read(_VARIABLE_LIMIT)))
     except (OSError, ValueError):
         pass
@@ -152,7 +150,7 @@ def _enforced_because(kernel: Kernel, secure_boot: Optional[bool]) -> str:
             return "module.sig_enforce is on"
         locked = _SHOWN_LOCKED.search(read_text(kernel.root, "/sys/kernel/security/lockdown"))
         if locked is not None:
-            return "the kernel is locked down ({})".format(locked.group(1))
+            return f"the kernel is locked down ({locked.group(1)})"
     # The distributions' kernels lock down under Secure Boot; upstream's enforce with IMA's architecture policy.
     means = ("CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT", "CONFIG_IMA_ARCH_POLICY")
     if secure_boot and (not config or any(item in config for item in means)):
@@ -167,8 +165,8 @@ def _runs(kernel: Kernel) -> bool:
 def _command_line(kernel: Kernel) -> Dict[str, str]:
     """Options this kernel runs with, and those it is going to be started with."""
     texts = [read_text(kernel.root, "/proc/cmdline")] if _runs(kernel) else []
-    mark = re.compile(r"^\s*linux\w*\s.*-{}(\s.*|)$".format(re.escape(kernel.release)), re.MULTILINE)
-    menus = [read_text(kernel.root, "/boot/{}/grub.cfg".format(item)) for item in ("grub", "grub2")]
+    mark = re.compile(rf"^\s*linux\w*\s.*-{re.escape(kernel.release)}(\s.*|)$", re.MULTILINE)
+    menus = [read_text(kernel.root, f"/boot/{item}/grub.cfg") for item in ("grub", "grub2")]
     found = [match for text in menus for match in mark.findall(text)]
     for name in list_folder(kernel.root, "/boot/loader/entries"):
         text = read_text(kernel.root, "/boot/loader/entries/" + name)
@@ -206,7 +204,7 @@ def _secure_boot(root: str) -> Optional[bool]:
 def _variable(root: str, name: str, owner: str) -> bytes:
     """The content of an EFI variable; empty when it cannot be read."""
     try:
-        with open(inside(root, "{}/efivars/{}-{}".format(_EFI, name, owner)), "rb") as file:
+        with open(inside(root, f"{_EFI}/efivars/{name}-{owner}"), "rb") as file:
             # The first four bytes are its attributes.
             return file.read(_VARIABLE_LIMIT)[4:]
     except OSError:
@@ -219,7 +217,7 @@ def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
         data = _variable(root, name, owner)
         if owner == _SHIM:
             # Whole there, also where the variable was too long for the firmware.
-            data = _read(root, "{}/mok-variables/{}".format(_EFI, name)) or data
+            data = _read(root, f"{_EFI}/mok-variables/{name}") or data
         found += read_lists(data)
     return found
 

@@ -45,9 +45,9 @@ def audit(folder: str, seconds: float = SECONDS) -> Dict[str, Any]:
     if done.status == 0:
         found: Dict[str, Any] = json.loads(done.stdout)
     elif done.status == TIMED_OUT:
-        found = {"error": "it did not answer within {:g} s".format(seconds)}
+        found = {"error": f"it did not answer within {seconds:g} s"}
     else:
-        found = {"error": "the trial ended early: {}".format(done.stderr.strip() or done.status)}
+        found = {"error": f"the trial ended early: {done.stderr.strip() or done.status}"}
     return {"folder": folder, "seconds": round(time.monotonic() - begin, 3), **found}
 
 
@@ -71,7 +71,7 @@ def _audit(folder: str) -> Dict[str, Any]:
         return {"trials": {"open": {"result": trials.REFUSED, "error": str(refused)}}}
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, str(error))
-        return {"error": "{} ({})".format(WORDS[name], name) if name in WORDS else name}
+        return {"error": f"{WORDS[name]} ({name})" if name in WORDS else name}
     return found
 
 

@@ -46,7 +46,7 @@ def scratch(folder: str) -> Iterator[Tuple[int, str]]:
 
 def reopened(descriptor: int, flags: int) -> int:
     """A second description of the same open file, with other flags; raises OSError as open(2) does."""
-    return os.open("/proc/self/fd/{}".format(descriptor), os.O_RDWR | os.O_CLOEXEC | flags)
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC | flags)
 
 
 def _made(folder: str) -> Tuple[int, str]:

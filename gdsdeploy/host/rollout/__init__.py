@@ -33,6 +33,7 @@ Shapes (all sizes in bytes, all times in seconds unless said otherwise):
                "gpu": {"open": [{"pid", "program", "files"}], "modules": [{"name", "references", "users"}],
                "mounts": [{"module", "target", "source", "fstype"}]},
                "space": {folder: {"bytes", "inodes", "mount"}},
+               "apply": {"run", "who", "works"}: who keeps the host for a run, and whether a call of it works now,
                "reboot": {"ordered", "rollout", "when", "blocked": [words]}}
               once.state: "none"; "armed" (the next boot is of once.kernel); "withdrawn" (it was, and no longer is);
               "booted" (this boot is of it); "fell back" (another kernel runs, although it was to be booted once).

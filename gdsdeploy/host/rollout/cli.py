@@ -132,9 +132,9 @@ def _reload(arguments: argparse.Namespace) -> int:
         return _print(arguments, found, ["{}: {}".format(found["did"], ", ".join(found["modules"]) or "no modules")])
     chosen = reload.plan(*words)
     text = ["needed" if chosen.needed else "not needed: what is loaded is what is installed"]
-    text += ["not safe: {}".format(item) for item in chosen.reasons]
+    text += [f"not safe: {item}" for item in chosen.reasons]
     text += ["unloads {}".format(", ".join(chosen.modules) or "nothing")]
-    text += ["stops and starts {}".format(unit) for unit in chosen.services]
+    text += [f"stops and starts {unit}" for unit in chosen.services]
     document = chosen.document()
     if not chosen.safe:
         document["error"] = {"kind": "unsafe", "message": "; ".join(chosen.reasons), "hint": reload.INSTEAD}
@@ -152,7 +152,7 @@ def _document(path: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise RolloutError("usage", "{} is not {}: {}".format(path, what, error)) from None
+        raise RolloutError("usage", f"{path} is not {what}: {error}") from None
 
 
 def _text(path: str) -> str:
@@ -162,7 +162,7 @@ def _text(path: str) -> str:
 
 def _ident(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
-        raise argparse.ArgumentTypeError("{!r} cannot be the id of a rollout".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be the id of a rollout")
     return text
 
 
@@ -170,17 +170,17 @@ def _names(text: str) -> List[str]:
     names = [item for item in text.split(",") if item]
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*", name):
-            raise argparse.ArgumentTypeError("{!r} is not the name of a package".format(name))
+            raise argparse.ArgumentTypeError(f"{name!r} is not the name of a package")
     return names
 
 
 def _release(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+~-]*", text):
-        raise argparse.ArgumentTypeError("{!r} is not a kernel release; give it as uname -r shows it".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} is not a kernel release; give it as uname -r shows it")
     return text
 
 
 def _boot_id(text: str) -> str:
     if not _ID.fullmatch(text):
-        raise argparse.ArgumentTypeError("{!r} is not a boot id; see /proc/sys/kernel/random/boot_id".format(text))
+        raise argparse.ArgumentTypeError(f"{text!r} is not a boot id; see /proc/sys/kernel/random/boot_id")
     return text

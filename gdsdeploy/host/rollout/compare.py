@@ -17,7 +17,7 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> List[Differen
     no snapshot of this version.
     """
     if not isinstance(was, Mapping) or was.get("version") != VERSION or not isinstance(was.get("packages"), Mapping):
-        raise RolloutError("snapshot", "this is no snapshot of version {}".format(VERSION), "rollout snapshot --json")
+        raise RolloutError("snapshot", f"this is no snapshot of version {VERSION}", "rollout snapshot --json")
     found = [_said("boot", "default", was["boot"]["default"], now["boot"]["default"])]
     found += [_said("kernel", "running", was["kernel"], now["kernel"])]
     found += _packages(was["packages"], now["packages"])
@@ -47,7 +47,7 @@ def _kernels(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Differe
             continue
         for what, key in (("module", "files"), ("chosen", "chosen")):
             for name, first, second in _both(one[key], two[key]):
-                yield _said(what, "{}/{}".format(release, name), first or "", second or "")
+                yield _said(what, f"{release}/{name}", first or "", second or "")
 
 
 def _both(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Tuple[str, Any, Any]]:

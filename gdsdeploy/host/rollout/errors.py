@@ -31,7 +31,7 @@ def answering(run: Callable[[Any], int]) -> Callable[[Any], int]:
         try:
             return run(arguments)
         except OSError as error:
-            name = "{}: ".format(error.filename) if error.filename else ""
+            name = f"{error.filename}: " if error.filename else ""
             return _say(arguments, "io", name + (error.strerror or str(error)), "")
         except KmodError as error:
             return _say(arguments, getattr(error, "kind", "host"), error.message, error.hint)
@@ -43,5 +43,5 @@ def _say(arguments: Any, kind: str, message: str, hint: str) -> int:
     if arguments.json:
         print(json.dumps({"error": {"kind": kind, "message": message, "hint": hint}}, sort_keys=True))
     else:
-        print("error: {}{}".format(message, " ({})".format(hint) if hint else ""), file=sys.stderr)
+        print("error: {}{}".format(message, f" ({hint})" if hint else ""), file=sys.stderr)
     return UNUSABLE if kind == "usage" else REFUSED

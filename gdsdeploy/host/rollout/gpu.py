@@ -45,7 +45,7 @@ def open_files(root: str = "/", devices: Sequence[str] = DEVICES) -> List[Dict[s
 
 def _held(root: str, pid: str) -> List[str]:
     held = []
-    folder = "/proc/{}/fd".format(pid)
+    folder = f"/proc/{pid}/fd"
     place = inside(root, folder)
     for name in list_folder(root, folder):
         try:
@@ -53,7 +53,7 @@ def _held(root: str, pid: str) -> List[str]:
         except OSError:
             # It ended, or closed the file, meanwhile.
             continue
-    for line in read_text(root, "/proc/{}/maps".format(pid)).splitlines():
+    for line in read_text(root, f"/proc/{pid}/maps").splitlines():
         # A mapping outlives its descriptor, and holds the device as well.
         path = line.partition(" /")[2]
         if path:

@@ -58,23 +58,23 @@ def _file(root: str, path: str) -> List[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        return ["{} cannot be read: {}".format(path, error.strerror)]
+        return [f"{path} cannot be read: {error.strerror}"]
     if size.st_size != SIZE or header != _HEADER:
-        return ["{} is not an environment block of GRUB's, which is {} bytes".format(path, SIZE)]
+        return [f"{path} is not an environment block of GRUB's, which is {SIZE} bytes"]
     if size.st_blocks * 512 < SIZE:
-        return ["{} has no blocks of its own that GRUB could write to".format(path)]
+        return [f"{path} has no blocks of its own that GRUB could write to"]
     return []
 
 
 def _place(root: str, path: str) -> List[str]:
     mount = _mount(root, path)
     if mount is None:
-        return ["it is not known which filesystem {} is on".format(path)]
+        return [f"it is not known which filesystem {path} is on"]
     if mount.kind not in FILESYSTEMS:
-        return ["{} is on {}, where GRUB cannot write its environment".format(path, mount.kind)]
+        return [f"{path} is on {mount.kind}, where GRUB cannot write its environment"]
     found = []
     if "ro" in mount.options:
-        found.append("{}, which has {}, is mounted read-only".format(mount.point, path))
+        found.append(f"{mount.point}, which has {path}, is mounted read-only")
     if "data=journal" in mount.options:
         words = "{} is on ext4 with data=journal: what GRUB writes is undone when the journal is replayed"
         found.append(words.format(path))
@@ -84,7 +84,7 @@ def _place(root: str, path: str) -> List[str]:
 def _disk(root: str, mount: _Mount, path: str) -> List[str]:
     folder = "/sys/dev/block/" + mount.device
     if not os.path.isdir(inside(root, folder)):
-        return ["{} is on no disk that the kernel shows ({})".format(path, mount.device)]
+        return [f"{path} is on no disk that the kernel shows ({mount.device})"]
     uuid = read_text(root, folder + "/dm/uuid").strip()
     words = "{} is on {}, through which GRUB cannot write"
     if uuid:
@@ -92,7 +92,7 @@ def _disk(root: str, mount: _Mount, path: str) -> List[str]:
         kind = re.sub(r"^part\d+-", "", uuid).partition("-")[0]
         return [] if kind == "mpath" else [words.format(path, {"CRYPT": "an encrypted disk"}.get(kind, kind))]
     for name, said in (("dm", "the device mapper"), ("md", "software RAID"), ("bcache", "bcache"), ("loop", "a loop")):
-        if os.path.isdir(inside(root, "{}/{}".format(folder, name))):
+        if os.path.isdir(inside(root, f"{folder}/{name}")):
             return [words.format(path, said)]
     # A partition of a RAID, as of one with metadata of its firmware: the RAID is its parent.
     if os.path.exists(inside(root, folder + "/partition")) and "md" in list_folder(root, folder + "/.."):
@@ -129,7 +129,7 @@ def change(words: List[str], root: str = "/") -> None:
             break
         if done.status != process.NOT_FOUND:
             said = (done.stderr or done.stdout).strip()
-            raise RolloutError("grub", "{} failed: {}".format(editor, said), "what boots next is as before")
+            raise RolloutError("grub", f"{editor} failed: {said}", "what boots next is as before")
     else:
         raise RolloutError("grub", "neither {} is installed".format(" nor ".join(_EDITORS)), "install grub-common")
     for each in (path, os.path.dirname(path)):

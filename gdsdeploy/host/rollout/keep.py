@@ -67,7 +67,7 @@ def _keep(ident: str, release: str, root: str) -> Dict[str, Any]:
 
 def forget(ident: str, root: str = "/") -> Dict[str, Any]:
     """Delete what was kept; returns ``{"changed", "folder"}``.  Raises OSError."""
-    folder = "{}/{}".format(PLACE, ident)
+    folder = f"{PLACE}/{ident}"
     place = inside(root, folder)
     there = os.path.isdir(place)
     if there:
@@ -77,7 +77,7 @@ def forget(ident: str, root: str = "/") -> Dict[str, Any]:
 
 def path(ident: str, release: str) -> str:
     """Where the archive of a kernel's modules is, or would be."""
-    return "{}/{}/modules-{}.tar".format(PLACE, ident, release)
+    return f"{PLACE}/{ident}/modules-{release}.tar"
 
 
 def present(kernel: Kernel) -> Dict[str, str]:
@@ -129,7 +129,7 @@ def _rebuild(kernel: Kernel, target: str) -> None:
         pack.verify(temporary)
         _place(temporary, target)
     except tarfile.TarError as error:
-        raise PackError("cannot write {}: {}".format(target, error)) from None
+        raise PackError(f"cannot write {target}: {error}") from None
     finally:
         atomic.remove(temporary)
 

@@ -27,7 +27,7 @@ _LOCKS = (
     "/usr/lib/sysimage/rpm/.rpm.lock",
 )
 #: Files in which they write their process while they work.
-_PIDS = ("/run/zypp.pid", "/var/lib/dnf/rpmdb_lock.pid", "/var/cache/dnf/metadata_lock.pid")
+_PIDS = ("/var/lib/dnf/rpmdb_lock.pid", "/var/cache/dnf/metadata_lock.pid")
 _DPKG_FORMAT = "${Package}\\t${Architecture}\\t${Version}\\t${db:Status-Abbrev}\\n"
 _RPM_FORMAT = "%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\tii \\n"
 _TIMEOUT = 120.0
@@ -67,9 +67,12 @@ def manager(root: str = "/") -> str:
     return RPM if any(os.path.isdir(inside(root, path)) for path in _RPM) else ""
 
 
-def listed(root: str = "/") -> List[Package]:
-    """Every package that the package manager knows; raises RolloutError where it cannot be asked."""
-    kind = manager(root)
+def listed(root: str = "/", kind: str = "") -> List[Package]:
+    """Every package that the package manager knows; raises RolloutError where it cannot be asked.
+
+    kind: DPKG or RPM on a host that has both; empty: the one that it has.
+    """
+    kind = kind or manager(root)
     if not kind:
         return []
     if kind == DPKG:
@@ -78,8 +81,8 @@ def listed(root: str = "/") -> List[Package]:
         argv = ["rpm", "--root", os.path.abspath(root), "-qa", "--qf", _RPM_FORMAT]
     done = process.run(argv, _TIMEOUT)
     if done.status != 0:
-        said = done.stderr.strip().splitlines()[-1:] or ["exit status {}".format(done.status)]
-        raise RolloutError("packages", "{} cannot be asked: {}".format(argv[0], said[0].strip()), "see: dpkg --audit")
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
+        raise RolloutError("packages", f"{argv[0]} cannot be asked: {said[0].strip()}", "see: dpkg --audit")
     rows = (line.split("\t") for line in done.stdout.splitlines())
     return [Package(*row) for row in rows if len(row) == 4]
 
@@ -118,7 +121,7 @@ def locks(root: str = "/") -> List[Dict[str, Any]]:
 
 def program(pid: int, root: str = "/") -> str:
     """What a process is called; empty when it is gone."""
-    return read_text(root, "/proc/{}/comm".format(pid)).strip()
+    return read_text(root, f"/proc/{pid}/comm").strip()
 
 
 def _holder(path: str) -> Optional[int]:
@@ -137,4 +140,4 @@ def _holder(path: str) -> Optional[int]:
 def _written(root: str, path: str) -> Optional[int]:
     text = read_text(root, path).split()
     pid = int(text[0]) if text and text[0].isdigit() else 0
-    return pid if pid and os.path.isdir(inside(root, "/proc/{}".format(pid))) else None
+    return pid if pid and os.path.isdir(inside(root, f"/proc/{pid}")) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any, Dict
 
@@ -32,6 +33,13 @@ def expectation(root: str = "/") -> Dict[str, Any]:
 def lock_digest(root: str = "/") -> str:
     """Of the lock that this host was provisioned with; empty where it was not."""
     return str(expectation(root).get("lock_digest") or "")
+
+
+def nvidia(root: str = "/") -> str:
+    """Vendor and device of NVIDIA's devices, as in ``10de2330``, each kind once, sorted, with spaces between them."""
+    # The second column of each line has vendor and device as eight digits.
+    found = re.findall(r"(?mi)^[0-9a-f]{4}\s(10de[0-9a-f]{4})\s", read_text(root, "/proc/bus/pci/devices"))
+    return " ".join(sorted({item.lower() for item in found}))
 
 
 def now() -> str:

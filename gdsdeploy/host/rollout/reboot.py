@@ -50,9 +50,9 @@ def order(wanted: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
         except RolloutError:
             atomic.remove(inside(root, MARKER))
             raise
-    by = "rollout {}".format(rollout) if rollout else "a rollout"
+    by = f"rollout {rollout}" if rollout else "a rollout"
     syslog.openlog(IDENT)
-    syslog.syslog(syslog.LOG_NOTICE, "{} has this host rebooted in {} s (boot {})".format(by, DELAY, present))
+    syslog.syslog(syslog.LOG_NOTICE, f"{by} has this host rebooted in {DELAY} s (boot {present})")
     return _did("ordered", present)
 
 
@@ -88,7 +88,7 @@ def blocking(text: str) -> List[str]:
     words = shlex.split(text)[2:]
     rows = [words[place : place + 6] for place in range(0, len(words) - len(words) % 6, 6)]
     return [
-        "{} (process {}) keeps this host from shutting down: {}".format(who, pid, why)
+        f"{who} (process {pid}) keeps this host from shutting down: {why}"
         for what, who, why, mode, _, pid in rows
         if "shutdown" in what.split(":") and mode == "block"
     ]
@@ -123,11 +123,11 @@ def _stopping() -> bool:
 
 
 def _later() -> None:
-    argv = ["systemd-run", "--quiet", "--collect", "--unit=" + UNIT, "--on-active={}".format(DELAY)]
+    argv = ["systemd-run", "--quiet", "--collect", "--unit=" + UNIT, f"--on-active={DELAY}"]
     done = process.run([*argv, "--timer-property=AccuracySec=100ms", "systemctl", "reboot"], _TIMEOUT)
     if done.status != 0:
-        said = done.stderr.strip().splitlines()[-1:] or ["exit status {}".format(done.status)]
-        raise RolloutError("systemd", "systemd does not take the order: {}".format(said[0]), "systemctl list-jobs")
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
+        raise RolloutError("systemd", f"systemd does not take the order: {said[0]}", "systemctl list-jobs")
 
 
 def _did(words: str, present: str) -> Dict[str, str]:

@@ -64,7 +64,7 @@ def plan(wanted: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Plan:
     """
     present, running = boot_id(), os.uname().release
     if present != wanted:
-        raise RolloutError("boot", "this is boot {}, not {}".format(present, wanted), "ask for the status again")
+        raise RolloutError("boot", f"this is boot {present}, not {wanted}", "ask for the status again")
     begun = _begun()
     loaded = [item["name"] for item in gpu.modules("/", of.modules)]
     found = stack.use(of)
@@ -74,7 +74,7 @@ def plan(wanted: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Plan:
     if stack.PEERMEM_UNIT in services:
         mine = [name for name in mine if name not in _PEERMEM]
     files = {name: pending.file_of(name) for name in mine}
-    reasons = ["the running kernel is {}, not {}".format(running, kernel)] if kernel not in ("", running) else []
+    reasons = [f"the running kernel is {running}, not {kernel}"] if kernel not in ("", running) else []
     problems = {name: _problem(name, file) for name, file in files.items()}
     reasons += found.foreign + [item for item in problems.values() if item]
     needed = any(problems[name] or _is_other(name, file) for name, file in files.items())
@@ -134,9 +134,9 @@ def _load(chosen: Plan) -> str:
     for name in reversed(chosen.modules):
         done = process.run(["modprobe", name], _TIMEOUT)
         if done.status != 0:
-            return "modprobe {}: {}".format(name, _last(done))
+            return f"modprobe {name}: {_last(done)}"
         if _is_other(name, chosen.files[name]):
-            return "after modprobe {} the loaded module is not the one in {}".format(name, chosen.files[name])
+            return f"after modprobe {name} the loaded module is not the one in {chosen.files[name]}"
     return ""
 
 
@@ -158,7 +158,7 @@ def _take_back(chosen: Plan, of: Stack, old: Dict[str, str], problem: str) -> No
         if lost or name in there or name not in old:
             continue
         done = process.run(["insmod", old[name], *_options(name, old[name])], _TIMEOUT)
-        lost = "" if done.status == 0 else "insmod {}: {}".format(name, _last(done))
+        lost = "" if done.status == 0 else f"insmod {name}: {_last(done)}"
     lost = lost or _start(chosen)
     if lost:
         words = "the modules could not be exchanged ({}), and what was loaded could not be loaded again ({})"
@@ -174,7 +174,7 @@ def _old(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
     release = os.uname().release
     archive = keep.path(ident, release)
     if not os.path.isfile(archive):
-        raise RolloutError("unsafe", "there is no {}".format(archive))
+        raise RolloutError("unsafe", f"there is no {archive}")
     place = tempfile.mkdtemp(prefix=".back-", dir=os.path.dirname(archive))
     try:
         manifest = pack.unpack(archive, release, place)
@@ -186,19 +186,19 @@ def _old(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
 
 def _kept(ident: str, loaded: List[str]) -> List[str]:
     """Why what is loaded could not be put back."""
-    hint = "rollout keep --id {} has to come before other packages do".format(ident)
+    hint = f"rollout keep --id {ident} has to come before other packages do"
     try:
         with _old(ident, loaded) as old:
             other = [name for name in loaded if name not in old or _is_other(name, old[name])]
     except (KmodError, OSError) as error:
-        return ["what is loaded could not be put back: {} ({})".format(error, hint)]
-    return ["the loaded {} is not the one that was kept ({})".format(name, hint) for name in other]
+        return [f"what is loaded could not be put back: {error} ({hint})"]
+    return [f"the loaded {name} is not the one that was kept ({hint})" for name in other]
 
 
 def _problem(name: str, file: str) -> str:
     """Why the file that modprobe would load for a module cannot be; empty where it can."""
     if not file:
-        return "modprobe finds no file for the module {}".format(name)
+        return f"modprobe finds no file for the module {name}"
     try:
         read_module(file)
     except KmodError as error:
@@ -235,7 +235,7 @@ def _write(chosen: Plan) -> None:
 
 
 def _last(done: process.Output) -> str:
-    return (done.stderr.strip().splitlines() or ["exit status {}".format(done.status)])[-1]
+    return (done.stderr.strip().splitlines() or [f"exit status {done.status}"])[-1]
 
 
 def _answer(did: str, chosen: Plan) -> Dict[str, Any]:

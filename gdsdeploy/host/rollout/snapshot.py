@@ -14,7 +14,7 @@ from ..kmod.rootdir import inside, read_text
 from ..kmod.vouch import FOLDER, MANIFEST, sha256
 from . import packages, written
 from .errors import RolloutError
-from .present import boot_id, booting, expectation, lock_digest, now
+from .present import boot_id, booting, lock_digest, now
 
 VERSION = 1
 _PROVISION = "/var/lib/gdsdeploy/"
@@ -24,7 +24,6 @@ def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
     """The document, as the package's docstring has it; raises RolloutError where the packages cannot be listed."""
     provision = {name: read_text(root, _PROVISION + name).split() for name in ("installed", "held")}
     wanted = [*names, *provision["installed"], *provision["held"]]
-    cufile = str(expectation(root).get("cufile_path") or written.CUFILE)
     return {
         "version": VERSION,
         "when": now(),
@@ -37,7 +36,7 @@ def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
         "packages": packages.versions(wanted, packages.listed(root)),
         "provision": provision,
         "kernels": {release: modules(Kernel(release, root)) for release in releases(root)},
-        "files": {path: look(root, path) for path in written.paths(root, cufile)},
+        "files": {path: look(root, path) for path in written.paths(root)},
     }
 
 
@@ -47,7 +46,7 @@ def modules(kernel: Kernel) -> Dict[str, Any]:
     # The manifest says what audited them; it lies beside the modules that were received.
     folder = os.path.join(kernel.folder, FOLDER)
     if os.path.isfile(os.path.join(folder, MANIFEST)):
-        files.append("{}/{}".format(FOLDER, MANIFEST))
+        files.append(f"{FOLDER}/{MANIFEST}")
     chosen = {name: drivers.find(kernel, name) for name in STACK}
     return {
         "files": {file: sha256(kernel.path(file)) for file in sorted(files)},
@@ -64,14 +63,14 @@ def look(root: str, path: str) -> Optional[Dict[str, Any]]:
             return None
         return {
             "sha256": sha256(place),
-            "mode": "{:04o}".format(stat.S_IMODE(found.st_mode)),
+            "mode": f"{stat.S_IMODE(found.st_mode):04o}",
             "uid": found.st_uid,
             "gid": found.st_gid,
         }
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise RolloutError("io", "{} cannot be read: {}".format(path, error.strerror), "do it as root") from None
+        raise RolloutError("io", f"{path} cannot be read: {error.strerror}", "do it as root") from None
 
 
 def lines(document: Dict[str, Any]) -> List[str]:

@@ -46,7 +46,7 @@ def fits(need: Dict[str, Any], margin: float = MARGIN, root: str = "/") -> Dict[
     sums: Dict[str, Any] = {}
     for folder, size in _needs(need):
         if folder not in left:
-            raise RolloutError("usage", "there is no {} on this host".format(folder))
+            raise RolloutError("usage", f"there is no {folder} on this host")
         entry = sums.setdefault(left[folder]["mount"], {"folders": [], "bytes": 0, "inodes": 0, "free": left[folder]})
         entry["folders"].append(folder)
         entry["bytes"] += size["bytes"]

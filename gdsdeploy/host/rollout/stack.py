@@ -56,7 +56,7 @@ def use(stack: Stack, root: str = "/") -> Use:
         unit = unit_of(item["pid"], root)
         if unit not in running:
             words = "{} (process {}{}) has {} open"
-            place = ", of {}".format(unit) if unit else ""
+            place = f", of {unit}" if unit else ""
             foreign.append(words.format(item["program"] or "a program", item["pid"], place, ", ".join(item["files"])))
     return Use(foreign + _references(stack, bool(running), root) + _instances(root), running)
 
@@ -67,7 +67,7 @@ def active(unit: str) -> bool:
 
 def unit_of(pid: int, root: str = "/") -> str:
     """The service that a process belongs to; empty where it is of none."""
-    found = re.findall(r"/([^/\n]+\.service)(?=/|$)", read_text(root, "/proc/{}/cgroup".format(pid)), re.MULTILINE)
+    found = re.findall(r"/([^/\n]+\.service)(?=/|$)", read_text(root, f"/proc/{pid}/cgroup"), re.MULTILINE)
     return found[-1] if found else ""
 
 
@@ -104,10 +104,10 @@ def _instances(root: str) -> List[str]:
     base = "/proc/driver/nvidia/capabilities"
     found: Dict[str, List[str]] = {}
     for card in list_folder(root, base):
-        names = [name for name in list_folder(root, "{}/{}/mig".format(base, card)) if name.startswith("gi")]
+        names = [name for name in list_folder(root, f"{base}/{card}/mig") if name.startswith("gi")]
         if names:
             found[card] = names
-    return ["{} has MIG instances, which an exchange would delete".format(card) for card in sorted(found)]
+    return [f"{card} has MIG instances, which an exchange would delete" for card in sorted(found)]
 
 
 def build_id(name: str, root: str = "/") -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List
 
+from ..apply import lock
 from . import gpu, once, packages, reboot, space
-from .present import boot_id, booting, lock_digest
+from .present import boot_id, booting, lock_digest, nvidia
 
 VERSION = 1
 
@@ -19,6 +20,7 @@ def status(root: str = "/") -> Dict[str, Any]:
         "version": VERSION,
         "boot_id": boot_id(root),
         "kernel": os.uname().release,
+        "devices": nvidia(root),
         "lock_digest": lock_digest(root),
         "uptime": reboot.uptime(root),
         "boot": booting(root),
@@ -26,6 +28,7 @@ def status(root: str = "/") -> Dict[str, Any]:
         "packages": state,
         "gpu": gpu.users(root),
         "space": space.free(root),
+        "apply": lock.holder(),
         "reboot": {
             "ordered": earlier is not None,
             "rollout": earlier["rollout"] if earlier else "",
@@ -41,11 +44,13 @@ def lines(found: Dict[str, Any]) -> List[str]:
     said = [
         "boot {} of kernel {}, up {:.0f} s".format(found["boot_id"], found["kernel"], found["uptime"]),
         boots["problem"] or "boots {} by default, {} next".format(boots["default"] or "?", boots["next"] or "?"),
-        "one boot of another kernel: {}".format(once.words(one)),
+        f"one boot of another kernel: {once.words(one)}",
     ]
-    said += ["no reboot now: {}".format(item) for item in found["reboot"]["blocked"]]
+    said += [f"no reboot now: {item}" for item in found["reboot"]["blocked"]]
     if found["reboot"]["ordered"]:
         said.append("a reboot was ordered at {when} {rollout}".format(**found["reboot"]).rstrip())
+    if found["apply"]["who"]:
+        said.append("{who} is changing this host".format(**found["apply"]))
     for item in found["gpu"]["open"]:
         said.append("{} (process {}) has {} open".format(item["program"], item["pid"], ", ".join(item["files"])))
     for item in found["gpu"]["modules"]:

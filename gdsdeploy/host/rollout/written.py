@@ -1,11 +1,12 @@
 """The files that provision writes on hosts, and the folders that are a rollout's own: one list for all of them.
 
-``roles/gds_remove`` takes the same away; a test holds them against each other.
+``apply.removal`` takes the same away, and a test holds the resources against these lists.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 from typing import List
 
 from ..kmod.rootdir import list_folder, read_text
@@ -22,8 +23,6 @@ FILES = (
     "/etc/apt/preferences.d/00-gdsdeploy.pref",
     "/etc/apt/sources.list.d/gdsdeploy.sources",
     "/etc/yum.repos.d/gdsdeploy.repo",
-    "/etc/zypp/repos.d/gdsdeploy.repo",
-    "/etc/zypp/gdsdeploy-locks",
     "/etc/modprobe.d/gdsdeploy.conf",
     "/etc/modules-load.d/gdsdeploy.conf",
     "/etc/tmpfiles.d/gdsdeploy.conf",
@@ -38,6 +37,8 @@ FOLDERS = ("/etc/gdsdeploy", "/usr/lib/gdsdeploy", "/var/lib/gdsdeploy", "/var/l
 PASSING = (
     "/var/lib/gdsdeploy-mok-password",
     "/var/lib/gdsdeploy-restore",
+    "/var/lib/gdsdeploy-restore.tar",
+    "/var/lib/gdsdeploy-restore.tar",
     "/etc/apt/sources.list.d/gdsdeploy-restore.sources",
 )
 #: In the names of keys that come and go with packages on their way back.
@@ -45,27 +46,45 @@ RESTORING = "gdsdeploy-restore"
 #: Folder and name of files of which there may be any number.
 KEYS = (("/etc/apt/keyrings", "gdsdeploy-*.gpg"), ("/etc/pki/rpm-gpg", "RPM-GPG-KEY-gdsdeploy-*"))
 RECIPES = ("/etc/dkms", "*.conf")
+DEPMOD = ("/etc/depmod.d", "gdsdeploy-*")
 #: Files of others with lines of ours, and what keeps other choices of ours.
-SHARED = (
-    "/etc/dnf/plugins/versionlock.list",
-    "/etc/zypp/locks",
-    "/etc/default/grub.d/gdsdeploy.cfg",
-)
+SHARED = ("/etc/dnf/plugins/versionlock.list", "/etc/default/grub.d/gdsdeploy.cfg")
 
 
-def paths(root: str = "/", cufile: str = CUFILE) -> List[str]:
+def is_ours(path: str) -> bool:
+    """Whether the name alone says so: nobody else puts anything under it."""
+    return (
+        path in FILES
+        or path in PASSING
+        or path == SHARED[-1]
+        or any(path == folder or path.startswith(folder + "/") for folder in FOLDERS)
+        or any(fnmatch.fnmatchcase(path, f"{folder}/{pattern}") for folder, pattern in (*KEYS, DEPMOD))
+    )
+
+
+def is_known(path: str) -> bool:
+    """Whether :func:`paths` may name ``path`` on some host: absolute, normalized, and written by provision."""
+    folder, name = posixpath.split(path)
+    if path in (*FILES, *SHARED, CUFILE):
+        return True
+    patterns = [pattern for place, pattern in (*KEYS, RECIPES, DEPMOD, ("/etc/gdsdeploy", "?*")) if place == folder]
+    return name not in (".", "..") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def paths(root: str = "/") -> List[str]:
     """Every path that a snapshot looks at, whether or not it is there; sorted."""
-    found = {*FILES, *SHARED, cufile}
+    found = {*FILES, *SHARED, CUFILE}
     for name in ("expectation.json", "gate.json"):
         found.add("/etc/gdsdeploy/" + name)
     found.update("/etc/gdsdeploy/" + name for name in list_folder(root, "/etc/gdsdeploy"))
     for folder, pattern in KEYS:
         names = fnmatch.filter(list_folder(root, folder), pattern)
-        found.update("{}/{}".format(folder, name) for name in names if RESTORING not in name)
+        found.update(f"{folder}/{name}" for name in names if RESTORING not in name)
     folder, pattern = RECIPES
     for name in fnmatch.filter(list_folder(root, folder), pattern):
-        path = "{}/{}".format(folder, name)
+        path = f"{folder}/{name}"
         if MARK in read_text(root, path)[:400]:
             found.add(path)
-    found.update("/etc/depmod.d/" + name for name in fnmatch.filter(list_folder(root, "/etc/depmod.d"), "gdsdeploy-*"))
+    folder, pattern = DEPMOD
+    found.update(f"{folder}/{name}" for name in fnmatch.filter(list_folder(root, folder), pattern))
     return sorted(found)

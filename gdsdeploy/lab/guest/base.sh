@@ -33,5 +33,6 @@ install -d "$root$nvme" "$root/boot/grub/i386-pc"
 chroot "$root" systemctl enable --quiet lab-network.service lab-seed.service lab-rxe.service
 # Nobody sits at the console, and each of these costs an emulated machine seconds of every boot.
 chroot "$root" systemctl mask --quiet getty@tty1.service serial-getty@ttyS0.service grub-common.service \
-    systemd-binfmt.service systemd-pstore.service
+    systemd-binfmt.service systemd-pstore.service dev-hugepages.mount dev-mqueue.mount sys-fs-fuse-connections.mount \
+    modprobe@drm.service modprobe@efi_pstore.service modprobe@fuse.service
 cp "$root"/usr/lib/grub/i386-pc/*.mod "$root"/usr/lib/grub/i386-pc/*.lst "$root/boot/grub/i386-pc/"

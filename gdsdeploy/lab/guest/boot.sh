@@ -30,7 +30,7 @@ grep -q "root=UUID=$uuid" "$root/boot/grub/grub.cfg"
 chroot "$root" grub-mkimage --format=i386-pc --output=/boot/grub/i386-pc/core.img \
     --prefix='(hd0,msdos1)/boot/grub' biosdisk part_msdos ext2 normal
 cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/grub/i386-pc/core.img" "$out/"
-cp "$root"/boot/vmlinuz-* "$out/vmlinuz"
+cp "$(printf '%s\n' "$root"/boot/vmlinuz-* | sort -V | tail -n 1)" "$out/vmlinuz"
 
 for mounted in dev/null dev/zero dev/full dev/random dev/urandom dev/tty dev sys proc; do
     umount "$root/$mounted"

@@ -20,6 +20,5 @@ if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" != cgroup2fs ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
 fi
 rm -f "$host/pid"
-# Builds here are parallel, what an emulated VM does is mostly not: it gets a whole core while both work.
-setsid sh -c 'renice -n 10 -p $$ >/dev/null; echo $$ >"$0.new" && mv "$0.new" "$0" && exec "$@"' "$host/pid" "$@" \
+setsid sh -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && exec "$@"' "$host/pid" "$@" \
     >>"$host/console.log" 2>&1 </dev/null &

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         for outcome in report.outcomes:
             _print(report, outcome)
         for note in report.notes:
-            print("note: {}".format(note))
+            print(f"note: {note}")
     sys.stdout.flush()
     if not report.failures:
         if arguments.kept:
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     errors = [item.error for item in report.failures if item.error is not None]
     hint = _with(errors[0].hint, _restored(arguments))
-    more = "; ".join("{}: {}".format(item.module, item.error) for item in report.failures[1:])
+    more = "; ".join(f"{item.module}: {item.error}" for item in report.failures[1:])
     raise type(errors[0])(_with(errors[0].message, more), hint)
 
 
@@ -94,12 +94,12 @@ def _words(words: List[str]) -> Tuple[List[str], List[str]]:
     for word in modules:
         if word not in MODULES:
             raise KmodError(
-                "{!r} is no NAME=VALUE for make and no module that can be built".format(word),
+                f"{word!r} is no NAME=VALUE for make and no module that can be built",
                 "build one of: {}".format(", ".join(MODULES)),
             )
     for variable in variables:
         if not variable.split("=", 1)[0].isidentifier():
-            raise KmodError("{!r} is no NAME=VALUE for make".format(variable))
+            raise KmodError(f"{variable!r} is no NAME=VALUE for make")
     if not modules:
         raise KmodError("no module is named", "build one or more of: {}".format(", ".join(MODULES)))
     return modules, variables
@@ -118,7 +118,7 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
         try:
             os.makedirs(os.path.dirname(os.path.abspath(arguments.log)), exist_ok=True)
         except OSError as error:
-            raise BuildError("cannot make the folder of {}: {}".format(arguments.log, error.strerror)) from None
+            raise BuildError(f"cannot make the folder of {arguments.log}: {error.strerror}") from None
     report = build(job, modules, arguments.source, arguments.output, arguments.log)
     if arguments.verbose:
         for path in dict.fromkeys(item.log for item in report.outcomes):
@@ -197,7 +197,7 @@ def _dkms(arguments: argparse.Namespace) -> int:
     for kind, text in (("driver", arguments.driver), ("nvidia-fs", arguments.nvidia_fs)):
         name, _, version = text.partition("/")
         if text and not (name and version):
-            raise KmodError("{!r} is no NAME/VERSION of DKMS".format(text), "give it as dkms status shows it")
+            raise KmodError(f"{text!r} is no NAME/VERSION of DKMS", "give it as dkms status shows it")
         if text:
             packages.append(dkms.Package(name, version, kind))
     chosen = tree.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)
@@ -209,7 +209,7 @@ def _dkms(arguments: argparse.Namespace) -> int:
     for item in done["done"]:
         print("{}: {action} {package} for kernel {kernel_release}: {why}".format(verb, **item))
     for note in done["notes"]:
-        print("note: {}".format(note))
+        print(f"note: {note}")
     if not done["done"]:
         print("nothing to build")
     return 0

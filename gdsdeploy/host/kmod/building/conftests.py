@@ -86,7 +86,7 @@ def _listed(tree: str) -> Dict[str, List[str]]:
 
 def _headers(tree: str) -> List[str]:
     text = _text(os.path.join(tree, "header-presence-tests.mk")).replace("\\\n", " ")
-    match = re.search(r"^{}\s*:?=(.*)$".format(HEADERS), text, re.MULTILINE)
+    match = re.search(rf"^{HEADERS}\s*:?=(.*)$", text, re.MULTILINE)
     return match.group(1).split() if match else []
 
 

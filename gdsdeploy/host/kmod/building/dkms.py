@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import re
 import time
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -19,13 +18,14 @@ from .. import driver as drivers
 from .. import ofed
 from ..audit import audit
 from ..driver import Expected
-from ..errors import BuildError, KernelError
+from ..errors import BuildError, KernelError, StubError
 from ..kbuild import failure_in
 from ..kernel import Kernel, releases
-from ..rootdir import inside
+from ..rootdir import inside, list_folder
 from ..tree import Tree, digest
 from . import kept
 
+DKMS = "/var/lib/dkms"
 #: One log a kernel and package, of the latest build; our recipes name the same place.
 LOGS = "/var/log/gdsdeploy/kmod"
 #: A whole driver, on a machine under load.
@@ -50,7 +50,7 @@ class Package(NamedTuple):
     kind: str
 
     def __str__(self) -> str:
-        return "{}/{}".format(self.name, self.version)
+        return f"{self.name}/{self.version}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Wanted:
     tree: Tree
     #: nvidia-peermem has to work on the target kernel
     peermem: bool = False
+    #: where the system is that is looked at; DKMS itself works on the running one only
+    root: str = "/"
 
 
 def provide(wanted: Wanted, check: bool = False) -> Dict[str, Any]:
@@ -71,29 +73,29 @@ def provide(wanted: Wanted, check: bool = False) -> Dict[str, Any]:
     noted, and not tried again until its inputs change.  Raises BuildError for the target, with what the build itself
     said; KernelError when its headers are missing.
     """
-    target = Kernel(wanted.target)
+    target = Kernel(wanted.target, wanted.root)
     target.headers()
     if wanted.peermem and not check:
         search = ofed.search(target)
         if search.tree is None:
             message = "nvidia-peermem for kernel {} would be a stub that fails to load with 'Invalid argument': {}"
-            raise BuildError(
+            raise StubError(
                 message.format(target.release, search.why_not()), "install OFED or DOCA for this kernel, or use DMA-BUF"
             )
     done: List[Dict[str, str]] = []
     notes: List[str] = []
-    for release in [wanted.target, *(item for item in releases() if item != wanted.target)]:
-        if release != wanted.target and not _has_headers(release):
-            notes.append("kernel {} has no headers: nothing is built for it".format(release))
+    for release in [wanted.target, *(item for item in releases(wanted.root) if item != wanted.target)]:
+        if release != wanted.target and not _has_headers(release, wanted.root):
+            notes.append(f"kernel {release} has no headers: nothing is built for it")
             continue
         for package in wanted.packages:
-            kernel = Kernel(release)
+            kernel = Kernel(release, wanted.root)
             action, why = need(kernel, package, wanted)
             if not action:
                 continue
             key = _key(kernel, package, wanted)
-            if release != wanted.target and _failed_before(release, package) == key:
-                notes.append("{} is not tried again for kernel {}: {}".format(package, release, _log(release, package)))
+            if release != wanted.target and _failed_before(kernel, package) == key:
+                notes.append(f"{package} is not tried again for kernel {release}: {_log(release, package)}")
                 break
             done.append({"kernel_release": release, "package": str(package), "action": action, "why": why})
             if check:
@@ -106,7 +108,7 @@ def provide(wanted: Wanted, check: bool = False) -> Dict[str, Any]:
                     raise
                 _remember(release, package, key)
                 done.pop()
-                notes.append("{} ({})".format(error.message, error.hint))
+                notes.append(f"{error.message} ({error.hint})")
                 # What comes next depends on it.
                 break
     return {"changed": bool(done), "done": done, "notes": notes}
@@ -120,11 +122,11 @@ def need(kernel: Kernel, package: Package, wanted: Wanted) -> Tuple[str, str]:
     if package.kind == "nvidia-fs":
         names = ["nvidia_fs"]
     else:
-        names = [name for name in ("nvidia", "nvidia_peermem") if drivers.find(kernel, name) is not None]
+        names = ["nvidia", *(name for name in ("nvidia_peermem",) if drivers.find(kernel, name) is not None)]
     stale = set(_STALE[package.kind])
     if package.kind == "driver" and ofed.find(kernel) is not None:
         stale |= {"peermem-stub", "symbol-crc"}
-    for result in audit(kernel, names, expected) if names else []:
+    for result in audit(kernel, names, expected):
         for item in result["findings"]:
             if item["id"] in stale:
                 return "rebuild", "{}: {}".format(result["module"], item["message"])
@@ -132,12 +134,17 @@ def need(kernel: Kernel, package: Package, wanted: Wanted) -> Tuple[str, str]:
 
 
 def installed(kernel: Kernel, package: Package) -> bool:
-    """Whether DKMS says so."""
-    done = process.run(["dkms", "status", "-m", package.name, "-v", package.version, "-k", kernel.release], 120.0)
-    if done.status == process.NOT_FOUND:
-        raise BuildError("dkms is not installed", "install the package dkms")
-    pattern = r"^{}[/,] ?{}, {}, [^:]*: installed".format(*map(re.escape, (*package[:2], kernel.release)))
-    return re.search(pattern, done.stdout, re.MULTILINE) is not None
+    """Whether DKMS says so: it has built the package, and its link for this kernel leads to that build.
+
+    Read from its own files, as ``dkms status`` does in most of a second of shell.
+    """
+    built = f"{DKMS}/{package.name}/{package.version}/{kernel.release}"
+    for arch in list_folder(kernel.root, built):
+        files = [name for name in list_folder(kernel.root, f"{built}/{arch}/module") if ".ko" in name]
+        link = f"{DKMS}/{package.name}/kernel-{kernel.release}-{arch}"
+        if files and inside(kernel.root, link) == inside(kernel.root, f"{built}/{arch}"):
+            return True
+    return False
 
 
 def _run(kernel: Kernel, package: Package, action: str) -> None:
@@ -154,14 +161,16 @@ def _dkms(kernel: Kernel, package: Package, argv: Sequence[str], begun: float = 
     done = process.run(argv, TIMEOUT)
     if done.status == 0:
         return
+    if done.status == process.NOT_FOUND:
+        raise BuildError("dkms is not installed", "install the package dkms")
     # Our recipe's build has done it already; what failed before that build has not.
-    kept.restore(Kernel(kernel.release), package.name)
+    kept.restore(Kernel(kernel.release, kernel.root), package.name)
     back = kept.restored(kernel, package.name)
     log = _log(kernel.release, package)
     message, hint = _said(log, begun) if begun else ("", "")
     if not message:
         lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]
-        error = next((line for line in lines if line.startswith("Error!")), "exit status {}".format(done.status))
+        error = next((line for line in lines if line.startswith("Error!")), f"exit status {done.status}")
         after = lines[lines.index(error) + 1 : lines.index(error) + 3] if error in lines else []
         message = "DKMS cannot install {} for kernel {}: {}".format(
             package, kernel.release, " ".join([error, *after]).strip()
@@ -190,12 +199,12 @@ def why() -> None:
 
 
 def _log(release: str, package: Package) -> str:
-    return "{}/{}/{}.log".format(LOGS, release, package.name)
+    return f"{LOGS}/{release}/{package.name}.log"
 
 
-def _has_headers(release: str) -> bool:
+def _has_headers(release: str, root: str) -> bool:
     try:
-        Kernel(release).headers()
+        Kernel(release, root).headers()
     except KernelError:
         return False
     return True
@@ -205,9 +214,9 @@ def _key(kernel: Kernel, package: Package, wanted: Wanted) -> str:
     return json.dumps([str(package), kernel.symvers_digest(), digest(wanted.tree)])
 
 
-def _failed_before(release: str, package: Package) -> str:
+def _failed_before(kernel: Kernel, package: Package) -> str:
     try:
-        with open(_log(release, package) + ".failed", encoding="utf-8") as file:
+        with open(inside(kernel.root, _log(kernel.release, package) + ".failed"), encoding="utf-8") as file:
             return file.read()
     except OSError:
         return ""

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from ..audit import Result, audit
 from ..driver import Expected
 from ..errors import BuildError
+from ..findings import ERROR, outcome_of
 from ..kbuild import Log, first_error
 from ..module import PROVENANCE, read_module
 from ..symvers import Export
@@ -30,13 +31,13 @@ def record(log: Log, file: str, entries: Dict[str, str]) -> None:
     folder = os.path.dirname(file)
     dump = log.run(["objcopy", "--dump-section", ".modinfo=" + section, file], folder)
     if dump.status != 0:
-        raise BuildError("cannot read the modinfo of {}: {}".format(file, first_error(dump)), "install binutils")
+        raise BuildError(f"cannot read the modinfo of {file}: {first_error(dump)}", "install binutils")
     with open(section, "ab") as data:
         for key, value in entries.items():
-            data.write("{}{}={}\0".format(PROVENANCE, key, value).encode("utf-8"))
+            data.write(f"{PROVENANCE}{key}={value}\0".encode())
     update = log.run(["objcopy", "--update-section", ".modinfo=" + section, file], folder)
     if update.status != 0 or read_module(file).provenance != entries:
-        raise BuildError("cannot record the build in {}: {}".format(file, first_error(update)))
+        raise BuildError(f"cannot record the build in {file}: {first_error(update)}")
 
 
 def audited(
@@ -50,7 +51,7 @@ def audited(
     results = audit(kernel, list(files), expected, extra)
     problems: List[str] = []
     for file, result in zip(files, results):
-        wrong = [item for item in result["findings"] if item["severity"] == "error"]
+        wrong = [item for item in result["findings"] if outcome_of(item) == ERROR]
         problems += ["{}: [{}] {}".format(os.path.basename(file), item["id"], item["message"]) for item in wrong]
         module = read_module(file)
         if module.vermagic != kernel.vermagic():
@@ -64,9 +65,7 @@ def audited(
             )
     if problems:
         message = "{} was built for kernel {} against {}, but its audit says: {}"
-        raise BuildError(
-            message.format(what, kernel.release, tree.path, "; ".join(problems)), "the log is {}".format(log.path)
-        )
+        raise BuildError(message.format(what, kernel.release, tree.path, "; ".join(problems)), f"the log is {log.path}")
     return results
 
 
@@ -86,7 +85,7 @@ def placed(items: Sequence[Tuple[str, str, Dict[str, Any]]]) -> List[Built]:
         for name in temporary:
             if os.path.exists(name):
                 os.unlink(name)
-        raise BuildError("cannot write {}: {}".format(error.filename or output, error.strerror)) from None
+        raise BuildError(f"cannot write {error.filename or output}: {error.strerror}") from None
     done = []
     for _built, output, result in items:
         result["file"] = output

@@ -113,7 +113,7 @@ class Bench:
         sources = os.path.realpath(sources) if os.path.isdir(sources) else headers
         machine = os.uname().machine
         return [
-            "-j{}".format(max(self.job.jobs, 1)),
+            f"-j{max(self.job.jobs, 1)}",
             "ARCH=" + {"aarch64": "arm64"}.get(machine, machine),
             "NV_SPECTRE_V2=0",
             "NV_KERNEL_SOURCES=" + sources,

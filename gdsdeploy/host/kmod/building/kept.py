@@ -31,7 +31,7 @@ _DEPMOD_TIMEOUT = 600.0
 
 def save(kernel: Kernel, name: str) -> List[str]:
     """Keep what DKMS has installed as ``name``; the files, relative to the kernel's folder."""
-    link = inside(kernel.root, "{}/{}/kernel-{}-{}".format(_DKMS, name, kernel.release, os.uname().machine))
+    link = inside(kernel.root, f"{_DKMS}/{name}/kernel-{kernel.release}-{os.uname().machine}")
     wanted = {name_of(path) for path in glob.glob(os.path.join(glob.escape(link), "module", "*.ko*"))}
     files = [choice.file for choice in map(kernel.choose, sorted(wanted)) if choice is not None]
     if not files:
@@ -52,7 +52,7 @@ def save(kernel: Kernel, name: str) -> List[str]:
             shutil.rmtree(staging, ignore_errors=True)
         _prune(kernel)
     except OSError as error:
-        raise BuildError("cannot keep a copy in {}: {}".format(base, error.strerror)) from None
+        raise BuildError(f"cannot keep a copy in {base}: {error.strerror}") from None
     return files
 
 
@@ -70,7 +70,7 @@ def restore(kernel: Kernel, name: str) -> List[str]:
             shutil.copy2(path, target + ".new")
             os.replace(target + ".new", target)
         except OSError as error:
-            raise BuildError("cannot put {} back: {}".format(target, error.strerror)) from None
+            raise BuildError(f"cannot put {target} back: {error.strerror}") from None
         back.append(file)
     if back:
         listed = sorted({*_restored(place), *back})
@@ -103,7 +103,7 @@ def _depmod(kernel: Kernel) -> None:
     base = [] if kernel.root == "/" else ["-b", kernel.root]
     done = process.run(["depmod", *base, "-a", kernel.release], _DEPMOD_TIMEOUT)
     if done.status != 0:
-        raise BuildError("depmod failed for kernel {}: {}".format(kernel.release, done.stderr.strip()), "run it again")
+        raise BuildError(f"depmod failed for kernel {kernel.release}: {done.stderr.strip()}", "run it again")
 
 
 def _place(kernel: Kernel, name: str) -> str:

@@ -12,14 +12,12 @@ import pkgutil
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from ... import version_rules
 from ..kernel import Kernel
 from ..rootdir import read_text
 from .job import Job
 
 FILE = "known.json"
-#: Subjects whose values are versions; conditions on anything else compare words.
-_VERSIONS = ("driver", "kernel", "nvidia_fs")
-_TERM = re.compile(r"^(<=|>=|==|!=|<|>|=)?\s*([0-9][0-9A-Za-z.+~:_-]*)$")
 
 
 class Match(NamedTuple):
@@ -32,7 +30,7 @@ class Match(NamedTuple):
     source: str
 
     def words(self) -> str:
-        fixed = "; fixed in {}".format(self.fixed) if self.fixed else ""
+        fixed = f"; fixed in {self.fixed}" if self.fixed else ""
         return "known as {}: {}{}".format(self.ident, self.says.rstrip("."), fixed)
 
     def as_dict(self) -> Dict[str, str]:
@@ -71,53 +69,26 @@ def rules() -> List[Dict[str, Any]]:
 
 def broken(rule: Mapping[str, Any], combination: Mapping[str, str]) -> bool:
     """Whether ``rule`` speaks about ``combination`` and refuses it; what is not known of it is taken to hold."""
-    if not all(_any(subject, texts, combination) for subject, texts in rule["when"].items()):
+    if not _all(rule["when"], combination):
         return False
-    if rule["needs"]:
-        return not all(_any(subject, texts, combination) for subject, texts in rule["needs"].items())
-    return all(_any(subject, texts, combination) for subject, texts in rule["refuses"].items())
+    return not _all(rule["needs"], combination) if rule["needs"] else _all(rule["refuses"], combination)
 
 
 def kernel_version(kernel: Kernel) -> str:
     """Upstream's version, such as 6.1.176 for Debian's release 6.1.0-50-amd64; by the headers, else by the release."""
-    header = "/lib/modules/{}/build/include/generated/uapi/linux/version.h".format(kernel.release)
+    header = f"/lib/modules/{kernel.release}/build/include/generated/uapi/linux/version.h"
     match = re.search(r"LINUX_VERSION_CODE (\d+)", read_text(kernel.root, header))
     if match is None:
         found = re.match(r"\d+(?:\.\d+)*", kernel.release)
         return found.group(0) if found else ""
     code = int(match.group(1))
-    return "{}.{}.{}".format(code >> 16, code >> 8 & 0xFF, code & 0xFF)
+    return f"{code >> 16}.{code >> 8 & 0xFF}.{code & 0xFF}"
 
 
-def admits(expression: str, version: str) -> bool:
-    """Whether ``version`` fits an expression of compat.yml (gdsdeploy/versions.py has the grammar)."""
-    return all(_admits(term.strip(), version) for term in expression.split(","))
-
-
-def _admits(term: str, version: str) -> bool:
-    match = _TERM.match(term)
-    assert match is not None, term
-    sign, wanted = match.group(1) or "", match.group(2)
-    if sign in ("", "!="):
-        within = version == wanted or version.startswith(tuple(wanted + mark for mark in ".-+~"))
-        return within is (sign == "")
-    if sign in ("=", "=="):
-        return version == wanted
-    have, bound = _key(version), _key(wanted)
-    return {"<": have < bound, "<=": have <= bound, ">": have > bound, ">=": have >= bound}[sign]
-
-
-def _key(version: str) -> List[int]:
-    return [int(item) for item in re.findall(r"\d+", version)]
-
-
-def _any(subject: str, texts: Sequence[str], combination: Mapping[str, str]) -> bool:
-    value = combination.get(subject, "")
-    if not value:
-        return True
-    if subject in _VERSIONS:
-        return any(admits(text, value) for text in texts)
-    return any(value != text[2:] if text.startswith("!=") else value == text for text in texts)
+def _all(conditions: Mapping[str, Sequence[str]], combination: Mapping[str, str]) -> bool:
+    """Whether each condition holds; one about what is not known is taken to hold."""
+    values = ((subject, texts, combination.get(subject, "")) for subject, texts in conditions.items())
+    return all(not value or version_rules.holds(subject, texts, value) for subject, texts, value in values)
 
 
 def _origin(source: str) -> str:

@@ -41,7 +41,7 @@ def check_source(source: str) -> None:
     for name in ("Makefile", "configure", "nvfs-core.c"):
         if not os.path.isfile(os.path.join(source, name)):
             raise TreeError(
-                "{} is not the source of nvidia-fs: it has no {}".format(source, name),
+                f"{source} is not the source of nvidia-fs: it has no {name}",
                 "install nvidia-fs-dkms, or name the folder that has its Makefile",
             )
 
@@ -64,7 +64,7 @@ def source_version(source: str) -> str:
             text = file.read(1 << 16)
     except OSError:
         return ""
-    parts = [re.search(r"NVFS_DRIVER_{}_VERSION\s+(\d+)".format(part), text) for part in ("MAJOR", "MINOR", "PATCH")]
+    parts = [re.search(rf"NVFS_DRIVER_{part}_VERSION\s+(\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(part.group(1) for part in parts if part)
 
 
@@ -75,8 +75,8 @@ def _configure(job: Job, log: Log, folder: str) -> None:
     answers = re.findall(r"^[Cc]hecking .*?(yes|no)$", done.stdout, re.MULTILINE)
     if done.status != 0 or "yes" not in answers:
         # The headers were checked, so the compiler works; something about the script itself must be broken.
-        message = "every probe of nvidia-fs's configure answers no for kernel {}".format(release)
-        raise KernelError(message, "its answers would be wrong, so nothing was built; the log is {}".format(log.path))
+        message = f"every probe of nvidia-fs's configure answers no for kernel {release}"
+        raise KernelError(message, f"its answers would be wrong, so nothing was built; the log is {log.path}")
 
 
 def _compile(job: Job, log: Log, folder: str, symvers: str) -> str:
@@ -86,9 +86,9 @@ def _compile(job: Job, log: Log, folder: str, symvers: str) -> str:
     # The flags of the stock Makefile's own "module" target, the same from 2.7 to 2.28; the last one keeps the name of
     # the build folder out of the module, so that the same sources give the same bytes.
     flags = (
-        "-DCONFIG_NVFS_STATS=y -DGDS_VERSION={} -DNVFS_ENABLE_KERN_RDMA_SUPPORT -DNVFS_BATCH_SUPPORT=y "
-        "-ffile-prefix-map={}=nvidia-fs"
-    ).format(version, folder)
+        f"-DCONFIG_NVFS_STATS=y -DGDS_VERSION={version} -DNVFS_ENABLE_KERN_RDMA_SUPPORT -DNVFS_BATCH_SUPPORT=y "
+        f"-ffile-prefix-map={folder}=nvidia-fs"
+    )
     settings = [
         "KVER=" + release,
         "NVIDIA_SRC_DIR=" + job.tree.headers,
@@ -105,6 +105,6 @@ def _compile(job: Job, log: Log, folder: str, symvers: str) -> str:
         error = first_error(done).replace(folder + "/", "")
         raise BuildError(
             message.format(source_version(folder), release, job.tree.path, error).replace("  ", " "),
-            "the log is {}".format(log.path),
+            f"the log is {log.path}",
         )
     return built

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import List, Optional
 
-from ..errors import BuildError
+from ..errors import BuildError, StubError
 from ..kbuild import Log, first_error
 from ..ofed import OfedTree
 from .conftests import HEADERS, needed
@@ -30,7 +30,7 @@ exec /bin/sh "{script}" "$@"
 
 
 def build_peermem(bench: Bench, output: str, log: Log) -> List[Built]:
-    """Build nvidia-peermem into the file ``output``; raises BuildError where it would be a stub, KernelError."""
+    """Build nvidia-peermem into the file ``output``; raises StubError, BuildError, KernelError."""
     job = bench.job
     tree = usable(bench)
     bench.check_headers(log)
@@ -39,9 +39,9 @@ def build_peermem(bench: Bench, output: str, log: Log) -> List[Built]:
     symbols = [versions.path] if tree.own else [versions.path, os.path.join(tree.path, "Module.symvers")]
     argv = ["make", "-C", job.kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=" + NAME, *bench.settings()]
     argv += [*decided(bench, folder, tree), "KBUILD_EXTRA_SYMBOLS=" + " ".join(symbols), "modules"]
-    env = {"IGNORE_CC_MISMATCH": "1", "KCPPFLAGS": "-ffile-prefix-map={}=nvidia".format(folder)}
+    env = {"IGNORE_CC_MISMATCH": "1", "KCPPFLAGS": f"-ffile-prefix-map={folder}=nvidia"}
     # Its own Kbuild lists one probe; those of headers are common to all, and a hundred compilations.
-    probes = [item for item in needed(folder, "{0}/{0}.c".format(NAME)) if item.startswith(HEADERS + "=")]
+    probes = [item for item in needed(folder, f"{NAME}/{NAME}.c") if item.startswith(HEADERS + "=")]
     done = log.run([*argv, *probes], folder, env)
     if done.status != 0 and probes:
         # As for the unit that exports the driver's symbols: with all probes, then.
@@ -50,20 +50,18 @@ def build_peermem(bench: Bench, output: str, log: Log) -> List[Built]:
     if done.status != 0 or not os.path.isfile(built):
         message = "nvidia-peermem does not build for kernel {} against {} and {}: {}"
         error = first_error(done).replace(folder + "/", "")
-        raise BuildError(
-            message.format(job.kernel.release, job.tree.path, tree.path, error), "the log is {}".format(log.path)
-        )
+        raise BuildError(message.format(job.kernel.release, job.tree.path, tree.path, error), f"the log is {log.path}")
     record(log, built, {**provenance(job), "ofed": tree.symvers})
     results = audited(job, log, [built], versions.extra, NAME, peermem=True)
     return placed([(built, os.path.abspath(output), results[0])])
 
 
 def usable(bench: Bench) -> OfedTree:
-    """The OFED tree of this kernel; raises BuildError which says why there is none."""
+    """The OFED tree of this kernel; raises StubError which says why there is none."""
     search = bench.ofed()
     if search.tree is None:
         message = "nvidia-peermem for kernel {} would be a stub that fails to load with 'Invalid argument': {}"
-        raise BuildError(message.format(bench.job.kernel.release, search.why_not()), HINT)
+        raise StubError(message.format(bench.job.kernel.release, search.why_not()), HINT)
     return search.tree
 
 

@@ -37,7 +37,7 @@ class Outcome:
         error = None
         if self.error is not None:
             rules = [rule.as_dict() for rule in self.rules]
-            error = {"message": self.error.message, "hint": self.error.hint, "rules": rules}
+            error = {"id": self.error.id, "message": self.error.message, "hint": self.error.hint, "rules": rules}
         return {
             "module": self.module,
             "ok": self.error is None,
@@ -118,7 +118,7 @@ def _one(bench: Bench, name: str, source: str, output: str, log: Log) -> Outcome
         version = source_version(source) if name == "nvidia-fs" else ""
         outcome.rules = known.matches(bench.job, version, source if name == "nvidia-fs" else "")
         hint = "; ".join([*(rule.words() for rule in outcome.rules), error.hint])
-        outcome.error = BuildError(error.message, hint)
+        outcome.error = type(error)(error.message, hint)
         log.failed(error.message, hint)
     except KmodError as error:
         outcome.error = error
@@ -131,4 +131,4 @@ def _make_folder(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise BuildError("cannot make the folder {}: {}".format(path, error.strerror)) from None
+        raise BuildError(f"cannot make the folder {path}: {error.strerror}") from None

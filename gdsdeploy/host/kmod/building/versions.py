@@ -55,8 +55,9 @@ def find_versions(
     if place is not None:
         module = kernel.read(place.file)
         if (module.version, drivers.flavour(module)) != (tree.version, tree.flavour):
-            message = "kernel {} has nvidia.ko of driver {} ({}), but {} is the source of {} ({})".format(
-                kernel.release, module.version, drivers.flavour(module), tree.path, tree.version, tree.flavour
+            message = (
+                f"kernel {kernel.release} has nvidia.ko of driver {module.version} ({drivers.flavour(module)}),"
+                f" but {tree.path} is the source of {tree.version} ({tree.flavour})"
             )
             raise BuildError(message, "build the driver for this kernel first, or say --ahead if it comes later")
         return _written(path, write_symvers(module, EXPORTER, kernel.versioned), {}, "module")
@@ -97,7 +98,7 @@ def kept_symvers(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Exp
             reason = error.message
         if not reason:
             return exports
-        log.note("{} is not used: {}".format(path, reason))
+        log.note(f"{path} is not used: {reason}")
     return None
 
 
@@ -107,9 +108,9 @@ def _distrust(kernel: Kernel, tree: Tree, folder: str, exports: Dict[str, Export
     if module is None:
         return "there is no nvidia.ko beside it"
     if (module.version, drivers.flavour(module)) != (tree.version, tree.flavour):
-        return "it is of driver {} ({})".format(module.version, drivers.flavour(module))
+        return f"it is of driver {module.version} ({drivers.flavour(module)})"
     if module.vermagic != kernel.vermagic():
-        return "the nvidia.ko beside it was built for {!r}".format(module.vermagic)
+        return f"the nvidia.ko beside it was built for {module.vermagic!r}"
     if not exports or any(module.exports.get(name) != (item.crc, item.gpl) for name, item in exports.items()):
         return "the nvidia.ko beside it exports other versions"
     return ""
@@ -139,7 +140,7 @@ def compile_unit(kernel: Kernel, tree: Tree, folder: str, log: Log, settings: Se
     if not found:
         message = "cannot compile {} of {} for kernel {}: {}"
         error = first_error(done).replace(folder + "/", "")
-        raise BuildError(message.format(UNIT, tree.path, kernel.release, error), "the log is {}".format(log.path))
+        raise BuildError(message.format(UNIT, tree.path, kernel.release, error), f"the log is {log.path}")
     return found
 
 

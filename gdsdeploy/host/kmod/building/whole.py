@@ -18,8 +18,8 @@ from .peermem import decided, usable
 def build_driver(bench: Bench, output: str, log: Log) -> List[Built]:
     """Build every module of the driver into the folder ``output``, with its Module.symvers; all of them or none.
 
-    Raises KernelError for headers that cannot build, BuildError for a failed build or audit, or where nvidia-peermem is
-    required and would be a stub.
+    Raises KernelError for headers that cannot build, BuildError for a failed build or audit, StubError where
+    nvidia-peermem is required and would be a stub.
     """
     job = bench.job
     wanted = _wanted(bench)
@@ -29,7 +29,7 @@ def build_driver(bench: Bench, output: str, log: Log) -> List[Built]:
     shutil.copytree(job.tree.path, folder, ignore=shutil.ignore_patterns(*SKIPPED))
     modules = " ".join(wanted)
     # Its own Makefile, which knows workarounds for pahole and the compiler that the kernel was built with.
-    argv = ["make", "-j{}".format(max(job.jobs, 1)), "modules", "KERNEL_UNAME=" + job.kernel.release]
+    argv = ["make", f"-j{max(job.jobs, 1)}", "modules", "KERNEL_UNAME=" + job.kernel.release]
     argv += ["NV_KERNEL_MODULES=" + modules, "NV_EXCLUDE_KERNEL_MODULES=", *decided(bench, folder, ofed)]
     done = log.run([*argv, *job.variables], folder, {"IGNORE_CC_MISMATCH": "1"})
     files = [os.path.join(folder, name + ".ko") for name in wanted]
@@ -40,7 +40,7 @@ def build_driver(bench: Bench, output: str, log: Log) -> List[Built]:
         tree = job.tree
         raise BuildError(
             message.format(tree.version, tree.flavour, job.kernel.release, tree.path, error),
-            "the log is {}".format(log.path),
+            f"the log is {log.path}",
         )
     entries = provenance(job)
     for name, file in zip(wanted, files):
@@ -64,12 +64,12 @@ def _wanted(bench: Bench) -> List[str]:
     names = sorted(name for name in found if os.path.isfile(os.path.join(path, name, name + ".Kbuild")))
     if "nvidia" not in names:
         raise TreeError(
-            "{} has no nvidia/nvidia.Kbuild: the driver cannot be built from it".format(path),
+            f"{path} has no nvidia/nvidia.Kbuild: the driver cannot be built from it",
             "install the package with the driver's kernel module source",
         )
     if PEERMEM in names and bench.ofed().tree is None and bench.job.peermem == "optional":
         names.remove(PEERMEM)
-        bench.notes.append("nvidia-peermem is left out, it would be a stub: {}".format(bench.ofed().why_not()))
+        bench.notes.append(f"nvidia-peermem is left out, it would be a stub: {bench.ofed().why_not()}")
     if PEERMEM in names and bench.ofed().tree is None and bench.job.peermem == "stub":
-        bench.notes.append("nvidia-peermem is a stub: {}".format(bench.ofed().why_not()))
+        bench.notes.append(f"nvidia-peermem is a stub: {bench.ofed().why_not()}")
     return ["nvidia", *(name for name in names if name != "nvidia")]

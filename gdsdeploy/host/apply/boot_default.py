@@ -1,0 +1,76 @@
+"""The locked kernel is the one that boots, once its modules are there and pass their audit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, Sequence
+
+from .. import boot, expectation, guard
+from ..kmod.errors import KmodError
+from .errors import CannotTellError, typed
+from .host import Host
+from .model import INSTALLS, Change, Resource
+
+_KEPT = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``kernel_release``: of the locked kernel, as ``uname -r`` prints it."""
+
+    kernel_release: str
+
+
+class BootDefault(Resource[Desired]):
+    """GRUB's default entry.  A host that is rebooted half-way comes back as it was."""
+
+    name = "boot_default"
+    desired_type = Desired
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """What boots now, and where that isn't the locked kernel, why it must not become the default."""
+        found = {"default": "", "changes": [], "reasons": [], "error": "", "hint": ""}
+        try:
+            found["changes"] = boot.set_default(desired.kernel_release, check=True, root=host.root)["changes"]
+            found["default"] = boot.default_kernel(host.root)["default"]
+        except KmodError as error:
+            found.update(error=error.message, hint=error.hint)
+        if found["changes"]:
+            # Its modules were audited when it became the default, and again whenever it was installed anew.
+            found["reasons"] = _objections(host, desired.kernel_release)
+        return found
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """One, if another kernel boots by default; raises CannotTellError if this one must not."""
+        release = desired.kernel_release
+        coming = any(item.resource == "packages.kernel" and item.kind in INSTALLS for item in pending)
+        if observed["error"] and not coming:
+            raise CannotTellError(f"the kernel that boots by default: {observed['error']}", observed["hint"], "failed")
+        if not observed["error"] and not observed["changes"]:
+            return []
+        undecided = coming or any(item.resource in ("expectation", "modules") for item in pending)
+        if observed["reasons"] and not undecided:
+            message = f"kernel {release} is not admitted: {'; '.join(observed['reasons'])}"
+            raise CannotTellError(message, _KEPT, "modules")
+        return [Change("boot", release, observed["default"], release, "default")]
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Make it the default."""
+        host.forget()
+        with typed("failed"):
+            boot.set_default(desired.kernel_release, root=host.root)
+
+    def revert(self, host: Host) -> List[Change]:
+        """Leave the choice of the kernel to the boot loader's own configuration."""
+        with typed("failed"):
+            done = boot.clear_default(check=host.check, root=host.root)
+        host.forget()
+        return [Change("boot", item, "", "", "restore") for item in done["changes"]]
+
+
+def _objections(host: Host, release: str) -> List[str]:
+    try:
+        wanted = expectation.from_json(host.text(expectation.PATH) or "null")
+    except ValueError as error:
+        return [f"{expectation.PATH}: {error}"]
+    return guard.judge(release, wanted, host.root).reasons

@@ -1,0 +1,84 @@
+"""``cufile.json``, and the folder of libcufile's log files, without which every release of it refuses to work."""
+
+from __future__ import annotations
+
+import glob
+import json
+from dataclasses import dataclass
+from typing import Any, List
+
+from .. import expectation
+from ..rollout import written
+from .file_resource import FileResource, restore
+from .files import FOLDER, File
+from .host import Host
+from .model import Change, Refusal
+
+TMPFILES = "/etc/tmpfiles.d/gdsdeploy.conf"
+#: The folder that is made here; it is the one unless the fleet file names another.
+LOG_DIR = "/var/log/cufile"
+_TMPFILES_TEXT = f"""\
+# Rendered by gdsdeploy; changes here are overwritten. libcufile refuses to work when this folder is missing.
+d {LOG_DIR} 1777 root root 30d
+"""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``content``: the text of cufile.json.  ``log_dir``: the folder of log files that the text names."""
+
+    content: str
+    path: str = written.CUFILE
+    log_dir: str = LOG_DIR
+
+
+class Cufile(FileResource[Desired]):
+    """The log folder, what keeps it over reboots, and cufile.json.
+
+    Where cufile.json is a link of the alternatives system, a file replaces the link, and :meth:`revert` brings it back.
+    """
+
+    name = "cufile"
+    desired_type = Desired
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """Each process writes a log file of its own, whoever runs it: the folder is open to all."""
+        return [
+            File.of(TMPFILES, _TMPFILES_TEXT),
+            File(LOG_DIR, FOLDER, mode=0o1777),
+            File.of(desired.path, desired.content),
+        ]
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """The files, and the log folder of the fleet file."""
+        found = super().observe(host, desired)
+        found["log_dir"] = host.entry(desired.log_dir)
+        return found
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """A log folder of somebody else's has to be there; it isn't made here."""
+        found = super().refusals(desired, observed)
+        if not desired.content:
+            hint = "run provision, which renders it"
+            found.append(Refusal("content", f"the text of {desired.path} is empty", hint))
+        if not desired.path.startswith("/"):
+            found.append(Refusal("path", f"{desired.path}: is not an absolute path", "correct the fleet file"))
+        folder = observed["log_dir"]
+        if desired.log_dir != LOG_DIR and (folder is None or folder.kind != FOLDER):
+            words = f"{desired.log_dir} does not exist, and libcufile would refuse to work without it"
+            hint = "Make it, writable for whoever runs cuFile programs (mode 1777), or leave logging.dir out of the"
+            found.append(Refusal("log-dir", words, f"{hint} fleet file"))
+        return found
+
+    def revert(self, host: Host) -> List[Change]:
+        """What was there before; without a record cufile.json goes only if it is one of ours."""
+        return restore(host, (TMPFILES, LOG_DIR, glob.escape(_path(host))))
+
+
+def _path(host: Host) -> str:
+    """Where cufile.json is here, as the expectation says."""
+    try:
+        path = json.loads(host.text(expectation.PATH)).get("cufile_path")
+    except (ValueError, AttributeError, RecursionError):
+        path = None
+    return path if isinstance(path, str) and path.startswith("/") else written.CUFILE

@@ -1,0 +1,101 @@
+"""Module options, what stays out of the kernel, and what is loaded at boot; with the initramfs that carries them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Sequence
+
+from . import initramfs
+from .file_resource import FileResource
+from .files import File
+from .host import Host
+from .model import NONE, Change
+
+MODPROBE = "/etc/modprobe.d/gdsdeploy.conf"
+MODULES_LOAD = "/etc/modules-load.d/gdsdeploy.conf"
+
+
+@dataclass(frozen=True)
+class Desired:
+    """Of the driver.
+
+    ``options``: parameter → value of the module ``option_module``, as its file is called on this system.
+    ``modules``: loaded at boot, in this order.  ``rdma``: none, peermem or dmabuf.
+    ``kernel_release``: the locked kernel, whose initramfs carries the options.
+    """
+
+    kernel_release: str
+    options: Dict[str, str] = field(default_factory=dict)
+    option_module: str = "nvidia"
+    modules: List[str] = field(default_factory=list)
+    rdma: str = "none"
+
+
+class DriverOptions(FileResource[Desired]):
+    """``modprobe.d`` and ``modules-load.d``."""
+
+    name = "driver_options"
+    desired_type = Desired
+    reverts = (MODPROBE, MODULES_LOAD)
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """Both files."""
+        return [File.of(MODPROBE, modprobe_conf(desired)), File.of(MODULES_LOAD, modules_load_conf(desired))]
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """The files, and whether the locked kernel has an initramfs already."""
+        found = super().observe(host, desired)
+        found["initramfs"] = initramfs.exists(host, desired.kernel_release)
+        return found
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """The files, and the initramfs where it carries another ``modprobe.d``.
+
+        A kernel that is installed later makes its own initramfs, with these files in it.
+        """
+        changes = super().changes(desired, observed, pending)
+        if observed["initramfs"] and any(change.subject == MODPROBE for change in changes):
+            changes.append(Change("initramfs", desired.kernel_release, "", "", "options", NONE))
+        return changes
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Write a file or make the initramfs anew."""
+        if change.kind == "initramfs":
+            initramfs.rebuild(host, desired.kernel_release)
+        else:
+            super().apply(host, desired, change)
+
+
+def modprobe_conf(desired: Desired) -> str:
+    """The text of ``/etc/modprobe.d/gdsdeploy.conf``."""
+    lines = [
+        "# Rendered by gdsdeploy; changes here are overwritten.",
+        '# nouveau would take the GPU before nvidia can; "blacklist" alone does not stop a load by name.',
+        "blacklist nouveau",
+        "install nouveau /bin/false",
+    ]
+    lines += [f"options {desired.option_module} {name}={value}" for name, value in sorted(desired.options.items())]
+    if "nvidia-fs" in desired.modules:
+        lines.append("softdep nvidia-fs pre: nvidia")
+    if desired.rdma != "none":
+        lines += [
+            "# What nvidia-peermem has replaced: both register the same client, so it would keep the other out.",
+            "blacklist nv_peer_mem",
+            "install nv_peer_mem /bin/false",
+        ]
+    if desired.rdma == "peermem":
+        lines += [
+            "# The RDMA core comes first; gds-peermem.service loads it.",
+            "softdep nvidia-peermem pre: nvidia ib_core ib_uverbs",
+        ]
+        if desired.option_module != "nvidia":
+            lines.append(f"softdep {desired.option_module}-peermem pre: nvidia ib_core ib_uverbs")
+    if desired.rdma == "dmabuf":
+        lines += ["# DMA-BUF serves: nothing is to load it at boot all the same.", "blacklist nvidia-peermem"]
+    return "\n".join(lines) + "\n"
+
+
+def modules_load_conf(desired: Desired) -> str:
+    """The text of ``/etc/modules-load.d/gdsdeploy.conf``."""
+    head = "# Rendered by gdsdeploy; changes here are overwritten. Order matters: nvidia before what links against it."
+    return "\n".join([head, *desired.modules]) + "\n"

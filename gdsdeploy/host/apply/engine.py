@@ -1,0 +1,183 @@
+"""Applies a document of desired state, resource by resource, and says what was or would be changed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from ..kmod.errors import KmodError
+from . import files, registry, schema
+from .errors import ApplyError, CannotTellError, DesiredError, io_error
+from .host import Host
+from .model import Change, Refusal, Resource
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Item:
+    """One resource of a document, its desired state already typed."""
+
+    #: ``RESOURCE`` or ``RESOURCE.INSTANCE``
+    name: str
+    resource: Resource[Any]
+    desired: Any
+
+
+@dataclass
+class Result:
+    """What happened, or would happen, to one resource."""
+
+    name: str
+    changes: List[Change] = field(default_factory=list)
+    refusals: List[Refusal] = field(default_factory=list)
+    #: what couldn't be read; such a resource is never one without a change
+    unknown: List[str] = field(default_factory=list)
+    report: Mapping[str, Any] = field(default_factory=dict)
+    #: path → text before and after, only where it was asked for
+    diffs: List[Dict[str, str]] = field(default_factory=list)
+
+    def to_json(self) -> Dict[str, Any]:
+        """The result as a JSON object."""
+        return asdict(self)
+
+
+def items(document: Any, only: Sequence[str] = ()) -> List[Item]:
+    """The resources of ``document``, in its order; ``only``: names to keep, of resources or instances.
+
+    Raises DesiredError that names the place of a mistake.
+    """
+    if not isinstance(document, Mapping):
+        raise DesiredError("the desired state is not a JSON object")
+    version = document.get("version")
+    if version != VERSION or isinstance(version, bool):
+        newer = isinstance(version, int) and version > VERSION
+        hint = "update gdsdeploy-host.pyz on this host" if newer else "render it with this version of gdsdeploy"
+        raise DesiredError(f"the desired state has version {version!r}; this program reads {VERSION}", hint)
+    listed = document.get("resources")
+    if not isinstance(listed, list):
+        raise DesiredError("the desired state has no list of resources")
+    found = [_item(number, value) for number, value in enumerate(listed)]
+    return _selected(found, only)
+
+
+def _item(number: int, value: Any) -> Item:
+    place = f"resources[{number}]"
+    if not isinstance(value, Mapping) or set(value) - {"resource", "instance", "desired"}:
+        raise DesiredError(f"{place}: an object with resource, instance and desired is needed")
+    name, instance = value.get("resource"), value.get("instance", "")
+    if not isinstance(name, str) or not isinstance(instance, str):
+        raise DesiredError(f"{place}.resource: a string is needed")
+    resource = registry.resource(name)
+    desired = schema.load(resource.desired_type, value.get("desired", {}), f"{place}.desired")
+    return Item(f"{name}.{instance}" if instance else name, resource, desired)
+
+
+def _selected(found: List[Item], only: Sequence[str]) -> List[Item]:
+    names = {item.name for item in found} | {item.resource.name for item in found}
+    missing = [name for name in only if name not in names]
+    if missing:
+        raise DesiredError(f"{missing[0]}: not in this desired state; it has: {', '.join(sorted(names))}")
+    return [item for item in found if not only or item.name in only or item.resource.name in only]
+
+
+def run(
+    host: Host,
+    wanted: Sequence[Item],
+    *,
+    diff: bool = False,
+    done: Callable[[Result], None] = lambda _: None,
+) -> List[Result]:
+    """Apply ``wanted`` in order, or with ``host.check`` say what would change.
+
+    done: called after each resource.  Raises ApplyError at the first resource that fails, which is as it was or goes on
+    in a second run; refusals of any resource come before the first change.
+    """
+    results: List[Result] = []
+    pending: List[Change] = []
+    if not host.check and len(wanted) > 1:
+        _refuse([refusal for item in wanted for refusal in _refusals(host, item)])
+    for item in wanted:
+        result = _check(host, item, pending) if host.check else _apply(host, item, diff=diff)
+        if diff and host.check:
+            result.diffs = _diffs(host, item, result.changes)
+        pending += result.changes
+        results.append(result)
+        done(result)
+    return results
+
+
+def _check(host: Host, item: Item, pending: Sequence[Change]) -> Result:
+    result = Result(item.name)
+    try:
+        observed = item.resource.observe(host, item.desired)
+        # First, since what can't be told of the changes may not matter to who reads it.
+        result.report = item.resource.report(item.desired, observed)
+        result.refusals = item.resource.refusals(item.desired, observed)
+        # Several resources may want the same folder; the first one makes it.
+        made = {(change.kind, change.subject, change.after) for change in pending}
+        changes = item.resource.changes(item.desired, observed, pending)
+        result.changes = _named(item, [c for c in changes if (c.kind, c.subject, c.after) not in made])
+    except CannotTellError as error:
+        result.unknown.append(str(error))
+    except KmodError as error:
+        result.unknown.append(error.message)
+    return result
+
+
+def _apply(host: Host, item: Item, *, diff: bool) -> Result:
+    result = Result(item.name)
+    host.begin()
+    try:
+        observed = item.resource.observe(host, item.desired)
+        _refuse(item.resource.refusals(item.desired, observed))
+        changes = _named(item, item.resource.changes(item.desired, observed))
+        if diff:
+            result.diffs = _diffs(host, item, changes)
+        for change in changes:
+            item.resource.apply(host, item.desired, change)
+            result.changes.append(change)
+        item.resource.settle(host, item.desired, result.changes)
+        result.report = item.resource.report(item.desired, observed)
+    except CannotTellError as error:
+        host.undo()
+        raise ApplyError(f"{item.name}: {error}", error.hint, error.kind) from None
+    except OSError as error:
+        host.undo()
+        raise io_error(str(error.filename or item.name), error) from None
+    except BaseException:
+        host.undo()
+        raise
+    return result
+
+
+def _refusals(host: Host, item: Item) -> List[Refusal]:
+    try:
+        return item.resource.refusals(item.desired, item.resource.observe(host, item.desired))
+    except (CannotTellError, KmodError):
+        # An earlier resource may bring what is missing; otherwise this one says so in its turn.
+        return []
+
+
+def _refuse(refusals: Sequence[Refusal]) -> None:
+    if refusals:
+        raise ApplyError("; ".join(entry.message for entry in refusals), refusals[0].hint, "refused")
+
+
+def _named(item: Item, changes: Sequence[Change]) -> List[Change]:
+    return [replace(change, resource=item.name) for change in changes]
+
+
+def _diffs(host: Host, item: Item, changes: Sequence[Change]) -> List[Dict[str, str]]:
+    """Texts of files before and after, for those that resources show; what isn't text is left out."""
+    shown: Optional[Callable[[Any], List[files.File]]] = getattr(item.resource, "wanted", None)
+    wanted = {file.path: file for file in shown(item.desired)} if shown is not None and changes else {}
+    found = []
+    for change in changes:
+        file = wanted.get(change.subject)
+        if file is None or file.kind == files.FOLDER or b"\0" in file.content:
+            continue
+        entry = host.entry(change.subject)
+        before = host.text(change.subject) if entry is not None and entry.kind == files.FILE else ""
+        found.append({"path": change.subject, "before": before, "after": file.content.decode("utf-8", "replace")})
+    return found

@@ -1,0 +1,31 @@
+"""What the host validates itself against: ``/etc/gdsdeploy/expectation.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List
+
+from .. import expectation
+from .file_resource import FileResource
+from .files import FOLDER, File
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``content``: the text of the expectation; empty on machines that only build, which have none."""
+
+    content: str = ""
+
+
+class Expectation(FileResource[Desired]):
+    """The expectation, if this host has one."""
+
+    name = "expectation"
+    desired_type = Desired
+    reverts = (expectation.PATH,)
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """The folder and the file."""
+        if not desired.content:
+            return []
+        return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(expectation.PATH, desired.content)]

@@ -1,0 +1,217 @@
+"""Files and folders: desired, observed, compared, and written so that a reader never meets half of one."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence
+
+from ..rollout import written
+from .errors import CannotTellError
+from .model import NONE, Change, Refusal
+
+FILE, FOLDER, ABSENT = "file", "folder", "absent"
+#: Of an entry only: a link that leads round in a circle.
+LINK = "link"
+#: The first line of everything that gdsdeploy renders says so.
+MARK = written.MARK
+
+
+@dataclass(frozen=True)
+class File:
+    """A path as it should be, owned by root."""
+
+    path: str
+    kind: str = FILE
+    content: bytes = b""
+    mode: int = 0o644
+
+    @classmethod
+    def of(cls, path: str, text: str, mode: int = 0o644) -> File:
+        """A file with this text."""
+        return cls(path, FILE, text.encode("utf-8"), mode)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A path as it is; ``kind`` is ``file``, ``folder``, ``link`` or ``other``, ``sha256`` empty but for files."""
+
+    kind: str
+    mode: int
+    uid: int
+    gid: int
+    sha256: str = ""
+
+
+def entry(place: str, path: str) -> Optional[Entry]:
+    """What is at ``place``, links followed; None: nothing.  Raises CannotTellError that names ``path``."""
+    try:
+        found = os.stat(place)
+        if stat.S_ISREG(found.st_mode):
+            with open(place, "rb") as file:
+                digest = hashlib.sha256()
+                for piece in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(piece)
+            return Entry(FILE, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, digest.hexdigest())
+        kind = FOLDER if stat.S_ISDIR(found.st_mode) else "other"
+        return Entry(kind, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CannotTellError(f"{path}: {error.strerror}") from None
+
+
+def text(place: str, path: str) -> str:
+    """The text of a file, at most 8 MiB; empty when there is none.  Raises CannotTellError."""
+    try:
+        # A pipe would keep whoever opens it waiting for a writer.
+        fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise CannotTellError(f"{path}: is not a file")
+            return file.read(8 << 20).decode("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise CannotTellError(f"{path}: {error.strerror}") from None
+
+
+def compare(file: File, found: Optional[Entry], disruption: str = NONE) -> List[Change]:
+    """What it takes to make ``found`` the file or folder: no change, or one.
+
+    The wrong kind of thing (a folder for a file) is a change here, and one that is refused: see :func:`in_the_way`.
+    """
+    if file.kind == ABSENT:
+        return [] if found is None else [Change("delete", file.path, _state(found), "", "not-wanted", NONE)]
+    kind = "write" if file.kind == FILE else "make"
+    after = f"sha256:{hashlib.sha256(file.content).hexdigest()}" if file.kind == FILE else f"{file.mode:04o}"
+    if found is None:
+        return [Change(kind, file.path, "", after, "missing", disruption)]
+    if found.kind != file.kind:
+        return [Change(kind, file.path, found.kind, after, "kind", disruption)]
+    if file.kind == FILE and f"sha256:{found.sha256}" != after:
+        return [Change(kind, file.path, f"sha256:{found.sha256}", after, "content", disruption)]
+    if found.mode != file.mode:
+        return [Change(kind, file.path, f"{found.mode:04o}", f"{file.mode:04o}", "mode", NONE)]
+    if (found.uid, found.gid) != (0, 0):
+        return [Change(kind, file.path, f"{found.uid}:{found.gid}", "0:0", "owner", NONE)]
+    return []
+
+
+def in_the_way(file: File, found: Optional[Entry]) -> Optional[Refusal]:
+    """The refusal where something else has the path: a folder for a file, a file for a folder, a device."""
+    if found is None or found.kind in (file.kind, LINK) or file.kind == ABSENT:
+        return None
+    thing = "a folder" if found.kind == FOLDER else "a file" if found.kind == FILE else "neither a file nor a folder"
+    return Refusal(
+        "kind", f"{file.path}: is {thing}; a {file.kind} is needed", f"move it away: mv {file.path}{{,.aside}}"
+    )
+
+
+def bring_about(place: str, file: File) -> None:
+    """Make ``place`` what ``file`` says.  Raises OSError; then it is as it was.
+
+    The path itself is replaced: a link there doesn't lead the content elsewhere.
+    """
+    if file.kind == ABSENT:
+        if os.path.isdir(place) and not os.path.islink(place):
+            shutil.rmtree(place)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+        return
+    if file.kind == FOLDER:
+        if os.path.islink(place):
+            os.unlink(place)
+        os.makedirs(place, mode=0o755, exist_ok=True)
+        _own(place, file.mode)
+        return
+    replace(place, file.content, file.mode)
+
+
+def replace(place: str, content: bytes, mode: int, owner: Sequence[int] = (0, 0)) -> None:
+    """Write a file at once: a reader, and a boot after a power cut, meets the old content or the new one.
+
+    Its folder is made.  Raises OSError; then the file is as it was.
+    """
+    os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
+    sweep(place)
+    temporary = _temporary(place)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(fd, mode)
+            _chown(fd, owner)
+            os.fsync(fd)
+        os.replace(temporary, place)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync(os.path.dirname(place))
+
+
+def sweep(place: str) -> None:
+    """Remove what a run that was killed left beside ``place``; there is one writer at a time."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(_temporary(place))
+
+
+def put_back(place: str, before: Any) -> None:
+    """Make ``place`` what ``record.look`` said it was; None: nothing.  Raises OSError."""
+    sweep(place)
+    folder = os.path.isdir(place) and not os.path.islink(place)
+    if folder and (before is None or "folder" not in before):
+        # Others may keep things in a folder that we made: then it stays, and this raises OSError.
+        os.rmdir(place)
+    if before is None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(place)
+    elif "link" in before:
+        os.symlink(str(before["link"]), _temporary(place))
+        if os.geteuid() == 0:
+            os.lchown(_temporary(place), int(before["uid"]), int(before["gid"]))
+        os.replace(_temporary(place), place)
+    elif "content" in before:
+        owner = (int(before["uid"]), int(before["gid"]))
+        replace(place, base64.b64decode(str(before["content"])), int(before["mode"]), owner)
+    elif folder:
+        os.chmod(place, int(before["mode"]))
+        if os.geteuid() == 0:
+            os.chown(place, int(before["uid"]), int(before["gid"]))
+
+
+def _temporary(place: str) -> str:
+    # Never read by systemd, modprobe, apt, dnf or run-parts: it begins with a dot and has no suffix of theirs.
+    return os.path.join(os.path.dirname(place), f".{os.path.basename(place)}.gdsdeploy-new")
+
+
+def _own(place: str, mode: int) -> None:
+    os.chmod(place, mode)
+    if os.geteuid() == 0:
+        os.chown(place, 0, 0)
+
+
+def _chown(fd: int, owner: Sequence[int]) -> None:
+    # Tests run without root; there every file is the tester's.
+    if os.geteuid() == 0:
+        os.fchown(fd, *owner)
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _state(found: Entry) -> str:
+    return f"sha256:{found.sha256}" if found.kind == FILE else found.kind

@@ -1,0 +1,171 @@
+"""The boot gate: its settings, its unit, and the program that slurmd asks.  It isn't started here: see docs/gate.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, List, Sequence
+
+from .. import gate_metrics
+from ..gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
+from . import files, services
+from .errors import CannotTellError
+from .file_resource import FileResource, restoring
+from .files import File
+from .host import Host
+from .model import Change, Refusal
+
+UNIT = "gds-gate.service"
+SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
+#: What it has found, and the file that is there while it is open.
+FOUND = (f"{RUN_FOLDER}/{RECORD}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
+#: How the file begins that a fleet file may have elsewhere: when the gate opened.
+_OPENED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
+_SLURM_HEALTH_TEXT = """\
+#!/bin/sh
+# Rendered by gdsdeploy; changes here are overwritten. HealthCheckProgram of slurm.conf: drains this node while the gate
+# is closed or has not judged this boot, and resumes it when the gate opens, if nobody else had drained it.
+exec python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz gate slurm-health
+"""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """Whether this host has a gate, and how it works.
+
+    ``settings``: the text of /etc/gdsdeploy/gate.json.  ``before``: units that start after the gate, whatever it finds.
+    ``required_by``: units that don't start while it is closed.  ``seconds``: what its look at the host may take.
+    ``slurm``: whether slurmd asks it.  ``left``: files that it writes in folders of others, which go with it.
+    """
+
+    enabled: bool = True
+    settings: str = ""
+    before: List[str] = field(default_factory=list)
+    required_by: List[str] = field(default_factory=list)
+    seconds: int = 30
+    slurm: bool = False
+    left: List[str] = field(default_factory=list)
+
+
+class Gate(FileResource[Desired]):
+    """An enabled unit, or none."""
+
+    name = "gate"
+    desired_type = Desired
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """Settings, slurmd's program and the unit."""
+        if not desired.enabled:
+            return []
+        slurm = [File.of(SLURM_HEALTH, _SLURM_HEALTH_TEXT, 0o755)] if desired.slurm else []
+        return [File.of(PATH, desired.settings), *slurm, File.of(services.path(UNIT), unit(desired))]
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """The files, the links of the unit, and what a gate that isn't wanted has left."""
+        found = super().observe(host, desired)
+        found["unit"] = services.observe(host, UNIT)
+        found["outdated"] = desired.enabled and services.outdated(host, [UNIT])
+        paths = () if desired.slurm else (SLURM_HEALTH,)
+        found["back"] = restoring(host, paths if desired.enabled else (services.path(UNIT), PATH, SLURM_HEALTH, *FOUND))
+        found["left"] = [] if desired.enabled else _left(host, desired.left)
+        return found
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """Settings that weren't rendered, names that aren't units, paths that aren't absolute."""
+        found = super().refusals(desired, observed)
+        found += services.names_refused([*desired.before, *desired.required_by])
+        if desired.enabled and not desired.settings:
+            found.append(Refusal("content", f"the text of {PATH} is empty", "run provision, which renders it"))
+        wrong = [path for path in desired.left if not path.startswith("/")]
+        hint = "correct the fleet file"
+        return found + [Refusal("path", f"{path!r}: is not an absolute path", hint) for path in wrong]
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """Files and the links of the unit; systemd reads them as they are enabled."""
+        found = super().changes(desired, observed, pending)
+        if not desired.enabled:
+            return [*services.dismissing(UNIT, observed["unit"]), *observed["back"], *_deleting(observed["left"])]
+        found += observed["back"]
+        written = any(change.subject == services.path(UNIT) for change in found)
+        found += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
+        if observed["outdated"] and not services.read_again([*pending, *found]):
+            found.append(Change("reload", "systemd", "", "", "outdated"))
+        return found
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Make one change; what the gate left in folders of others has no record."""
+        if change.kind == "delete" and change.reason == "not-wanted":
+            host.remove_tree(change.subject)
+        elif not services.apply(host, change):
+            super().apply(host, desired, change)
+
+    def revert(self, host: Host) -> List[Change]:
+        """Take the gate away, with what it left where its settings say."""
+        left = _left(host, _places(host))
+        changes = services.dismiss(host, UNIT, (PATH, SLURM_HEALTH, *FOUND))
+        if not host.check:
+            for path in left:
+                host.remove_tree(path)
+        return changes + _deleting(left)
+
+
+def unit(desired: Desired) -> str:
+    """The text of gds-gate.service."""
+    before = [*desired.before, *dict.fromkeys(name for name in desired.required_by if name not in desired.before)]
+    lines = [
+        f"# Rendered by gdsdeploy; changes here are overwritten. See: systemctl edit {UNIT}",
+        "[Unit]",
+        "Description=GPUDirect Storage gate: judges this boot before a scheduler gives it work",
+        "ConditionPathExists=/etc/gdsdeploy/expectation.json",
+        "After=systemd-modules-load.service local-fs.target remote-fs.target",
+        "After=nvidia-persistenced.service nvidia-fabricmanager.service openibd.service",
+    ]
+    if desired.slurm:
+        lines += ["Wants=network-online.target", "After=network-online.target munge.service"]
+    if before:
+        lines.append(f"Before={' '.join(before)}")
+    lines += [
+        "",
+        "[Service]",
+        "Type=oneshot",
+        "ExecStart=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz gate run --quiet",
+        "# What looks at the host ends by itself; this is for a file system that does not even let it.",
+        f"TimeoutStartSec={desired.seconds + 60}",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+    ]
+    if desired.required_by:
+        lines.append(f"RequiredBy={' '.join(desired.required_by)}")
+    return "\n".join(lines) + "\n"
+
+
+def _deleting(paths: Sequence[str]) -> List[Change]:
+    return [Change("delete", path, "file", "", "not-wanted") for path in paths]
+
+
+def _places(host: Host) -> List[str]:
+    """Where the gate of this host writes outside of our folders, by the settings that are there."""
+    try:
+        settings = settings_from(host.text(PATH))
+        folders = [str(settings.metrics)] if settings.metrics else list(gate_metrics.FOLDERS)
+        opened = str(settings.file)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        folders, opened = list(gate_metrics.FOLDERS), ""
+    return [f"{folder}/{gate_metrics.FILE}" for folder in folders] + ([opened] if opened else [])
+
+
+def _left(host: Host, paths: Sequence[str]) -> List[str]:
+    """Those of ``paths`` that the gate has written: by their name, or by how they begin; not those of FOUND."""
+    return [path for path in dict.fromkeys(paths) if path not in FOUND and _is_the_gates(host, path)]
+
+
+def _is_the_gates(host: Host, path: str) -> bool:
+    try:
+        entry = host.entry(path) if path.startswith("/") else None
+        if entry is None or entry.kind != files.FILE:
+            return False
+        return os.path.basename(path) == gate_metrics.FILE or _OPENED.match(host.text(path)[:40]) is not None
+    except CannotTellError:
+        return False

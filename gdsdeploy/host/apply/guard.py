@@ -1,0 +1,81 @@
+"""Hooks that let the kernel guard see every kernel that a package manager installs or removes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Dict, List, Tuple
+
+from .errors import DesiredError
+from .file_resource import FileResource
+from .files import FOLDER, File
+
+#: By package manager.  Last of their folders: after DKMS has built modules and the boot menu was written.
+HOOKS: Dict[str, Tuple[str, ...]] = {
+    "apt": ("/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard"),
+    "dnf": ("/etc/kernel/install.d/99-gdsdeploy-guard.install",),
+}
+_HEAD = """\
+#!/bin/sh
+# Rendered by gdsdeploy; changes here are overwritten. Run after a kernel was installed or removed: sees to it that the
+# next boot starts a kernel whose modules are the locked ones. Never fails: that would leave a package half-configured.
+program=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
+"""
+_EVENT = {
+    "apt": """\
+case $0 in
+    */postrm.d/*) event=remove ;;
+    *) event=install ;;
+esac
+release=$1
+""",
+    "dnf": """\
+case $1 in
+    add) event=install ;;
+    remove) event=remove ;;
+    *) exit 0 ;;
+esac
+release=$2
+""",
+}
+_TAIL = """\
+[ -n "$release" ] || exit 0
+if [ ! -r "$program" ] || ! command -v python3 >/dev/null 2>&1; then
+    text="kernel $release: nobody can tell whether it may boot by default, because $program or python3 is missing; \
+provision this host again"
+    echo "gdsdeploy: $text" >&2
+    logger --tag gdsdeploy-guard --priority daemon.warning -- "$text" 2>/dev/null
+    exit 0
+fi
+timeout 600 python3 -I "$program" guard hook "$event" "$release" </dev/null >&2 ||
+    echo "gdsdeploy: kernel $release: the check did not end well; see: python3 $program guard status" >&2
+exit 0
+"""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``manager``: the package manager that runs the hooks, apt or dnf."""
+
+    manager: str
+
+
+class Guard(FileResource[Desired]):
+    """The guard's hooks and their folders."""
+
+    name = "guard"
+    desired_type = Desired
+    reverts = tuple(path for paths in HOOKS.values() for path in paths)
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """One hook for each event; raises DesiredError for a package manager that has no hooks."""
+        if desired.manager not in HOOKS:
+            raise DesiredError(f"guard.manager: {desired.manager!r} has no hooks for kernels", "use apt or dnf")
+        paths = HOOKS[desired.manager]
+        folders = [File(os.path.dirname(path), FOLDER, mode=0o755) for path in paths]
+        return [*folders, *(File.of(path, hook(desired.manager), 0o755) for path in paths)]
+
+
+def hook(manager: str) -> str:
+    """The text of a hook of this package manager."""
+    return _HEAD + _EVENT[manager] + _TAIL

@@ -1,0 +1,212 @@
+"""The host while resources look at it and change it: programs, files with a way back, and answers that are kept."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shutil
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .. import process
+from ..kmod.errors import KmodError
+from ..kmod.rootdir import LoopError, inside, list_folder
+from ..process import Output
+from . import files
+from .errors import ApplyError, CannotTellError, io_error
+from .record import Record, beside, look
+
+_QUERY_SECONDS = 120.0
+#: Lines of a failed program's output that an error quotes.
+_TAIL = 12
+
+
+class Host:
+    """``check``: only look.  ``root``: where the system is; programs always run in the running system."""
+
+    def __init__(self, check: bool = False, root: str = "/", say: Callable[[str], None] = lambda _: None) -> None:
+        self.check = check
+        self.root = root
+        self.record = Record(root)
+        #: things a person should know that are no change
+        self.notes: List[str] = []
+        self.say = say
+        self._answers: Dict[Any, Any] = {}
+        self._undo: List[Tuple[str, Any]] = []
+
+    # Looking
+
+    def query(self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}) -> str:
+        """What a program that only looks prints; asked once until something changes.  Raises CannotTellError."""
+        key = (tuple(argv), tuple(sorted(env.items())))
+        if key not in self._answers:
+            self._answers[key] = process.run(argv, _QUERY_SECONDS, env=env)
+        done: Output = self._answers[key]
+        if done.status not in statuses or done.truncated:
+            raise CannotTellError(f"{' '.join(argv[:2])}: {_last(done)}")
+        return done.stdout
+
+    def once(self, key: Any, ask: Callable[[], Any]) -> Any:
+        """The result of ``ask``, kept until something changes."""
+        if key not in self._answers:
+            self._answers[key] = ask()
+        return self._answers[key]
+
+    def entry(self, path: str) -> Optional[files.Entry]:
+        """A file or folder as it is now, links followed; None: nothing.  Raises CannotTellError."""
+        try:
+            return files.entry(inside(self.root, path), path)
+        except LoopError:
+            return files.Entry(files.LINK, 0, 0, 0)
+
+    def text(self, path: str) -> str:
+        """The text of a file; empty when it isn't there.  Raises CannotTellError."""
+        return files.text(inside(self.root, path), path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything at ``path``, links followed."""
+        return os.path.exists(inside(self.root, path))
+
+    def target(self, path: str) -> str:
+        """Where a link to a folder leads, as a path of this host; anything else is its own."""
+        try:
+            place = inside(self.root, path)
+        except LoopError:
+            return path
+        return os.path.normpath("/" + os.path.relpath(place, self.root)) if os.path.isdir(place) else path
+
+    def glob(self, patterns: Sequence[str]) -> List[str]:
+        """The paths of ``patterns`` that exist or that the record knows; patterns only in the last part; sorted."""
+        found = {path for path in self.record.paths for pattern in patterns if fnmatch.fnmatchcase(path, pattern)}
+        for pattern in patterns:
+            folder, _, name = pattern.rpartition("/")
+            names = fnmatch.filter(list_folder(self.root, folder or "/"), name)
+            found.update(f"{folder}/{item}" for item in names)
+        return sorted(found)
+
+    # Changing
+
+    def run(
+        self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}, statuses: Sequence[int] = (0,)
+    ) -> Output:
+        """Run a program that changes something; raises ApplyError with the end of what it printed."""
+        done = self.attempt(argv, seconds, env)
+        if done.status not in statuses:
+            raise ApplyError(f"{' '.join(argv[:2])} ended with status {done.status}{tail(done)}")
+        return done
+
+    def attempt(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
+        """Run a program that changes something, whatever its exit status is."""
+        self.forget()
+        done = process.run(argv, seconds, env=env)
+        self.forget()
+        return done
+
+    def attempt_whole(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
+        """The same for a program that is never cut off: Ctrl-C and SIGTERM wait until it has ended.
+
+        A package manager that is killed leaves packages half-installed.
+        """
+        with process.deferred():
+            return self.attempt(argv, seconds, env)
+
+    def forget(self) -> None:
+        """Something has changed: what was asked before is asked again."""
+        self._answers.clear()
+
+    def write(self, file: files.File) -> None:
+        """Bring a file, folder or absence about; recorded first, taken back when the resource fails."""
+        self.forget()
+        refusal = files.in_the_way(file, self.entry(file.path))
+        if refusal is not None:
+            raise ApplyError(refusal.message, refusal.hint, "refused")
+        target = self.target(file.path) if file.kind == files.FOLDER else file.path
+        for path in [*self._missing_folders(target), target]:
+            self.record.remember(path)
+            self._undo.append((path, look(self.root, path)))
+        try:
+            files.bring_about(beside(self.root, target), file)
+        except OSError as error:
+            raise io_error(file.path, error) from None
+
+    def preserve(self, path: str) -> None:
+        """A program is about to change ``path``: record what it is, and take that back when the resource fails."""
+        self.record.remember(path)
+        self._undo.append((path, look(self.root, path)))
+
+    def write_unrecorded(self, file: files.File) -> None:
+        """The same for what is ours alone and needs no way back."""
+        self.forget()
+        try:
+            files.bring_about(beside(self.root, file.path), file)
+        except OSError as error:
+            raise io_error(file.path, error) from None
+
+    def restore(self, path: str, needed: bool = True) -> None:
+        """Make ``path`` what the record says it was before, if that is needed, and forget it; raises ApplyError."""
+        self.forget()
+        if needed:
+            self._put_back(path, self.record.paths.get(path))
+        else:
+            self._sweep(path)
+        self.record.forget(path)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a file or a folder with all that is in it; links aren't followed.  Raises ApplyError."""
+        self.forget()
+        place = beside(self.root, path)
+        try:
+            if os.path.isdir(place) and not os.path.islink(place):
+                shutil.rmtree(place)
+            elif os.path.lexists(place):
+                os.unlink(place)
+        except OSError as error:
+            raise io_error(path, error) from None
+
+    # One resource at a time
+
+    def begin(self) -> None:
+        """The resource that follows stands on its own."""
+        self._undo = []
+
+    def undo(self) -> None:
+        """Put back every file that the resource has written since :meth:`begin`; a note names what can't be."""
+        for path, before in reversed(self._undo):
+            try:
+                self._put_back(path, before)
+            except KmodError as error:
+                # What matters is why the resource failed.
+                self.notes.append(f"{error.message}: it couldn't be put back; run this again")
+        self._undo = []
+        self.forget()
+
+    def _missing_folders(self, path: str) -> List[str]:
+        """The folders that have to be made for ``path``, from the outermost on."""
+        found: List[str] = []
+        folder = os.path.dirname(path)
+        while folder != "/" and not os.path.lexists(beside(self.root, folder)):
+            found.insert(0, folder)
+            folder = os.path.dirname(folder)
+        return found
+
+    def _sweep(self, path: str) -> None:
+        try:
+            files.sweep(beside(self.root, path))
+        except OSError as error:
+            raise io_error(path, error) from None
+
+    def _put_back(self, path: str, before: Any) -> None:
+        try:
+            files.put_back(beside(self.root, path), before)
+        except OSError as error:
+            raise io_error(path, error) from None
+
+
+def _last(done: Output) -> str:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1].strip() if lines else f"exit status {done.status}"
+
+
+def tail(done: Output) -> str:
+    """The last lines that a failed program printed, for the end of a message."""
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()[-_TAIL:]
+    return "".join(f"\n  | {line}" for line in lines)

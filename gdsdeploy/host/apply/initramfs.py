@@ -1,0 +1,34 @@
+"""Makes the initramfs of a kernel anew: update-initramfs or dracut, whichever the host has."""
+
+from __future__ import annotations
+
+import os
+
+from ..kmod.rootdir import inside
+from .errors import ApplyError
+from .host import Host
+
+_SECONDS = 1800.0
+#: Where the two put it: Debian and Ubuntu, and the RHEL family.
+_PLACES = ("/boot/initrd.img-{}", "/boot/initramfs-{}.img")
+
+
+def exists(host: Host, release: str) -> bool:
+    """Whether the kernel ``release`` has an initramfs."""
+    return any(host.exists(place.format(release)) for place in _PLACES)
+
+
+def rebuild(host: Host, release: str) -> None:
+    """Make it anew; raises ApplyError."""
+    if _has(host, "update-initramfs"):
+        host.run(["update-initramfs", "-u", "-k", release], _SECONDS)
+    elif _has(host, "dracut"):
+        host.run(["dracut", "--force", "--kver", release], _SECONDS)
+    else:
+        raise ApplyError(f"the initramfs of kernel {release} can't be made: no update-initramfs, no dracut")
+
+
+def _has(host: Host, program: str) -> bool:
+    return any(
+        os.path.exists(inside(host.root, f"{folder}/{program}")) for folder in ("/usr/sbin", "/sbin", "/usr/bin")
+    )

@@ -1,0 +1,46 @@
+"""The modules of the stack are loaded, once the locked kernel runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Sequence
+
+from .host import Host
+from .model import RELOAD, Change, Resource
+
+#: Seconds for modprobe, which may have to start the GPUs.
+_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``modules``: loaded in this order.  ``units``: module → the unit that loads it in modprobe's place."""
+
+    kernel_release: str
+    modules: List[str] = field(default_factory=list)
+    units: Dict[str, str] = field(default_factory=dict)
+
+
+class Loaded(Resource[Desired]):
+    """Loads what isn't loaded; on another kernel than the locked one nothing, where ``reboot`` has to come first."""
+
+    name = "loaded"
+    desired_type = Desired
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """The running kernel, and of each module whether it is loaded."""
+        loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules}
+        return {"running": os.uname().release, "loaded": loaded}
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """One for each module that isn't loaded."""
+        if observed["running"] != desired.kernel_release:
+            return []
+        missing = [name for name in desired.modules if not observed["loaded"][name]]
+        return [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Load one module, by its unit or by modprobe."""
+        unit = desired.units.get(change.subject, "")
+        host.run(["systemctl", "start", unit] if unit else ["modprobe", change.subject], _SECONDS)

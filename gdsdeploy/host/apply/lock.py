@@ -1,0 +1,133 @@
+"""Keeps two runs apart that change the same host.
+
+``/run/gdsdeploy/apply.lock`` is locked with flock(2) while the program works.  A run that consists of several calls
+names itself with ``--run``: between its calls the file keeps the run's name, and other runs are refused until it is
+released, or until nothing was heard of it for ``LEASE`` seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import time
+from typing import Any, Dict, Iterator
+
+from .errors import ApplyError, BusyError
+
+PATH = "/run/gdsdeploy/apply.lock"
+#: Seconds for which a run of several calls keeps the host between two of them.
+LEASE = 600.0
+
+
+@contextlib.contextmanager
+def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
+    """Hold the lock while the block runs; raises BusyError with the name of the holder, ApplyError.
+
+    run: the id of a run of several calls, which keeps the host afterwards; empty: this call alone.
+    """
+    with _opened(path) as fd:
+        now = time.time()
+        holder = _read(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _busy(holder) from None
+        holder = _read(fd)
+        if holder.get("run") and holder.get("run") != run and _lasts(holder, now):
+            raise _busy(holder)
+        since = holder.get("since") if run and holder.get("run") == run else now
+        entry = {"run": run, "who": who or _user(), "since": since, "pid": os.getpid(), "until": 0.0}
+        _write(fd, entry)
+        try:
+            yield
+        finally:
+            _write(fd, {**entry, "until": time.time() + LEASE} if run else {})
+
+
+def release(run: str, path: str = PATH) -> bool:
+    """End the lease of ``run``; whether it held the host.  Raises BusyError while one of its calls works."""
+    with _opened(path) as fd:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _busy(_read(fd)) from None
+        ours = _read(fd).get("run") == run
+        if ours:
+            _write(fd, {})
+        return ours
+
+
+def holder(path: str = PATH) -> Dict[str, Any]:
+    """``{"run", "who", "works"}`` of whoever keeps this host; empty texts: nobody does.  works: a call works now.
+
+    Takes no lock and makes no file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return {"run": "", "who": "", "works": False}
+    try:
+        found = _read(fd)
+    finally:
+        os.close(fd)
+    # Without an end it works now, or was killed.
+    works = bool(found) and not found.get("until") and os.path.isdir(f"/proc/{found.get('pid')}")
+    kept = works or (bool(found.get("run")) and _lasts(found, time.time()))
+    return {**{key: str(found.get(key) or "") if kept else "" for key in ("run", "who")}, "works": works}
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ApplyError(f"{path}: {error.strerror}", "run it as root", "io") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _lasts(holder: Dict[str, Any], now: float) -> bool:
+    # A lease that ends later than any can was written before the clock was set back.
+    return now < float(holder.get("until") or 0) <= now + LEASE
+
+
+def _read(fd: int) -> Dict[str, Any]:
+    try:
+        value = json.loads(os.pread(fd, 4096, 0).decode("utf-8") or "{}")
+        if isinstance(value, dict) and isinstance(value.get("until", 0.0), (int, float)):
+            return value
+    except ValueError:
+        pass
+    return {}
+
+
+def _write(fd: int, value: Dict[str, Any]) -> None:
+    data = json.dumps(value).encode() if value else b""
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, data, 0)
+
+
+def _busy(holder: Dict[str, Any]) -> BusyError:
+    who, since = str(holder.get("who") or "another process"), holder.get("since")
+    started = time.strftime("%H:%M:%S", time.localtime(since)) if isinstance(since, (int, float)) else "a moment ago"
+    until = holder.get("until")
+    waiting = isinstance(until, (int, float)) and until > time.time()
+    hint = "Wait until it ends, and run this again"
+    if waiting and isinstance(until, (int, float)):
+        hint += f"; if it was killed, the host is free at {time.strftime('%H:%M:%S', time.localtime(until))}"
+    return BusyError(f"{who} is changing this host since {started}", hint)
+
+
+def _user() -> str:
+    name = os.environ.get("SUDO_USER") or ""
+    try:
+        return name or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,100 @@
+"""Changes as data, and the interface of a resource."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, List, Mapping, Sequence, Type, TypeVar
+
+if TYPE_CHECKING:
+    from .host import Host
+
+#: From the least to the most: what a change does to work that is running on the host.
+NONE, RELOAD, REBOOT = "none", "module reload", "reboot"
+DISRUPTIONS = (NONE, RELOAD, REBOOT)
+
+#: Every kind of change.  Programs branch on these, never on a sentence.
+KINDS = (
+    *("install", "upgrade", "downgrade", "remove", "hold", "unhold"),
+    *("write", "make", "delete", "enable", "disable", "start", "reload", "refresh"),
+    *("stream", "build", "audit", "place", "pack", "sign", "enrol", "load", "unload"),
+    *("initramfs", "boot", "reboot", "receive"),
+)
+#: Kinds that put a package in place in the locked version.
+INSTALLS = ("install", "upgrade", "downgrade")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a host.
+
+    ``before`` and ``after``: versions, ``sha256:…``, modes or states; empty where there is nothing.
+    ``reason``: an id such as ``missing``, ``content``, ``mode``, ``version``, ``not-held``; see docs/apply.md.
+    """
+
+    kind: str
+    subject: str
+    before: str = ""
+    after: str = ""
+    reason: str = ""
+    disruption: str = NONE
+    #: the resource's name in the desired state, e.g. ``packages.driver``
+    resource: str = ""
+
+    def to_json(self) -> Dict[str, str]:
+        """The change as a JSON object of texts."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A condition that the host doesn't meet: nothing is changed while it stands."""
+
+    id: str
+    message: str
+    hint: str = ""
+
+
+D = TypeVar("D")
+
+
+class Resource(Generic[D]):
+    """One part of a host.  Subclasses register themselves by existing in a module of this package.
+
+    The engine calls :meth:`observe`, then :meth:`changes`; without ``--check`` it then calls :meth:`apply` for each
+    change in order and :meth:`settle` at the end.  ``changes`` is pure: a controller can call it, too.
+    """
+
+    #: as in the desired state and on the command line; ``NAME.INSTANCE`` where a host has several
+    name: ClassVar[str] = ""
+    #: a frozen dataclass; ``schema.py`` reads it from JSON and writes its JSON schema
+    desired_type: ClassVar[Type[Any]]
+
+    def observe(self, host: Host, desired: D) -> Any:
+        """What the host is now; raises CannotTellError and ApplyError."""
+        raise NotImplementedError
+
+    def refusals(self, desired: D, observed: Any) -> List[Refusal]:
+        """Conditions that keep this resource from being applied."""
+        return []
+
+    def changes(self, desired: D, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """What differs.  pending: changes of earlier resources that a check predicted and that aren't made yet."""
+        raise NotImplementedError
+
+    def apply(self, host: Host, desired: D, change: Change) -> None:
+        """Make one change; raises ApplyError."""
+        raise NotImplementedError
+
+    def settle(self, host: Host, desired: D, changes: Sequence[Change]) -> None:
+        """After the last change: what they require together, and a look at the result; raises ApplyError.
+
+        Also called when there was no change.
+        """
+
+    def report(self, desired: D, observed: Any) -> Mapping[str, Any]:
+        """What the controller needs of the observation, as JSON."""
+        return {}
+
+    def revert(self, host: Host) -> List[Change]:
+        """Take back what :meth:`apply` has ever done here, by the host's record; with ``host.check`` only say it."""
+        return []

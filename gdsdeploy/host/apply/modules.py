@@ -1,0 +1,339 @@
+"""Audited kernel modules for the locked kernel: built here with DKMS, or received from a machine that built them.
+
+Modules are changed together, after the last change was announced: DKMS builds packages in the order in which they
+depend on each other, and received modules are one folder that is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+from ..kmod import driver as drivers
+from ..kmod import key, pack, tree
+from ..kmod import signing as signatures
+from ..kmod.audit import audit
+from ..kmod.building import dkms
+from ..kmod.errors import KernelError, KmodError
+from ..kmod.kernel import Kernel
+from ..kmod.rootdir import inside, list_folder
+from ..kmod.vouch import FOLDER, received
+from .errors import ApplyError, CannotTellError, typed
+from .host import Host
+from .model import INSTALLS, Change, Resource
+
+BUILD, RECEIVE = "build", "receive"
+#: ``archive_sha256`` of a machine whose builder hasn't delivered yet.
+NOT_DELIVERED = "none"
+#: Where a machine keeps the archive of its modules.
+ARCHIVE = "/var/lib/gdsdeploy/modules-{}.tar"
+#: Reasons of builds, by what DKMS has to do.
+_REASONS = {"install": "not-installed", "rebuild": "stale"}
+
+
+@dataclass(frozen=True)
+class Desired:
+    """The driver and nvidia-fs (if ``nvidia_fs_version`` isn't empty), as DKMS and the lock name them.
+
+    ``source``: build or receive.  ``names``: modules to load.  ``signed``: modules get the signature of
+    ``/etc/gdsdeploy/signing.json``.  ``hand_over``: pack what was built, for the controller to fetch.
+    ``archive_sha256``: of the archive to receive, which is brought before; empty: what is there stays; none: a builder
+    has to deliver it first.
+    """
+
+    source: str
+    kernel_release: str
+    driver_version: str
+    driver_flavour: str
+    driver_tree: str
+    driver_dkms_name: str
+    nvidia_fs_version: str = ""
+    nvidia_fs_tree: str = ""
+    nvidia_fs_dkms_name: str = "nvidia-fs"
+    names: List[str] = field(default_factory=list)
+    signed: bool = False
+    hand_over: bool = False
+    archive_sha256: str = ""
+
+
+class Modules(Resource[Desired]):
+    """The modules of the stack, on this machine."""
+
+    name = "modules"
+    desired_type = Desired
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """Plain data; what can't be read of it is an ``error``, which may not matter while packages are to come."""
+        found = host.entry(ARCHIVE.format(desired.kernel_release))
+        common = {
+            "archive": found.sha256 if found is not None else "",
+            "key": _asked(lambda: told(host, desired.kernel_release)),
+            "received": _asked(lambda: received(_kernel(host, desired.kernel_release))),
+        }
+        return {**common, **(_built(host, desired) if desired.source == BUILD else _placed(host, desired, common))}
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """Builds, signatures, objections of the audit and the archive; or what is received and placed."""
+        return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Nothing yet: see :meth:`settle`."""
+
+    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+        """Build, sign, audit and pack, or verify, audit and place.  Raises ApplyError of kind ``modules``."""
+        if not changes:
+            return
+        host.forget()
+        with typed("modules"):
+            if desired.source == BUILD:
+                _build(host, desired, pack_them=any(change.kind == "pack" for change in changes))
+            else:
+                _receive(host, desired)
+        host.forget()
+
+    def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
+        """What decides who builds for whom; in it, what couldn't be told is empty."""
+        return {
+            "dkms": (_value(observed, "dkms") or {}).get("installed", []),
+            "audit": _value(observed, "audit"),
+            "key": _value(observed, "key") or {},
+            "received": _value(observed, "received") or {},
+            "archive": observed["archive"],
+            "observed": observed,
+        }
+
+    def revert(self, host: Host) -> List[Change]:
+        """Remove received modules, of every kernel; what DKMS built goes with its packages."""
+        matches = (re.fullmatch(r"gdsdeploy-(.+)\.conf", name) for name in list_folder(host.root, "/etc/depmod.d"))
+        releases = {match.group(1) for match in matches if match}
+        kernels = list_folder(host.root, "/lib/modules")
+        releases |= {name for name in kernels if host.exists(f"/lib/modules/{name}/{FOLDER}")}
+        found: List[str] = []
+        with typed("modules"):
+            for release in sorted(releases):
+                found += pack.remove_from(release, host.root, check=host.check)["changes"]
+        host.forget()
+        return [Change("delete", path, "", "", "restore") for path in found]
+
+
+# Questions
+
+
+def told(host: Host, release: str) -> Dict[str, Any]:
+    """On what the builds depend that fit this machine; see :func:`kmod.key.told`."""
+    try:
+        return key.told(_kernel(host, release), os.uname().machine)
+    except KernelError:
+        return key.told(None, os.uname().machine)
+
+
+def packages(desired: Desired) -> List[dkms.Package]:
+    """What DKMS builds, in the order in which it depends on each other."""
+    found = [dkms.Package(desired.driver_dkms_name, desired.driver_version, "driver")]
+    if desired.nvidia_fs_version:
+        # The name of the source tree ends in the version that DKMS knows.
+        version = re.sub(r"^.*-", "", desired.nvidia_fs_tree)
+        found.append(dkms.Package(desired.nvidia_fs_dkms_name, version, "nvidia-fs"))
+    return found
+
+
+def objections(kernel: Kernel, version: str, flavour: str, folder: str) -> Dict[str, Any]:
+    """``audited`` modules and ``objections`` to them: ``{"module", "id", "message"}``; folder: the driver's tree."""
+    digest = tree.digest(tree.expect(inside(kernel.root, folder)))
+    results = audit(kernel, (), drivers.Expected(version, flavour, digest, False))
+    return {
+        "audited": [item["module"] for item in results],
+        "objections": [
+            {"module": result["module"] or result["file"], "id": item["id"], "message": item["message"]}
+            for result in results
+            if result["ok"] is not True
+            for item in result["findings"]
+            if item["severity"] == "error" or item["id"].endswith("-unknown")
+        ],
+    }
+
+
+def module_files(kernel: Kernel) -> List[str]:
+    """The files of the stack's modules that the kernel would load."""
+    places = [drivers.find(kernel, name) for name in pack.stack(kernel)]
+    return [kernel.path(place.file) for place in places if place is not None]
+
+
+def unsigned(kernel: Kernel, certificate: str) -> List[str]:
+    """Files that don't have the signature of the certificate in this file."""
+    wanted = signatures.read_certificate_file(certificate)
+    return [path for path in module_files(kernel) if not signatures.is_signed(path, wanted)]
+
+
+def _kernel(host: Host, release: str) -> Kernel:
+    """Walked once for all questions."""
+    found: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
+    return found
+
+
+def _asked(ask: Callable[[], Any]) -> Dict[str, Any]:
+    try:
+        return {"value": ask(), "error": "", "hint": ""}
+    except KmodError as error:
+        return {"value": None, "error": error.message, "hint": error.hint}
+    except OSError as error:
+        return {"value": None, "error": f"{error.filename}: {error.strerror}", "hint": ""}
+
+
+def _value(observed: Mapping[str, Any], question: str) -> Any:
+    return (observed.get(question) or {}).get("value")
+
+
+# Built here
+
+
+def _built(host: Host, desired: Desired) -> Dict[str, Any]:
+    release = desired.kernel_release
+    found: Dict[str, Any] = {"dkms": _asked(lambda: _dkms(host, desired)), "audit": None, "unsigned": None}
+    steps = (found["dkms"]["value"] or {}).get("steps", [])
+    found["packed"] = False
+    if found["dkms"]["error"] or any(item["kernel_release"] == release for item in steps):
+        # What is there is replaced.
+        return found
+    found["audit"] = _asked(
+        lambda: objections(_kernel(host, release), desired.driver_version, desired.driver_flavour, desired.driver_tree)
+    )
+    if desired.signed:
+        found["unsigned"] = _asked(lambda: unsigned(_kernel(host, release), _certificate(host)))
+    if desired.hand_over:
+        archive = inside(host.root, ARCHIVE.format(release))
+        asked = _asked(lambda: pack.is_current(archive, _kernel(host, release)))
+        found["packed"] = asked["value"] is True
+    return found
+
+
+def _dkms(host: Host, desired: Desired) -> Dict[str, Any]:
+    """``installed``: NAME/VERSION; ``steps``: what ``kmod dkms`` would do, of every kernel with headers."""
+    kernel = _kernel(host, desired.kernel_release)
+    done = dkms.provide(_wanted(host, desired), check=True)
+    installed = [str(item) for item in packages(desired) if dkms.installed(kernel, item)]
+    return {"installed": installed, "steps": done["done"], "notes": done["notes"]}
+
+
+def _wanted(host: Host, desired: Desired) -> dkms.Wanted:
+    source = tree.expect(inside(host.root, desired.driver_tree), desired.driver_version, desired.driver_flavour)
+    peermem = "nvidia-peermem" in desired.names
+    return dkms.Wanted(desired.kernel_release, packages(desired), source, peermem, host.root)
+
+
+def _certificate(host: Host) -> str:
+    settings = signatures.read_settings(inside(host.root, signatures.SETTINGS))
+    if not settings:
+        raise KmodError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+    return inside(host.root, settings.get("certificate", ""))
+
+
+def _to_build(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Change]:
+    changes = _builds(desired, observed, pending)
+    if not any(change.after == desired.kernel_release for change in changes):
+        changes += _signatures(observed, pending)
+        found = _known(observed, "audit")
+        changes += [Change("audit", item["module"], "", "", item["id"]) for item in found["objections"]]
+    if desired.hand_over and (changes or not observed["packed"]):
+        reason = "content" if observed["archive"] else "missing"
+        before = f"sha256:{observed['archive']}" if observed["archive"] else ""
+        changes.append(Change("pack", ARCHIVE.format(desired.kernel_release), before, "", reason))
+    return changes
+
+
+def _builds(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Change]:
+    if _coming(pending, "packages.kernel") or (observed["dkms"]["error"] and _coming(pending, "packages.")):
+        return [Change("build", str(item), "", desired.kernel_release, "packages") for item in packages(desired)]
+    steps = _known(observed, "dkms")["steps"]
+    return [Change("build", item["package"], "", item["kernel_release"], _REASONS[item["action"]]) for item in steps]
+
+
+def _signatures(observed: Any, pending: Sequence[Change]) -> List[Change]:
+    if observed["unsigned"] is None:
+        return []
+    if observed["unsigned"]["error"] and any(change.resource == "signing" for change in pending):
+        audited = _known(observed, "audit")["audited"]
+        return [Change("sign", name, "", "signed", "settings") for name in audited]
+    return [Change("sign", path, "", "signed", "signature") for path in _known(observed, "unsigned")]
+
+
+def _known(observed: Any, question: str) -> Any:
+    found = observed[question]
+    if found["error"]:
+        raise CannotTellError(f"the modules: {found['error']}", found["hint"], "modules")
+    return found["value"]
+
+
+def _coming(pending: Sequence[Change], name: str) -> bool:
+    """Whether packages of a resource are still to be installed; name: of one, or the beginning of several."""
+    return any(change.resource.startswith(name) and change.kind in INSTALLS for change in pending)
+
+
+def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
+    done = dkms.provide(_wanted(host, desired))
+    host.notes += done["notes"]
+    kernel = Kernel(desired.kernel_release, host.root)
+    if desired.signed:
+        by = signatures.from_settings(settings=inside(host.root, signatures.SETTINGS))
+        if by is None:
+            raise KmodError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+        signatures.sign(kernel, module_files(kernel), by)
+        kernel = Kernel(desired.kernel_release, host.root)
+    found = objections(kernel, desired.driver_version, desired.driver_flavour, desired.driver_tree)
+    if not found["audited"]:
+        raise KmodError(f"kernel {kernel.release} has none of NVIDIA's modules", "look at: dkms status")
+    if found["objections"]:
+        said = "; ".join("{module}: [{id}] {message}".format(**item) for item in found["objections"])
+        message = f"the modules for kernel {kernel.release} do not pass their audit: {said}"
+        raise ApplyError(message, "gdsdeploy-host.pyz kmod audit shows all findings", "modules")
+    if pack_them:
+        archive = inside(host.root, ARCHIVE.format(kernel.release))
+        os.makedirs(os.path.dirname(archive), mode=0o755, exist_ok=True)
+        pack.pack(kernel, (), archive)
+
+
+# Received
+
+
+def _placed(host: Host, desired: Desired, common: Mapping[str, Any]) -> Dict[str, Any]:
+    release = desired.kernel_release
+    archive = inside(host.root, ARCHIVE.format(release))
+    asked = _asked(lambda: [list(item) for item in pack.differences(archive, _kernel(host, release))])
+    return {"differences": asked if common["archive"] else None}
+
+
+def _to_receive(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Change]:
+    wanted, there = desired.archive_sha256, observed["archive"]
+    whole = Change("place", f"/lib/modules/{desired.kernel_release}/{FOLDER}", "", desired.kernel_release, "archive")
+    if wanted and wanted != there:
+        after = "" if wanted == NOT_DELIVERED else f"sha256:{wanted}"
+        reason = "not-delivered" if wanted == NOT_DELIVERED else "content" if there else "missing"
+        before = f"sha256:{there}" if there else ""
+        return [Change("receive", ARCHIVE.format(desired.kernel_release), before, after, reason), whole]
+    if not there:
+        # What was received before stays as it is.
+        return []
+    if _coming(pending, "packages.kernel") or (observed["differences"]["error"] and _coming(pending, "packages.")):
+        return [whole]
+    return [Change("place", path, "", "", reason) for path, reason in _known(observed, "differences")]
+
+
+def _receive(host: Host, desired: Desired) -> None:
+    path = ARCHIVE.format(desired.kernel_release)
+    found, wanted = host.entry(path), desired.archive_sha256
+    if found is None or (wanted and found.sha256 != wanted):
+        message = f"{path} is not the archive of modules that this host has to receive"
+        hint = "a machine that builds has to be provisioned first: run provision without --limit, or with it"
+        raise ApplyError(message, hint, "refused")
+    archive = inside(host.root, path)
+    try:
+        done = pack.install(archive, Kernel(desired.kernel_release, host.root))
+    except KmodError:
+        # A refused archive must not be taken for one that is in place.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(archive)
+        raise
+    host.notes += done["notes"]

@@ -1,0 +1,429 @@
+"""apt: deb822 sources, preferences, holds, and transactions that are simulated first."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import tempfile
+from typing import Any, Dict, Iterable, List, Optional, Pattern, Sequence, Set
+
+from ...kmod.rootdir import inside, list_folder
+from ...rollout import packages as database
+from .. import files
+from ..errors import ApplyError, CannotTellError
+from ..file_resource import restore
+from ..files import File
+from ..host import Host
+from ..model import Change, Refusal
+from . import aptsources, versions
+from .managers import (
+    REFRESH_SECONDS,
+    TRANSACTION_SECONDS,
+    Index,
+    Manager,
+    Package,
+    Pin,
+    run,
+)
+
+SOURCES = "/etc/apt/sources.list.d/gdsdeploy.sources"
+PREFERENCES = "/etc/apt/preferences.d/00-gdsdeploy.pref"
+_FOLDER = "/etc/apt/sources.list.d"
+#: A source of packages on their way back.
+_OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
+_STATUS = "/var/lib/dpkg/status"
+_WAIT = "--option=DPkg::Lock::Timeout=300"
+#: Nobody is asked anything, and configuration files that somebody changed stay as they are.
+_ENV = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "LC_ALL": "C"}
+_CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
+#: Holds are ours; nobody else may change a held package without saying so.
+_INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
+#: A look must neither wait for a lock nor leave a cache behind.
+_LOOK = ["--simulate", "--option=Debug::NoLocking=1"]
+_INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
+_REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
+_CANDIDATE = re.compile(r"^([a-z0-9][a-z0-9+.-]+)(?::[a-z0-9]+)?:\n  Installed: .*\n  Candidate: (.*)$", re.MULTILINE)
+_RECORD = re.compile(r"^(Package|Version|SHA256): (\S+)$", re.MULTILINE)
+#: Packages that carry keyrings.
+_KEYRING_PACKAGES = {
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+    "/usr/share/keyrings/ubuntu-archive-keyring.gpg": "ubuntu-keyring",
+    "/usr/share/keyrings/cuda-archive-keyring.gpg": "cuda-keyring",
+}
+_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_WHY = "other versions of these, and whatever else could move the driver, stay out wherever they come from"
+_DENIED = re.compile(rf"^Explanation: {re.escape(_WHY)}\nPackage: (.*)$", re.MULTILINE)
+_HEAD = "# Rendered by gdsdeploy from gdsdeploy.lock; changes here are overwritten."
+
+
+class Apt(Manager):
+    """Debian and Ubuntu."""
+
+    name = "apt"
+    kind = database.DPKG
+    holds = True
+    lists = True
+    sources = (SOURCES,)
+    keys = ("/etc/apt/keyrings/gdsdeploy-*.gpg",)
+
+    # Repositories
+
+    def keyring_hint(self, path: str) -> str:
+        """The package that carries a keyring."""
+        known = _KEYRING_PACKAGES.get(path)
+        if known:
+            return f"install the package that carries it: apt-get install {known}"
+        return "install the package that carries it (on Debian: debian-archive-keyring)"
+
+    def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
+        """One file with what no other entry of the host has."""
+        stanzas = aptsources.lacking(existing(host), indices)
+        return [File.of(SOURCES, render_sources(stanzas))]
+
+    def knows(self, host: Host, pins: Sequence[Pin]) -> bool:
+        """Whether apt-cache shows every locked version."""
+        return not pins or {(pin.package, pin.version) for pin in pins} <= _offered(host, pins).keys()
+
+    def refresh(self, host: Host) -> None:
+        """``apt-get update``; a repository that can't be read is an error."""
+        run(host, ["apt-get", "--quiet", _WAIT, "--error-on=any", "update"], REFRESH_SECONDS, _ENV)
+
+    def verify_files(self, host: Host, pins: Sequence[Pin]) -> None:
+        """By the checksums that apt will hold the downloaded files against; what is installed is left alone."""
+        offered, there = _offered(host, pins), self.installed(host)
+        others = [
+            f"{pin.package}={pin.version}"
+            for pin in pins
+            if pin.sha256
+            and pin.sha256 not in offered.get((pin.package, pin.version), set())
+            and not (pin.package in there and pin.version in there[pin.package].versions)
+        ]
+        if others:
+            hint = (
+                'Either the repository no longer has them ("gdsdeploy lock FLEET --check" tells, "gdsdeploy lock FLEET"'
+                " resolves anew), or it serves other files under the same version, which nobody should install"
+            )
+            message = f"apt on this host does not offer the locked files of: {', '.join(others)}"
+            raise ApplyError(message, hint, "verify")
+
+    # Pins
+
+    def observe_pins(self, host: Host, desired: Any) -> Any:
+        """The preferences as they are and as apt's names for the repositories make them."""
+        closed = any(index.exclusive for index in desired.indices)
+        repositories = aptsources.exclusive(_targets(host) if closed else [], desired.indices)
+        entry = host.entry(PREFERENCES)
+        # Anything but a file there is refused.
+        there = host.text(PREFERENCES) if entry is not None and entry.kind == files.FILE else ""
+        names = recorded_names(there, desired)
+        certain = preferences(desired.pins, names, [])
+        text = preferences(desired.pins, names, repositories)
+        if text != there:
+            names = names_to_deny(desired, host.query(["apt-cache", "pkgnames"]).split())
+            text = preferences(desired.pins, names, repositories)
+        return {
+            "file": File.of(PREFERENCES, text),
+            "entry": entry,
+            "text": there,
+            "certain": certain,
+            "closed": closed,
+            "pinned": host.exists(PREFERENCES),
+        }
+
+    def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
+        """The file of preferences; its last part names repositories by what their lists say."""
+        changes = files.compare(observed["file"], observed["entry"])
+        if observed["closed"] and _lists_pending(pending):
+            starts = observed["text"].startswith(observed["certain"])
+            refreshed = all(change.kind == "refresh" for change in pending if change.resource == "repositories")
+            if starts and (changes or not refreshed):
+                raise CannotTellError("the repositories' own names are known after their package lists are read")
+        return changes
+
+    def pin(self, host: Host, desired: Any, change: Change) -> None:
+        """Write the preferences."""
+        host.write(self.observe_pins(host, desired)["file"])
+
+    def verify_pins(self, host: Host, desired: Any) -> None:
+        """Every candidate is the locked version."""
+        if not desired.pins:
+            return
+        shown = host.query(["apt-cache", "policy", "--", *(pin.package for pin in desired.pins)])
+        candidates = set(_CANDIDATE.findall(shown))
+        moved = [pin for pin in desired.pins if (pin.package, pin.version) not in candidates]
+        if moved:
+            names = ", ".join(f"{pin.package}={pin.version}" for pin in moved)
+            hint = (
+                "Another entry in /etc/apt/preferences.d wins, or the repository no longer has it "
+                '("gdsdeploy lock FLEET --check" tells)'
+            )
+            raise ApplyError(f"apt would not take the locked version of: {names}", hint, "verify")
+
+    def unpin(self, host: Host) -> List[Change]:
+        """The preferences go."""
+        return restore(host, [PREFERENCES])
+
+    # Packages
+
+    def order(self, version: str) -> Any:
+        """As dpkg compares."""
+        return versions.deb(version)
+
+    def simulate(
+        self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
+    ) -> Optional[List[Change]]:
+        """What ``apt-get --simulate`` says; None while packages are half-installed."""
+        if self.unfinished(host) or self.broken(host):
+            return None
+        words = [*_INSTALL, *(f"{item.package}={item.version}" for item in install), *(f"{name}-" for name in remove)]
+        try:
+            return self._moves(_simulated(host, words, loose))
+        except CannotTellError:
+            if host.check:
+                raise
+            # The transaction will say at length why it can't be done.
+            return None
+
+    def _moves(self, shown: str) -> List[Change]:
+        found = []
+        for name, before, after in _INST.findall(shown):
+            if before != after:
+                newer = not before or self.order(before) < self.order(after)
+                kind = ("upgrade" if newer else "downgrade") if before else "install"
+                found.append(Change(kind, name, before, after))
+        return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *found]
+
+    def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
+        """``apt-get install NAME=VERSION… NAME-…``."""
+        words = [*(f"{item.package}={item.version}" for item in install), *(f"{name}-" for name in remove)]
+        argv = ["apt-get", "--quiet", "--assume-yes", _WAIT, *_CONFFILES, *_INSTALL, *words]
+        run(host, argv, TRANSACTION_SECONDS, _ENV)
+
+    def simulate_purge(self, host: Host, names: Sequence[str]) -> Optional[List[str]]:
+        """What goes with them; holds of ours are let go before, so they don't count."""
+        argv = ["apt-get", "--assume-yes", *_LOOK, "--allow-change-held-packages", "purge", *names]
+        try:
+            return [name for name, _ in _REMOVED.findall(host.query(argv, env=_ENV))]
+        except CannotTellError:
+            return None
+
+    def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
+        """``apt-get purge``."""
+        allowed = ["--allow-change-held-packages"] if held else []
+        run(host, ["apt-get", "--quiet", "--assume-yes", _WAIT, *allowed, "purge", *names], TRANSACTION_SECONDS, _ENV)
+
+    def stays(self, name: str, running: str) -> bool:
+        """Packages of a kernel have its release in their names."""
+        return running in name
+
+    def hold(self, host: Host, names: Sequence[str]) -> None:
+        """``apt-mark hold``."""
+        run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, _ENV)
+
+    def unhold(self, host: Host, names: Sequence[str]) -> None:
+        """``apt-mark unhold``."""
+        run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, _ENV)
+
+    # What was interrupted
+
+    def unfinished(self, host: Host) -> List[str]:
+        """Unpacked or half-configured: ``dpkg --configure`` finishes them."""
+        return [item.name for item in self.listed(host) if item.broken and not _lost(item.state)]
+
+    def broken(self, host: Host) -> List[str]:
+        """Half-installed, or marked as to be installed again."""
+        return [item.name for item in self.listed(host) if _lost(item.state)]
+
+    def finish(self, host: Host) -> None:
+        """``dpkg --configure --pending``."""
+        interrupted = any(name.isdigit() for name in list_folder(host.root, "/var/lib/dpkg/updates"))
+        if not interrupted and not self.unfinished(host):
+            return
+        try:
+            run(
+                host,
+                ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"],
+                TRANSACTION_SECONDS,
+                _ENV,
+            )
+        except ApplyError as error:
+            if error.kind != "failed":
+                raise
+            names = ", ".join(self.unfinished(host)[:5]) or "packages"
+            words = f"{names}: half-installed, and dpkg --configure fails: {error.message}"
+            hint = "run: dpkg --configure -a; fix what it says, or take the package away: apt-get purge NAME"
+            raise ApplyError(words, hint, "half-installed") from None
+
+    def repair(self, host: Host, unwanted: Sequence[str]) -> None:
+        """``dpkg --configure``, then ``dpkg --purge`` of what its scripts keep half-way and nobody wants."""
+        if not self.unfinished(host) and not self.broken(host):
+            return
+        try:
+            self.finish(host)
+        except ApplyError as error:
+            if error.kind in ("package-manager-locked", "no-space"):
+                raise
+            host.notes.append(error.message)
+        names = [name for name in self.unfinished(host) if name in unwanted]
+        if names:
+            run(host, ["dpkg", "--purge", *names], TRANSACTION_SECONDS, _ENV)
+
+    def reinstall(self, host: Host) -> None:
+        """What was being unpacked can't be finished, and neither apt nor dpkg installs it again by itself."""
+        names = [
+            f"{item.name}={item.version}" if item.version else item.name
+            for item in self.listed(host)
+            if _lost(item.state)
+        ]
+        if names:
+            argv = ["apt-get", "--quiet", "--assume-yes", _WAIT, *_CONFFILES, "--reinstall", *_INSTALL, *names]
+            run(host, argv, TRANSACTION_SECONDS, _ENV)
+
+    # Packages on their way back
+
+    def offer_files(self, place: str, keyring: str, key: bytes) -> List[File]:
+        """The key and the source."""
+        text = (
+            "# Rendered by gdsdeploy while a rollout takes this host back; it goes when that is done.\n"
+            f"Types: deb\nURIs: file:{place}\nSuites: restore\nComponents: stack\nSigned-By: {keyring}\n"
+        )
+        return [File(keyring, files.FILE, key), File.of(_OFFER, text)]
+
+    def refresh_offer(self, host: Host) -> None:
+        """``apt-get update`` of one source."""
+        options = [f"Dir::Etc::sourcelist={_OFFER}", "Dir::Etc::sourceparts=-", "APT::Get::List-Cleanup=0"]
+        argv = ["apt-get", "--quiet", _WAIT, *(f"--option={item}" for item in options), "--error-on=any", "update"]
+        run(host, argv, REFRESH_SECONDS, _ENV)
+
+    def half_installed(self, host: Host) -> List[Refusal]:
+        """Those that only a new installation repairs."""
+        names = self.broken(host)
+        if not names:
+            return []
+        commands = f"apt-get install --reinstall {' '.join(names)}"
+        message = f"packages on this host are half-installed: {', '.join(names)}"
+        return [Refusal("half-installed", message, f"run: {commands}; or: dpkg --purge --force-remove-reinstreq NAME")]
+
+
+def existing(host: Host) -> List[aptsources.Source]:
+    """Every enabled source of the host but ours; raises SourcesError, CannotTellError."""
+    paths = ["/etc/apt/sources.list"]
+    names = list_folder(host.root, _FOLDER)
+    paths += [f"{_FOLDER}/{name}" for name in names if name.endswith(aptsources.SUFFIXES)]
+    return [
+        source
+        for path in paths
+        if path != SOURCES and not os.path.isdir(inside(host.root, path))
+        for source in aptsources.parse_sources(host.text(path), path)
+    ]
+
+
+def render_sources(stanzas: Sequence[aptsources.Stanza]) -> str:
+    """The text of ``gdsdeploy.sources``."""
+    lines = [f"{_HEAD} Only what other entries lack stands here."]
+    for stanza in stanzas:
+        lines += ["", "Types: deb", f"URIs: {stanza.uri}", f"Suites: {stanza.suite}"]
+        if stanza.components:
+            lines.append(f"Components: {' '.join(stanza.components)}")
+        if stanza.signed_by:
+            lines.append(f"Signed-By: {stanza.signed_by}")
+    return "\n".join(lines) + "\n"
+
+
+def preferences(pins: Sequence[Pin], names: Sequence[str], closed: Sequence[Any]) -> str:
+    """The text of ``00-gdsdeploy.pref``.
+
+    names: what :func:`names_to_deny` found.  closed: address and release of each repository for the stack alone.
+    """
+    lines = [_HEAD, "# The name of this file sorts first: among records for the same thing, apt takes the first."]
+    for pin in pins:
+        lines += ["", f"Package: {pin.package}", f"Pin: version {pin.version}", "Pin-Priority: 1001"]
+    if names:
+        lines += ["", f"Explanation: {_WHY}", f"Package: {' '.join(names)}", "Pin: release *", "Pin-Priority: -1"]
+    for uri, release in closed:
+        why = f"{uri} is configured for the stack alone"
+        lines += ["", f"Explanation: {why}", "Package: *", f"Pin: release {release}", "Pin-Priority: -1"]
+    return "\n".join(lines) + "\n"
+
+
+def names_to_deny(desired: Any, known: Iterable[str]) -> List[str]:
+    """The names of packages that stay out: those of the lock, and which of ``known`` the patterns match.
+
+    Preferences can hold patterns, but at each start apt matches each of them against every package: 27 patterns take
+    three seconds (apt 3.0, 79,000 packages).  Names take no measurable time.
+    """
+    pattern, always = _globs(desired.deny), _always(desired)
+    found = {name for name in known if pattern.fullmatch(name) and _NAME.fullmatch(name)}
+    return [*always, *sorted(found.difference(always))]
+
+
+def recorded_names(text: str, desired: Any) -> List[str]:
+    """The names in preferences that were written for the same patterns; none where they were not.
+
+    Packages that the repositories have had since then don't make the file wrong: a host would differ whenever NVIDIA
+    publishes a driver.  They enter when the file is written again; until then holds keep the stack from moving.
+    """
+    match = _DENIED.search(text)
+    names = match[1].split() if match else []
+    return names if names_to_deny(desired, names) == names else []
+
+
+def _always(desired: Any) -> List[str]:
+    """Names that stay out whether or not a repository has them: packages of the lock, and what patterns begin with."""
+    names = [word if _NAME.fullmatch(word) else word.rstrip("*").rstrip("-") for word in desired.deny]
+    return list(dict.fromkeys([*filter(_NAME.fullmatch, names), *(pin.package for pin in desired.pins)]))
+
+
+def _globs(words: Sequence[str]) -> Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(word) for word in words) or r"(?!)")
+
+
+def _offered(host: Host, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
+    """(package, version) → sha256 of the files on offer; empty where only dpkg knows the version."""
+    if not pins:
+        return {}
+    names = [f"{pin.package}={pin.version}" for pin in pins]
+    # 100: some are unknown; the others are shown all the same.
+    shown = host.query(["apt-cache", "show", "--", *names], statuses=(0, 100))
+    found: Dict[Any, Set[str]] = {}
+    for record in shown.split("\n\n"):
+        fields = dict(_RECORD.findall(record))
+        if "Package" in fields and "Version" in fields:
+            sums = found.setdefault((fields["Package"], fields["Version"]), set())
+            sums.update([fields["SHA256"]] if "SHA256" in fields else [])
+    return found
+
+
+def _targets(host: Host) -> List[str]:
+    argv = ["apt-get", "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
+    return host.query(argv).splitlines()
+
+
+def _lists_pending(pending: Sequence[Change]) -> bool:
+    return any(change.resource == "repositories" for change in pending)
+
+
+def _lost(state: str) -> bool:
+    return state[1:2] == "H" or state[2:3] == "R"
+
+
+def _simulated(host: Host, words: Sequence[str], loose: Sequence[str]) -> str:
+    """What apt says it would do, given that the holds of ``loose`` are gone."""
+    argv = ["apt-get", "--assume-yes", *_LOOK]
+    if not loose:
+        return host.query([*argv, *words], env=_ENV)
+    with tempfile.NamedTemporaryFile("w", prefix="gdsdeploy-status-", encoding="utf-8") as status:
+        status.write(_without_holds(host.text(_STATUS), loose))
+        status.flush()
+        # The cache would be that of another status.
+        options = [f"--option=Dir::State::status={status.name}", "--option=Dir::Cache::pkgcache="]
+        return host.query([*argv, *options, *words], env=_ENV)
+
+
+def _without_holds(status: str, names: Sequence[str]) -> str:
+    """Dpkg's status where ``names`` aren't held."""
+    for name in names:
+        pattern = rf"^(Package: {re.escape(name)}\n(?:.+\n)*?Status: )hold "
+        status = re.sub(pattern, r"\1install ", status, flags=re.MULTILINE)
+    return status

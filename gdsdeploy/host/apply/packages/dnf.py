@@ -1,0 +1,211 @@
+"""dnf: repositories that offer only the lock, locked versions, module streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
+
+from ...kmod.rootdir import list_folder
+from ...rollout import packages as database
+from .. import files
+from ..errors import ApplyError
+from ..file_resource import restore
+from ..files import File
+from ..host import Host
+from ..model import Change
+from . import versions
+from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run
+
+REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
+LOCKS = "/etc/dnf/plugins/versionlock.list"
+MODULES = "/etc/dnf/modules.d"
+#: Around our lines in dnf's list of locks, which others may have lines in too.
+BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
+#: The plugin that reads the list, and the file by which it is known to be there.
+PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
+_DNF = ["dnf", "--quiet", "--assumeyes"]
+_FORMAT = "%{name}=%{epoch}:%{version}-%{release}\n"
+
+
+class Dnf(Manager):
+    """RHEL and its like."""
+
+    name = "dnf"
+    kind = database.RPM
+    sources = (REPOSITORIES,)
+    keys = ("/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*",)
+
+    # Repositories
+
+    def keyrings(self, indices: Sequence[Index]) -> List[str]:
+        """Those of the repositories and of their packages' makers."""
+        return [path for index in indices for path in [index.host_keyring, *index.package_keys]]
+
+    def keyring_hint(self, path: str) -> str:
+        """The package that carries a key."""
+        return f"install the package that carries it: dnf install {path}"
+
+    def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
+        """One file with every repository of the lock."""
+        return [File.of(REPOSITORIES, render_repositories(indices, pins))]
+
+    # Pins
+
+    def observe_pins(self, host: Host, desired: Any) -> Any:
+        """The plugin, the streams, and the list of locks with ours in it."""
+        entry = host.entry(LOCKS)
+        # Anything but a file there is refused.
+        text = host.text(LOCKS) if entry is not None and entry.kind == files.FILE else ""
+        return {
+            "plugin": host.exists(_PLUGIN_FILE),
+            "streams": [item for item in desired.modules if item not in streams(host)],
+            "file": File.of(LOCKS, merged(text, locks(desired.pins, desired.deny))),
+            "entry": entry,
+            "pinned": BEGIN in text.splitlines(),
+        }
+
+    def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
+        """The plugin; its list, without which dnf does nothing at all; the streams, which may hide what is locked."""
+        plugin = [] if observed["plugin"] else [Change("install", PLUGIN, "", "", "missing")]
+        enabled = [Change("stream", item, "", "enabled", "not-enabled") for item in observed["streams"]]
+        return [*plugin, *files.compare(observed["file"], observed["entry"]), *enabled]
+
+    def pin(self, host: Host, desired: Any, change: Change) -> None:
+        """A stream of the same module that somebody enabled hides the locked packages: it is reset first."""
+        if change.kind == "install":
+            run(host, [*_DNF, "--setopt=install_weak_deps=False", "install", PLUGIN], TRANSACTION_SECONDS)
+        elif change.kind == "stream":
+            name = change.subject.partition(":")[0]
+            host.preserve(f"{MODULES}/{name}.module")
+            run(host, [*_DNF, "module", "reset", name], REFRESH_SECONDS)
+            run(host, [*_DNF, "module", "enable", change.subject], REFRESH_SECONDS)
+        else:
+            host.write(self.observe_pins(host, desired)["file"])
+
+    def verify_pins(self, host: Host, desired: Any) -> None:
+        """Every package is offered in the locked version and no other; lists that are old are read anew."""
+        if not desired.pins:
+            return
+        wanted = {f"{pin.package}={with_epoch(pin.version)}" for pin in desired.pins}
+        names = [pin.package for pin in desired.pins]
+        others = wanted ^ _offered(host, [], names)
+        if others:
+            others = wanted ^ _offered(host, ["--refresh"], names)
+        if others:
+            hint = (
+                "Another lock or module stream is in the way, or the repository no longer has them "
+                '("gdsdeploy lock FLEET --check" tells)'
+            )
+            words = f"dnf would not take exactly the locked versions of: {', '.join(sorted(others))}"
+            raise ApplyError(words, hint, "verify")
+
+    def unpin(self, host: Host) -> List[Change]:
+        """Our locks go, locks of others stay; module streams are as before."""
+        changes = []
+        text = host.text(LOCKS)
+        rest = merged(text, [])
+        if rest != text:
+            changes.append(Change("write" if rest else "delete", LOCKS, "", "", "ours"))
+            if not host.check:
+                self._write_rest(host, rest)
+        return changes + restore(host, [path for path in host.record.paths if path.startswith(MODULES + "/")])
+
+    def _write_rest(self, host: Host, rest: str) -> None:
+        entry = host.entry(LOCKS)
+        file = File.of(LOCKS, rest, entry.mode if entry else 0o644)
+        made = LOCKS in host.record.paths and host.record.paths[LOCKS] is None
+        host.write_unrecorded(file if rest or not made else replace(file, kind=files.ABSENT))
+        host.record.forget(LOCKS)
+
+    # Packages
+
+    def order(self, version: str) -> Any:
+        """As rpm compares."""
+        return versions.rpm(version)
+
+    def same(self, version: str) -> str:
+        """Without the epoch 0."""
+        return version[2:] if version.startswith("0:") else version
+
+    def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
+        """``dnf install NAME-EPOCH:VERSION-RELEASE…``, which downgrades, too; what conflicts is removed before."""
+        if remove:
+            self.purge(host, remove)
+        names = [f"{item.package}-{with_epoch(item.version)}" for item in install]
+        argv = [*_DNF, "--setopt=install_weak_deps=False", "install", "--", *names]
+        run(host, argv, TRANSACTION_SECONDS)
+
+    def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
+        """``dnf remove``, without what came along."""
+        run(host, [*_DNF, "--setopt=clean_requirements_on_remove=False", "remove", "--", *names], TRANSACTION_SECONDS)
+
+    def stays(self, name: str, running: str) -> bool:
+        """Kernels are told apart by version, not by name: they stay."""
+        return name.startswith("kernel")
+
+
+def render_repositories(indices: Sequence[Index], pins: Sequence[Pin]) -> str:
+    """The text of ``gdsdeploy.repo``."""
+    lines = ["# Rendered by gdsdeploy from gdsdeploy.lock; changes here are overwritten."]
+    for index in indices:
+        keys = " ".join(f"file://{path}" for path in [index.host_keyring, *index.package_keys])
+        lines += [
+            *("", f"[gdsdeploy-{index.repository}]", f"name=gdsdeploy: {index.repository}", f"baseurl={index.uri}"),
+            *("enabled=1", "gpgcheck=1", "repo_gpgcheck=1", f"gpgkey={keys}"),
+        ]
+        if index.exclusive:
+            lines += ["# Nothing else can come from here.", f"includepkgs={' '.join(nevras(pins))}"]
+    return "\n".join(lines) + "\n"
+
+
+def nevras(pins: Iterable[Pin]) -> List[str]:
+    """NAME-EPOCH:VERSION-RELEASE.* of every pin, as dnf takes it in its lists."""
+    return [f"{pin.package}-{with_epoch(pin.version)}.*" for pin in pins]
+
+
+def locks(pins: Iterable[Pin], deny: Iterable[str]) -> List[str]:
+    """Our lines in the list of locks; a version that does not exist leaves a name none to be chosen in."""
+    return [*nevras(pins), *(f"{name}-0:0-0.none" for name in deny)]
+
+
+def merged(text: str, ours: Sequence[str]) -> str:
+    """The list of locks with ``ours`` between the marks; without any, the marks go, too."""
+    block = [BEGIN, *ours, END] if ours else []
+    lines = text.splitlines()
+    if BEGIN in lines and END in lines[lines.index(BEGIN) :]:
+        first = lines.index(BEGIN)
+        last = lines.index(END, first)
+        lines[first : last + 1] = block
+    else:
+        lines += block
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def streams(host: Host) -> List[str]:
+    """NAME:STREAM of every enabled module."""
+    found = []
+    for file in list_folder(host.root, MODULES):
+        if file.endswith(".module"):
+            entry = _settings(host.text(f"{MODULES}/{file}"))
+            if entry.get("state") == "enabled" and "stream" in entry:
+                found.append(f"{file[: -len('.module')]}:{entry['stream']}")
+    return found
+
+
+def with_epoch(version: str) -> str:
+    """A version with the epoch that it has, or 0."""
+    return version if ":" in version else f"0:{version}"
+
+
+def _settings(text: str) -> Mapping[str, str]:
+    found: Dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            found[key.strip()] = value.strip()
+    return found
+
+
+def _offered(host: Host, options: Sequence[str], names: Sequence[str]) -> Any:
+    shown = host.query([*_DNF, *options, "repoquery", "--qf", _FORMAT, "--", *names])
+    return {line for line in shown.splitlines() if line}

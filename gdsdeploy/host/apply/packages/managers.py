@@ -1,0 +1,357 @@
+"""What resources ask of a package manager; ``apt.py`` and ``dnf.py`` answer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ...kmod.rootdir import inside
+from ...process import Output
+from ...rollout import packages as database
+from ...rollout import space
+from ..errors import ApplyError, DesiredError, io_error
+from ..files import File
+from ..host import Host, tail
+from ..model import Change, Refusal
+
+#: Packages that gdsdeploy installed, and those that it holds: sorted names, one a line.
+INSTALLED, HELD = "/var/lib/gdsdeploy/installed", "/var/lib/gdsdeploy/held"
+#: Seconds for which a package manager's lock is waited for, and between two looks at it.
+LOCK_SECONDS, _LOOK_SECONDS = 300.0, 2.0
+#: A transaction builds modules: on a slow host for an hour.
+TRANSACTION_SECONDS = 7200.0
+REFRESH_SECONDS = 1800.0
+#: As libc says it in the C locale, and as apt and dnf say it before they begin.
+_NO_SPACE = (os.strerror(errno.ENOSPC), "You don't have enough free space in", "more space needed on the")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package in one version, as the package manager writes both."""
+
+    package: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A locked package; ``sha256`` of its file, empty where the file isn't to be compared."""
+
+    package: str
+    version: str
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Index:
+    """A signed repository.
+
+    ``host_keyring``: the key on the host that signs it.  ``exclusive``: nothing but the stack comes from there.
+    ``package_keys``: keys of its packages' makers, beside its own; dnf only.
+    """
+
+    repository: str
+    uri: str
+    suite: str
+    components: List[str]
+    host_keyring: str
+    exclusive: bool = False
+    package_keys: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key to bring: where it lies on the host, and its content in base64."""
+
+    dest: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A package that is completely installed; rpm has several versions of some."""
+
+    versions: Tuple[str, ...]
+    held: bool = False
+
+
+class Manager:
+    """One package manager; stateless."""
+
+    name: ClassVar[str]
+    #: database.DPKG or database.RPM
+    kind: ClassVar[str]
+    #: whether packages are held one by one
+    holds: ClassVar[bool] = False
+    #: files that repositories write, keys aside; and where keys of ours lie
+    sources: ClassVar[Tuple[str, ...]] = ()
+    keys: ClassVar[Tuple[str, ...]] = ()
+    #: whether package lists are read on request; others are read whenever they are needed
+    lists: ClassVar[bool] = False
+
+    # Repositories
+
+    def keyrings(self, indices: Sequence[Index]) -> List[str]:
+        """Every key file that the host needs."""
+        return [index.host_keyring for index in indices]
+
+    def keyring_hint(self, path: str) -> str:
+        """How a key file comes to the host."""
+        raise NotImplementedError
+
+    def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
+        """The files that configure what the host lacks of ``indices``."""
+        raise NotImplementedError
+
+    def knows(self, host: Host, pins: Sequence[Pin]) -> bool:
+        """Whether the package lists have the locked versions."""
+        return True
+
+    def refresh(self, host: Host) -> None:
+        """Read the package lists."""
+
+    def verify_files(self, host: Host, pins: Sequence[Pin]) -> None:
+        """Raise ApplyError where the files on offer aren't the locked ones."""
+
+    # Pins
+
+    def observe_pins(self, host: Host, desired: Any) -> Any:
+        """What :meth:`pin_changes` needs."""
+        raise NotImplementedError
+
+    def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
+        """What it takes to pin the stack; raises CannotTellError."""
+        raise NotImplementedError
+
+    def pin(self, host: Host, desired: Any, change: Change) -> None:
+        """Make one of those changes."""
+        raise NotImplementedError
+
+    def verify_pins(self, host: Host, desired: Any) -> None:
+        """Raise ApplyError where the package manager would take anything but the locked versions."""
+        raise NotImplementedError
+
+    def unpin(self, host: Host) -> List[Change]:
+        """Take the pins away; with ``host.check`` only say it."""
+        raise NotImplementedError
+
+    # Packages
+
+    def order(self, version: str) -> Any:
+        """A sort key of a version."""
+        raise NotImplementedError
+
+    def same(self, version: str) -> str:
+        """A version as :meth:`installed` writes it."""
+        return version
+
+    def listed(self, host: Host) -> List[database.Package]:
+        """Every package that the database knows, asked once until something changes; raises RolloutError."""
+        return listed(host, self.kind)
+
+    def installed(self, host: Host) -> Dict[str, Installed]:
+        """Every package that is completely installed."""
+        everything = self.listed(host)
+        found = database.versions([item.name for item in everything], everything)
+        return {
+            name: Installed(tuple(map(self.same, entry["version"].split())), bool(entry["held"]))
+            for name, entry in found.items()
+            if entry["version"]
+        }
+
+    def present(self, host: Host, *, configured: bool = True) -> Set[str]:
+        """Every package of which anything is there; configured: also where that is configuration files only."""
+        absent = "n" if configured else "nc"
+        return {item.name for item in self.listed(host) if item.state[1:2] not in absent}
+
+    def simulate(
+        self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
+    ) -> Optional[List[Change]]:
+        """Everything that the transaction would change, without reasons; None where that can't be asked.
+
+        loose: packages whose hold goes before.  Raises ApplyError where the package manager refuses.
+        """
+        return None
+
+    def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
+        """One transaction; raises ApplyError."""
+        raise NotImplementedError
+
+    def simulate_purge(self, host: Host, names: Sequence[str]) -> Optional[List[str]]:
+        """The packages that go with ``names``; None where that can't be asked."""
+        return None
+
+    def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
+        """Remove packages in one transaction; held: also those that are held.  Raises ApplyError."""
+        raise NotImplementedError
+
+    def stays(self, name: str, running: str) -> bool:
+        """Whether a package belongs to the running kernel and can't be taken away under it."""
+        raise NotImplementedError
+
+    def hold(self, host: Host, names: Sequence[str]) -> None:
+        """Hold packages."""
+
+    def unhold(self, host: Host, names: Sequence[str]) -> None:
+        """Let go of packages."""
+
+    # What was interrupted
+
+    def unfinished(self, host: Host) -> List[str]:
+        """Packages that the package manager can finish by itself."""
+        return []
+
+    def broken(self, host: Host) -> List[str]:
+        """Packages that have to be installed again: neither there nor gone."""
+        return []
+
+    def finish(self, host: Host) -> None:
+        """Finish what was interrupted; raises ApplyError where it stays unfinished."""
+
+    def repair(self, host: Host, unwanted: Sequence[str]) -> None:
+        """Finish what can be finished, and drop what is half-way and among ``unwanted``."""
+
+    def reinstall(self, host: Host) -> None:
+        """Install again what is half-installed; raises ApplyError."""
+
+    # Packages on their way back
+
+    def offer_files(self, place: str, keyring: str, key: bytes) -> List[File]:
+        """Files that configure the repository in ``place``; none where repositories keep old versions."""
+        return []
+
+    def refresh_offer(self, host: Host) -> None:
+        """Read the lists of that repository alone: others may be out of reach."""
+
+    def half_installed(self, host: Host) -> List[Refusal]:
+        """Why packages that stay half-installed keep this host from being changed, with the commands to run."""
+        return []
+
+
+def manager(name: str) -> Manager:
+    """The manager ``apt`` or ``dnf``; raises DesiredError."""
+    if name == "apt":
+        from .apt import Apt
+
+        return Apt()
+    if name == "dnf":
+        from .dnf import Dnf
+
+        return Dnf()
+    raise DesiredError(f"manager: {name!r} is unknown; known: apt, dnf")
+
+
+def here(host: Host) -> Manager:
+    """The manager that this host has; raises ApplyError."""
+    kind = database.manager(host.root)
+    if not kind:
+        raise ApplyError("this host has neither a database of dpkg nor one of rpm", kind="io")
+    return manager("apt" if kind == database.DPKG else "dnf")
+
+
+def listed(host: Host, kind: str) -> List[database.Package]:
+    """Every package of a database, asked once until something changes; raises RolloutError."""
+    found: List[database.Package] = host.once(("packages", kind), lambda: database.listed(host.root, kind))
+    return found
+
+
+def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> str:
+    """Run a package manager once its locks are free and return what it prints.
+
+    Raises ApplyError of kind package-manager-locked, no-space, modules (a build of DKMS) or failed.
+    """
+    wait(host)
+    done = host.attempt_whole(argv, seconds, env)
+    if done.status == 0:
+        return done.stdout
+    # apt shows on standard output what dpkg says is wrong.
+    printed = f"{done.stdout.rstrip()}\n{done.stderr}"
+    words = tail(Output(done.status, "", printed))
+    holders = database.locks(host.root)
+    if holders:
+        raise _locked(holders[0])
+    if any(text in printed for text in _NO_SPACE) or _full(host):
+        message = f"{argv[0]}: no space left on the device{words}"
+        raise ApplyError(message, "make room, e.g. apt-get clean, and run this again: df -h", "no-space")
+    _explain_build(host, argv[0])
+    raise ApplyError(f"{argv[0]} ended with status {done.status}{words}")
+
+
+def wait(host: Host) -> None:
+    """Wait at most LOCK_SECONDS until no other process works with packages; raises ApplyError that names it."""
+    waited, announced = 0.0, False
+    while True:
+        holders = database.locks(host.root)
+        if not holders:
+            return
+        if waited >= LOCK_SECONDS:
+            raise _locked(holders[0])
+        if not announced:
+            host.say(f"waiting for {_process(holders[0])}")
+            announced = True
+        time.sleep(_LOOK_SECONDS)
+        waited += _LOOK_SECONDS
+
+
+def _locked(holder: Mapping[str, Any]) -> ApplyError:
+    pid = holder["pid"]
+    hint = f"wait until it ends, then run this again; see: ps -fp {pid}" if pid else "wait until it ends"
+    return ApplyError(f"{_process(holder)} is changing packages on this host", hint, "package-manager-locked")
+
+
+def _process(holder: Mapping[str, Any]) -> str:
+    name = f"{holder['program'] or 'process'} (process {holder['pid']})" if holder["pid"] else "another process"
+    return f"{name}, which holds {holder['path']},"
+
+
+def _full(host: Host) -> bool:
+    """Whether a folder that packages are written to has nothing left."""
+    for folder in space.FOLDERS:
+        place = inside(host.root, folder)
+        if os.path.isdir(place):
+            found = os.statvfs(place)
+            if found.f_bavail * found.f_frsize < space.LEAST or (found.f_files and not found.f_favail):
+                return True
+    return False
+
+
+def _explain_build(host: Host, program: str) -> None:
+    """Raise ApplyError that says why a build failed, where one did a moment ago."""
+    if program != "dnf" and not any(item.broken for item in listed(host, database.DPKG)):
+        # dpkg leaves a package half-configured whose modules don't build; without one, the failure is another.
+        return
+    from ...kmod.building import dkms
+    from ...kmod.errors import BuildError
+
+    try:
+        dkms.why()
+    except BuildError as error:
+        raise ApplyError(error.message, error.hint, "modules") from None
+    except OSError as error:
+        raise io_error(str(error.filename or dkms.LOGS), error) from None
+
+
+def read_names(host: Host, path: str) -> List[str]:
+    """The names of a record: INSTALLED or HELD."""
+    return host.text(path).split()
+
+
+def write_names(host: Host, path: str, names: Sequence[str]) -> None:
+    """Write a record; nothing is left of one without names."""
+    unique = sorted(set(names))
+    if not unique:
+        host.remove_tree(path)
+    elif read_names(host, path) != unique:
+        host.write_unrecorded(File.of(path, "\n".join(unique) + "\n"))
+
+
+def check_names(names: Sequence[str], place: str) -> None:
+    """Raise DesiredError for what isn't the name of a package: an option or a pattern must not reach a command."""
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise DesiredError(f"{place}: {name!r} is not the name of a package")

@@ -1,0 +1,116 @@
+"""nvidia-peermem: loaded after the RDMA core and before its users, and its predecessor nv_peer_mem kept out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, List, Sequence
+
+from . import driver_options, services
+from .file_resource import FileResource, restoring
+from .files import FOLDER, File
+from .host import Host
+from .model import NONE, RELOAD, Change, Refusal
+
+UNIT = "gds-peermem.service"
+LEGACY = "nv_peer_mem.service"
+DROP_IN = f"{services.FOLDER}/{LEGACY}.d/gdsdeploy.conf"
+_LOADED = "/sys/module/nvidia_peermem"
+_BEFORE = ("gds-gate.service", "slurmd.service", "kubelet.service")
+#: A drop-in and no mask: what the administrator had enabled is as it was when this file goes.
+_DROP_IN_TEXT = f"""\
+# Rendered by gdsdeploy; changes here are overwritten.
+# nvidia-peermem or DMA-BUF has its place; the same file of modprobe.d that is named here keeps its module out.
+[Unit]
+ConditionPathExists=!{driver_options.MODPROBE}
+"""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``rdma``: none, peermem or dmabuf.  ``before``: units that start after nvidia-peermem is loaded."""
+
+    rdma: str = "none"
+    before: List[str] = field(default_factory=list)
+
+
+class Peermem(FileResource[Desired]):
+    """The unit with ``rdma: peermem``, the drop-in with any ``rdma`` but none."""
+
+    name = "peermem"
+    desired_type = Desired
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """The drop-in and the unit."""
+        folder = File(os.path.dirname(DROP_IN), FOLDER, mode=0o755)
+        files = [] if desired.rdma == "none" else [folder, File.of(DROP_IN, _DROP_IN_TEXT)]
+        return [*files, File.of(services.path(UNIT), unit(desired))] if desired.rdma == "peermem" else files
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """The files, the links of the unit, and whether systemd has read them."""
+        found = super().observe(host, desired)
+        paths = {file.path for file in self.wanted(desired)}
+        found["unit"] = services.observe(host, UNIT)
+        found["back"] = restoring(host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths])
+        found["booted"] = services.booted(host)
+        found["outdated"] = services.outdated(host, [LEGACY, *([UNIT] if desired.rdma == "peermem" else [])])
+        found["loaded"] = host.exists(_LOADED)
+        return found
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """Names that aren't units."""
+        found = super().refusals(desired, observed) + services.names_refused(desired.before)
+        if desired.rdma not in ("none", "peermem", "dmabuf"):
+            found.append(Refusal("rdma", f"rdma is {desired.rdma!r}", "say none, peermem or dmabuf"))
+        return found
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """Files, then what has systemd use them."""
+        found = super().changes(desired, observed, pending)
+        if desired.rdma == "peermem":
+            written = any(change.subject == services.path(UNIT) for change in found)
+            found += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
+        else:
+            found += services.dismissing(UNIT, observed["unit"], RELOAD if observed["loaded"] else NONE)
+        found += observed["back"]
+        drop_in = any(change.subject == DROP_IN for change in found)
+        # Enabling makes systemd read every file again.
+        if observed["booted"] and (drop_in or observed["outdated"]) and not any(c.kind == "enable" for c in found):
+            found.append(Change("reload", "systemd", "", "", "drop-in" if drop_in else "outdated"))
+        return found
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Make one change."""
+        if not services.apply(host, change, stop=True):
+            super().apply(host, desired, change)
+
+    def revert(self, host: Host) -> List[Change]:
+        """Unload nvidia-peermem, forget its unit, and leave nv_peer_mem's service alone."""
+        return services.dismiss(host, UNIT, (DROP_IN,), RELOAD if host.exists(_LOADED) else NONE)
+
+
+def unit(desired: Desired) -> str:
+    """The text of gds-peermem.service."""
+    before = [*_BEFORE, *dict.fromkeys(name for name in desired.before if name not in _BEFORE)]
+    return f"""\
+# Rendered by gdsdeploy; changes here are overwritten. See: systemctl edit {UNIT}
+[Unit]
+Description=NVIDIA peer memory (nvidia-peermem): after the RDMA core, before its users
+ConditionPathExists=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
+After=systemd-modules-load.service openibd.service
+After=rdma-load-modules@rdma.service rdma-load-modules@infiniband.service rdma-load-modules@roce.service
+# OFED's service takes the RDMA core away when it stops, and cannot while a client of it is loaded.
+PartOf=openibd.service
+Before={" ".join(before)}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem load
+ExecStop=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem unload
+TimeoutStartSec=300
+
+[Install]
+# Where OFED's service is started by itself, as after its stop, this comes with it.
+WantedBy=multi-user.target openibd.service
+"""

@@ -1,0 +1,77 @@
+"""What keeps the stack in the locked versions: apt's preferences, or dnf's locks and module streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, List, Sequence
+
+from . import files, repositories
+from .errors import ApplyError
+from .files import File
+from .host import Host
+from .model import Change, Refusal, Resource
+from .packages.apt import Apt
+from .packages.dnf import Dnf
+from .packages.managers import Index, Pin, check_names, manager
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``pins``: the locked packages.  ``deny``: names and patterns of others that could move the driver.
+
+    ``indices``: repositories, of which the exclusive ones offer nothing else.  ``modules``: NAME:STREAM; dnf only.
+    """
+
+    manager: str
+    indices: List[Index] = field(default_factory=list)
+    pins: List[Pin] = field(default_factory=list)
+    deny: List[str] = field(default_factory=list)
+    modules: List[str] = field(default_factory=list)
+
+
+class Pins(Resource[Desired]):
+    """The package manager takes the locked versions and no others."""
+
+    name = "pins"
+    desired_type = Desired
+
+    def __init__(self) -> None:
+        self._file: List[File] = []
+        self._pinned = False
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """The file of the latest look at a host: apt's names the repositories as their lists do."""
+        return self._file
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """The files, and what of streams and plugins is missing."""
+        check_names([pin.package for pin in desired.pins], "pins")
+        observed = manager(desired.manager).observe_pins(host, desired)
+        self._file, self._pinned = [observed["file"]], observed["pinned"]
+        return observed
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """What is in the way of the file."""
+        refusal = files.in_the_way(observed["file"], observed["entry"])
+        return [refusal] if refusal is not None else []
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """As the package manager has it."""
+        return manager(desired.manager).pin_changes(desired, observed, pending)
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """As the package manager has it."""
+        manager(desired.manager).pin(host, desired, change)
+
+    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+        """The package manager would take the locked versions; a host that had no pins loses its new sources, too."""
+        try:
+            manager(desired.manager).verify_pins(host, desired)
+        except ApplyError:
+            if not self._pinned:
+                repositories.take_back(host)
+            raise
+
+    def revert(self, host: Host) -> List[Change]:
+        """Pins of ours go; those of others stay."""
+        return [*Apt().unpin(host), *Dnf().unpin(host)]

@@ -1,0 +1,87 @@
+"""Conditions under which a host is changed at all; this resource never changes anything."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Sequence
+
+from ..kmod.rootdir import inside
+from .host import Host
+from .model import Change, Refusal, Resource
+from .packages.managers import manager
+
+_MIB = 1 << 20
+_RELEASE = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What the lock was made for: ``os`` such as debian-13, ``arch`` as ``uname -m`` says it.
+
+    ``free_mib``: the space that the installation needs, by folder.
+    """
+
+    os: str
+    arch: str
+    manager: str = "apt"
+    free_mib: Dict[str, int] = field(default_factory=dict)
+
+
+class Preflight(Resource[Desired]):
+    """Refuses a host of another system, one without room, and one whose packages are half-installed."""
+
+    name = "preflight"
+    desired_type = Desired
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """Operating system, architecture, free space, and packages that only a person can repair."""
+        return {
+            "os": _system(host),
+            "arch": os.uname().machine,
+            "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},
+            "half_installed": manager(desired.manager).half_installed(host),
+        }
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """One for each condition."""
+        another = "give it another profile in the fleet file"
+        found = []
+        if desired.os not in (observed["os"], re.sub(r"\.[0-9]+$", "", observed["os"])):
+            message = f"this host runs {observed['os']}, but its profile was locked for {desired.os}"
+            found.append(Refusal("os", message, another))
+        if observed["arch"] != desired.arch:
+            message = f"this host is {observed['arch']}, but its profile was locked for {desired.arch}"
+            found.append(Refusal("arch", message, another))
+        lacking = [
+            f"{folder} has {observed['free_mib'][folder]} MiB free, {needed} are needed"
+            for folder, needed in desired.free_mib.items()
+            if observed["free_mib"][folder] < needed
+        ]
+        if lacking:
+            message = f"there is no room for the installation: {'; '.join(lacking)}"
+            found.append(Refusal("space", message, f"make room there (old kernels: {desired.manager} autoremove)"))
+        return [*found, *observed["half_installed"]]
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """None."""
+        return []
+
+    def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
+        """What the host is."""
+        return {key: observed[key] for key in ("os", "arch", "free_mib")}
+
+
+def _system(host: Host) -> str:
+    fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
+    return f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}"
+
+
+def _free(host: Host, folder: str) -> int:
+    """MiB that are free for others than root, in ``folder`` or, before it is made, where it will be."""
+    place = inside(host.root, folder)
+    while not os.path.isdir(place) and place != "/":
+        place = os.path.dirname(place)
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize // _MIB

@@ -1,0 +1,60 @@
+"""The host program itself, at /usr/lib/gdsdeploy/gdsdeploy-host.pyz, and the folders that gdsdeploy has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, List
+
+from .errors import ApplyError, io_error
+from .file_resource import FileResource
+from .files import FOLDER, File
+from .host import Host
+from .model import Change
+
+PATH = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+#: Where the bootstrap puts the zipapp that it unpacks.
+UNPACKED = os.path.join(os.path.abspath(__file__).partition("/gdsdeploy/host/apply/")[0], "program.pyz")
+FOLDERS = ("/usr/lib/gdsdeploy", "/etc/gdsdeploy", "/var/lib/gdsdeploy")
+
+
+@dataclass(frozen=True)
+class Desired:
+    """It has no fields: the program that runs is the one that is put in place."""
+
+
+class Program(FileResource[Desired]):
+    """Our folders, and the zipapp that runs."""
+
+    name = "program"
+    desired_type = Desired
+    reverts = (PATH,)
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """The folders and the program; raises ApplyError outside of a zipapp."""
+        folders = [File(path, FOLDER, mode=0o755) for path in FOLDERS]
+        return [*folders, File(PATH, content=running(), mode=0o755)]
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Make a folder or write the program, which is larger than what a record keeps and is nobody else's."""
+        file = next(file for file in self.wanted(desired) if file.path == change.subject)
+        if file.path == PATH:
+            host.write_unrecorded(file)
+        else:
+            host.write(file)
+
+
+def running(loader: Any = None) -> bytes:
+    """The bytes of the zipapp that runs: a file, /proc/self/fd/N or what was unpacked; raises ApplyError."""
+    archive = getattr(loader or sys.modules[__name__].__loader__, "archive", "")
+    if not archive and os.path.isfile(UNPACKED):
+        archive = UNPACKED
+    if not archive:
+        words = "the host program doesn't run from a zipapp, so there is none to put in place"
+        raise ApplyError(words, "run gdsdeploy-host.pyz, which gdsdeploy sends; python3 -m gdsdeploy.host won't do")
+    try:
+        with open(archive, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise io_error(archive, error) from None

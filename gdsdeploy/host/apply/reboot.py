@@ -1,0 +1,71 @@
+"""Whether only a reboot brings what is installed: another kernel runs, or a module is loaded from another file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Mapping, Sequence
+
+from ..pending import UNLOADED, pending
+from .errors import ApplyError
+from .host import Host
+from .model import REBOOT, Change, Resource
+
+#: Id of the cause that a check adds: modules that are loaded now are about to be replaced.
+REPLACED = "replaced"
+#: Kinds of changes of the resource ``modules`` that replace module files.
+_REPLACES = ("build", "place", "receive")
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``modules`` have to be loaded from their installed files.  ``allowed``: whether this host may be rebooted."""
+
+    kernel_release: str
+    modules: List[str] = field(default_factory=list)
+    allowed: bool = False
+
+
+class Reboot(Resource[Desired]):
+    """Says that a reboot is needed.  Who applies the desired state reboots, and applies it again."""
+
+    name = "reboot"
+    desired_type = Desired
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """As ``boot needed`` says it."""
+        return asdict(pending(desired.kernel_release, desired.modules))
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """A reboot, where one is needed now, or will be after the changes that are pending."""
+        found = causes(desired, observed, pending)
+        if not found:
+            return []
+        after = f"kernel {desired.kernel_release}"
+        return [Change("reboot", after, f"kernel {observed['running']}", after, found[0]["id"], REBOOT)]
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Note that the host needs a reboot; raises ApplyError where none is allowed."""
+        reasons = "; ".join(self.observe(host, desired)["reasons"])
+        if not desired.allowed:
+            message = f"this host needs a reboot ({reasons}) and its profile does not allow one"
+            raise ApplyError(message, 'reboot it yourself, or set "reboot: true" in its profile', "refused")
+        host.notes.append(f"reboot this host: {reasons}")
+
+    def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
+        """Which boot this is, what runs, and why that has to change."""
+        return {"needed": observed["needed"], "allowed": desired.allowed, **_common(observed), "observed": observed}
+
+
+def causes(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Dict[str, str]]:
+    """``{"id", "subject", "text"}`` of each: those of now without what is loaded before, or of modules to come."""
+    to_load = {change.subject for change in pending if change.kind == "load"}
+    found = [item for item in observed["causes"] if not (item["id"] == UNLOADED and item["subject"] in to_load)]
+    loaded = [name for name in desired.modules if name not in observed["unloaded"]]
+    if not found and loaded and any(item.resource == "modules" and item.kind in _REPLACES for item in pending):
+        text = f"{', '.join(loaded)}: loaded from files that are replaced"
+        return [{"id": REPLACED, "subject": loaded[0], "text": text}]
+    return found
+
+
+def _common(observed: Mapping[str, Any]) -> Dict[str, Any]:
+    return {key: observed[key] for key in ("boot_id", "running", "reasons", "causes", "unloaded")}

@@ -1,0 +1,91 @@
+"""What DKMS is told about the driver and nvidia-fs beside their packages' own ``dkms.conf``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List
+
+from .file_resource import FileResource
+from .files import FOLDER, File
+
+FOLDER_PATH = "/etc/dkms"
+_PROGRAM = "python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+_LOG = "/var/log/gdsdeploy/kmod/${kernelver}"
+
+
+@dataclass(frozen=True)
+class Desired:
+    """The driver, and nvidia-fs where ``nvidia_fs_version`` isn't empty, as DKMS and the lock name them."""
+
+    driver_version: str
+    driver_flavour: str
+    driver_tree: str
+    driver_dkms_name: str
+    nvidia_fs_version: str = ""
+    nvidia_fs_tree: str = ""
+    nvidia_fs_dkms_name: str = "nvidia-fs"
+
+
+class Recipes(FileResource[Desired]):
+    """``/etc/dkms/NAME.conf`` of each package; in place before the package, whose installation already builds."""
+
+    name = "recipes"
+    desired_type = Desired
+    #: those of them that are ours
+    reverts = (f"{FOLDER_PATH}/*.conf",)
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """The folder and the recipes."""
+        found = [File(FOLDER_PATH, FOLDER, mode=0o755)]
+        if desired.nvidia_fs_version:
+            found.append(File.of(f"{FOLDER_PATH}/{desired.nvidia_fs_dkms_name}.conf", nvidia_fs(desired)))
+        return [*found, File.of(f"{FOLDER_PATH}/{desired.driver_dkms_name}.conf", driver(desired))]
+
+
+def driver(desired: Desired) -> str:
+    """The text of the driver's recipe."""
+    name = desired.driver_dkms_name
+    build = (
+        f"{_PROGRAM} kmod build --kernel ${{kernelver}} --driver-tree . --driver-version ${{PACKAGE_VERSION}}"
+        f" --driver-flavour {desired.driver_flavour} --output . --peermem stub --log {_LOG}/{name}.log --kept {name}"
+        " --verbose driver"
+    )
+    return f"""\
+# Rendered by gdsdeploy; changes here are overwritten.
+# DKMS reads this after the package's own dkms.conf of the driver: for the given kernel whatever runs, nvidia-peermem
+# against the OFED of that kernel, and a build that is audited before it is installed.
+AUTOINSTALL="yes"
+MAKE[0]="/usr/bin/{build}"
+{_end(name)}"""
+
+
+def nvidia_fs(desired: Desired) -> str:
+    """The text of nvidia-fs's recipe."""
+    name = desired.nvidia_fs_dkms_name
+    build = (
+        f"{_PROGRAM} kmod build --kernel ${{kernelver}} --source . --driver-tree {desired.driver_tree}"
+        f" --driver-version {desired.driver_version} --driver-flavour {desired.driver_flavour} --output nvidia-fs.ko"
+        f" --log {_LOG}/{name}.log --kept {name} --verbose nvidia-fs"
+    )
+    return f"""\
+# Rendered by gdsdeploy; changes here are overwritten.
+# DKMS reads this after the package's own dkms.conf of nvidia-fs, so it corrects that file without changing it:
+# the driver's name in DKMS, a rebuild when the driver changes, and a build that is audited before it is installed.
+BUILD_DEPENDS[0]="{desired.driver_dkms_name}"
+BUILD_DEPENDS_REBUILD="yes"
+AUTOINSTALL="yes"
+MAKE[0]="/usr/bin/{build}"
+{_end(name)}\
+# No initramfs holds nvidia-fs, so none has to be made anew; newer DKMS warns when the variable is there at all.
+if [ -n "${{REMAKE_INITRD:-}}" ]; then
+    REMAKE_INITRD="no"
+fi
+"""
+
+
+def _end(name: str) -> str:
+    return f"""\
+CLEAN="true"
+# Run from the folder of the source, wherever that is; a copy is kept for the day on which a rebuild fails.
+POST_INSTALL="../../../../../../../../usr/bin/{_PROGRAM} kmod kept save --kernel ${{kernelver}} {name}"
+"""

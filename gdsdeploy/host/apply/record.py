@@ -1,0 +1,118 @@
+"""What a path was before gdsdeploy first changed it; ``remove`` and a rollback read it.
+
+``/var/lib/gdsdeploy/before.json`` holds ``{"version": 1, "paths": {PATH: null | {"mode", "uid", "gid", "content"}}}``
+with content in base64, ``link`` or ``folder`` in its place.  It is written before the path is, so that an interrupted
+run has recorded what it changed.  What an older gdsdeploy left under a path is recorded as nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from typing import Any, Dict, Optional
+
+from ..kmod.rootdir import inside
+from ..rollout import written
+from .errors import ApplyError, io_error
+from .files import replace
+
+PATH = "/var/lib/gdsdeploy/before.json"
+VERSION = 1
+#: Configuration files; anything larger isn't one of ours.
+_LIMIT = 4 << 20
+
+
+class Record:
+    """The record of one host, read when it is first needed.  Raises ApplyError where it is damaged."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+        self._paths: Optional[Dict[str, Any]] = None
+
+    @property
+    def paths(self) -> Dict[str, Any]:
+        """Path → what it was; None: nothing was there."""
+        if self._paths is None:
+            self._paths = self._read()
+        return self._paths
+
+    def remember(self, path: str) -> None:
+        """Write down what ``path`` is now, unless that was done before; raises ApplyError."""
+        if path in self.paths:
+            return
+        found = look(self._root, path)
+        self.paths[path] = None if is_ours(path, found) else found
+        try:
+            self._write()
+        except ApplyError:
+            # Not written down is not known.
+            del self.paths[path]
+            raise
+
+    def forget(self, path: str) -> None:
+        """After ``path`` is what it was before."""
+        if path in self.paths:
+            del self.paths[path]
+            self._write()
+
+    def _read(self) -> Dict[str, Any]:
+        place = inside(self._root, PATH)
+        try:
+            with open(place, "rb") as file:
+                value = json.loads(file.read().decode("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise _damaged(place, error) from None
+        if not isinstance(value, dict) or value.get("version") != VERSION or not isinstance(value.get("paths"), dict):
+            raise _damaged(place, f"not a record of version {VERSION}")
+        return dict(value["paths"])
+
+    def _write(self) -> None:
+        text = json.dumps({"version": VERSION, "paths": self.paths}, sort_keys=True, indent=1) + "\n"
+        try:
+            replace(inside(self._root, PATH), text.encode(), 0o600)
+        except OSError as error:
+            raise io_error(PATH, error) from None
+
+
+def look(root: str, path: str) -> Optional[Dict[str, Any]]:
+    """What ``path`` is, without following a link at its end; None: nothing.  Raises ApplyError."""
+    place = beside(root, path)
+    try:
+        found = os.lstat(place)
+        value: Dict[str, Any] = {"mode": stat.S_IMODE(found.st_mode), "uid": found.st_uid, "gid": found.st_gid}
+        if stat.S_ISLNK(found.st_mode):
+            value["link"] = os.readlink(place)
+        elif stat.S_ISREG(found.st_mode):
+            if found.st_size > _LIMIT:
+                raise ApplyError(f"{path}: {found.st_size} bytes is too large for a configuration file", "move it away")
+            with open(place, "rb") as file:
+                value["content"] = base64.b64encode(file.read()).decode("ascii")
+        elif stat.S_ISDIR(found.st_mode):
+            value["folder"] = True
+        else:
+            raise ApplyError(f"{path}: is neither a file nor a folder", "move it away", "io")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ApplyError(f"{path}: can't be read: {error.strerror}", kind="io") from None
+    return value
+
+
+def beside(root: str, path: str) -> str:
+    """Where ``path`` itself is: links to its folder are followed, a link at its end isn't.  Raises KmodError."""
+    return os.path.join(inside(root, os.path.dirname(path)), os.path.basename(path))
+
+
+def is_ours(path: str, found: Optional[Dict[str, Any]]) -> bool:
+    """Whether an older gdsdeploy, which kept no record, left what was found here: nobody wants it back."""
+    head = base64.b64decode(str((found or {}).get("content", "")))[:400]
+    return written.is_ours(path) or written.MARK.encode() in head
+
+
+def _damaged(place: str, error: Any) -> ApplyError:
+    words = f"{place}: the record of what was here before can't be read: {error}"
+    return ApplyError(words, f"look at it; without it nothing can be taken back: mv {place} {place}.damaged", "io")

@@ -1,0 +1,95 @@
+"""Takes back what was applied on a host, in the order in which that is safe."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Callable, List, Sequence
+
+from ..kmod.rootdir import list_folder
+from ..rollout import written
+from . import lock, packages, registry, services
+from .errors import DesiredError
+from .file_resource import restore
+from .host import Host
+from .model import Change
+from .packages.managers import INSTALLED
+from .record import PATH as RECORD
+
+#: Where gdsdeploy/bootstrap.py unpacks host programs.
+PROGRAMS = "/run/gdsdeploy/program-"
+#: First what reacts to changes (the guard, the gate), then what is loaded, then packages, then what they came from.
+ORDER = (
+    "guard",
+    "gate",
+    "peermem",
+    "modules",
+    "boot_default",
+    "packages",
+    "pins",
+    "repositories",
+    "driver_options",
+    "cufile",
+    "signing",
+    "recipes",
+    "expectation",
+    "program",
+)
+
+
+def remove(
+    host: Host, only: Sequence[str] = (), done: Callable[[Sequence[Change]], None] = lambda _: None
+) -> List[Change]:
+    """Revert every resource, or those of ``only``; with ``host.check`` only say what that would change.
+
+    done: called with the changes of each step.  Raises ApplyError; a second call goes on where this one stopped.
+    """
+    unknown = [name for name in only if name not in ORDER]
+    if unknown:
+        raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(ORDER)}")
+    changes: List[Change] = []
+    steps = [registry.resource(name).revert for name in ORDER if name in only or not only]
+    for step in [*steps, *([] if only else [_recorded, _left_behind, _folders])]:
+        host.begin()
+        found = [change for change in step(host) if change.subject not in {earlier.subject for earlier in changes}]
+        changes += found
+        done(found)
+    if not host.check and any(services.FOLDER in change.subject for change in changes):
+        services.reload(host)
+    return changes
+
+
+def _recorded(host: Host) -> List[Change]:
+    """What the record still has: paths of resources that this version doesn't know."""
+    return restore(host, [glob.escape(path) for path in host.record.paths if not _in_folders(path)])
+
+
+def _left_behind(host: Host) -> List[Change]:
+    """What an older version left without a record."""
+    patterns = [f"{folder}/{pattern}" for folder, pattern in (*written.KEYS, written.RECIPES, written.DEPMOD)]
+    return restore(host, [*written.FILES, *written.PASSING, *patterns])
+
+
+def _folders(host: Host) -> List[Change]:
+    """Our folders, the one with the record last."""
+    last = os.path.dirname(RECORD)
+    paths = [path for folder in sorted(written.FOLDERS, key=lambda name: name == last) for path in _whole(host, folder)]
+    if not host.check:
+        for path in paths:
+            host.remove_tree(path)
+    return [Change("delete", path, "folder", "", "ours") for path in paths]
+
+
+def _whole(host: Host, folder: str) -> List[str]:
+    """The folder, or what is in it where something has to stay: the lock, the names of packages still installed."""
+    kept = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
+    if any(os.path.dirname(path) == folder for path in kept):
+        paths = [f"{folder}/{name}" for name in list_folder(host.root, folder)]
+        # The program that runs is among those that were unpacked; a boot clears them.
+        going = (path for path in paths if path not in kept and not path.startswith(PROGRAMS))
+        return sorted(going, key=lambda path: path == RECORD)
+    return [folder] if host.exists(folder) else []
+
+
+def _in_folders(path: str) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in written.FOLDERS)

@@ -1,0 +1,288 @@
+"""A rollback on one host: packages that were there before are offered again, and what wasn't there before goes.
+
+Names and paths come from a snapshot, which is data: each is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import shutil
+import tarfile
+from dataclasses import dataclass, field
+from typing import Any, List, Sequence, Tuple
+
+from ..kmod import pack
+from ..kmod.rootdir import inside
+from ..rollout import keep, written
+from . import files
+from .errors import ApplyError, DesiredError, io_error, typed
+from .files import File
+from .host import Host
+from .model import Change, Refusal, Resource
+from .packages.managers import HELD, INSTALLED, check_names, manager, read_names, write_names
+from .record import look
+
+#: A signed repository of packages on their way back, and where it comes from.
+PLACE, ARCHIVE = "/var/lib/gdsdeploy-restore", "/var/lib/gdsdeploy-restore.tar"
+KEYRING = "/etc/apt/keyrings/gdsdeploy-restore.gpg"
+_MODULES = "/var/lib/gdsdeploy/modules-{}.tar"
+_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
+_KERNEL = "modules of kernel "
+#: apt reads the repository as a user of its own.
+_READABLE = 0o755
+
+
+@dataclass(frozen=True)
+class Was:
+    """A file before the rollout; ``sha256`` is empty where none was there."""
+
+    path: str
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``step``: ``offer`` before the packages are put back, ``remove`` afterwards.
+
+    ``archive_sha256``: of the tar file at ARCHIVE with a signed repository of the packages that were there before;
+    empty where none has to come back.  ``keyring``: the key that signs it, in base64.
+
+    ``modules``: the archive of modules of kernel ``kernel_release`` that a rollout kept.
+
+    ``unwanted``, ``unwanted_kernels``: what was not there before.  ``files``: what files were before.
+
+    ``known``: whether ``installed`` and ``held`` say what gdsdeploy had installed and held.
+    """
+
+    manager: str
+    step: str
+    archive_sha256: str = ""
+    keyring: str = ""
+    modules: str = ""
+    kernel_release: str = ""
+    unwanted: List[str] = field(default_factory=list)
+    unwanted_kernels: List[str] = field(default_factory=list)
+    files: List[Was] = field(default_factory=list)
+    known: bool = False
+    installed: List[str] = field(default_factory=list)
+    held: List[str] = field(default_factory=list)
+
+
+class Restore(Resource[Desired]):
+    """What a host had before a rollout."""
+
+    name = "restore"
+    desired_type = Desired
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """What is there of everything that comes or goes; raises DesiredError for names that can't be."""
+        _check(desired)
+        return _offering(host, desired) if desired.step == "offer" else _removing(host, desired)
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """An archive that isn't there."""
+        if observed.get("archive") != "other":
+            return []
+        return [Refusal("archive", f"{ARCHIVE}: not there, or not the one that was sent", "run this again")]
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """In the order in which they are made."""
+        if desired.step == "offer":
+            return _offers(desired, observed)
+        return [
+            *(Change("delete", _KERNEL + release, "", "", "not-there-before") for release in observed["kernels"]),
+            *(Change("remove", name, "", "", "not-there-before") for name in observed["packages"]),
+            *(Change("write", path, "", "", "restore") for path in observed["records"]),
+            *(Change(kind, path, "", "", reason) for kind, path, reason in observed["files"]),
+        ]
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Everything but packages, which are one transaction."""
+        if change.subject == INSTALLED:
+            write_names(host, INSTALLED, desired.installed)
+        elif change.subject == HELD:
+            write_names(host, HELD, desired.held)
+        elif change.subject == PLACE and change.kind == "make":
+            _extract(host)
+        elif change.kind == "write" and desired.step == "remove":
+            host.restore(change.subject)
+        elif change.kind == "write":
+            _write(host, desired, change.subject)
+        elif change.subject.startswith(_KERNEL):
+            with typed("modules"):
+                pack.remove_from(change.subject[len(_KERNEL) :], host.root)
+            host.forget()
+        elif change.kind == "remove" and desired.step == "remove":
+            self._purge(host, desired)
+        elif change.kind == "delete":
+            host.remove_tree(change.subject)
+            if host.record.paths.get(change.subject) is None:
+                host.record.forget(change.subject)
+
+    def _purge(self, host: Host, desired: Desired) -> None:
+        names = _unwanted(host, desired)
+        if names:
+            manager(desired.manager).purge(host, names, held=True)
+
+    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+        """Finish what was interrupted, read the lists of what came, and install again what is half-installed."""
+        if desired.step != "offer":
+            return
+        chosen = manager(desired.manager)
+        chosen.repair(host, desired.unwanted)
+        if any(change.kind == "refresh" for change in changes):
+            chosen.refresh_offer(host)
+        chosen.reinstall(host)
+
+
+def _check(desired: Desired) -> None:
+    if desired.step not in ("offer", "remove"):
+        raise DesiredError(f"restore.step: {desired.step!r} is unknown; known: offer, remove")
+    for name in ("unwanted", "installed", "held"):
+        check_names(getattr(desired, name), f"restore.{name}")
+    releases = [*desired.unwanted_kernels, *([desired.kernel_release] if desired.kernel_release else [])]
+    for release in releases:
+        if not _RELEASE.fullmatch(release):
+            raise DesiredError(f"restore: {release!r} is not a kernel release")
+    for item in desired.files:
+        if not written.is_known(item.path):
+            raise DesiredError(f"restore.files: {item.path!r} is not a file that gdsdeploy writes")
+    kept = desired.modules.startswith(keep.PLACE + "/") and ".." not in desired.modules.split("/")
+    if desired.modules and not (desired.kernel_release and kept):
+        raise DesiredError(f"restore.modules: {desired.modules!r} is not an archive that a rollout kept")
+
+
+def _offering(host: Host, desired: Desired) -> Any:
+    chosen = manager(desired.manager)
+    entry = host.entry(ARCHIVE) if desired.archive_sha256 else None
+    offer = _offer_files(desired)
+    return {
+        "archive": "" if not desired.archive_sha256 else "same" if _is(entry, desired.archive_sha256) else "other",
+        "files": [(file, host.entry(file.path)) for file in offer],
+        "modules": (host.entry(desired.modules), host.entry(_MODULES.format(desired.kernel_release)))
+        if desired.modules
+        else (None, None),
+        "unfinished": [name for name in chosen.unfinished(host) if name in desired.unwanted],
+        "broken": chosen.broken(host),
+    }
+
+
+def _is(entry: Any, sha256: str) -> bool:
+    return entry is not None and entry.sha256 == sha256
+
+
+def _offer_files(desired: Desired) -> List[File]:
+    if not desired.archive_sha256:
+        return []
+    try:
+        key = base64.b64decode(desired.keyring, validate=True)
+    except (binascii.Error, ValueError):
+        raise DesiredError("restore.keyring: not base64") from None
+    return manager(desired.manager).offer_files(PLACE, KEYRING, key)
+
+
+def _offers(desired: Desired, observed: Any) -> List[Change]:
+    changes = []
+    kept, there = observed["modules"]
+    if kept is not None and (there is None or there.sha256 != kept.sha256):
+        changes.append(Change("write", _MODULES.format(desired.kernel_release), "", f"sha256:{kept.sha256}", "restore"))
+    changes += [Change("remove", name, "", "", "half-installed") for name in observed["unfinished"]]
+    if observed["files"]:
+        changes.append(Change("make", PLACE, "", "", "restore"))
+        changes += [change for file, entry in observed["files"] for change in files.compare(file, entry)]
+        changes.append(Change("refresh", "package lists", "", "", "sources"))
+    return changes + [Change("install", name, "", "", "half-installed") for name in observed["broken"]]
+
+
+def _removing(host: Host, desired: Desired) -> Any:
+    passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
+    names = {INSTALLED: desired.installed, HELD: desired.held} if desired.known else {}
+    running = os.uname().release
+    return {
+        "files": [
+            *(("delete", path, "passing") for path in passing if host.entry(path) is not None),
+            *(change for item in desired.files for change in _back(host, item)),
+        ],
+        "kernels": [item for item in desired.unwanted_kernels if item != running and _has_modules(host, item)],
+        "packages": _unwanted(host, desired),
+        "records": [path for path, listed in names.items() if read_names(host, path) != sorted(set(listed))],
+    }
+
+
+def _back(host: Host, was: Was) -> List[Tuple[str, str, str]]:
+    """How a file becomes what it was: kind of the change, path, reason; a rollback names what can't come back."""
+    if not was.sha256:
+        return [("delete", was.path, "not-there-before")] if host.entry(was.path) is not None else []
+    before = host.record.paths.get(was.path) or {}
+    content = base64.b64decode(str(before.get("content") or ""))
+    recorded = "content" in before and hashlib.sha256(content).hexdigest() == was.sha256
+    return [("write", was.path, "restore")] if recorded and look(host.root, was.path) != before else []
+
+
+def _has_modules(host: Host, release: str) -> bool:
+    with typed("modules"):
+        return bool(pack.remove_from(release, host.root, check=True)["changed"])
+
+
+def _unwanted(host: Host, desired: Desired) -> List[str]:
+    """Packages to remove: a running kernel can't be taken away under itself and goes after the reboot."""
+    if not desired.unwanted:
+        return []
+    chosen, running = manager(desired.manager), os.uname().release
+    there = chosen.present(host)
+    return [name for name in desired.unwanted if name in there and not chosen.stays(name, running)]
+
+
+def _write(host: Host, desired: Desired, path: str) -> None:
+    offered = {file.path: file for file in _offer_files(desired)}
+    if path in offered:
+        host.write_unrecorded(offered[path])
+        return
+    place = inside(host.root, path)
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        shutil.copyfile(inside(host.root, desired.modules), place + ".new")
+        os.chmod(place + ".new", 0o644)
+        os.replace(place + ".new", place)
+    except OSError as error:
+        raise io_error(path, error) from None
+    host.forget()
+
+
+def _extract(host: Host) -> None:
+    """Unpack the repository: files and folders, none of them outside."""
+    host.remove_tree(PLACE)
+    place = inside(host.root, PLACE)
+    try:
+        os.makedirs(place, 0o755)
+        os.chmod(place, _READABLE)
+        with tarfile.open(inside(host.root, ARCHIVE), "r:") as archive:
+            for member in archive:
+                _extract_one(archive, member, place)
+        os.unlink(inside(host.root, ARCHIVE))
+    except OSError as error:
+        raise io_error(str(error.filename or PLACE), error) from None
+    except tarfile.TarError as error:
+        raise ApplyError(f"{ARCHIVE}: {error}", "run this again", "io") from None
+    host.forget()
+
+
+def _extract_one(archive: tarfile.TarFile, member: tarfile.TarInfo, place: str) -> None:
+    target = os.path.normpath(os.path.join(place, member.name))
+    if target != place and not target.startswith(place + "/"):
+        raise ApplyError(f"{ARCHIVE}: {member.name!r} leads out of its folder", kind="refused")
+    if member.isdir():
+        os.makedirs(target, 0o755, exist_ok=True)
+        os.chmod(target, _READABLE)
+        return
+    source = archive.extractfile(member) if member.isreg() else None
+    if source is None:
+        raise ApplyError(f"{ARCHIVE}: {member.name!r} is neither a file nor a folder", kind="refused")
+    os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+    with source, open(target, "wb") as file:
+        shutil.copyfileobj(source, file)
+        os.fchmod(file.fileno(), 0o644)

@@ -1,0 +1,149 @@
+"""Units of systemd that resources put in place: the links that start them at boot, and ``systemctl``.
+
+``systemctl enable`` also works where systemd doesn't run (a container, an image); what only a running systemd can do
+is neither predicted nor done there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import List, Sequence
+
+from ..kmod.rootdir import list_folder
+from .file_resource import restore, take_back
+from .host import Host
+from .model import NONE, Change, Refusal
+from .record import beside
+
+FOLDER = "/etc/systemd/system"
+#: There while systemd runs, see sd_booted(3).
+_BOOTED = "/run/systemd/system"
+#: gds-peermem.service may take 300 s to start; stopping it is one rmmod.
+_SECONDS = 360.0
+_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(service|target|socket|mount|path|timer)")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit as it is on the host."""
+
+    #: whether its file is there
+    exists: bool
+    #: links to it in the folders of other units, sorted
+    links: List[str]
+
+
+def path(unit: str) -> str:
+    """Where the file of a unit of ours is."""
+    return f"{FOLDER}/{unit}"
+
+
+def observe(host: Host, unit: str) -> Unit:
+    """The unit as it is."""
+    folders = [name for name in list_folder(host.root, FOLDER) if name.endswith((".wants", ".requires"))]
+    links = [f"{FOLDER}/{folder}/{unit}" for folder in folders]
+    return Unit(
+        host.entry(path(unit)) is not None, [link for link in links if os.path.lexists(beside(host.root, link))]
+    )
+
+
+def booted(host: Host) -> bool:
+    """Whether systemd runs, and runs this system."""
+    return host.root == "/" and host.exists(_BOOTED)
+
+
+def outdated(host: Host, units: Sequence[str]) -> bool:
+    """Whether the running systemd has read another version of a unit than the files say; raises CannotTellError."""
+    if not booted(host):
+        return False
+    return "NeedDaemonReload=yes" in host.query(["systemctl", "show", "--property=NeedDaemonReload", *units])
+
+
+def read_again(changes: Sequence[Change]) -> bool:
+    """Whether these changes have systemd read every file again; enabling a unit does."""
+    return any(change.kind in ("enable", "reload") for change in changes)
+
+
+def links(unit: str, text: str) -> List[str]:
+    """The links that ``systemctl enable`` makes for a unit with this text, sorted."""
+    found = []
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        ending = {"WantedBy": "wants", "RequiredBy": "requires"}.get(key)
+        found += [f"{FOLDER}/{other}.{ending}/{unit}" for other in value.split()] if ending else []
+    return sorted(set(found))
+
+
+def enabling(unit: str, text: str, found: Unit, *, written: bool) -> List[Change]:
+    """What enables it as its text says; ``written``: its file is about to be written."""
+    if written:
+        return [Change("enable", unit, "enabled" if found.links else "", "enabled", "unit")]
+    if found.links != links(unit, text):
+        return [Change("enable", unit, ", ".join(found.links), "enabled", "links")]
+    return []
+
+
+def dismissing(unit: str, found: Unit, disruption: str = NONE) -> List[Change]:
+    """What disables a unit that isn't wanted; its file is deleted afterwards."""
+    if not found.exists and not found.links:
+        return []
+    return [Change("disable", unit, "enabled" if found.links else "", "", "not-wanted", disruption)]
+
+
+def enable(host: Host, unit: str) -> None:
+    """Enable a unit as its file says now: links that it no longer asks for go.  Raises ApplyError."""
+    _systemctl(host, "reenable", unit)
+
+
+def disable(host: Host, unit: str, *, stop: bool = False) -> None:
+    """Disable a unit, and stop it if systemd runs; raises ApplyError."""
+    found = observe(host, unit)
+    if found.exists:
+        _systemctl(host, "disable", *(["--now"] if stop and booted(host) else []), unit)
+    # systemctl refuses a unit whose file is gone, and leaves links that nothing explains.
+    for link in observe(host, unit).links:
+        host.remove_tree(link)
+
+
+def reload(host: Host) -> None:
+    """Have systemd read its files again, if it runs; raises ApplyError."""
+    if booted(host):
+        _systemctl(host, "daemon-reload")
+
+
+def apply(host: Host, change: Change, *, stop: bool = False) -> bool:
+    """Make a change of :func:`enabling`, :func:`dismissing` or ``restoring``; whether it is one.  Raises ApplyError."""
+    if change.kind == "enable":
+        enable(host, change.subject)
+    elif change.kind == "disable":
+        disable(host, change.subject, stop=stop)
+    elif change.kind == "reload":
+        reload(host)
+    elif change.reason in ("restore", "not-recorded"):
+        take_back(host, change.subject)
+    else:
+        return False
+    return True
+
+
+def dismiss(host: Host, unit: str, paths: Sequence[str], disruption: str = NONE) -> List[Change]:
+    """Disable and stop a unit, then restore its file and ``paths``; with ``host.check`` only say it."""
+    changes = dismissing(unit, observe(host, unit), disruption)
+    if changes and not host.check:
+        disable(host, unit, stop=True)
+    return changes + restore(host, (path(unit), *paths))
+
+
+def names_refused(names: Sequence[str]) -> List[Refusal]:
+    """Names that aren't those of units: they would become other lines of a unit file."""
+    wrong = [name for name in names if not _NAME.fullmatch(name)]
+    return [
+        Refusal("unit-name", f"{name!r} isn't the name of a systemd unit", "correct the fleet file") for name in wrong
+    ]
+
+
+def _systemctl(host: Host, *words: str) -> None:
+    root = [] if host.root == "/" else [f"--root={host.root}"]
+    host.run(["systemctl", *root, *words], _SECONDS)

@@ -1,0 +1,199 @@
+"""What signs modules on machines that build, the certificate on those that receive, and its enrolment."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ..kmod import mok
+from ..kmod.errors import KmodError
+from ..kmod.rootdir import inside
+from ..kmod.signing import SETTINGS, parse_certificate
+from ..kmod.trust import firmware
+from .errors import ApplyError, CannotTellError, DesiredError, typed
+from .file_resource import FileResource
+from .files import FOLDER, Entry, File
+from .host import Host
+from .model import REBOOT, Change, Refusal
+
+#: The certificate on machines that receive their modules.
+RECEIVED = "/etc/gdsdeploy/modules.der"
+SIGN_FILE = "/usr/lib/gdsdeploy/sign-file"
+FRAMEWORK = "/etc/dkms/framework.conf.d/gdsdeploy.conf"
+_CERTIFICATE_LIMIT = 1 << 16
+#: States of :func:`mok.enrol` in which a person has to act.
+_OPEN = ("absent", "pending")
+_SIGN_FILE_TEXT = """\
+#!/bin/sh
+# Rendered by gdsdeploy; changes here are overwritten. DKMS calls it as it calls the kernel's sign-file:
+# HASH KEY CERTIFICATE MODULE. Who signs is in /etc/gdsdeploy/signing.json; sign-file of the module's kernel does it.
+exec /usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod sign "$4"
+"""
+_FRAMEWORK_TEXT = """\
+# Rendered by gdsdeploy; changes here are overwritten.
+# Any key that begins with pkcs11: keeps DKMS from making one of its own, which nobody has enrolled.
+sign_file="/usr/lib/gdsdeploy/sign-file"
+mok_signing_key="pkcs11:gdsdeploy"
+mok_certificate="{}"
+"""
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``certificate``, ``key``: files on the machine that builds; no key where a program signs.
+
+    ``settings``: what ``kmod sign`` reads there.  ``signs``: this machine builds and signs.  ``enrols``: it loads the
+    modules, so its firmware has to know the key.  ``certificate_content``: base64 of the certificate, for machines
+    that receive their modules; empty while the builder hasn't delivered it.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    settings: str = ""
+    signs: bool = False
+    enrols: bool = False
+    kernel_release: str = ""
+    certificate_content: str = ""
+
+
+class Signing(FileResource[Desired]):
+    """Settings and hooks for signing, or the certificate; and a request to the firmware to enrol it."""
+
+    name = "signing"
+    desired_type = Desired
+    reverts = (SETTINGS, RECEIVED, SIGN_FILE, FRAMEWORK, mok.ONE_TIME)
+
+    def wanted(self, desired: Desired) -> List[File]:
+        """The files of a machine that signs, or the certificate of one that receives; none without a certificate."""
+        if not desired.certificate:
+            return []
+        if not desired.signs:
+            content = _content(desired)
+            return [File(RECEIVED, content=content)] if content else []
+        return [
+            File.of(SETTINGS, desired.settings, 0o600),
+            File.of(SIGN_FILE, _SIGN_FILE_TEXT, 0o755),
+            *(File(path, FOLDER, mode=0o755) for path in ("/etc/dkms", os.path.dirname(FRAMEWORK))),
+            File.of(FRAMEWORK, _FRAMEWORK_TEXT.format(desired.certificate)),
+        ]
+
+    def observe(self, host: Host, desired: Desired) -> Any:
+        """``files``, ``signer`` (path → mode and uid, None without it), ``certificate`` (base64), ``enrolment``."""
+        found = {path: entry and vars(entry) for path, entry in super().observe(host, desired).items()}
+        paths = [path for path in (desired.certificate, desired.key) if path] if desired.signs else []
+        data = _read(host, desired.certificate) if desired.signs else _content(desired)
+        return {
+            "files": found,
+            "signer": {path: _mode(host, path) for path in paths},
+            "certificate": base64.b64encode(data).decode("ascii"),
+            "enrolment": _enrolment(host, desired, data),
+        }
+
+    def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
+        """The key and its certificate aren't there or not safe, or the builder hasn't delivered its certificate."""
+        if not desired.certificate:
+            return []
+        if not desired.signs:
+            return [] if desired.certificate_content else [_not_delivered()]
+        found = []
+        for path, state in observed["signer"].items():
+            if state is None:
+                found.append(_missing(desired, path))
+            elif path == desired.key and (state["mode"] & 0o077 or state["uid"] != 0):
+                message = f"{path} can be read by others than root (mode {state['mode']:04o})"
+                found.append(Refusal("key-readable", message, f"chmod 0600 {path} and chown root {path}"))
+        return found
+
+    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
+        """Files that differ, and the enrolment if the firmware doesn't know the key."""
+        entries = {path: None if item is None else Entry(**item) for path, item in observed["files"].items()}
+        changes = super().changes(desired, entries, pending)
+        state = observed["enrolment"]
+        if state["error"]:
+            raise CannotTellError(state["error"], state["hint"], "failed")
+        if state["state"] in _OPEN:
+            changes.append(Change("enrol", here(desired), state["state"], "enrolled", "secure-boot", REBOOT))
+        return changes
+
+    def apply(self, host: Host, desired: Desired, change: Change) -> None:
+        """Write a file; the firmware is asked in the end."""
+        if change.kind != "enrol":
+            super().apply(host, desired, change)
+
+    def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
+        """Ask the firmware to enrol the key.  Raises ApplyError with what a person has to do at the console."""
+        if not desired.certificate or not desired.enrols:
+            return
+        with typed("failed"):
+            answer = mok.enrol(inside(host.root, here(desired)), host.root, where_needed=True)
+        if answer["state"] == "pending":
+            # The request stands, so the files that belong to it stay.
+            host.begin()
+            steps = " ".join(f"({number}) {text};" for number, text in enumerate(answer["steps"], 1))
+            message = "Secure Boot is on and the key of the modules has to be enrolled by a person at the console"
+            raise ApplyError(f"{message} of this host: {steps}", "apply it again after that", "refused")
+
+    def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
+        """``certificate``: base64 of the file, which the controller gives to machines that receive."""
+        return {"certificate": observed["certificate"], "enrolment": observed["enrolment"], "observed": observed}
+
+
+def here(desired: Desired) -> str:
+    """Where the certificate is on this machine; empty: modules aren't signed."""
+    return desired.certificate if desired.signs or not desired.certificate else RECEIVED
+
+
+def _content(desired: Desired) -> bytes:
+    try:
+        return base64.b64decode(desired.certificate_content, validate=True)
+    except (ValueError, binascii.Error):
+        raise DesiredError("signing.certificate_content: not base64") from None
+
+
+def _read(host: Host, path: str) -> bytes:
+    try:
+        with open(inside(host.root, path), "rb") as file:
+            return file.read(_CERTIFICATE_LIMIT)
+    except OSError:
+        # Refused by its absence or its mode, with a hint.
+        return b""
+
+
+def _mode(host: Host, path: str) -> Optional[Dict[str, int]]:
+    try:
+        found = os.stat(inside(host.root, path))
+    except OSError:
+        return None
+    return {"mode": stat.S_IMODE(found.st_mode), "uid": found.st_uid}
+
+
+def _enrolment(host: Host, desired: Desired, data: bytes) -> Dict[str, str]:
+    """``state`` as :func:`mok.enrol` has it; empty where nothing is enrolled here."""
+    found = {"state": "", "error": "", "hint": ""}
+    if not desired.certificate or not desired.enrols or not data:
+        return found
+    try:
+        certificate = parse_certificate(data, here(desired))
+        found["state"] = mok.enrolment(certificate, firmware(host.root), where_needed=True)
+    except KmodError as error:
+        found.update(error=error.message, hint=error.hint)
+    return found
+
+
+def _missing(desired: Desired, path: str) -> Refusal:
+    key = f" --key {desired.key}" if desired.key else ""
+    hint = (
+        "make the key on the machine that builds, once: sudo python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod keygen"
+        f' --name "NAME OF YOUR FLEET" --certificate {desired.certificate}{key}'
+    )
+    name = "no-key" if path == desired.key else "no-certificate"
+    return Refusal(name, f"{path}, with which modules are signed, is not there", hint)
+
+
+def _not_delivered() -> Refusal:
+    message = "the certificate that the modules are signed with is not on the controller"
+    return Refusal("not-delivered", message, "provision the builder of this profile first, or together with this host")

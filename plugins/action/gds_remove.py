@@ -1,0 +1,16 @@
+"""Takes back everything that was applied on a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAction
+
+
+class ActionModule(ApplyAction):  # type: ignore[misc]
+    """The host program's command ``remove``."""
+
+    def command(self, options: Mapping[str, Any]) -> list[str]:  # noqa: ARG002
+        """Every resource that was ever applied."""
+        return ["remove"]

@@ -1,0 +1,24 @@
+"""A rollback's packages, in a repository that the controller has."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAction
+
+#: Where the host program looks for the repository.
+PLACE = "/var/lib/gdsdeploy-restore.tar"
+
+
+class ActionModule(ApplyAction):  # type: ignore[misc]
+    """Brings ``archive`` to the host, and the key in ``keyring``."""
+
+    def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """The checksum in the place of the archive, the content in the place of the key's path."""
+        desired = {key: value for key, value in options.items() if key not in ("archive", "keyring")}
+        if options["step"] == "remove" or not options["archive"]:
+            return desired
+        desired["archive_sha256"] = self.bring(options["archive"], PLACE, variables)
+        desired["keyring"] = base64.b64encode(self.read(options["keyring"])).decode("ascii")
+        return desired

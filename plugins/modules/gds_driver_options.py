@@ -1,0 +1,61 @@
+"""Documentation of the module gds_driver_options; ``plugins/action`` does its work."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gds_driver_options
+short_description: Set the parameters of the driver and load its modules at boot
+description:
+  - Writes C(/etc/modprobe.d/gdsdeploy.conf) and C(/etc/modules-load.d/gdsdeploy.conf), and keeps nouveau out.
+  - Makes the initramfs of the locked kernel anew where the parameters change.
+extends_documentation_fragment:
+  - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.state
+options:
+  kernel_release:
+    description: Release of the locked kernel, as C(uname -r) prints it.
+    type: str
+    required: true
+  options:
+    description: Parameters of the driver's module; values are text.
+    type: dict
+    default: {}
+  option_module:
+    description: Name of the module in modprobe.d; Debian's differs from C(nvidia).
+    type: str
+    default: nvidia
+  modules:
+    description: Modules to load at boot, in this order.
+    type: list
+    elements: str
+    default: []
+  rdma:
+    description: How adapters reach GPU memory.
+    type: str
+    choices: [none, peermem, dmabuf]
+    default: none
+"""
+
+EXAMPLES = r"""
+- name: Configure the driver
+  gdsdeploy.gds.gds_driver_options:
+    kernel_release: 6.12.94+deb13-amd64
+    options: {NVreg_EnableStreamMemOPs: "1"}
+    modules: [nvidia, nvidia-fs]
+"""
+
+RETURN = r"""
+changes:
+  description: Every change that was made, or in check mode would be made.
+  returned: when the host program answered
+  type: list
+  elements: dict
+  sample:
+    - kind: write
+      subject: /etc/modprobe.d/gdsdeploy.conf
+      before: ''
+      after: ''
+      reason: missing
+      disruption: none
+      resource: driver_options
+"""

@@ -1,0 +1,45 @@
+"""Documentation of the module gds_preflight; ``plugins/action`` does its work."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gds_preflight
+short_description: Refuse a host that can't take the locked packages
+description:
+  - Changes nothing. The task fails where a condition isn't met, and names the next step.
+extends_documentation_fragment:
+  - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.manager
+options:
+  os:
+    description: Operating system that was locked, as C(ID-VERSION_ID) of os-release, without the minor version.
+    type: str
+    required: true
+  arch:
+    description: Architecture that was locked, as C(uname -m) prints it.
+    type: str
+    choices: [x86_64, aarch64]
+    default: x86_64
+  free_mib:
+    description: Directory to free MiB that its filesystem needs.
+    type: dict
+    default: {}
+"""
+
+EXAMPLES = r"""
+- name: Check the host
+  gdsdeploy.gds.gds_preflight:
+    os: debian-13
+    arch: x86_64
+    manager: apt
+    free_mib: {/boot: 200, /usr: 800, /var: 500}
+"""
+
+RETURN = r"""
+changes:
+  description: Every change that was made, or in check mode would be made.
+  returned: when the host program answered
+  type: list
+  elements: dict
+  sample: []
+"""

@@ -1,0 +1,57 @@
+"""Documentation of the module gds_reboot; ``plugins/action`` does its work."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gds_reboot
+short_description: Say whether the host needs a reboot
+description:
+  - Never reboots. Use M(ansible.builtin.reboot) when the result is changed.
+  - The result is changed when the running kernel or a loaded module is not the installed one.
+  - The task fails when a reboot is needed and O(allowed) is false.
+extends_documentation_fragment:
+  - gdsdeploy.gds.apply
+options:
+  kernel_release:
+    description: Release of the locked kernel, as C(uname -r) prints it.
+    type: str
+    required: true
+  modules:
+    description: Modules that have to be loaded from their installed files.
+    type: list
+    elements: str
+    default: []
+  allowed:
+    description: Whether this host may be rebooted.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: See whether a reboot is needed
+  gdsdeploy.gds.gds_reboot:
+    kernel_release: 6.12.94+deb13-amd64
+    modules: [nvidia, nvidia-fs]
+    allowed: true
+  register: reboot
+"""
+
+RETURN = r"""
+changes:
+  description: Every change that was made, or in check mode would be made.
+  returned: when the host program answered
+  type: list
+  elements: dict
+  sample:
+    - kind: reboot
+      subject: 6.12.94+deb13-amd64
+      before: ''
+      after: ''
+      reason: kernel
+      disruption: reboot
+      resource: reboot
+report:
+  description: The boot id, the running kernel, and the reasons for a reboot.
+  returned: success
+  type: dict
+"""

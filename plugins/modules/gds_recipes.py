@@ -1,0 +1,41 @@
+"""Documentation of the module gds_recipes; ``plugins/action`` does its work."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gds_recipes
+short_description: Give DKMS the recipes of the driver and of nvidia-fs
+description:
+  - Writes C(/etc/dkms/NAME.conf). Use it before M(gdsdeploy.gds.gds_packages), because installing the packages builds.
+extends_documentation_fragment:
+  - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.stack
+  - gdsdeploy.gds.apply.state
+"""
+
+EXAMPLES = r"""
+- name: Give DKMS its recipes
+  gdsdeploy.gds.gds_recipes:
+    driver_version: 550.163.01
+    driver_flavour: open
+    driver_tree: /usr/src/nvidia-current-open-550.163.01
+    driver_dkms_name: nvidia-current-open
+    nvidia_fs_version: 2.24.2
+    nvidia_fs_tree: /usr/src/nvidia-fs-2.24.2
+"""
+
+RETURN = r"""
+changes:
+  description: Every change that was made, or in check mode would be made.
+  returned: when the host program answered
+  type: list
+  elements: dict
+  sample:
+    - kind: write
+      subject: /etc/dkms/nvidia-fs.conf
+      before: ''
+      after: ''
+      reason: missing
+      disruption: none
+      resource: recipes
+"""

@@ -1,0 +1,231 @@
+"""Base of the action plugins: one resource of the host program per task.
+
+A task is one command on the host, in check mode too: ``python3`` reads the host program from standard input and runs
+``apply`` with the task's options as the desired state.  Nothing is installed for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible import constants as C  # noqa: N812 - Ansible's own name for it
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import fragment_loader, module_loader
+from ansible.utils.display import Display
+from ansible.utils.plugin_docs import get_docstring
+from ansible_collections.gdsdeploy.gds.gdsdeploy import hostapp
+
+COLLECTION = "gdsdeploy.gds"
+#: A host program that is packed already: what a rendered folder has, and what ``gdsdeploy provision`` names.
+PACKED = Path(__file__).parents[2] / "gdsdeploy-host.pyz"
+VARIABLE = "GDSDEPLOY_HOST_PROGRAM"
+#: The program's answer follows this line; without it Python did not start.
+MARK = "\x1egdsdeploy\n"
+#: Lines of a broken program's output that an error quotes.
+TAIL = 12
+#: Options of a task that are no part of the desired state.
+OWN = ("instance", "state")
+
+display = Display()
+
+
+class GdsError(Exception):
+    """What failed, as the host program words it; ``kind`` is for programs, the rest for people."""
+
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.message, self.hint = kind, message, hint
+
+
+class ApplyAction(ActionBase):  # type: ignore[misc]
+    """The action of every module: apply the resource that the module is named for."""
+
+    _supports_check_mode = True
+    _supports_async = False
+
+    @property
+    def resource(self) -> str:
+        """``packages`` for ``gdsdeploy.gds.gds_packages``."""
+        return str(self._task.action).rpartition(".")[2].removeprefix("gds_")
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ansible's entry point."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        options = self._options()
+        try:
+            desired = self.prepare({key: value for key, value in options.items() if key not in OWN}, variables)
+            answer = self._ask(self.command(options), _document(self.resource, options, desired), variables)
+            self._warn(answer, str(variables.get("inventory_hostname", "")))
+            result |= _result(answer, diff=bool(self._task.diff))
+            if not result["failed"] and not self._task.check_mode:
+                self.finish(options, variables)
+        except GdsError as error:
+            result |= _failure(error.kind, error.message, error.hint)
+        return result
+
+    def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """The desired state from the module's options; may read files of the controller.  Raises GdsError."""
+        return options
+
+    def finish(self, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
+        """After the resource was applied without an error, not in check mode.  Raises GdsError."""
+
+    def command(self, options: Mapping[str, Any]) -> list[str]:
+        """Arguments of the host program, but for those that every call has."""
+        if options.get("state") == "absent":
+            return ["remove", self.resource]
+        return ["apply", "--desired", "-", *(["--diff"] if self._task.diff else [])]
+
+    def read(self, path: str) -> bytes:
+        """A file of the controller, searched as Ansible searches a role's files; raises GdsError."""
+        try:
+            place = self._find_needle("files", path)
+            return Path(self._loader.get_real_file(place)).read_bytes()
+        except (AnsibleError, OSError) as error:
+            raise GdsError("not-delivered", f"{path}: can't be read on the controller: {error}") from None
+
+    def bring(self, source: str, place: str, variables: dict[str, Any]) -> str:
+        """Copy a file of the controller to the host, but in check mode; its checksum.  Raises GdsError."""
+        if not self._task.check_mode:
+            owner = {"owner": "root", "group": "root", "mode": "0644"}
+            self.play("copy", {"src": source, "dest": place, **owner}, variables)
+        with Path(source).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def play(self, action: str, arguments: dict[str, Any], variables: dict[str, Any]) -> None:
+        """Run another action on this host, such as ``copy``; raises GdsError when it fails."""
+        task = self._task.copy()
+        task.args = arguments
+        plugin = self._shared_loader_obj.action_loader.get(
+            f"ansible.legacy.{action}",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        done = plugin.run(task_vars=variables)
+        if done.get("failed"):
+            raise GdsError("io", f"{action}: {done.get('msg', 'failed')}")
+
+    def _options(self) -> dict[str, Any]:
+        """The task's options, checked and converted as the module's documentation says; without those not set."""
+        path = module_loader.find_plugin(f"{COLLECTION}.gds_{self.resource}", mod_type=".py")
+        documented = get_docstring(path, fragment_loader, collection_name=COLLECTION, plugin_type="module")[0]
+        _, options = self.validate_argument_spec(argument_spec=documented.get("options", {}))
+        return _without_none(options)
+
+    def _ask(self, command: list[str], document: bytes, variables: dict[str, Any]) -> dict[str, Any]:
+        """The host program's answer; raises GdsError when there is none."""
+        self._require_standard_input()
+        words = [*command, "--json", *(["--check"] if self._task.check_mode else []), *self._run(variables)]
+        start = hostapp.start(shlex.quote(self._interpreter(variables)))
+        sent = hostapp.sent(_program(), words, document, MARK.encode())
+        done = self._low_level_execute_command(start, sudoable=True, in_data=sent)
+        _, mark, output = done["stdout"].partition(MARK)
+        if not mark:
+            raise _no_python(done)
+        try:
+            answer = json.loads(output)
+        except ValueError:
+            raise _broken(done) from None
+        if not isinstance(answer, dict):
+            raise _broken(done)
+        return answer
+
+    def _warn(self, answer: Mapping[str, Any], host: str) -> None:
+        """Show the program's notes, and what a check can't tell."""
+        unknown = [text for item in answer.get("resources", []) for text in item.get("unknown", [])]
+        for text in [*answer.get("notes", []), *(f"can't tell what would change: {text}" for text in unknown)]:
+            display.warning(f"{host}: {text}")
+
+    def _require_standard_input(self) -> None:
+        become = self._connection.become
+        if not self._connection.has_pipelining or (become is not None and not become.pipelining):
+            how = self._connection.transport if become is None or become.pipelining else f"become with {become.name}"
+            message = f"{how} can't pass the host program to a command's standard input"
+            raise GdsError("connection", message, "use the connection plugin ssh, and become with sudo")
+
+    def _interpreter(self, variables: Mapping[str, Any]) -> str:
+        """What the user named, or ``python3``: nothing is searched on the host."""
+        named = str(self._templar.template(variables.get("ansible_python_interpreter") or "auto"))
+        return "python3" if named.startswith("auto") else named
+
+    def _run(self, variables: Mapping[str, Any]) -> list[str]:
+        """A run of several tasks keeps the host for itself; see ``apply --help``."""
+        values = {name: str(self._templar.template(variables.get(f"gds_{name}") or "")) for name in ("run", "who")}
+        return [word for name, value in values.items() if value for word in (f"--{name}", value)]
+
+
+def _document(resource: str, options: Mapping[str, Any], desired: Mapping[str, Any]) -> bytes:
+    item = {"resource": resource, "instance": options.get("instance", ""), "desired": desired}
+    return json.dumps({"version": 1, "resources": [item]}).encode()
+
+
+def _program() -> bytes:
+    """The host program; packed once in a run, for all hosts and tasks of it."""
+    named = os.environ.get(VARIABLE)
+    if named or PACKED.is_file():
+        return Path(named or PACKED).read_bytes()
+    kept = Path(C.DEFAULT_LOCAL_TMP) / PACKED.name
+    if not kept.is_file():
+        hostapp.build(kept)
+    return kept.read_bytes()
+
+
+def _without_none(value: Any) -> Any:
+    """A validated value without the options that have no value."""
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+def _result(answer: Mapping[str, Any], *, diff: bool) -> dict[str, Any]:
+    """The result of the task; what a check can't tell counts as a change."""
+    results = answer.get("resources", [])
+    changes = [change for item in results for change in item["changes"]]
+    unknown = any(item.get("unknown") for item in results)
+    found: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
+    found["report"] = results[0].get("report", {}) if results else {}
+    if diff:
+        found["diff"] = [_diff(entry) for item in results for entry in item.get("diffs", [])]
+    refusals = [refusal for item in results for refusal in item.get("refusals", [])]
+    error = answer.get("error")
+    if error is None and refusals:
+        # Of a check: none of the changes would be made.
+        found["changed"] = False
+        error = {**refusals[0], "kind": "refused", "message": "; ".join(item["message"] for item in refusals)}
+    return found if error is None else {**found, **_failure(error["kind"], error["message"], error["hint"])}
+
+
+def _diff(entry: Mapping[str, str]) -> dict[str, str]:
+    names = {"before_header": entry["path"], "after_header": entry["path"]}
+    return {**names, "before": entry["before"], "after": entry["after"]}
+
+
+def _failure(kind: str, message: str, hint: str) -> dict[str, Any]:
+    error = {"kind": kind, "message": message, "hint": hint}
+    return {"failed": True, "msg": f"{message} ({hint})" if hint else message, "gds_error": error}
+
+
+def _no_python(done: Mapping[str, Any]) -> GdsError:
+    message = f"the host program can't start: no Python 3.8 or newer: {_tail(done)}"
+    return GdsError("python", message, "install python3, or set ansible_python_interpreter")
+
+
+def _broken(done: Mapping[str, Any]) -> GdsError:
+    return GdsError("program", f"the host program ended with status {done.get('rc')} without an answer: {_tail(done)}")
+
+
+def _tail(done: Mapping[str, Any]) -> str:
+    lines = (done.get("stderr") or done.get("stdout") or "it printed nothing").strip().splitlines()
+    return "\n".join(lines[-TAIL:])
