@@ -1,10 +1,12 @@
 # make demo   sets everything up, then: lab up → lock → provision → reboot → validate → report
-# make test   sets everything up, then runs every test and linter
+# make test   sets everything up, then runs every test and linter; make test TESTS=PATH: those, in one process
 # make clean  removes what these made in this folder (the lab has its own: gdsdeploy lab down)
 
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+# Two processes, whatever the machine has; tests/groups.py says what each of them takes, and in which order.
+SIDE_BY_SIDE := --numprocesses 2 --durations 60
 
 .PHONY: demo test setup lock clean
 
@@ -13,7 +15,7 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m tests.packages
-	$(BIN)/python -m tests.sidebyside $(TESTS)
+	$(BIN)/python -m pytest $(or $(TESTS),$(SIDE_BY_SIDE))
 
 setup: $(VENV)/.complete
 

@@ -42,7 +42,6 @@ WANTED = (
     Requirement("rpmbuild", "rpm", "builds the packages of the rpm repositories that tests serve"),
     Requirement("createrepo_c", "createrepo-c", "writes their metadata"),
     Requirement("dnf", "dnf", "is what the choice of rpm packages is compared with"),
-    Requirement("zypper", "zypper", "is what the locks for hosts of its kind are held against"),
 )
 
 

@@ -99,6 +99,30 @@ def test_both_modules_of_a_release(
     assert linked.items() <= {name: crc for name, crc in found.items() if name.startswith(P2P)}.items()
 
 
+_UNIT = """
+import json, sys
+sys.path.insert(0, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz")
+from gdsdeploy.host.kmod.building.job import Bench, Job
+from gdsdeploy.host.kmod.kbuild import Log
+from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.tree import find_trees, select
+release, sources = sys.argv[1:]
+job = Job(Kernel(release), select(find_trees(sources), "535.261.03", "open"), jobs=2, ahead=True)
+found = Bench(job, "/build/unit").versions(Log("/build/unit.log")).extra
+print(json.dumps({name: "0x{:08x}".format(export.crc) for name, export in found.items()}))
+"""
+
+
+def test_probing_only_what_counts_gives_the_symbol_versions_of_the_whole_driver(bookworm: Builder) -> None:
+    """Against Module.symvers of a whole driver 535.261.03, built for this very kernel by DKMS."""
+    whole = Path(__file__).parents[1] / "evidence" / "kmod" / "nvidia-535.261.03.kernel-6.1.0-50.Module.symvers"
+    expected = {line.split()[1]: line.split()[0] for line in whole.read_text().splitlines() if P2P in line}
+    bookworm.run("mkdir", "/build/unit")
+    argv = ["python3", "-c", _UNIT, bookworm.kernel, str(Path(bookworm.source("nvidia-current-open")).parent)]
+    found = json.loads(bookworm.run(*argv).stdout)
+    assert {name: crc for name, crc in found.items() if name.startswith(P2P)} == expected
+
+
 def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: Builder) -> None:
     trixie.run("cp", "-a", trixie.source("nvidia-fs"), "/build/stock")
     tree = trixie.source("nvidia-current-open")

@@ -8,33 +8,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
 import pytest
 
 from gdsdeploy import run
+from gdsdeploy.host.apply import recipes as apply_recipes
 
 if TYPE_CHECKING:
     from conftest import Builder
 
 pytestmark = pytest.mark.kbuild
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
 DRIVER, NVIDIA_FS = "nvidia-standin/1.2.3", "nvidia-fs/2.19.7"
 NEXT = "nvidia-standin/1.2.4"
 
 
 def recipes(host: Builder, version: str = "1.2.3", edit: tuple[str, str] = ("", "")) -> None:
     """What the role leaves in /etc/dkms."""
-    values = {
-        "gds_modules_driver_dkms_name": "nvidia-standin",
-        "gds_modules_driver_tree": f"/usr/src/nvidia-standin-{version}",
-        "gds_modules_driver_version": version,
-        "gds_modules_driver_flavour": "open",
-        "gds_modules_nvidia_fs_dkms_name": "nvidia-fs",
-    }
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    for template, name in (("dkms-nvidia-fs.conf.j2", "nvidia-fs"), ("dkms-driver.conf.j2", "nvidia-standin")):
-        text = environment.from_string((TEMPLATES / template).read_text()).render(values)
+    desired = apply_recipes.Desired(
+        driver_version=version,
+        driver_flavour="open",
+        driver_tree=f"/usr/src/nvidia-standin-{version}",
+        driver_dkms_name="nvidia-standin",
+    )
+    texts = {"nvidia-fs": apply_recipes.nvidia_fs(desired), "nvidia-standin": apply_recipes.driver(desired)}
+    for name, text in texts.items():
         host.write(f"/etc/dkms/{name}.conf", text.replace(*edit) if edit[0] else text)
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jinja2
 import pytest
 
 from gdsdeploy import run
+from gdsdeploy.host.apply.files import FILE
+from gdsdeploy.host.apply.signing import Desired
+from gdsdeploy.host.apply.signing import Signing as SigningResource
 from gdsdeploy.host.kmod.files import open_plain
 from gdsdeploy.host.kmod.signature import read_signature
 from gdsdeploy.inventory import signing_settings
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kbuild
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
 KEY, CERTIFICATE = "/etc/gdsdeploy-keys/modules.key", "/etc/gdsdeploy-keys/modules.der"
 SIGN = ("kmod", "sign", "--key", KEY, "--certificate", CERTIFICATE)
 TINY = """\
@@ -99,15 +100,11 @@ def dkms(host: Builder) -> tuple[str, str]:
 
 def configure(host: Builder, signing: Signing) -> None:
     """What the role leaves on a machine that builds."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    for template, place in (
-        ("dkms-signing.conf.j2", "/etc/dkms/framework.conf.d/gdsdeploy.conf"),
-        ("dkms-sign-file.j2", "/usr/lib/gdsdeploy/sign-file"),
-    ):
-        text = environment.from_string((TEMPLATES / template).read_text())
-        host.write(place, text.render(gds_secureboot_certificate=signing.certificate))
+    desired = Desired(signing.certificate, settings=signing_settings(signing), signs=True)
+    for file in SigningResource().wanted(desired):
+        if file.kind == FILE:
+            host.write(file.path, file.content.decode())
     host.path("/usr/lib/gdsdeploy/sign-file").chmod(0o755)
-    host.write("/etc/gdsdeploy/signing.json", signing_settings(signing))
 
 
 def test_signed_by_the_kernels_tool_as_openssl_and_modinfo_see_it(host: Builder, keys: Path, tmp_path: Path) -> None:

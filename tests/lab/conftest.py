@@ -1,26 +1,66 @@
-"""One lab of its own for all tests that need real hosts: one VM host, one light host."""
+"""A lab for each group of tests that needs real hosts: one VM host, one light host."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Host, Lab
+from gdsdeploy.lab import Host, Lab, state
+from tests import groups
+from tests.naming import unique
+
+#: What is still to be done when the group of tests ends that has the lab.
+_finished: list[Callable[[], None]] = []
+#: The lab of the group that runs, once it was asked for.
+_labs: list[Lab] = []
 
 
-@pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
-    """The lab, up; taken down at the end unless GDSDEPLOY_KEEP_LAB is 1, which also reuses one that was kept."""
-    keep = os.environ.get("GDSDEPLOY_KEEP_LAB") == "1"
-    name = "test-kept" if keep else f"test-{os.getpid()}"
-    try:
-        yield labs.up(name, vms=1, lights=1)
-    finally:
+@pytest.fixture(scope="session", autouse=True)
+def _ports() -> Iterator[None]:
+    """Ports from a place of this process's own on.
+
+    A lab knows of the ports of others whose hosts do not listen yet, but not of those in another state folder.
+    """
+    start = random.randrange(state.FIRST_PORT["light"], state.LAST_PORT - 1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "FIRST_PORT", dict.fromkeys(state.FIRST_PORT, start))
+        yield
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    """The lab of this group of tests, up; taken down after the group.
+
+    GDSDEPLOY_KEEP_LAB=1 keeps it, and takes one that was kept.
+    """
+    if not _labs:
+        keep = os.environ.get("GDSDEPLOY_KEEP_LAB") == "1"
+        made = Lab("test-kept" if keep else unique("test"))
         if not keep:
-            labs.down(Lab(name))
+            _finished.append(lambda: labs.down(made))
+        _finished.append(_labs.clear)
+        _labs.append(made)
+    return labs.up(_labs[0].name, vms=1, lights=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Take the lab down after the last test of its group, or where the next one has hosts of its own."""
+    yield
+    last = nextitem is None or groups.of(item.nodeid)[1] != groups.of(nextitem.nodeid)[1]
+    if last or "lab" not in getattr(nextitem, "fixturenames", ()):
+        while _finished:
+            _finished.pop()()
+
+
+def pytest_sessionfinish() -> None:
+    """After an interruption there is no such test."""
+    while _finished:
+        _finished.pop()()
 
 
 @pytest.fixture

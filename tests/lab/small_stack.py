@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from kmod_root import RELEASE, Root
 
 from gdsdeploy import lockfile, supplying
 from gdsdeploy.builds import Told, want
@@ -23,6 +22,7 @@ from gdsdeploy.inventory import archive_of
 from gdsdeploy.model.lock import Component, Index, Lock, LockedDriver, Package, Target
 from gdsdeploy.model.lock import Kernel as LockedKernel
 from tests.repos.archive import Archive, Key, Suite
+from tests.unit.host.kmod.kmod_root import RELEASE, Root
 
 SUITE = "small"
 KEYRING = "/etc/apt/keyrings/gdsdeploy-small.gpg"

@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
-from kmod_root import RELEASE, Root
 
-from gdsdeploy import buildcache, hostapp, lockfile, supplying
+from gdsdeploy import buildcache, hostapp, lockfile, resources, supplying
 from gdsdeploy import lab as labs
 from gdsdeploy.builds import Supply
 from gdsdeploy.inventory import archive_of
@@ -29,6 +28,9 @@ from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.load import load_fleet
 from gdsdeploy.planning import plan_fleet
+from tests.lab.roleplay import connections
+from tests.naming import unique
+from tests.unit.host.kmod.kmod_root import RELEASE, Root
 
 pytestmark = pytest.mark.lab
 
@@ -41,7 +43,7 @@ ARCHIVE = f"/var/lib/gdsdeploy/modules-{RELEASE}.tar"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    made = Lab(f"once-{os.getpid()}")
+    made = Lab(unique("once"))
     try:
         yield labs.up(made.name, vms=0, lights=2)
     finally:
@@ -98,20 +100,24 @@ def receive(host: Host, archive: Path | str, tmp: Path) -> tuple[int, str]:
     """Run the role as provision would; its exit code and output."""
     variables = {
         "ansible_become": True, "ansible_ssh_common_args": f"-F {host.ssh_config}", "gds_modules_from": "receive",
-        "gds_modules_kernel_release": RELEASE, "gds_modules_driver_tree": "/usr/src/x", "gds_modules_load": False,
-        "gds_modules_archive": str(archive),
+        "gds_modules_kernel_release": RELEASE, "gds_modules_archive": str(archive),
+        "gds_modules_manager": "apt", "gds_modules_driver_version": "1",
+        "gds_modules_driver_tree": "/usr/src/x", "gds_modules_driver_dkms_name": "x",
     }  # fmt: skip
     (tmp / "inventory.yml").write_text(yaml.safe_dump({"all": {"hosts": {host.name: variables}}}))
-    (tmp / "play.yml").write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "roles": ["gds_modules"]}]))
+    (tmp / "play.yml").write_text(
+        yaml.safe_dump([{"hosts": "all", "gather_facts": False, "roles": ["gdsdeploy.gds.gds_modules"]}])
+    )
     env = {
         **os.environ,
         "ANSIBLE_CONFIG": str(ROOT / "playbooks/ansible.cfg"),
-        "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
+        "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
     }
     program = Path(sys.executable).parent / "ansible-playbook"
     argv = [str(item) for item in (program, "-i", tmp / "inventory.yml", tmp / "play.yml")]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    with connections() as own:
+        done = subprocess.run(argv, env={**env, **own}, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roleplay import play, put
 
 from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
@@ -17,6 +16,8 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.gate import Settings
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
+from tests.lab.roleplay import play, put
+from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
@@ -34,7 +35,7 @@ BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; do
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
     """A light host with the host program, an expectation that it cannot meet, and two services."""
-    name = f"gate-{os.getpid()}"
+    name = unique("gate")
     try:
         made = labs.up(name, vms=0, lights=1).host("build1")
         put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import subprocess
 import tarfile
@@ -16,8 +15,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from kmod_root import EXPECTED, RELEASE, VERSION, Root
-from roleplay import play, put
 
 from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
@@ -25,6 +22,9 @@ from gdsdeploy.host.grubmenu import entries
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
+from tests.lab.roleplay import play, put
+from tests.naming import unique
+from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, VERSION, Root
 
 pytestmark = pytest.mark.lab
 
@@ -83,7 +83,7 @@ def kernel_package(folder: Path, release: str, tree: Path | None = None) -> Path
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
     """A light host with GRUB, the host program and the expectation."""
-    name = f"guard-{os.getpid()}"
+    name = unique("guard")
     try:
         made = labs.up(name, vms=0, lights=1).host("build1")
         probe = guest.data("guest/grub-probe").read_bytes()
@@ -207,7 +207,7 @@ def test_what_is_installed_is_held(host: Host, tmp_path: Path) -> None:
 
 
 def test_remove_dismisses_the_guard(host: Host, packages: None, tmp_path: Path) -> None:
-    assert play(host, tmp_path, "gds_remove", gds_remove_kernel_release=NEWER)
+    assert play(host, tmp_path, "gds_remove")
     assert host.ssh(["apt-mark", "showhold"]).stdout == ""
     assert host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Status}", "tzdata"]).stdout == "installed"
     assert host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Status}", "libnuma1"], ok=(0, 1)).stdout != "installed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,13 +10,14 @@ from gdsdeploy import lab as labs
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.load import load_fleet
+from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    made = Lab(f"nodes-{os.getpid()}")
+    made = Lab(unique("nodes"))
     try:
         yield labs.up(made.name, vms=0, lights=0, nodes=1)
     finally:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from roleplay import play
 
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import Host, Lab
+from tests.lab.roleplay import play
+from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
@@ -59,7 +59,7 @@ def held(host: Host) -> set[str]:
 @pytest.fixture
 def host() -> Iterator[Host]:
     """A light host whose apt knows the packages."""
-    name = f"packages-{os.getpid()}"
+    name = unique("packages")
     try:
         made = labs.up(name, vms=0, lights=1).host("build1")
         made.wait_ssh()

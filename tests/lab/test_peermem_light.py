@@ -5,17 +5,17 @@ A light host loads no modules, so what the units run only writes down that it ra
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from roleplay import play, put
 
 from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
+from tests.lab.roleplay import play, put
+from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
@@ -43,7 +43,7 @@ BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; do
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
     """A light host with the host program, a service of OFED's name, one of a scheduler's, and nv_peer_mem's."""
-    name = f"peermem-{os.getpid()}"
+    name = unique("peermem")
     try:
         made = labs.up(name, vms=0, lights=1).host("build1")
         put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
@@ -97,7 +97,7 @@ def test_it_is_unloaded_before_ofed_restarts_and_loaded_after(host: Host) -> Non
 
 
 def test_where_dma_buf_serves_it_is_dismissed(host: Host, tmp_path: Path) -> None:
-    given = {"gds_peermem_rdma": "dmabuf", "gds_peermem_reason": "DMA-BUF serves"}
+    given = {"gds_peermem_rdma": "dmabuf"}
     host.ssh(["sudo", "rm", "-f", LOG])
     assert play(host, tmp_path, "gds_peermem", **given)
     assert order(host) == ["peermem unloads"]

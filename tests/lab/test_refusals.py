@@ -6,7 +6,6 @@ A light host is the victim: it is a real machine with systemd, sshd, sudo and ap
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from gdsdeploy import lockfile
 from gdsdeploy.lab import ssh
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab, free_port
+from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
@@ -32,7 +32,7 @@ TRACES = ["/usr/lib/gdsdeploy", "/etc/gdsdeploy", "/etc/apt/preferences.d/00-gds
 @pytest.fixture(scope="module")
 def small() -> Iterator[Lab]:
     """A lab of one light host."""
-    name = f"refusals-{os.getpid()}"
+    name = unique("refusals")
     try:
         yield labs.up(name, vms=0, lights=1)
     finally:
@@ -157,12 +157,12 @@ def test_another_operating_system(fleet: Callable[..., Path]) -> None:
             )
 
     said = refused(fleet(older), status=22)
-    assert "victim: this host runs debian-13 on x86_64, but its profile was locked for debian-12" in said
+    assert "victim: this host runs debian-13, but its profile was locked for debian-12" in said
 
 
-def test_a_half_installed_package(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
+def test_a_package_that_only_a_person_can_repair(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault(
-        "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install ok half-configured/' /var/lib/dpkg/status",
+        "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install reinstreq half-installed/' /var/lib/dpkg/status",
         "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install ok installed/' /var/lib/dpkg/status",
     )
     said = refused(fleet(), status=22)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from roleplay import put
 
 from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import Host, Lab
+from tests.lab.roleplay import put
+from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
@@ -34,7 +34,7 @@ until [ -n "$(dpkg-query -W -f '${db:Status-Status}' slow 2>/dev/null | grep hal
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
-    name = f"rollout-host-{os.getpid()}"
+    name = unique("rollout-host")
     try:
         made = labs.up(name, vms=0, lights=1).host("build1")
         put(made, PROGRAM, hostapp.build())

@@ -6,7 +6,6 @@ driver.  Their kernel is this machine's, so nothing is loaded and nothing reboot
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_stack
 import yaml
-from cuttable import Way
-from kmod_root import RELEASE
-from small_stack import Small
 
 from gdsdeploy import journal, lockfile
 from gdsdeploy import lab as labs
@@ -36,7 +31,12 @@ from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import Machine
 from gdsdeploy.rollout.steps import RealEffects
 from gdsdeploy.rollout.work import Patience
+from tests.lab import small_stack
+from tests.lab.cuttable import Way
+from tests.lab.small_stack import Small
+from tests.naming import unique
 from tests.repos.archive import Key, serve
+from tests.unit.host.kmod.kmod_root import RELEASE
 
 pytestmark = pytest.mark.lab
 
@@ -46,6 +46,7 @@ PATIENCE = Patience(packages=3, poll=0.3, knock=15, settle=5)
 #: Holds dpkg's lock as another package manager would, until it is told to let go.
 HOLDER = (
     "import fcntl,os,time; f=open('/var/lib/dpkg/lock-frontend','w'); fcntl.lockf(f,fcntl.LOCK_EX);"
+    "open('/run/held','w').close();"
     "[time.sleep(0.2) for _ in range(900) if not os.path.exists('/run/let-go')]"
 )
 
@@ -148,7 +149,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Three hosts, provisioned with the old lock."""
     folder = tmp_path_factory.mktemp("site")
     key = Key.generate(tmp_path_factory.mktemp("key") / "home", "small")
-    name = f"roll-{os.getpid()}"
+    name = unique("roll")
     # Of their own, as the journal and what hosts were provisioned with are kept there; sockets need short names.
     state = tempfile.TemporaryDirectory(prefix="gds-")
     with state, pytest.MonkeyPatch.context() as patch, serve(folder / "repository") as server:
@@ -244,6 +245,7 @@ def test_a_package_manager_at_work_is_waited_for_and_then_refused(site: Site) ->
     holder = threading.Thread(target=site.root, args=(name, f'python3 -c "{HOLDER}"'), daemon=True)
     holder.start()
     try:
+        site.root(name, "while ! test -e /run/held; do sleep 0.1; done")
         ran = roll(site, site.plan(site.small.new, Wave("one", (name,))))
     finally:
         site.root(name, "touch /run/let-go")

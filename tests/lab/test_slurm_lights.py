@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from roleplay import play, put
 
 from gdsdeploy import drain, hostapp
 from gdsdeploy import lab as labs
@@ -30,6 +29,8 @@ from gdsdeploy.lab import ssh
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.intended import Drain
+from tests.lab.roleplay import play, put
+from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
@@ -154,7 +155,7 @@ def boot_id(host: Host) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    name = f"slurm-{os.getpid()}"
+    name = unique("slurm")
     try:
         lab = labs.up(name, vms=0, lights=1)
         prepare(lab.host(HEAD), tmp_path_factory.mktemp("role"))

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_story import gdsdeploy
 
 from gdsdeploy import hostapp
 from gdsdeploy.lab import Host, Lab, standin
+from tests.lab.test_story import gdsdeploy
 
 pytestmark = pytest.mark.lab
 
@@ -77,10 +78,11 @@ def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     )
     machine.ssh(["sudo", "sh", "-c", ready])
     yield machine
-    # Whoever comes next gets a kernel that enforces nothing; nobody is kept waiting for it here.
     machine.ssh(["sudo", "rm", f"/boot/symvers-{release}"])
-    machine.ssh(["sync"])
-    machine.power_cycle()
+    if os.environ.get("GDSDEPLOY_KEEP_LAB") == "1":
+        # Whoever comes next gets a kernel that enforces nothing; nobody is kept waiting for it here.
+        machine.ssh(["sync"])
+        machine.power_cycle()
 
 
 def audited(host: Host, *names: str) -> dict[str, set[str]]:

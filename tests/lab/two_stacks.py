@@ -1,7 +1,7 @@
 """Two stacks of Debian's archive for hosts of one release, with different drivers, kernels, nvidia-fs and libcufile.
 
-The older one is Debian 12's, on hosts of Debian 13; a kernel of its own comes with it.  Both were built, audited and
-loaded: docs/kernels.md.
+The older one is Debian 12's, on hosts of Debian 13; a kernel of its own comes with it.  The newer one has a
+kernel of Debian 12's backports, for the release's driver doesn't compile on the release's kernels: docs/kernels.md.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _NEW = {"driver": {"version": "550", "flavour": "open"}, "kernel": "6.12"}
 
 
 def repositories(archive: Archive, stack: str) -> dict[str, Any]:
-    """Debian's own; for the older stack with the suite that has it, as an administrator would add it."""
-    suites = ["trixie", "trixie-updates", *(["bookworm"] if stack == "old" else [])]
+    """Debian's own with the suite that has the stack, as an administrator would add it."""
+    suites = ["trixie", "trixie-updates", "bookworm" if stack == "old" else "bookworm-backports"]
     return {"debian": {"uri": archive.uri, "suites": suites, "components": list(COMPONENTS)}}
 
 

@@ -1,15 +1,17 @@
-"""The files that the roles write, rendered as Ansible renders them."""
+"""What the roles are given for the lab's host, and the preferences that follow from it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from gdsdeploy import lockfile
+from gdsdeploy.host.apply.packages import apt
+from gdsdeploy.host.apply.packages.managers import Pin
+from gdsdeploy.host.apply.pins import Desired
 from gdsdeploy.inventory import Sources, inventory
 from gdsdeploy.load import load_fleet
+from tests.pins.aptmachine import AptMachine
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
@@ -26,13 +28,9 @@ def host_variables() -> dict[str, Any]:
     return found
 
 
-def rendered(template: str, variables: dict[str, Any]) -> str:
-    """A template of the roles with their variables."""
-    loader = jinja2.FileSystemLoader(ROOT / "templates")
-    environment = jinja2.Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True)
-    return environment.get_template(template).render(variables)
-
-
-def preferences(variables: dict[str, Any], exclusive: tuple[dict[str, str], ...] = ()) -> str:
-    """The preferences that the role writes."""
-    return rendered("apt-preferences.j2", {**variables, "__gds_repo_exclusive": exclusive})
+def preferences(machine: AptMachine, variables: dict[str, Any], closed: tuple[tuple[str, str], ...] = ()) -> str:
+    """The preferences that a host gets."""
+    desired = Desired("apt", pins=[Pin(**pin) for pin in variables["gds_repo_pins"]], deny=variables["gds_repo_deny"])
+    return apt.preferences(
+        desired.pins, apt.names_to_deny(desired, machine.run("apt-cache", "pkgnames").split()), closed
+    )

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.repo.lacking import TARGET_FORMAT, exclusive
+from gdsdeploy.host.apply.packages.aptsources import TARGET_FORMAT, exclusive
+from gdsdeploy.host.apply.packages.managers import Index
 from tests.pins import cudarepo
 from tests.pins.aptmachine import AptMachine
 from tests.pins.inplace import in_place
@@ -40,6 +41,10 @@ def stack(variables: dict[str, Any]) -> set[str]:
     return {pin["package"] for pin in variables["gds_repo_pins"]}
 
 
+def index(uri: str, suite: str = "", *, exclusive: bool = False) -> Index:
+    return Index("any", uri, suite, [], "/any.gpg", exclusive)
+
+
 def moved(machine: AptMachine, command: str, stack: set[str]) -> dict[str, str]:
     """What of the stack a command would move, and what it would bring that belongs to another one."""
     found = machine.simulate(*command.split())
@@ -52,15 +57,26 @@ def test_with_the_pins_nothing_moves(
     command: str, with_cuda: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
     assert moved(with_cuda, command, stack) != {}, "without the pins, this would not be worth a test"
-    with_cuda.preferences(OURS, preferences(variables))
+    with_cuda.preferences(OURS, preferences(with_cuda, variables))
     assert moved(with_cuda, command, stack) == {}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_repository_that_is_added_later_moves_nothing_of_an_installed_stack(
+    command: str, machine: AptMachine, served: Server, signing_key: Key, variables: dict[str, Any], stack: set[str]
+) -> None:
+    machine.preferences(OURS, preferences(machine, variables))
+    machine.run("apt-mark", "hold", *stack)
+    machine.source("cuda", f"deb [signed-by={signing_key.keyring}] {served.uri}/cuda ./")
+    machine.run("apt-get", "update")
+    assert stack.isdisjoint(moved(machine, command, stack))
 
 
 def test_a_host_without_nvidias_repository_keeps_its_stack(
     machine: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
     assert stack <= moved(machine, "dist-upgrade", stack).keys()
-    machine.preferences(OURS, preferences(variables))
+    machine.preferences(OURS, preferences(machine, variables))
     assert moved(machine, "dist-upgrade", stack) == {}
     others = machine.simulate("dist-upgrade")
     assert "libc6" in others, "what is not of the stack gets its security updates"
@@ -73,7 +89,7 @@ def test_no_other_file_of_preferences_wins(
 ) -> None:
     with_cuda.preferences(name, cudarepo.PIN_BRANCH)
     assert with_cuda.candidate("nvidia-smi").startswith("580.")
-    with_cuda.preferences(OURS, preferences(variables))
+    with_cuda.preferences(OURS, preferences(with_cuda, variables))
     assert moved(with_cuda, "dist-upgrade", stack) == {}
     assert with_cuda.candidate("nvidia-smi") == "550.163.01-2"
 
@@ -81,7 +97,7 @@ def test_no_other_file_of_preferences_wins(
 def test_toolkits_may_still_be_installed_from_a_repository_of_the_administrators(
     with_cuda: AptMachine, variables: dict[str, Any]
 ) -> None:
-    with_cuda.preferences(OURS, preferences(variables))
+    with_cuda.preferences(OURS, preferences(with_cuda, variables))
     assert with_cuda.simulate("install", "cuda-toolkit-12-4") == {"cuda-toolkit-12-4": "12.4.1-1"}
 
 
@@ -90,7 +106,7 @@ def test_the_container_toolkit_may_be_installed_and_no_other_piece_of_a_driver(
 ) -> None:
     drivers = ("libnvidia-cfg1", "libnvidia-common", "libnvidia-compute-580")
     assert {with_cuda.candidate(name) for name in drivers} == {cudarepo.FULL}
-    with_cuda.preferences(OURS, preferences(variables))
+    with_cuda.preferences(OURS, preferences(with_cuda, variables))
     found = with_cuda.simulate("install", "nvidia-container-toolkit")
     assert found == dict.fromkeys(
         ("nvidia-container-toolkit", "libnvidia-container-tools", "libnvidia-container1"), "1.18.0-1"
@@ -106,13 +122,13 @@ def test_a_repository_of_ours_offers_nothing_but_the_stack(
     )
     machine.run("apt-get", "update")
     shown = machine.run("apt-get", "indextargets", "--format", TARGET_FORMAT, "Created-By: Packages").splitlines()
-    found = exclusive(shown, [{"uri": f"{served.uri}/cuda", "exclusive": True}])
-    assert [item["release"] for item in found] == ["o=NVIDIA CUDA,l=NVIDIA CUDA"]
+    found = exclusive(shown, [index(f"{served.uri}/cuda", exclusive=True)])
+    assert [names for _, names in found] == ["o=NVIDIA CUDA,l=NVIDIA CUDA"]
     pin = {"package": "nvidia-persistenced", "version": cudarepo.FULL, "sha256": "0" * 64}
     changed = {**variables, "gds_repo_pins": [*variables["gds_repo_pins"], pin]}
     machine.preferences("cuda-repository-pin-600", cudarepo.PIN_600)
     assert machine.candidate("cuda-toolkit-12-4") == "12.4.1-1"
-    machine.preferences(OURS, preferences(changed, tuple(found)))
+    machine.preferences(OURS, preferences(machine, changed, tuple(found)))
     assert machine.candidate("cuda-toolkit-12-4") == ""
     assert machine.candidate("nvidia-persistenced") == cudarepo.FULL
 
@@ -120,7 +136,7 @@ def test_a_repository_of_ours_offers_nothing_but_the_stack(
 def test_only_sources_of_ours_are_closed(served: Server) -> None:
     theirs = f"/etc/apt/sources.list.d/cuda.list:1|{served.uri}/cuda/|NVIDIA|NVIDIA CUDA"
     ours = f"/etc/apt/sources.list.d/gdsdeploy.sources:1|{served.uri}/debian/|Debian|Debian"
-    wanted = [{"uri": f"{served.uri}/cuda", "exclusive": True}, {"uri": f"{served.uri}/debian", "exclusive": False}]
+    wanted = [index(f"{served.uri}/cuda", exclusive=True), index(f"{served.uri}/debian")]
     assert exclusive([theirs, ours, "garbage", ""], wanted) == []
 
 
@@ -130,13 +146,8 @@ def test_another_release_of_the_system_is_closed_without_closing_the_system(serv
     system = f"/etc/apt/sources.list.d/debian.sources:1|{uri}/|Debian|Debian|trixie|trixie"
     lacking = f"{ours}:1|{uri}/|Debian|Debian|trixie|trixie"
     older = f"{ours}:2|{uri}/|Debian|Debian|bookworm|bookworm"
-    wanted = [
-        {"uri": uri, "suite": "trixie", "exclusive": False},
-        {"uri": uri, "suite": "bookworm", "exclusive": True},
-    ]
-    assert exclusive([system, lacking, older], wanted) == [
-        {"uri": f"{uri}/ bookworm", "release": "o=Debian,l=Debian,n=bookworm"}
-    ]
+    wanted = [index(uri, "trixie"), index(uri, "bookworm", exclusive=True)]
+    assert exclusive([system, lacking, older], wanted) == [(f"{uri}/ bookworm", "o=Debian,l=Debian,n=bookworm")]
     # Without a name of its own it cannot be told from the system's.
     assert exclusive([line.rpartition("|")[0] + "|" for line in (system, lacking, older)], wanted) == []
 
@@ -145,7 +156,7 @@ def test_a_hold_keeps_a_package_that_others_want_removed(
     machine: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
     """And the role's own way past its holds still works."""
-    machine.preferences(OURS, preferences(variables))
+    machine.preferences(OURS, preferences(machine, variables))
     assert machine.simulate("remove", "libcufile0")["libcufile0"] == "removed"
     machine.run("apt-mark", "hold", *sorted(stack))
     assert machine.simulate("remove", "libcufile0") == {}
@@ -167,7 +178,7 @@ def test_unattended_upgrades_leave_the_stack_alone(
     subprocess.run(["dpkg-deb", "--extract", package, tmp_path / "unpacked"], check=True)
     before = unattended(machine, tmp_path)
     assert {"libc6", "libcuda1", "linux-image-amd64"} <= before
-    machine.preferences(OURS, preferences(variables))
+    machine.preferences(OURS, preferences(machine, variables))
     after = unattended(machine, tmp_path)
     assert "libc6" in after
     assert after & (stack | {"linux-image-amd64"}) == set()

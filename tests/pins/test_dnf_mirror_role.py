@@ -1,17 +1,19 @@
-"""The repository role with a mirror: dnf's plugin comes from there too, checked with its maker's key."""
+"""The host program with a mirror of signed packages: dnf's plugin comes from there too."""
 
 from __future__ import annotations
 
+import base64
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gdsdeploy.mirrored import HOST_KEY
-from tests.pins.test_dnf_pins import BASE, STACK, plugins
-from tests.pins.test_dnf_role import STREAMS, converge
+from tests.pins.test_dnf_pins import BASE, NEWER, STACK, plugins
+from tests.pins.test_dnf_role import STREAMS, changes, converge
 from tests.repos.archive import Key, Server, serve
 from tests.repos.rpmarchive import RpmArchive, build
 
@@ -53,6 +55,7 @@ def mirror(
     """A folder with a mirror, what is installed, and a host's configuration without the plugin."""
     www = tmp_path_factory.mktemp("mirror")
     build([*STACK, *BASE], www / "all")
+    build([rpm for rpm in NEWER if rpm.name.startswith("gds-tools")], www / "newer")
     for rpm in [*STACK, *BASE]:
         shutil.copy(www / "all" / rpm.file, www / "all" / (rpm.file + ".installed"))
     (www / "plugin.spec").write_text(PLUGIN)
@@ -76,27 +79,65 @@ def mirror(
         yield www, server
 
 
-def test_a_host_gets_all_from_the_mirror(mirror: tuple[Path, Server], plugins: Path, tmp_path: Path) -> None:
-    www, server = mirror
-    homes = [tmp_path / "one", tmp_path / "two"]
-    for home in homes:
-        home.mkdir()
+def mirrored(www: Path, server: Server, *makers: str) -> dict[str, Any]:
+    """A document's repositories: the mirror alone, and the keys of its packages' makers."""
     index = {
         "repository": "mirror", "uri": f"{server.uri}/all", "suite": "", "components": [], "host_keyring": HOST_KEY,
-        "package_keys": [MAKER_KEY], "exclusive": False,
+        "package_keys": list(makers), "exclusive": False,
     }  # fmt: skip
-    own = {"src": str(www / "key"), "dest": HOST_KEY}
-    brought = {"src": str(www / "maker"), "dest": MAKER_KEY}
-    status, said = converge((www, server), homes[0], plugins, gds_repo_indices=[index], gds_repo_keys=[own, brought])
-    assert status == 0, said
-    task = said.partition("Have the plugin that locks versions")[2].partition("TASK")[0]
-    assert "changed: [localhost]" in task
-    assert f"gpgkey=file://{HOST_KEY} file://{MAKER_KEY}\n" in said
-    assert "libcufile-12-9-0:1.14.1.1-1.*" in said
-    assert "stream=580-open" in said
-    index["package_keys"] = []
-    status, said = converge((www, server), homes[1], plugins, gds_repo_indices=[index], gds_repo_keys=[own, brought])
-    assert status == 2
-    reason = said.partition("Say what was in the way]")[2]
-    assert "Failed to validate GPG signature for python3-dnf-plugin-versionlock" in reason
-    assert "[gdsdeploy-mirror]" not in reason
+    files = {HOST_KEY: www / "key", MAKER_KEY: www / "maker"}
+    keys = [{"dest": k, "content": base64.b64encode(v.read_bytes()).decode()} for k, v in files.items()]
+    return {"indices": [index], "keys": keys}
+
+
+def test_a_host_gets_all_from_the_mirror(mirror: tuple[Path, Server], plugins: Path, tmp_path: Path) -> None:
+    (checked, done, again), files = converge(mirror, tmp_path, plugins, **mirrored(*mirror, MAKER_KEY))
+    assert "install python3-dnf-plugin-versionlock" in changes(checked)
+    assert changes(done) == changes(checked)
+    assert changes(again) == []
+    assert f"gpgkey=file://{HOST_KEY} file://{MAKER_KEY}\n" in files
+    assert "libcufile-12-9-0:1.14.1.1-1.*" in files
+    assert "stream=580-open" in files
+
+
+def test_packages_of_another_maker_are_not_installed(
+    mirror: tuple[Path, Server], plugins: Path, tmp_path: Path
+) -> None:
+    (_, done, _), files = converge(mirror, tmp_path, plugins, **mirrored(*mirror))
+    assert done["error"]["kind"] == "failed"
+    assert "GPG" in done["error"]["message"]
+    assert "python3-dnf-plugin-versionlock" in done["error"]["message"]
+    assert "# BEGIN gdsdeploy" not in files
+
+
+#: One package is missing, and one is newer than the lock; where the files are, the folder before says.
+OTHERWISE = """
+rpm --erase --justdb --nodeps libcufile-12-9
+rpm --upgrade --justdb --nodeps --nosignature {}/newer/gds-tools-12-9-1.14.2*.rpm
+"""
+UNINSTALL = """
+PYTHONPATH=$1:$PYTHONPATH python3 - <<'END'
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.packages import managers
+packages = registry.resource("packages")
+managers.database.manager = lambda _: "rpm"
+print([f"{c.kind} {c.subject}" for c in packages.revert(Host(check=True))])
+print([f"{c.kind} {c.subject}" for c in packages.revert(Host())])
+END
+cat /var/lib/gdsdeploy/installed; rpm -qa 'libcufile*' 'gds-tools*'
+"""
+
+
+def test_packages_come_in_the_locked_version_up_and_down_and_go_again(
+    mirror: tuple[Path, Server], tmp_path: Path, plugins: Path
+) -> None:
+    before = OTHERWISE.format(mirror[0])
+    (checked, done, again), files = converge(
+        mirror, tmp_path, plugins, before, UNINSTALL, **mirrored(*mirror, MAKER_KEY)
+    )
+    assert set(changes(checked)[-2:]) == {"downgrade gds-tools-12-9", "install libcufile-12-9"}
+    assert changes(done) == changes(checked)
+    assert changes(again) == []
+    assert files.count("['remove libcufile-12-9']") == 2
+    assert "\nlibcufile-12-9-1" not in files

@@ -10,12 +10,12 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from gdsdeploy.host.apply.packages import dnf
+from gdsdeploy.host.apply.packages.managers import Index, Pin
 from gdsdeploy.platform import stack_platform_for
-from tests.pins.rendering import rendered
 from tests.repos import rpmstack
 from tests.repos.archive import Key, Server, serve
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
@@ -83,7 +83,7 @@ class DnfMachine:
 
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The versionlock plugin of Debian's archive, unpacked: its package cannot be installed beside zypper's."""
+    """The versionlock plugin of Debian's archive, unpacked: the dnf of this machine stays as it is."""
     folder = tmp_path_factory.mktemp("plugins")
     subprocess.run(["apt-get", "--quiet", "download", "dnf-plugins-core"], cwd=folder, check=True, capture_output=True)
     (package,) = folder.glob("*.deb")
@@ -143,27 +143,12 @@ def machine_with_dnf(
     return machine
 
 
-def role_variables(uri: str) -> dict[str, Any]:
-    """What the role is given for this host."""
-    pins = [{"package": rpm.name, "version": rpm.version, "sha256": "0" * 64} for rpm in STACK]
-    nevras = [f"{p['package']}-{p['version'] if ':' in p['version'] else '0:' + p['version']}.*" for p in pins]
-    return {
-        "gds_repo_indices": [
-            {
-                "repository": "cuda",
-                "uri": uri,
-                "host_keyring": "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-cuda",
-                "exclusive": True,
-            }
-        ],
-        "gds_repo_pins": pins,
-        "gds_repo_deny": stack_platform_for("rhel-9").kept_out(),
-        "__gds_repo_nevras": nevras,
-    }
+PINS = [Pin(rpm.name, rpm.version) for rpm in STACK]
 
 
-def pin(machine: DnfMachine, uri: str) -> None:
-    machine.write("etc/dnf/plugins/versionlock.list", rendered("dnf-versionlock.j2", role_variables(uri)))
+def pin(machine: DnfMachine) -> None:
+    lines = dnf.locks(PINS, stack_platform_for("rhel-9").kept_out())
+    machine.write("etc/dnf/plugins/versionlock.list", dnf.merged("", lines))
 
 
 def moved(machine: DnfMachine, command: str) -> dict[str, str]:
@@ -175,12 +160,12 @@ def moved(machine: DnfMachine, command: str) -> dict[str, str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_with_the_locks_nothing_moves(command: str, machine_with_dnf: DnfMachine, rpm_served: Server) -> None:
     assert moved(machine_with_dnf, command) != {}, "without the locks, this would not be worth a test"
-    pin(machine_with_dnf, f"{rpm_served.uri}/all")
+    pin(machine_with_dnf)
     assert moved(machine_with_dnf, command) == {}
 
 
 def test_what_is_not_of_the_stack_may_come(machine_with_dnf: DnfMachine, rpm_served: Server) -> None:
-    pin(machine_with_dnf, f"{rpm_served.uri}/all")
+    pin(machine_with_dnf)
     assert machine_with_dnf.would("install", "cuda-nvcc-12-9") == {"cuda-nvcc-12-9": "12.9.86-1"}
     toolkit = dict.fromkeys(("nvidia-container-toolkit", "libnvidia-container1"), "1.18.0-1")
     assert machine_with_dnf.would("install", "nvidia-container-toolkit") == toolkit
@@ -191,10 +176,9 @@ def test_our_repository_is_checked_and_offers_nothing_but_the_lock(
 ) -> None:
     machine = machine_with_dnf
     (machine.root / "etc/yum.repos.d/site.repo").unlink()
-    variables = role_variables(f"{rpm_served.uri}/all")
-    variables["gds_repo_indices"][0]["host_keyring"] = str(tmp_path / "key")
     (tmp_path / "key").write_text(signing_key.armoured())
-    machine.write("etc/yum.repos.d/gdsdeploy.repo", rendered("dnf-repo.j2", variables))
+    index = Index("cuda", f"{rpm_served.uri}/all", "", [], str(tmp_path / "key"), exclusive=True)
+    machine.write("etc/yum.repos.d/gdsdeploy.repo", dnf.render_repositories([index], PINS))
     assert listed(machine) == {f"{rpm.name} {rpm.version.split(':')[-1]}" for rpm in STACK}
 
 

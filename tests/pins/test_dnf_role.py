@@ -1,19 +1,19 @@
-"""The roles on a system of dnf's: the real Ansible, dnf and rpm, above this machine's folders, in memory."""
+"""The host program on a system of dnf's: the real dnf and rpm, above this machine's folders, in memory."""
 
 from __future__ import annotations
 
+import base64
+import json
 import os
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from gdsdeploy import hostapp
 from gdsdeploy.platform import stack_platform_for
 from tests.pins.inplace import in_place
 from tests.pins.test_dnf_pins import BASE, NEWER, STACK, plugins
@@ -21,7 +21,6 @@ from tests.repos.archive import Key, Server, serve
 from tests.repos.rpmarchive import RpmArchive, Stream, build
 
 __all__ = ["plugins"]
-ROOT = Path(__file__).parents[2]
 _OURS = [rpm for rpm in STACK if rpm.version.startswith("3:")]
 STREAMS = (
     Stream("nvidia-driver", "580-open", tuple(_OURS)),
@@ -63,67 +62,110 @@ def site(tmp_path_factory: pytest.TempPathFactory, signing_key: Key, plugins: Pa
         yield www, server
 
 
-def converge(site: tuple[Path, Server], tmp: Path, plugins: Path, rounds: int = 1, **changed: Any) -> tuple[int, str]:
-    """Run both roles ``rounds`` times; the exit status and what Ansible and the host's files say."""
+def document(site: tuple[Path, Server], **changed: Any) -> dict[str, Any]:
+    """Repositories, pins and packages of this host; changed: by ``RESOURCE_FIELD``."""
     www, server = site
     pins = [{"package": rpm.name, "version": rpm.version, "sha256": "0" * 64} for rpm in STACK]
     key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-cuda"
-    index = {
-        "repository": "cuda",
-        "uri": f"{server.uri}/all",
-        "suite": "",
-        "components": [],
-        "host_keyring": key,
-        "exclusive": True,
-    }
-    given = {
-        "gds_repo_manager": "dnf",
-        "gds_repo_indices": [index],
-        "gds_repo_keys": [{"src": str(www / "key"), "dest": key}],
-        "gds_repo_pins": pins,
-        "gds_repo_modules": ["nvidia-driver:580-open"],
-        "gds_repo_deny": list(stack_platform_for("rhel-9").kept_out()),
-        "gds_packages_manager": "dnf",
-        "gds_packages_wanted": [{k: pin[k] for k in ("package", "version")} for pin in pins],
-        "ansible_python_interpreter": "/usr/bin/python3",
+    index = {"repository": "cuda", "uri": f"{server.uri}/all", "suite": "", "components": [], "host_keyring": key}
+    content = base64.b64encode((www / "key").read_bytes()).decode()
+    given: dict[str, Any] = {
+        "indices": [{**index, "exclusive": True}],
+        "keys": [{"dest": key, "content": content}],
+        "pins": pins,
+        "deny": list(stack_platform_for("rhel-9").kept_out()),
+        "modules": ["nvidia-driver:580-open"],
+        "wanted": [{k: pin[k] for k in ("package", "version")} for pin in pins],
         **changed,
     }
-    # Ansible would take this machine's own package manager.
-    dnf = {"ansible.builtin.dnf": {"use_backend": "dnf4"}}
-    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": given, "module_defaults": dnf}
-    plays = [{**play, "roles": ["gds_repo", "gds_packages"]}] * rounds
-    (tmp / "play.yml").write_text(yaml.safe_dump(plays))
-    env = {
-        **os.environ, "ANSIBLE_ROLES_PATH": str(ROOT / "roles"), "ANSIBLE_LOCALHOST_WARNING": "0", "LC_ALL": "C.UTF-8",
-        "HOME": str(tmp), "PYTHONPATH": str(plugins), "no_proxy": "127.0.0.1", "ANSIBLE_NOCOLOR": "1",
-    }  # fmt: skip
-    ansible = [Path(sys.executable).parent / "ansible-playbook", "-i", "localhost,", tmp / "play.yml"]
-    argv = in_place(IN_PLACE, www, *ansible, over=("etc", "var"), processes=True)
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
-    return done.returncode, done.stdout + done.stderr
+    fields = {
+        "repositories": ("indices", "keys", "pins"),
+        "pins": ("indices", "pins", "deny", "modules"),
+        "packages": ("wanted",),
+    }
+    resources = [
+        {"resource": name, "desired": {"manager": "dnf", **{field: given[field] for field in names}}}
+        for name, names in fields.items()
+    ]
+    return {"version": 1, "resources": resources}
 
 
-def test_the_roles_pin_a_host_and_find_nothing_to_do_the_second_time(
+#: What is asked of the program, one answer a line.
+CONVERGE = """
+for words in --check "" --check; do python3 "$1" apply --json --desired "$2" $words; echo; done
+"""
+
+
+def converge(
+    site: tuple[Path, Server], tmp: Path, plugins: Path, before: str = "", after: str = "", **changed: Any
+) -> tuple[list[dict[str, Any]], str]:
+    """Check, apply and check a document; the answers, and the host's files afterwards.
+
+    before, after: scripts that run then.
+    """
+    program = tmp / "gdsdeploy-host.pyz"
+    hostapp.build(program)
+    (tmp / "document").write_text(json.dumps(document(site, **changed)))
+    env = {**os.environ, "HOME": str(tmp), "PYTHONPATH": str(plugins), "no_proxy": "127.0.0.1"}
+    script = ["sh", "-c", f"{before}{CONVERGE}{after}\n:", "sh", program, tmp / "document"]
+    argv = in_place(IN_PLACE, site[0], *script, over=("etc", "var"), processes=True)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=240)
+    lines = done.stdout.splitlines()
+    answers = [json.loads(line) for line in lines if line.startswith("{")]
+    assert len(answers) == 3, done.stdout + done.stderr
+    return answers, "\n".join(line for line in lines if not line.startswith("{"))
+
+
+def changes(answer: dict[str, Any]) -> list[str]:
+    assert answer["error"] is None, answer
+    assert not any(result["unknown"] for result in answer["resources"]), answer
+    return [f"{e['kind']} {e['subject']}" for result in answer["resources"] for e in result["changes"]]
+
+
+def test_a_host_is_pinned_and_nothing_is_to_do_the_second_time(
     site: tuple[Path, Server], tmp_path: Path, plugins: Path
 ) -> None:
-    status, said = converge(site, tmp_path, plugins, rounds=2)
-    assert status == 0, said
-    first, second = said.split("PLAY [localhost]")[1:]
-    assert len(re.findall(r"^changed:", first, re.MULTILINE)) >= 5
-    assert re.findall(r"^changed:", second.partition("PLAY RECAP")[0], re.MULTILINE) == []
-    assert "htop-0:3.2.1-1.*" in second, "locks of others stay"
-    assert "libcufile-12-9-0:1.14.1.1-1.*" in second
-    assert "repo_gpgcheck=1" in second
-    assert "stream=580-open" in second
+    (checked, done, again), files = converge(site, tmp_path, plugins)
+    assert changes(checked) == [
+        "make /etc/pki/rpm-gpg",
+        "write /etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-cuda",
+        "write /etc/yum.repos.d/gdsdeploy.repo",
+        "write /etc/dnf/plugins/versionlock.list",
+        "stream nvidia-driver:580-open",
+    ]
+    assert changes(done) == changes(checked)
+    assert changes(again) == []
+    assert "htop-0:3.2.1-1.*" in files, "locks of others stay"
+    assert "libcufile-12-9-0:1.14.1.1-1.*" in files
+    assert "repo_gpgcheck=1" in files
+    assert "stream=580-open" in files
 
 
 def test_a_version_that_is_gone_leaves_the_host_as_it_was(
     site: tuple[Path, Server], tmp_path: Path, plugins: Path
 ) -> None:
     pins = [{"package": "libcufile-12-9", "version": "1.14.0.9-1", "sha256": "0" * 64}]
-    status, said = converge(site, tmp_path, plugins, gds_repo_pins=pins)
-    assert status == 2
-    assert "dnf would not take exactly the locked versions of: libcufile-12-9=0:1.14.0.9-1" in said
-    files = said.partition("PLAY RECAP")[2]
+    (_, done, _), files = converge(site, tmp_path, plugins, pins=pins)
+    assert done["error"]["kind"] == "verify"
+    words = "dnf would not take exactly the locked versions of: libcufile-12-9=0:1.14.0.9-1"
+    assert done["error"]["message"] == words
     assert "[gdsdeploy-cuda]" not in files
     assert "gdsdeploy" not in files.partition("htop")[2]
+    assert "stream=open-dkms" in files
+
+
+REMOVE = """
+PYTHONPATH=$1:$PYTHONPATH python3 - <<'END'
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.apply.host import Host
+for name in ("pins", "repositories"):
+    registry.resource(name).revert(Host())
+END
+"""
+
+
+def test_what_was_configured_goes_again(site: tuple[Path, Server], tmp_path: Path, plugins: Path) -> None:
+    _, files = converge(site, tmp_path, plugins, after=REMOVE)
+    assert "htop-0:3.2.1-1.*" in files
+    assert "gdsdeploy" not in files
+    assert "stream=open-dkms" in files, "as it was before"

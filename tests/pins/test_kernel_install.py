@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from kmod_root import EXPECTED, RELEASE, Root
 
 from gdsdeploy import hostapp
+from gdsdeploy.host.apply import guard
 from tests.pins.inplace import in_place
-from tests.pins.rendering import rendered
+from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
 NEWER = "6.12.117-1.el9.x86_64"
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -58,7 +58,7 @@ def root(tmp_path: Path) -> Path:
     write(made / "etc/kernel/install.d/20-grub.install", GRUB_PLUGIN.format(token=TOKEN), executable=True)
     write(
         made / "etc/kernel/install.d/99-gdsdeploy-guard.install",
-        rendered("kernel-hook.j2", {"gds_kernel_manager": "dnf"}),
+        guard.hook("dnf"),
         executable=True,
     )
     write(made / "etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)))

@@ -16,7 +16,7 @@ import pytest
 
 from gdsdeploy import folders
 from tests.repos.archive import Archive, Key, Suite
-from tests.repos.stack import Stanza, gds, open_driver, package, proprietary_driver
+from tests.repos.stack import Stanza, gds, kernel, open_driver, package, proprietary_driver
 
 SOURCES = Path(__file__).parents[1] / "kmod" / "sources"
 #: As NVIDIA's own: kbuild is told the driver's parts by the top Kbuild, and started by a Makefile.
@@ -24,7 +24,7 @@ MAKEFILE = """\
 modules:
 \t$(MAKE) -C /lib/modules/$(KERNEL_UNAME)/build M=$(CURDIR) modules
 """
-#: The call that drivers before 535.309.01 have; Linux 6.12.107 gave the function a fourth parameter.
+#: The call that drivers before 535.309.01 have; Linux 6.1.187 and 6.12.107 gave the function a fourth parameter.
 RESIZES = """
 #include <linux/pci.h>
 int nv_resize(struct pci_dev *dev);
@@ -57,6 +57,8 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ke
     for version in ("560.1.3", "560.1.4"):
         stanzas += [*open_driver(version, "1"), *proprietary_driver(version, "1")]
     stanzas.append(package("nvidia-modprobe", "999-1", depends="libc6"))
+    # As Debian's archive has images of older kernels.
+    stanzas += kernel("6.12.1+deb13", "6.12.1-1", headers=False)
     trees = {("nvidia-open-kernel-dkms", f"{v}-1"): _driver(folder / v, v) for v in ("560.1.3", "560.1.4")}
     fs = next(stanza for stanza in stanzas if stanza["Package"] == "nvidia-fs-dkms")
     tree = folder / "fs" / "usr" / "src" / "nvidia-fs-2.19.7"
@@ -81,6 +83,7 @@ def fleet(drivers: tuple[Path, Key], tmp_path: Path) -> Path:
         f"repositories:\n"
         f"  ours: {{uri: 'file://{repository}', suites: [trixie], components: [non-free], keyring: '{key.keyring}',\n"
         f"    fingerprints: [{key.fingerprint}]}}\n"
+        f"  debian: {{suites: [trixie, trixie-updates, bookworm]}}\n"
         f"profiles:\n  gds: {{os: debian-13, repositories: [ours, debian, debian-security], driver: '560.1.3',\n"
         f"    nvidia_fs: '==2.19.7~99.1-1'}}\n"
         f"hosts: {{gpu1: gds}}\n"

@@ -16,6 +16,8 @@ import pytest
 from gdsdeploy import lockfile, mirrored
 from gdsdeploy.cli import main
 from gdsdeploy.errors import LockStale, MissingProgram, NoSolution, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.host.apply.packages.dnf import render_repositories
+from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.fleet import Mirror
 from gdsdeploy.model.lock import Target
@@ -24,7 +26,6 @@ from gdsdeploy.repo.order import RPM
 from gdsdeploy.repo.rpm import Repository, read
 from gdsdeploy.repo.rpmmodules import nevra
 from gdsdeploy.repo.signature import verify
-from tests.pins.rendering import rendered
 from tests.repos import rpmstack
 from tests.repos.archive import Key
 from tests.repos.conftest import Rhel, serve_rhel
@@ -273,7 +274,7 @@ class Host:
 
     def write(self) -> None:
         """The source, as the role writes it."""
-        text = rendered("dnf-repo.j2", {**self.variables, "__gds_repo_nevras": []})
+        text = render_repositories([Index(**index) for index in self.variables["gds_repo_indices"]], [])
         (self.root / "repos").mkdir(exist_ok=True)
         (self.root / "repos" / "gdsdeploy.repo").write_text(text)
 

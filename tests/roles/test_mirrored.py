@@ -11,11 +11,13 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy import lockfile, mirrored, planning
 from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.host.apply import schema
+from gdsdeploy.host.apply.packages.dnf import render_repositories
+from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.inventory import inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.mirrored import HOST_KEY, HOST_KEYRING
 from gdsdeploy.model.fleet import Mirror
-from tests.pins import rendering
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
@@ -86,8 +88,12 @@ def test_rpm_hosts_get_their_own_repository_and_the_makers_keys(named: str) -> N
     assert (index["host_keyring"], index["package_keys"]) == (HOST_KEY, ["/etc/pki/rpm-gpg/a", "/usr/share/b"])
     assert found["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.asc", "dest": HOST_KEY}, brought]
     spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
-    assert not ArgumentSpecValidator(spec["options"]).validate(found).error_messages
-    source = rendering.rendered("dnf-repo.j2", {**found, "__gds_repo_nevras": []})
+    assert (
+        not ArgumentSpecValidator(spec["options"])
+        .validate({"gds_repo_manager": "dnf", "gds_repo_pins": [], **found})
+        .error_messages
+    )
+    source = render_repositories([schema.load(Index, index, "index")], [])
     assert f"gpgkey=file://{HOST_KEY} file:///etc/pki/rpm-gpg/a file:///usr/share/b\n" in source
     of_apt = mirrored.variables(mirror, target, Path("/fleet"))
     assert of_apt["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.gpg", "dest": HOST_KEYRING}]

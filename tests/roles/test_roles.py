@@ -1,8 +1,7 @@
-"""Every role: specified, documented in its defaults, with the same headings, and fed what its specification takes."""
+"""Every role: specified, documented, short, playable alone, and fed what its specification takes."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,80 +10,87 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-ROOT = Path(__file__).parents[2]
-ROLES = sorted((ROOT / "roles").iterdir())
-HEADINGS = ["Preflight", "Install", "Configure", "Activate", "Verify"]
+from gdsdeploy import resources
+from tests.roles.readme import ROLES, ROOT, example, readme, spec
+
+#: Of a role, a module's own change logic not counted.
+MAX_TASKS = 10
 
 
 def role_name(path: Path) -> str:
     return path.name
 
 
-def spec(role: Path) -> dict[str, dict[str, object]]:
-    options: dict[str, dict[str, object]] = yaml.safe_load((role / "meta/argument_specs.yml").read_text())[
-        "argument_specs"
-    ]["main"]["options"]
-    return options
-
-
-def flat(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def tasks(role: Path) -> Iterator[dict[str, Any]]:
     """Every task, those of blocks included."""
-    for task in tasks:
-        yield task
-        for part in ("block", "rescue", "always"):
-            yield from flat(task.get(part, []))
-
-
-@pytest.mark.parametrize("role", ROLES, ids=role_name)
-def test_specification_equals_defaults(role: Path) -> None:
-    defaults = yaml.safe_load((role / "defaults/main.yml").read_text()) or {}
-    assert {name: option["default"] for name, option in spec(role).items()} == defaults
-
-
-@pytest.mark.parametrize("role", ROLES, ids=role_name)
-def test_variables_carry_the_role_as_prefix(role: Path) -> None:
-    assert all(name.startswith(role.name + "_") for name in spec(role))
-
-
-@pytest.mark.parametrize("role", ROLES, ids=role_name)
-def test_every_task_stands_under_one_of_the_five_headings(role: Path) -> None:
     for path in sorted(role.glob("tasks/*.yml")):
-        for task in flat(yaml.safe_load(path.read_text())):
-            assert task["name"].split(" | ")[0] in HEADINGS, f"{path}: {task['name']}"
+        yield from _flat(yaml.safe_load(path.read_text()))
+
+
+def _flat(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for task in listed:
+        if "block" not in task:
+            yield task
+        for part in ("block", "rescue", "always"):
+            yield from _flat(task.get(part, []))
 
 
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
-def test_every_variable_of_a_role_is_used_by_it(role: Path) -> None:
-    text = "".join(p.read_text() for p in role.glob("[thv]*/*.yml"))
-    for template in re.findall(r"templates/([\w.-]+\.j2)", text):
-        text += (ROOT / "templates" / template).read_text()
-    unused = [name for name in spec(role) if name not in text]
-    assert not unused
+def test_defaults_are_those_of_the_specification(role: Path) -> None:
+    path = role / "defaults/main.yml"
+    defaults = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    options = spec(role)["options"]
+    assert {name: option["default"] for name, option in options.items() if not option.get("required")} == defaults
 
 
-def test_playbooks_have_no_tasks_of_their_own() -> None:
-    for path in (ROOT / "playbooks").glob("*.yml"):
-        for play in yaml.safe_load(path.read_text()):
-            assert set(play) <= {"name", "hosts", "gather_facts", "strategy", "roles", "become", "serial"}, path
+@pytest.mark.parametrize("role", ROLES, ids=role_name)
+def test_variables_carry_the_role_as_prefix_and_are_used(role: Path) -> None:
+    text = "".join(path.read_text() for path in role.glob("tasks/*.yml"))
+    for name in spec(role)["options"]:
+        assert name.startswith(role.name + "_")
+        assert name in text, f"{name} is not used"
 
 
-@pytest.mark.parametrize("playbook", sorted((ROOT / "playbooks").glob("*.yml")), ids=lambda p: p.stem)
-def test_playbook_syntax(playbook: Path, tmp_path: Path) -> None:
-    inventory = tmp_path / "inventory.yml"
-    inventory.write_text("all: {children: {hosts: {hosts: {gpu1: {}}}, builders: {hosts: {build1: {}}}}}\n")
-    config = {"ANSIBLE_CONFIG": str(ROOT / "playbooks" / "ansible.cfg")}
-    argv = [Path(sys.executable).parent / "ansible-playbook", "--syntax-check", "-i", inventory, playbook]
-    env = {**config, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("role", ROLES, ids=role_name)
+def test_the_readme_is_made_from_the_specification(role: Path) -> None:
+    assert (role / "README.md").read_text() == readme(role), "run: python -m tests.roles.readme"
+
+
+@pytest.mark.parametrize("role", ROLES, ids=role_name)
+def test_the_example_fits_the_specification(role: Path) -> None:
+    result = ArgumentSpecValidator(spec(role)["options"]).validate(example(role))
+    assert not result.error_messages
+
+
+@pytest.mark.parametrize("role", ROLES, ids=role_name)
+def test_a_role_is_a_short_list_of_modules(role: Path) -> None:
+    listed = list(tasks(role))
+    assert 0 < len(listed) <= MAX_TASKS
+    parts = {path.name for path in role.iterdir()}
+    assert parts <= {"README.md", "defaults", "meta", "tasks"}, "what changes a host is written in the host program"
+    for task in listed:
+        (module,) = [key for key in task if "." in key]
+        assert module.startswith(("gdsdeploy.gds.gds_", "ansible.builtin.")), task
+        for value in _texts(task):
+            assert value.count("\n") == 0, f"{role.name}: {value}"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 @pytest.mark.parametrize("role", ROLES, ids=role_name)
 def test_nothing_dangerous(role: Path) -> None:
-    text = "".join(p.read_text() for p in role.rglob("*.yml"))
-    # These two force nothing upon a host: files that its administrator has changed stay as they are.
-    text = text.replace("--force-confdef", "").replace("--force-confold", "")
+    text = "".join(path.read_text() for path in role.rglob("*.yml"))
     for word in (
         "ignore_errors",
         "ansible.builtin.shell",
@@ -94,3 +100,23 @@ def test_nothing_dangerous(role: Path) -> None:
         "force: true",
     ):
         assert word not in text
+
+
+def test_playbooks_have_no_tasks_of_their_own() -> None:
+    for path in (ROOT / "playbooks").glob("*.yml"):
+        for play in yaml.safe_load(path.read_text()):
+            assert set(play) <= {"name", "hosts", "gather_facts", "strategy", "roles", "become", "serial"}, path
+            assert all(role["role"].startswith("gdsdeploy.gds.gds_") for role in play["roles"])
+
+
+@pytest.mark.parametrize("playbook", sorted((ROOT / "playbooks").glob("*.yml")), ids=lambda path: path.stem)
+def test_playbook_syntax(playbook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    inventory = tmp_path / "inventory.yml"
+    inventory.write_text("all: {children: {hosts: {hosts: {gpu1: {}}}, builders: {hosts: {build1: {}}}}}\n")
+    config = {"ANSIBLE_CONFIG": str(ROOT / "playbooks" / "ansible.cfg")}
+    config["ANSIBLE_COLLECTIONS_PATH"] = str(resources.collections())
+    argv = [Path(sys.executable).parent / "ansible-playbook", "--syntax-check", "-i", inventory, playbook]
+    env = {**config, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,33 +1,67 @@
+"""Tests of this folder start no process and open no connection; those that do are in tests/loopback."""
+
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
-import loopback_sshd
 import pytest
 from hypothesis import HealthCheck, settings
-from loopback_fleet import LoopbackFleet
 
 # How long an example takes, or its making, says how busy this machine is and nothing about the code.
 settings.register_profile("gdsdeploy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gdsdeploy")
 
-
-@pytest.fixture
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., loopback_sshd.Sshd]]:
-    """Start servers: ``sshd("SetEnv PATH=/nowhere", …)``; each argument is a line of its configuration."""
-    running: list[loopback_sshd.Sshd] = []
-
-    def start(*lines: str) -> loopback_sshd.Sshd:
-        running.append(loopback_sshd.start(tmp_path_factory.mktemp("sshd"), *lines))
-        return running[-1]
-
-    yield start
-    for server in running:
-        server.stop()
+#: Events of Python's own audit, which nothing gets around, whatever it has imported and by whichever name.
+REFUSED = {
+    "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen",
+    "socket.bind", "socket.connect", "socket.sendto", "socket.sendmsg",
+}  # fmt: skip
+#: Whether a test of this folder runs, and what it did.
+_watching = False
+_did: list[str] = []
 
 
-@pytest.fixture
-def made(sshd: Callable[..., loopback_sshd.Sshd], tmp_path: Path) -> Callable[..., LoopbackFleet]:
-    """Make a fleet of this machine: name of a host → its entry in the fleet file."""
-    return lambda **hosts: LoopbackFleet(tmp_path, sshd(), hosts)
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watching and event in REFUSED:
+        _did.append(f"{event}{arguments!r}"[:200])
+        pytest.fail(_said())
+
+
+def _said() -> str:
+    return f"a test of tests/unit does this, which belongs into tests/loopback: {_did[0]}"
+
+
+# An audit hook stays until the process ends.
+sys.addaudithook(_audit)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Watch over the test and its fixtures; pytest calls this hook for the tests of every folder."""
+    global _watching
+    _watching = item.path.is_relative_to(Path(__file__).parent)
+    _did.clear()
+    try:
+        return (yield)
+    finally:
+        _watching = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Fail where the code took the refusal for an answer, or a thread had it."""
+    result = yield
+    if _did:
+        pytest.fail(_said())
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Stop watching before the last test ends: fixtures of the session end with it, those of other folders too."""
+    global _watching
+    _watching = _watching and nextitem is not None
+    return (yield)

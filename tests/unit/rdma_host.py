@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from later_evidence import complete
+from tests.unit.later_evidence import complete
 
 HOSTS = Path(__file__).parents[1] / "evidence" / "hosts"
 H100 = json.loads((HOSTS / "h100-libcufile-1.20.0.json").read_text())

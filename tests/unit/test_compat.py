@@ -26,8 +26,9 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, str]]]] = {
         + [{"driver": "535.309.01", "kernel": "6.1.192"}],
     ),
     "driver-550-pci-resize": (
-        [{"kernel": k} for k in ("6.12.107", "6.12.117", "6.1.192", "6.19")],
-        [{}, {"kernel": "6.1.176"}, {"kernel": "6.12.107", "driver_package": "550.163.01-3"},
+        [{"kernel": k} for k in ("6.12.107", "6.12.117", "6.1.192", "6.19")]
+        + [{"kernel": "6.12.117", "driver_package": "550.163.01-4~bpo13+1"}],
+        [{}, {"kernel": "6.1.176"}, {"kernel": "6.12.107", "driver_package": "550.163.01-5"},
          {"kernel": "6.12.107", "driver": "570.133.07", "driver_package": "570.133.07-1"}],
     ),
     "driver-620-open-only": (

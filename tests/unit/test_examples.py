@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.load import load_fleet
-from gdsdeploy.platform import StackPlatform, platform_for
+from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
-from gdsdeploy.repo.aptsources import Source
 from gdsdeploy.repo.settings import repositories
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
@@ -23,16 +23,14 @@ def test_the_examples_are_there() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_loads_for_a_system_that_can_be_locked(path: Path) -> None:
     fleet = load_fleet(path)
-    platforms = [platform_for(profile.os) for profile in fleet.profiles.values()]
-    assert all(isinstance(platform, StackPlatform) for platform in platforms)
+    assert all(stack_platform_for(profile.os).os == profile.os for profile in fleet.profiles.values())
 
 
 @pytest.mark.parametrize("name", ["cuda-ubuntu-24.04", "cuda-debian-13"])
 def test_an_example_with_nvidias_repository_prefers_its_driver(name: str) -> None:
     fleet = load_fleet(next(path for path in EXAMPLES if path.stem == name))
     ((profile, wish),) = fleet.profiles.items()
-    platform = platform_for(wish.os)
-    assert isinstance(platform, StackPlatform)
+    platform = stack_platform_for(wish.os)
     mirror = Source(("deb",), "https://mirror.example/debian", "trixie", ("main",), None)
     security = Source(("deb",), "https://mirror.example/security", "trixie-security", ("main",), None)
     first, *others = repositories(fleet, profile, platform, [mirror, security])
@@ -43,8 +41,7 @@ def test_an_example_with_nvidias_repository_prefers_its_driver(name: str) -> Non
 
 def test_an_example_with_its_own_mirror_asks_only_there() -> None:
     fleet = load_fleet(next(path for path in EXAMPLES if path.stem == "debian-12"))
-    platform = platform_for("debian-12")
-    assert isinstance(platform, StackPlatform)
+    platform = stack_platform_for("debian-12")
     found = repositories(fleet, "gpu", platform, [])
     assert [r.uri for r in found] == ["https://mirror.example/debian", "https://mirror.example/debian-security"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def relative(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Absolute names of everything a module imports, relative imports resolved."""
     found: set[str] = set()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_expect import fleet, lock, package
 
-from gdsdeploy import rdma
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.expect import expectation
 from gdsdeploy.inventory import load_order
@@ -15,6 +13,7 @@ from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Component, LockedDriver
 from gdsdeploy.modes import Migration, migration
+from tests.unit.test_expect import fleet, lock, package
 
 OPEN = {"version": "580.95.05", "source_tree": "/usr/src/nvidia-580.95.05", "dkms_name": "nvidia"}
 
@@ -92,14 +91,6 @@ def test_to_peermem_asks_for_ofed() -> None:
 def test_rdma_auto_is_dma_buf_where_it_serves(os: str, driver: object, kind: str) -> None:
     profile = Profile.model_validate({"os": os, "driver": driver, "rdma": "auto"})
     assert profile.rdma == kind
-
-
-def test_the_reason_names_what_decides() -> None:
-    target = lock().targets["gds"]
-    assert rdma.reason("dmabuf", target).startswith(
-        "DMA-BUF serves: driver 550.163.01 (open) and kernel 6.12.94+deb13-amd64"
-    )
-    assert rdma.reason("none", target) == ""
 
 
 def test_peermem_is_no_module_of_modules_load_d() -> None:

@@ -194,7 +194,7 @@ def test_reasons_are_nearest_first() -> None:
     """One rule is against the older kernel, two are against the newer one."""
     found = reasons(driver={"version": "newest", "flavour": "proprietary"})
     assert [line.split("]")[0] for line in found] == ["[nvidia-fs-open-only", "[driver-550-pci-resize"]
-    assert found[0].endswith("(2 of 2 combinations)")
+    assert found[0].endswith("(2 of 2 combinations) Fixed in the open kernel modules, or nvidia-fs 2.17.4.")
     assert found[1].endswith("(1 of 2 combinations)")
 
 

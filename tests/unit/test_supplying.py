@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_buildcache import archive
 
-from gdsdeploy import buildcache, lockfile, provision, supplying
+from gdsdeploy import buildcache, builds, lockfile, plan, provision, supplying
 from gdsdeploy.builds import Supply, Told
 from gdsdeploy.converge import HostResult, Outcome
 from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, NotProvisioned
-from gdsdeploy.host.facts.managed import managed_facts
+from gdsdeploy.host.apply.model import Change
 from gdsdeploy.inventory import archive_of
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.report import planned
+from tests.loopback.test_buildcache import archive
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
 LOCK = lockfile.read(LAB / "gdsdeploy.lock")
 TARGET = LOCK.targets["gds"]
 PROFILE = load_fleet(LAB / "fleet.yml").profiles["gds"]
-BUILDS = {
-    "gds_modules_driver_dkms_name": "nvidia-current-open",
-    "gds_modules_driver_version": "550.163.01",
-    "gds_modules_nvidia_fs_version": "2.19.7",
-    "gds_modules_nvidia_fs_dkms_name": "nvidia-fs",
-    "gds_modules_nvidia_fs_tree": "/usr/src/nvidia-fs-2.19.7",
-}
 WANT = "a" * 32
 
 
@@ -65,35 +59,40 @@ def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) ->
     assert buildcache.default(print).entries() == []
 
 
-def evidence(**answers: Any) -> dict[str, Any]:
-    image = next(p for p in TARGET.packages if p.part == "kernel-image")
-    key = {"arch": "x86_64", "ofed": "sha256:0f", "signatures": "enforced", "received": {},
+def answered(dkms: Any = (), received: Any = None, key: Any = None, coming: Sequence[str] = ()) -> dict[str, Any]:
+    """Variants as a host answers them."""
+    own = {"arch": "x86_64", "ofed": "sha256:0f", "signatures": "enforced",
            "kernel_build": {"file": "kernel/own.ko", "sha256": "aa"}}  # fmt: skip
-    line = f"{image.package}\t{image.version}\t{image.architecture}\tii \n"
-    return {
-        "commands": {"dpkg-query": {"status": 0, "stdout": line, "stderr": ""}},
-        "answers": {"key": key, "dkms": {"installed": []}, **answers},
-    }
+    kernel = [Change("upgrade", name, "1", "2", "version").to_json() for name in coming]
+    report = {"dkms": list(dkms), "received": received or {}, "key": own if key is None else key}
+    return {"build": [{"name": "packages.kernel", "changes": kernel}, {"name": "modules", "report": report}]}
 
 
 def told(value: dict[str, Any]) -> Told:
-    return supplying.told(managed_facts(json.loads(json.dumps(value))), PROFILE, TARGET, BUILDS)
+    return supplying.told(plan.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
 
 
 def test_what_a_host_told() -> None:
-    assert told(evidence()) == Told("x86_64", "sha256:0f", "enforced", ("kernel/own.ko", "aa"))
-    assert told(evidence(dkms={"installed": ["nvidia-current-open/550.163.01"]})).built is False
-    assert told(evidence(dkms={"installed": ["nvidia-fs/2.19.7", "nvidia-current-open/550.163.01"]})).built
+    assert told(answered()) == Told("x86_64", "sha256:0f", "enforced", ("kernel/own.ko", "aa"))
+    assert told(answered(dkms=["nvidia-current-open/550.163.01"])).built is False
+    assert told(answered(dkms=["nvidia-fs/2.19.7", "nvidia-current-open/550.163.01"])).built
     assert told({}) == Told()
-    assert told(evidence(key={"error": "x"})) == Told()
-    assert told(evidence(key={"received": 5, "kernel_build": []})) == Told()
+    assert told(answered(key={"kernel_build": []})) == Told()
+    assert told({"keep": [{"name": "modules", "report": {"key": 5, "dkms": {}, "received": 7}}]}) == Told()
+
+
+def test_half_a_character_of_a_host_breaks_nothing() -> None:
+    value = answered(key={"arch": "\ud800", "ofed": "\udfff", "signatures": "\ud800"})
+    found = told(value)
+    builds.want(TARGET, found)
 
 
 def test_another_kernel_package_is_going_to_be_replaced() -> None:
-    value = evidence()
-    value["commands"]["dpkg-query"]["stdout"] = value["commands"]["dpkg-query"]["stdout"].replace(
-        "\t6.12.94-1\t", "\t6.12.94-9\t"
-    )
+    image = next(package.package for package in TARGET.packages if package.part == "kernel-image")
+    assert told(answered(coming=[image])).kernel_build == ("", "")
+    assert told(answered(coming=["linux-headers"])).kernel_build == ("kernel/own.ko", "aa")
+    value = answered()
+    value["build"][0]["unknown"] = ["dpkg did not answer"]
     assert told(value).kernel_build == ("", "")
 
 
@@ -108,13 +107,15 @@ def test_another_kernel_package_is_going_to_be_replaced() -> None:
     ],
 )
 def test_what_was_received_counts_if_it_is_of_the_lock(driver: Any, nvidia_fs: Any, received: bool) -> None:
-    value = evidence()
-    value["answers"]["key"]["received"] = {"driver": driver, "nvidia_fs": nvidia_fs}
-    assert told(value).received is received
+    assert told(answered(received={"driver": driver, "nvidia_fs": nvidia_fs})).received is received
 
 
-def run(failures: dict[str, str]) -> provision.Run:
-    results = {name: HostResult(failure=ConvergeFailed(text)) for name, text in failures.items()}
+def run(failures: dict[str, str], waiting: str) -> provision.Run:
+    """A run that ended with these failures; modules were not delivered to the hosts in ``waiting``."""
+    results = {
+        name: HostResult(failure=ConvergeFailed(text), kind="not-delivered" if name in waiting else "io")
+        for name, text in failures.items()
+    }
     return provision.Run(Outcome(status=2, hosts=results), {}, Path("log"))
 
 
@@ -127,11 +128,11 @@ def test_those_who_wait_for_a_failed_build_are_told_which(tmp_path: Path) -> Non
     }
     failures = {
         "a": "a: gds_modules: Build with DKMS: nvidia does not compile\n| more",
-        "b": f"b: gds_modules: Delivered: {provision.NO_ARCHIVE} for it",
+        "b": "b: the archive of modules isn't on the controller",
         "c": "c: disk full",
         "d": "d: disk full",
     }
-    found = provision._explained(run(failures), supplies, tmp_path).failures()
+    found = provision._explained(run(failures, "b"), supplies, tmp_path).failures()
     assert isinstance(found["b"], NotProvisioned)
     assert found["b"].message == (
         "b: not provisioned because a, which builds its modules (key aaaaaaaaaaaa), failed:"
@@ -141,7 +142,7 @@ def test_those_who_wait_for_a_failed_build_are_told_which(tmp_path: Path) -> Non
         "acd", "ConvergeFailed"
     )
     archive_of(WANT, tmp_path).touch()
-    assert isinstance(provision._explained(run(failures), supplies, tmp_path).failures()["b"], ConvergeFailed)
+    assert isinstance(provision._explained(run(failures, "b"), supplies, tmp_path).failures()["b"], ConvergeFailed)
 
 
 def test_a_host_for_which_nobody_builds_is_left_alone() -> None:

@@ -24,7 +24,7 @@ python3 "$work/host.pyz" evidence --json --mount "$(dirname "$file")" >"$out/evi
 python3 "$work/host.pyz" explain --json "$(dirname "$file")" >"$out/explain.json"
 python3 "$work/host.pyz" explain "$(dirname "$file")" >"$out/explain.txt"
 python3 "$work/host.pyz" gdscheck --json >"$out/gdscheck.json" || true
-gdsdeploy cufile render "$fleet" "$host" --facts "$out/evidence.json" --output "$out/cufile.json"
+gdsdeploy cufile render "$fleet" "$host" --evidence "$out/evidence.json" --output "$out/cufile.json"
 gdsdeploy cufile effective --library "$folder/libcufile.so.0" --json "$out/cufile.json" >"$out/effective.json" || true
 
 # One write and read: with the rendered file, and with the fallback forbidden.

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from kmod_root import RELEASE, Root
 
 from gdsdeploy.cli.kmod import VERBS
 from tests import commandline
+from tests.unit.host.kmod.kmod_root import RELEASE, Root
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -58,7 +58,7 @@ def test_one_object_a_module(root: Root, capsys: pytest.CaptureFixture[str]) -> 
     for item in results:
         assert {"module", "ok", "findings"} <= set(item)
         for finding in item["findings"]:
-            assert set(finding) == {"id", "severity", "message", "hint"}
+            assert set(finding) == {"id", "severity", "outcome", "message", "hint"}
 
 
 def test_what_could_not_be_told(root: Root, capsys: pytest.CaptureFixture[str]) -> None:

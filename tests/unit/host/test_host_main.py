@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from later_evidence import complete
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import expectation as expected
 from gdsdeploy.host.expectation import Expectation
+from tests.unit.later_evidence import complete
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "hosts"
 PASSING, FAILING = "lab-vm-provisioned.json", "lab-vm-bare.json"
@@ -135,10 +135,13 @@ def test_unreadable_files_are_named(expectation: Path, tmp_path: Path, capsys: p
         == f"gdsdeploy-host: {none} cannot be read: No such file or directory\n"
     )
     assert "cannot be read: Is a directory" in refused(capsys, "validate", "--expectation", tmp_path)
-    assert "is not evidence" in refused(capsys, "facts", "--evidence", write(tmp_path / "x.json", "{"))
-    # Evidence of any shape is judged: nothing in it can be told.
+    assert "not evidence: not JSON" in refused(capsys, "facts", "--evidence", write(tmp_path / "x.json", "{"))
+    # Evidence that says little is judged, and nothing is told from it; what is no evidence is refused.
+    poor = write(tmp_path / "poor.json", '{"files": {}}')
+    assert run("validate", "--expectation", expectation, "--evidence", poor) == program.UNDECIDED
+    capsys.readouterr()
     odd = write(tmp_path / "odd.json", "[1]")
-    assert run("validate", "--expectation", expectation, "--evidence", odd) == program.UNDECIDED
+    assert "JSON of another kind" in refused(capsys, "validate", "--expectation", expectation, "--evidence", odd)
 
 
 def write(path: Path, text: str) -> Path:

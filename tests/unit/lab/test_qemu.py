@@ -20,7 +20,7 @@ def test_machine() -> None:
     assert qemu.qemu_argv(vm(Path("/l/a,b/gpu1")), "tcg") == [
         "qemu-system-x86_64",
         "-name", "gdsdeploy-gpu1",
-        "-machine", "q35",
+        "-machine", "q35,sata=off,smbus=off",
         "-accel", "tcg", "-cpu", "Nehalem", "-smp", "1",
         "-m", "2048",
         "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none",

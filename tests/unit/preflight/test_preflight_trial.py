@@ -19,8 +19,8 @@ def built(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[str, An
     return {"name": name, "audit": {"module": name, "ok": ok, "findings": list(findings)}}
 
 
-def outcome(module: str, *files: dict[str, Any], error: str = "") -> dict[str, Any]:
-    failed = {"message": error, "hint": "", "rules": []} if error else None
+def outcome(module: str, *files: dict[str, Any], error: str = "", ident: str = "") -> dict[str, Any]:
+    failed = {"id": ident, "message": error, "hint": "", "rules": []} if error else None
     return {"module": module, "files": list(files), "error": failed}
 
 
@@ -37,10 +37,13 @@ def test_what_does_not_build_does_not_load() -> None:
 
 
 def test_peermem_without_ofed_was_not_tried() -> None:
-    (found,) = trial.modules_of(
-        outcome("nvidia-peermem", error="nvidia-peermem for kernel 6 would be a stub that fails")
-    )
+    (found,) = trial.modules_of(outcome("nvidia-peermem", error="in any words", ident="peermem-stub"))
     assert (found.builds, found.loads) == (None, None)
+
+
+def test_an_error_that_only_speaks_of_a_stub_is_a_failed_build() -> None:
+    (found,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-peermem for kernel 6 would be a stub that fails"))
+    assert (found.builds, found.loads) == (False, False)
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(False, True), (True, None)])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import RepositoryUnusable
-from gdsdeploy.repo.aptsources import Source, controller_sources, parse_sources
+from gdsdeploy.host.apply.packages.aptsources import Source, SourcesError, parse_sources
+from gdsdeploy.repo.aptsources import controller_sources
 
 DEB822 = """\
 # written by the installer
@@ -90,8 +91,23 @@ def test_one_line_format_with_options_and_comments() -> None:
     ],
 )
 def test_what_apt_would_refuse_is_refused_by_place(text: str, filename: str, place: str) -> None:
-    with pytest.raises(RepositoryUnusable, match=place):
+    with pytest.raises(SourcesError, match=place):
         parse_sources(text, filename)
+
+
+def test_the_controller_says_it_as_an_error_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sources.list").write_text("deb https://mirror.example/1\n")
+    with pytest.raises(RepositoryUnusable, match=r"sources\.list:1: not an apt source"):
+        controller_sources(tmp_path)
+
+
+def test_comments_and_lines_that_go_on_belong_to_no_other_field() -> None:
+    text = "Types: deb\n# Types: deb-src\nURIs: https://one.example/\n https://two.example/\nSuites: s\nComponents:\n"
+    text += " main\n"
+    assert [(s.uri, s.components) for s in parse_sources(text, "x.sources")] == [
+        ("https://one.example/", ("main",)),
+        ("https://two.example/", ("main",)),
+    ]
 
 
 def test_files_are_read_in_the_order_of_apt_and_others_ignored(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
+from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.repo.aptsources import Source
 from gdsdeploy.repo.settings import controller_uri, repositories
 
 TRIXIE = stack_platform_for("debian-13")

@@ -45,7 +45,9 @@ def findings(**changed: Finding) -> tuple[Finding, ...]:
     found = []
     for check, title, expected in CHECKS:
         word = "".join(char if char.isalnum() else "_" for char in check)
-        found.append(changed.get(word, Finding(check, PASS, title, expected, expected, evidence=[f"{check}: seen"])))
+        path = {"storage.path:/mnt/nvme": "nvidia-fs", "storage.path:/home": "compat"}.get(check, "")
+        made = Finding(check, PASS, title, expected, expected, evidence=[f"{check}: seen"], path=path)
+        found.append(changed.get(word, made))
     return tuple(found)
 
 
@@ -69,6 +71,7 @@ PATH = Finding(
     "direct",
     "compat: the running kernel's nvme driver has no nvidia-fs hooks and PCI_P2PDMA is not set",
     "Install a kernel with CONFIG_PCI_P2PDMA, or DOCA's nvme driver, or write path: compat",
+    path="compat",
 )
 PEERMEM = Finding(
     "peermem.usable",

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_report import report
 
 from gdsdeploy.cli import main
 from gdsdeploy.report import changes
 from gdsdeploy.report import json as json_object
+from tests.unit.report.sample_report import report
 
 BEFORE = json.loads(json_object.render(report()))
 

@@ -9,11 +9,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
-from sample_report import CHECKS, EVIL, STACK, report
 
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.report import html, json, junit, prometheus, text
 from gdsdeploy.report.model import HostReport, Report
+from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 

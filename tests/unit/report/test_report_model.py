@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from sample_report import CHECKS, DOWN, PATH, PEERMEM, findings, report
 
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.report.model import (
@@ -14,6 +13,7 @@ from gdsdeploy.report.model import (
     subject,
     trouble_from,
 )
+from tests.unit.report.sample_report import CHECKS, DOWN, PATH, PEERMEM, findings, report
 
 GOOD = HostReport("good", "gds", findings())
 BAD = HostReport("bad", "gds", findings(storage_path__mnt_nvme=PATH, peermem_usable=PEERMEM))

@@ -10,11 +10,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from sample_report import PEERMEM, TREE, findings, report
 
 from gdsdeploy.host.waiver import Waiver, apply
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Accepted
+from tests.unit.report.sample_report import PEERMEM, TREE, findings, report
 
 SCHEMA = json.loads(resources.files("gdsdeploy.report").joinpath("report.schema.json").read_text())
 

@@ -10,12 +10,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_rollouts import BEGIN, ERROR, SECONDS, Story, large, plan, small
 
 from gdsdeploy.model.rollout import Kind, Step, Wave
 from gdsdeploy.report import rollout, timeline
 from gdsdeploy.report.flow import HEIGHT, MOMENTS, bands
 from gdsdeploy.rollout.status import Status, fold
+from tests.unit.sample_rollouts import BEGIN, ERROR, SECONDS, Story, large, plan, small
 
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = """\

@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from loopback_fleet import target
-
 from gdsdeploy import lockfile
 from gdsdeploy.drain.none import Nothing
 from gdsdeploy.errors import GdsError
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.rollout import Step, Task
+from gdsdeploy.rollout import answers
 from gdsdeploy.rollout.work import Patience, Work
+from tests.loopback.loopback_fleet import target
 
 KERNEL = "6.12.94+deb13-amd64"
 OLD = "6.12.90+deb13-amd64"
 BOOT, NEXT = "boot-1", "boot-2"
+MODULE = "updates/gdsdeploy/nvidia.ko"
 #: An answer, an error, or what makes one out of how often the question was asked before.
 Reply = dict[str, Any] | GdsError | Callable[[int], "dict[str, Any] | GdsError"]
 
@@ -28,17 +29,19 @@ class Asked(Work):
 
     replies: Mapping[str, Reply]
     questions: list[tuple[str, ...]]
+    given: list[bytes]
     waited: list[float]
 
     def ask(self, *argv: str, stdin: bytes = b"", timeout: float = 1.0, tries: int = 1) -> dict[str, Any]:
         key = " ".join(argv[:2])
         number = sum(" ".join(item[:2]) == key for item in self.questions)
         self.questions.append(argv)
+        self.given.append(stdin)
         reply = self.replies[key]
         found = reply(number) if callable(reply) else reply
         if isinstance(found, GdsError):
             raise found
-        return found
+        return answers.checked(self.name, argv, found)
 
     def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -78,6 +81,7 @@ def work(
     )
     object.__setattr__(made, "replies", replies)
     object.__setattr__(made, "questions", [])
+    object.__setattr__(made, "given", [])
     object.__setattr__(made, "waited", [])
     return made
 
@@ -85,14 +89,53 @@ def work(
 def status(boot: str = BOOT, kernel: str = OLD, **changed: Any) -> dict[str, Any]:
     """As ``rollout status`` answers."""
     found: dict[str, Any] = {
+        "version": 1,
         "boot_id": boot,
         "kernel": kernel,
+        "devices": "10de2330",
         "lock_digest": "",
+        "uptime": 60.0,
+        "boot": {"default": kernel, "default_entry": "0", "next": kernel, "next_entry": "0", "problem": ""},
         "once": {"state": "none", "kernel": ""},
         "packages": {"manager": "dpkg", "broken": [], "interrupted": False, "locks": []},
         "space": {},
+        "apply": {"run": "", "who": "", "works": False},
     }
     return {**found, **changed}
+
+
+def snapshot(**changed: Any) -> dict[str, Any]:
+    """As ``rollout snapshot`` answers: a host with a module, a package and a file."""
+    found: dict[str, Any] = {
+        "version": 1,
+        "when": "2026-11-22T12:00:00Z",
+        "host": "gpu1",
+        "boot_id": BOOT,
+        "kernel": OLD,
+        "lock_digest": "sha256:" + "0" * 64,
+        "boot": {"default": OLD, "default_entry": "0", "next": OLD, "next_entry": "0", "problem": ""},
+        "manager": "dpkg",
+        "packages": {"nvidia-driver": {"version": "550.1", "held": True}, "new-one": {"version": "", "held": False}},
+        "provision": {"installed": ["nvidia-driver"], "held": ["nvidia-driver"]},
+        "kernels": {
+            OLD: {"files": {"updates/gdsdeploy/nvidia.ko": "1" * 64}, "chosen": {"nvidia": "updates/nvidia.ko"}}
+        },
+        "files": {
+            "/etc/cufile.json": {"sha256": "2" * 64, "mode": "0644", "uid": 0, "gid": 0},
+            "/etc/modprobe.d/gdsdeploy.conf": None,
+        },
+    }
+    return {**found, **changed}
+
+
+def compared(*differences: dict[str, str]) -> dict[str, Any]:
+    """As ``rollout compare`` answers."""
+    return {"same": not differences, "differences": list(differences)}
+
+
+def differs(what: str, name: str, was: str = "1", now: str = "2") -> dict[str, str]:
+    """One difference."""
+    return {"what": what, "name": name, "was": was, "is": now, "says": f"{what} {name}: was {was}, is {now}"}
 
 
 def needed(*reasons: str, boot: str = BOOT, running: str = OLD) -> dict[str, Any]:

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from loopback_fleet import target
 
 from gdsdeploy import lockfile
 from gdsdeploy.builds import Supply
 from gdsdeploy.drain import State
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.facts.document import Ran
-from gdsdeploy.host.facts.managed import managed_facts
+from gdsdeploy.host.apply.model import Change
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Package
-from gdsdeploy.plan import Action, HostPlan
+from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import Planned
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Module, Record
 from gdsdeploy.rollout import planning, releases
+from gdsdeploy.rollout.planning import Told
+from tests.loopback.loopback_fleet import target
 
 CHANGE = (
-    Action("gds_driver", "upgrade nvidia-driver", "550.1", "550.2"),
-    Action("gds_cufile", "write /etc/cufile.json", "other content", "sha256 …"),
-    Action("gds_reboot", "reboot", "kernel 1", "kernel 2", "reboot"),
+    Change("upgrade", "nvidia-driver", "550.1", "550.2", "version", resource="packages.driver"),
+    Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", resource="cufile"),
+    Change("reboot", "kernel 2", "kernel 1", "kernel 2", "kernel", "reboot", "reboot"),
 )
-PCI = "0100\t10de2330\t0\n0108\t10de2330\t0\n0200\t15b31021\t0\n"
+DEVICES = "10de2330"
 PATIENT = {"canary": {"soak": 0}, "max_unavailable": 2, "batches": {"size": 2, "strategy": "fixed", "largest": 2}}
 
 
@@ -83,21 +81,18 @@ class PlannedFleet:
     def answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the planning ask these hosts instead of real ones."""
         monkeypatch.setattr(planning, "plan_fleet", self._plan_fleet)
+        monkeypatch.setattr(planning, "told_by", self.told_by)
         monkeypatch.setattr(planning, "silent", lambda *_: {})
         monkeypatch.setattr(planning, "drainer", lambda *_: self.drains)
 
     def _plan_fleet(self, _fleet: Fleet, _lock: Lock, _path: Path, names: Sequence[str], **_: Any) -> Planned:
         self.asked += names
-        facts = {}
-        for name in names:
-            said = {
-                "rollout-expectation": json.dumps({"lock_digest": self.locks.get(name, "")}),
-                "rollout-kernel": self.kernels.get(name, "1") + "\n",
-                "rollout-pci": PCI,
-            }
-            facts[name] = replace(managed_facts({}), commands={key: Ran(0, text, "") for key, text in said.items()})
         plans = {name: self.plans.get(name, HostPlan(name)) for name in names}
-        return Planned(plans, dict.fromkeys(names, 0.1), supplies=self.supplies, facts=facts)
+        return Planned(plans, dict.fromkeys(names, 0.1), supplies=self.supplies)
+
+    def told_by(self, _fleet: Fleet, _path: Path, names: Sequence[str], **_: Any) -> dict[str, Told]:
+        """What hosts say of themselves."""
+        return {name: Told(self.locks.get(name, ""), self.kernels.get(name, "1"), DEVICES) for name in names}
 
 
 class Drains:

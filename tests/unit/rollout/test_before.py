@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from asked import BOOT, NEXT, status, work
 
 from gdsdeploy import lockfile
+from gdsdeploy.builds import Supply
 from gdsdeploy.errors import ChecksFailed, HostUnfit, RebootFailed, RolloutRefused
+from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
+from gdsdeploy.plan import HostPlan
 from gdsdeploy.report.model import HostReport
-from gdsdeploy.rollout import before, judging, releases
+from gdsdeploy.rollout import before, judging, lease, releases
+from gdsdeploy.rollout.playing import Look
+from tests.unit.rollout.asked import BOOT, NEXT, status, work
+from tests.unit.rollout.planned_fleet import lock
 
 
 def locked(program: str = "apt-get") -> dict[str, Any]:
@@ -24,7 +31,7 @@ def locked(program: str = "apt-get") -> dict[str, Any]:
 def test_a_package_manager_at_work_is_waited_for() -> None:
     answers = [locked(), locked(), status()]
     host = work(Step.APPLY, {"rollout status": lambda n: answers[n]})
-    assert before.packages_at_rest(host) == status()
+    assert lease.at_rest(host)["packages"] == status()["packages"]
     assert host.waited == [2, 2]
 
 
@@ -33,7 +40,7 @@ def test_but_not_for_ever() -> None:
     with pytest.raises(
         HostUnfit, match=r"unattended-upgr \(process 7\) holds the lock .*lock-frontend.* more than 10 s"
     ):
-        before.packages_at_rest(host)
+        lease.at_rest(host)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +52,35 @@ def test_half_installed_packages_are_refused(state: dict[str, Any]) -> None:
     with pytest.raises(HostUnfit, match=r"half-installed: (nvidia-driver|dpkg was interrupted)") as caught:
         before.preflight(host)
     assert "dpkg --configure -a" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel"), [("install", True), ("upgrade", True), ("downgrade", True), ("hold", False), ("remove", False)]
+)
+def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> None:
+    """By the kind of a change and its subject."""
+    row = {"fits": False, "says": "/boot (/boot) needs 210 MB"}
+    host = work(Step.PREFLIGHT, {"rollout space": {"fits": False, "filesystems": [row]}})
+    (image,) = (entry for target in lock(host.fleet, "1").targets.values() for entry in target.packages)
+    target = host.target.model_copy(update={"packages": (image,)})
+    object.__setattr__(host, "lock", SimpleNamespace(targets={"gds": target}))
+    change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
+    seen = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
+    with pytest.raises(HostUnfit, match=r"no room for what is to come: /boot \(/boot\) needs 210 MB"):
+        before.room(host, status(), seen)
+    (need,) = [json.loads(given) for given in host.given if given]
+    assert (need["/boot"] > 0, need["/var"]) == (kernel, image.size if kernel else 0)
+
+
+def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would refuse a host that is out of work already."""
+    host = work(Step.PREFLIGHT, {"rollout space": {"fits": True, "filesystems": []}})
+    seen = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
+    full = {"/boot": {"bytes": 100 << 20, "inodes": 1, "mount": "/"}}
+    with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 that are asked"):
+        before.room(host, status(space=full), seen)
+    monkeypatch.setattr(before, "FREE_MIB", {"/boot": 50})
+    before.room(host, status(space=full), seen)
 
 
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rehearsed import ERROR, POWER, SILENT, THERE, UNDO, Play, failing, found, one, plan, reach, run
 
 from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Wave
 from gdsdeploy.rollout.hoststate import MAX_REFUSALS
 from gdsdeploy.rollout.machine import Machine
+from tests.unit.rollout.rehearsed import ERROR, POWER, SILENT, THERE, UNDO, Play, failing, found, one, plan, reach, run
 
 # -- one host
 

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from rehearsed import ERROR, POWER, SILENT, THERE, UNDO, Play, failing, one, plan, reach, refolded, run, soaking
 
 from gdsdeploy.model.rollout import Kind, Outcome, Step, Task, Wave
+from tests.unit.rollout.rehearsed import (
+    ERROR,
+    POWER,
+    SILENT,
+    THERE,
+    UNDO,
+    Play,
+    failing,
+    one,
+    plan,
+    reach,
+    refolded,
+    run,
+    soaking,
+)
 
 # -- thresholds, pause, resume
 

@@ -14,10 +14,10 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from rehearsed import ERROR, SILENT, Play, plan, refolded
 
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout.fold import Fold
+from tests.unit.rollout.rehearsed import ERROR, SILENT, Play, plan, refolded
 
 CHANGING = {Step.SNAPSHOT, Step.APPLY, Step.MODULES, Step.REBOOT, Step.UNDO, Step.UNDO_REBOOT}
 IN_WORK = {Outcome.DONE, Outcome.SATISFIED, Outcome.ROLLED_BACK, Outcome.REFUSED, Outcome.SKIPPED}

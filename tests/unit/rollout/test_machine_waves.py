@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from rehearsed import ERROR, SILENT, THERE, UNDO, Play, failing, one, plan, reach, run, soaking
 
 from gdsdeploy.model.rollout import Kind, Outcome, Step, Wave
 from gdsdeploy.rollout.machine import STALE
+from tests.unit.rollout.rehearsed import ERROR, SILENT, THERE, UNDO, Play, failing, one, plan, reach, run, soaking
 
 # -- waves, soak, budget
 

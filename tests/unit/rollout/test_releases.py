@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
-from loopback_fleet import target
 
 from gdsdeploy import lockfile
 from gdsdeploy.errors import GdsError, RolloutRefused
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.rollout import releases
+from tests.loopback.loopback_fleet import target
 
 FLEET: dict[str, Any] = {
     "version": 1,

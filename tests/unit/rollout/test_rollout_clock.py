@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driven_rollout import PLAN
-from pretended_hosts import Hosts
 
 from gdsdeploy import journal
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Wave
 from gdsdeploy.rollout import control, driver
 from gdsdeploy.rollout.clock import Clock
 from gdsdeploy.rollout.driver import Hooks, drive
+from tests.unit.rollout.driven_rollout import PLAN
+from tests.unit.rollout.pretended_hosts import Hosts
 
 SOAK = 600
 SOAKS = replace(PLAN, waves=(Wave("1", ("a",), soak=SOAK), Wave("2", ("b",))))

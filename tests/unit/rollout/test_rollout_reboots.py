@@ -10,9 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from driven_rollout import PLAN, Hurried
-from pretended_hosts import NEW, OLD, Hosts
-from test_rollout_driver import Performing
 
 from gdsdeploy import journal
 from gdsdeploy.errors import HostUnreachable, RebootFailed
@@ -20,6 +17,9 @@ from gdsdeploy.model.rollout import Kind, Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout import control
 from gdsdeploy.rollout.driver import drive
 from gdsdeploy.rollout.machine import Machine
+from tests.loopback.rollout.test_rollout_driver import Performing
+from tests.unit.rollout.driven_rollout import PLAN, Hurried
+from tests.unit.rollout.pretended_hosts import NEW, OLD, Hosts
 
 TWO = replace(PLAN, waves=(Wave("canary", ("a",), canary=True), Wave("2", ("b",))))
 Own = Callable[[Task], object]

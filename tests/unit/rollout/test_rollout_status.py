@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rehearsed import SILENT, Play
-from sample_rollouts import BEGIN, ERROR, Story, large, plan, small
 
 from gdsdeploy.journal import PHASES
 from gdsdeploy.model.rollout import FORWARD, Event, Kind, Step, Wave
@@ -17,6 +15,8 @@ from gdsdeploy.report.progress import WIDTH, bar, lines
 from gdsdeploy.report.rollout import render
 from gdsdeploy.rollout.control import objection
 from gdsdeploy.rollout.status import Status, each, fold
+from tests.unit.rollout.rehearsed import SILENT, Play
+from tests.unit.sample_rollouts import BEGIN, ERROR, Story, large, plan, small
 
 GOLDEN = """\
 rollout 20261121T1054-7f3a: halted

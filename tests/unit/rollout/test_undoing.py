@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from asked import KERNEL, OLD, Asked, status, work
 
 from gdsdeploy.builds import Supply
 from gdsdeploy.errors import RollbackFailed
+from gdsdeploy.host.apply.model import Change
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.plan import Action, HostPlan
+from gdsdeploy.plan import HostPlan
 from gdsdeploy.rollout import playing, undoing
+from tests.unit.rollout.asked import KERNEL, OLD, Asked, compared, differs, snapshot, status, work
 
 RECEIVES, BUILDS = Supply("receive", "", ""), Supply("build", "", "")
-
-
-def differs(what: str, name: str, was: str = "1", now: str = "2") -> dict[str, str]:
-    return {"what": what, "name": name, "was": was, "is": now, "says": f"{what} {name}: was {was}, is {now}"}
 
 
 def differences(
     monkeypatch: pytest.MonkeyPatch,
     *found: dict[str, str],
-    actions: tuple[Action, ...] = (),
+    changes: tuple[Change, ...] = (),
     supply: Supply = RECEIVES,
     leftovers: bool = False,
     running: str = KERNEL,
 ) -> list[str]:
-    document: dict[str, Any] = {"kernels": {OLD: {}}, "packages": {}}
     host = work(
         Step.UNDO,
-        {"rollout compare": {"differences": list(found)}, "rollout status": status(kernel=running)},
-        {"snapshot": document},
+        {"rollout compare": compared(*found), "rollout status": status(kernel=running)},
+        {"snapshot": snapshot()},
     )
-    monkeypatch.setattr(playing, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", actions)))
-    monkeypatch.setattr(playing, "rendered", lambda *_: {"all": {"children": {}}})
-    monkeypatch.setattr(undoing, "variables", lambda _: {"gpu1": ("hosts", {})})
-    survey = SimpleNamespace(survey=SimpleNamespace(paths=["/etc/cufile.json"]))
-    monkeypatch.setattr(undoing, "Machine", lambda *_: survey)
+    monkeypatch.setattr(playing, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", changes)))
+    monkeypatch.setattr(undoing, "_managed", lambda *_: {"/etc/cufile.json"})
     return undoing._differences(host, host, None, supply, {}, leftovers=leftovers)  # type: ignore[arg-type]
 
 
@@ -64,10 +56,11 @@ def test_what_its_lock_says_is_right_whatever_it_was(monkeypatch: pytest.MonkeyP
 
 
 def test_what_its_lock_lacks_is_wrong_although_it_was_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    action = Action("gds_cufile", "write /etc/cufile.json", "other content", "sha256 1")
-    reboot = Action("gds_reboot", "reboot", "kernel", "kernel", "reboot")
-    assert differences(monkeypatch, actions=(action, reboot)) == [
-        "gds_cufile: write /etc/cufile.json: found other content, wanted sha256 1"
+    write = Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", resource="cufile")
+    reboot = Change("reboot", "kernel 2", "kernel 1", "kernel 2", "kernel", "reboot", "reboot")
+    place = Change("place", "/lib/modules/1/updates/gdsdeploy", "", "", "content", resource="modules")
+    assert differences(monkeypatch, changes=(write, place, reboot)) == [
+        "gds_cufile: write /etc/cufile.json: found other content, wanted sha256:2…"
     ]
 
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from later_evidence import complete
-
 from gdsdeploy.host import checks
 from gdsdeploy.host.expectation import Expectation, from_json
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.finding import Finding
+from tests.unit.later_evidence import complete
 
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 GOOD = complete(json.loads((HOSTS / "lab-vm-provisioned.json").read_text()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changes import (
+from tests.unit.host.checks.changes import (
     LOADED,
     WANTED,
     Change,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changes import Change, Document
+from tests.unit.host.checks.changes import Change, Document
 
 NEXT = "6.12.107+deb13-amd64"
 

@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-
-from changes import GOOD, Change, Document, findings
-from faults import FAULTS
+    sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from gdsdeploy.host.finding import FAIL
+from tests.unit.host.checks.changes import GOOD, Change, Document, findings
+from tests.unit.host.checks.faults import FAULTS
 
 HEAD = """# Faults, and the checks that find them
 

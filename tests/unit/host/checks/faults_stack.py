@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changes import WANTED, Change, Document, file
+from tests.unit.host.checks.changes import WANTED, Change, Document, file
 
 LIBCUDA = "/lib/x86_64-linux-gnu/libcuda.so.1"
 FIRMWARE = "/lib/firmware/nvidia/[0-9]*"

@@ -7,7 +7,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from changes import (
+
+from gdsdeploy.host import checks
+from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from tests.unit.host.checks.changes import (
     BARE,
     GOOD,
     HOSTS,
@@ -24,11 +27,8 @@ from changes import (
     unloaded,
     verdicts,
 )
-from faults import FAULTS
-from later_evidence import complete
-
-from gdsdeploy.host import checks
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from tests.unit.host.checks.faults import FAULTS
+from tests.unit.later_evidence import complete
 
 
 def test_a_provisioned_host_passes_everything() -> None:

@@ -6,13 +6,13 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import faults_page
 import pytest
 
 from gdsdeploy.host.checks import listed
 from gdsdeploy.host.checks.page import page
 from gdsdeploy.host.checks.registry import SUBJECTS, check, passed
 from gdsdeploy.host.expectation import Expectation
+from tests.unit.host.checks import faults_page
 
 ROOT = Path(__file__).parents[4]
 

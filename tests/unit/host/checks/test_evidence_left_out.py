@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from changes import BARE, GOOD, Document, verdicts
-from faults import FAULTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdsdeploy.host.facts import boot
 from gdsdeploy.host.finding import PASS, UNKNOWN
+from tests.unit.host.checks.changes import BARE, GOOD, Document, verdicts
+from tests.unit.host.checks.faults import FAULTS
 
 SECTIONS = ("host", "files", "binaries", "links", "listings", "excerpts", "commands", "modules", "trees", "space")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_menu_is_read_once() -> Iterator[None]:
+    """Nearly all these documents have the same boot menu, whose words cost as much as all checks together."""
+    read = functools.cache(boot.entries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boot, "entries", lambda text: list(read(text)))
+        yield
 
 
 def places(document: Document) -> list[tuple[str, ...]]:

@@ -6,9 +6,9 @@ import copy
 from pathlib import Path
 
 import pytest
-from test_checks_on_hosts import GOOD, findings
 
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from tests.unit.host.checks.test_checks_on_hosts import GOOD, findings
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
 FORCED = EVIDENCE / "gdscheck-live" / "gdscheck-p.libcufile-1.9.1.3.forced-compat.txt"

@@ -7,13 +7,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from changes import GOOD, HOSTS, WANTED, Change, Document, findings
-from faults import FAULTS
-from faults_stack import INSTALLED, NODES, XIDS, contained, dkms, options, said
-from later_evidence import complete
 
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from tests.unit.host.checks.changes import GOOD, HOSTS, WANTED, Change, Document, findings
+from tests.unit.host.checks.faults import FAULTS
+from tests.unit.host.checks.faults_stack import INSTALLED, NODES, XIDS, contained, dkms, options, said
+from tests.unit.later_evidence import complete
 
 GPU = complete(json.loads((HOSTS / "h100-libcufile-1.20.0.json").read_text()))
 

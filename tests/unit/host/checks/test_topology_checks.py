@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changes import WANTED, findings
-from later_evidence import complete
 
 from gdsdeploy.host import golden
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from tests.unit.host.checks.changes import WANTED, findings
+from tests.unit.later_evidence import complete
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
 H100 = complete(json.loads((EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json").read_text()))

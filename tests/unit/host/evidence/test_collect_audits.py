@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kmod_elf import VERMAGIC
-from kmod_root import EXPECTED, RELEASE, Root
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import audits
@@ -19,6 +17,8 @@ from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.host.kmod.errors import KmodError
 from gdsdeploy.host.kmod.kernel import Kernel
+from tests.unit.host.kmod.kmod_elf import VERMAGIC
+from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
 OTHER = "6.12.107+deb13-amd64"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from later_evidence import complete
+from tests.unit.later_evidence import complete
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
 BARE = json.loads((EVIDENCE / "hosts" / "lab-vm-bare.json").read_text())

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from capable_host import EVIDENCE, MOUNT, capable, with_gpu
-from rdma_host import CARDS, PCI, host, place
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.expectation import Expectation, from_json
@@ -18,6 +16,8 @@ from gdsdeploy.host.explain.cause import Cause
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.storage import Device, Mount
 from gdsdeploy.host.finding import FAIL, PASS, Finding
+from tests.unit.host.explain.capable_host import EVIDENCE, MOUNT, capable, with_gpu
+from tests.unit.rdma_host import CARDS, PCI, host, place
 
 WANTED = from_json((EVIDENCE / "hosts" / "lab-vm.expectation.json").read_text())
 Document = dict[str, Any]

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from capable_host import (
+
+from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, Cause, explain
+from gdsdeploy.host.explain import Path as Taken
+from gdsdeploy.host.facts import Unknown, facts_from
+from tests.unit.host.explain.capable_host import (
     GPU,
     H100,
     MOUNT,
@@ -31,10 +35,6 @@ from capable_host import (
     said,
     with_gpu,
 )
-
-from gdsdeploy.host.explain import BROKEN, COMPAT, DIRECT, Cause, explain
-from gdsdeploy.host.explain import Path as Taken
-from gdsdeploy.host.facts import Unknown, facts_from
 
 DOCS = Path(__file__).parents[4] / "docs" / "explain.md"
 UNLOADED = absent("files", "/sys/module/nvidia_fs/version")
@@ -540,7 +540,7 @@ FAULTS = {
 
 
 def refusal() -> Document:
-    from capable_host import EVIDENCE, json
+    from tests.unit.host.explain.capable_host import EVIDENCE, json
 
     found: Document = json.loads((EVIDENCE / "cufile-open" / "libcuda-550-no-gpu.json").read_text())["1.9.1 wrong-type"]
     return found

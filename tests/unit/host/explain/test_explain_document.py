@@ -6,7 +6,14 @@ import copy
 import json
 from dataclasses import replace
 
-from capable_host import (
+from gdsdeploy.host import checks, report
+from gdsdeploy.host.expectation import from_json
+from gdsdeploy.host.explain import as_document, explain
+from gdsdeploy.host.explain.kinds import Kind
+from gdsdeploy.host.explain.text import render
+from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.finding import Finding
+from tests.unit.host.explain.capable_host import (
     BARE,
     EVIDENCE,
     H100,
@@ -18,15 +25,7 @@ from capable_host import (
     with_gpu,
     with_libcufile,
 )
-from test_explain_causes import NVME, on_amd
-
-from gdsdeploy.host import checks, report
-from gdsdeploy.host.expectation import from_json
-from gdsdeploy.host.explain import as_document, explain
-from gdsdeploy.host.explain.kinds import Kind
-from gdsdeploy.host.explain.text import render
-from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.finding import Finding
+from tests.unit.host.explain.test_explain_causes import NVME, on_amd
 
 
 def kinds(document: Document) -> dict[str, Kind]:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from capable_host import BARE, H100, PROVISIONED, Document, capable, p2pdma, with_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_explain_causes import FAULTS
 
 from gdsdeploy.host.explain import COMPAT, DIRECT, NoSuchMountError, as_document, explain
 from gdsdeploy.host.explain.text import WIDTH, render
-from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts import Unknown, boot, facts_from
+from tests.unit.host.explain.capable_host import BARE, H100, PROVISIONED, Document, capable, p2pdma, with_gpu
+from tests.unit.host.explain.test_explain_causes import FAULTS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_menu_is_read_once() -> Iterator[None]:
+    """Nearly all these documents have the same boot menu, whose words cost as much as all checks together."""
+    read = functools.cache(boot.entries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boot, "entries", lambda text: list(read(text)))
+        yield
 
 
 def paths(document: Any) -> dict[str, str]:

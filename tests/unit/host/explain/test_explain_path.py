@@ -5,7 +5,12 @@ from __future__ import annotations
 import copy
 
 import pytest
-from capable_host import (
+
+from gdsdeploy.host.explain import COMPAT, NVIDIA_FS, P2PDMA, path_of
+from gdsdeploy.host.explain import Path as Taken
+from gdsdeploy.host.explain.nvidia_fs import HOOKS
+from gdsdeploy.host.facts import Unknown, facts_from
+from tests.unit.host.explain.capable_host import (
     BARE,
     H100,
     MOUNT,
@@ -24,11 +29,6 @@ from capable_host import (
     with_gpu,
     with_libcufile,
 )
-
-from gdsdeploy.host.explain import COMPAT, NVIDIA_FS, P2PDMA, path_of
-from gdsdeploy.host.explain import Path as Taken
-from gdsdeploy.host.explain.nvidia_fs import HOOKS
-from gdsdeploy.host.facts import Unknown, facts_from
 
 
 def taken(document: Document, mount: str = MOUNT) -> Taken:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capable_host import MOUNT, capable, with_gpu
 
 from gdsdeploy.host import checks
 from gdsdeploy.host.expectation import from_json
@@ -21,6 +20,7 @@ from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.proof import Proof, counters, proofs
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from tests.unit.host.explain.capable_host import MOUNT, capable, with_gpu
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"
 GPUS = EVIDENCE / "gpu"
@@ -198,9 +198,6 @@ def test_compat_mode_that_the_configuration_forbids_is_broken_for_programs() -> 
 
 
 def test_an_expected_direct_path_that_was_tried_and_not_proven_is_no_pass() -> None:
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).parents[1] / "explain"))
     document = with_gpu(capable())
     wanted = replace(WANTED, storage=[{"mount": MOUNT, "path": "direct"}])
 

@@ -1,4 +1,4 @@
-"""What mounts say of themselves; real ones are in tests/unit/host/odirect, network filesystems and layers are here.
+"""What mounts say of themselves; real ones are in tests/loopback/host/odirect, network filesystems and layers are here.
 
 Those need servers, clients and drivers that are not to be had, so their lines of mountinfo and sysfs are made up.
 """

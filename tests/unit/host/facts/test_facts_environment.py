@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from later_evidence import complete
 
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.environment import EnvironmentFacts, environment_facts
+from tests.unit.later_evidence import complete
 
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 BARE = json.loads((HOSTS / "lab-vm-bare.json").read_text())

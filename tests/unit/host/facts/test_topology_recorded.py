@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sysfs_root import topology
 
 from gdsdeploy.host import golden
 from gdsdeploy.host import topology as shown
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.topology import Topology
+from tests.unit.host.facts.sysfs_root import topology
 
 RECORDED = Path(__file__).parents[3] / "evidence" / "topology"
 CLASS = "/class"

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from kmod_elf import appended
+from tests.unit.host.kmod.kmod_elf import appended
 
 KINDS = {"rsa": ["rsa:2048"], "p256": ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"]}
 KINDS["p384"] = ["ec", "-pkeyopt", "ec_paramgen_curve:P-384"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kmod_elf import SIGNATURE, VERMAGIC, write_module
-
 from gdsdeploy.host import process
 from gdsdeploy.host.expectation import Expectation
+from tests.unit.host.kmod.kmod_elf import SIGNATURE, VERMAGIC, write_module
 
 RELEASE = "6.12.94+deb13-amd64"
 KERNEL_EXPORTS = {
@@ -62,7 +61,7 @@ class Root:
         imports: dict[str, int | None] = {name: crc for name, crc in KERNEL_EXPORTS.items() if name not in UNSEEN}
         self.module("kernel/fs/own.ko", "own", info=[("intree", "Y")], imports=imports, signature=SIGNATURE)
         self.module(
-            "kernel/drivers/drm.ko",
+            "kernel/drivers/gpu/drm/drm.ko",
             "drm",
             info=[("intree", "Y")],
             exports={"drm_open": (0xD0, False)},

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kmod_elf import SIGNATURE
-from kmod_root import KERNEL_EXPORTS, P2P, PROVENANCE, RELEASE, TREE, VERSION, Root
 
 from gdsdeploy.host.kmod.audit import audit, failed, undecided
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.errors import KernelError
 from gdsdeploy.host.kmod.kernel import Kernel, releases
 from gdsdeploy.host.kmod.symvers import Export
+from tests.unit.host.kmod.kmod_elf import SIGNATURE
+from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, P2P, PROVENANCE, RELEASE, TREE, VERSION, Root
 
 IMPORTS = {name: crc for name, (crc, _) in P2P.items()}
 
@@ -278,15 +278,15 @@ def test_a_driver_that_is_to_come_counts_instead_of_the_installed_one(root: Root
 
 
 def test_a_missing_part_of_the_kernel(root: Root) -> None:
-    (root.modules / "kernel/drivers/drm.ko").unlink()
+    (root.modules / "kernel/drivers/gpu/drm/drm.ko").unlink()
     root.nvidia()
     assert "depends on module drm" in one(look(root)["nvidia"], "dependency-missing")["message"]
-    root.etc(f"lib/modules/{RELEASE}/modules.builtin", "kernel/drivers/drm.ko\n")
+    root.etc(f"lib/modules/{RELEASE}/modules.builtin", "kernel/drivers/gpu/drm/drm.ko\n")
     assert look(root)["nvidia"]["ok"] is True
 
 
 def test_headers_without_their_kernel_say_which_modules_it_has(root: Root) -> None:
-    for file in ("fs/own.ko", "drivers/drm.ko"):
+    for file in ("fs/own.ko", "drivers/gpu/drm/drm.ko"):
         (root.modules / "kernel" / file).unlink()
     root.nvidia()
     assert "error dependency-missing" not in ids(look(root)["nvidia"])

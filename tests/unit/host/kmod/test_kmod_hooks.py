@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kmod_root import RELEASE, Root
 
 from gdsdeploy.host.kmod.audit import audit
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.kernel import Kernel
+from tests.unit.host.kmod.kmod_root import RELEASE, Root
 
 NVME = "updates/dkms/nvme.ko"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kmod_root import RELEASE, Root
 
 from gdsdeploy.host.kmod import ofed
 from gdsdeploy.host.kmod.kernel import Kernel
+from tests.unit.host.kmod.kmod_root import RELEASE, Root
 
 OTHER = "6.1.0-50-amd64"
 CRCS = {"ib_register_peer_memory_client": 0xC0DE0001, "ib_unregister_peer_memory_client": 0xC0DE0002}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kmod_root import P2P, PROVENANCE, RELEASE, VERSION, Root
-from test_kmod_tree import make_tree
 
 from gdsdeploy.host.kmod.audit import audit
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.kernel import Kernel
+from tests.unit.host.kmod.kmod_root import P2P, PROVENANCE, RELEASE, VERSION, Root
+from tests.unit.host.kmod.test_kmod_tree import make_tree
 
 DKMS = f"var/lib/dkms/nvidia-fs/2.19.7/{RELEASE}/x86_64"
 TREE = "/usr/src/nvidia-current-open-550.163.01"

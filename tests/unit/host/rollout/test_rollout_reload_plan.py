@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from kmod_elf import write_module
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import pending
 from gdsdeploy.host.rollout import gpu, keep, reload, stack
 from gdsdeploy.host.rollout.errors import RolloutError
 from gdsdeploy.host.rollout.present import boot_id
+from tests.unit.host.kmod.kmod_elf import write_module
 
 NAMES = ("nvidia_fs", "nvidia")
 GONE = "11111111-1111-1111-1111-111111111111"

@@ -1,0 +1,86 @@
+"""What holds for every test: in which order they run, and that neither two runs on one machine nor two processes of one
+run share Ansible's folder or a lab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import lab as labs
+from tests import groups
+from tests.naming import RUN
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests into the order of their groups."""
+    items.sort(key=lambda item: groups.of(item.nodeid)[0])
+
+
+def worker(config: pytest.Config) -> str | None:
+    """The name of this process, where others run tests beside it."""
+    given = getattr(config, "workerinput", None)
+    return given["workerid"] if given else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run a folder, and Ansible one for this process, in place of ~/.ansible."""
+    if worker(config) is None:
+        # Sockets need short paths.
+        os.environ[RUN] = tempfile.mkdtemp(prefix="gds-run-", dir="/tmp")
+    os.environ["ANSIBLE_HOME"] = f"{os.environ[RUN]}/{worker(config) or 'ansible'}"
+
+
+#: Processor shares, where there are control groups of version 1.
+SHARES = Path("/sys/fs/cgroup/cpu")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let the longest group go first where processes run side by side; what a test starts inherits its priority."""
+    if worker(item.config) is None or os.geteuid() != 0:
+        return
+    longest = groups.of(item.nodeid)[1] == groups.LONGEST
+    os.setpriority(os.PRIO_PROCESS, 0, 0 if longest else 5)
+    if (SHARES / "cpu.shares").is_file():
+        # A nice value counts within a session only, and each host of a lab has sessions of its own.
+        others = _others()
+        others.mkdir(exist_ok=True)
+        (others / "cpu.shares").write_text("512")
+        ((SHARES if longest else others) / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _others() -> Path:
+    """The control group of all but the longest group of tests."""
+    return SHARES / Path(os.environ[RUN]).name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have processes take tests by their groups; SIGTERM interrupts all of them, as Ctrl-C does."""
+    from tests.scheduling import Scheduler  # tests/host, a suite for users, comes here too, and they have no xdist
+
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    return Scheduler(config, log)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Take the run's folder away, and labs that a process could not take down before it ended."""
+    if worker(config) is not None:
+        return
+    with contextlib.suppress(OSError):  # It has none, or a process is still in it.
+        _others().rmdir()
+    run = Path(os.environ.pop(RUN))
+    for note in sorted(run.glob("labs/*")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GDSDEPLOY_STATE_DIR", note.read_text())
+            labs.down(labs.Lab(note.name))
+    shutil.rmtree(run, ignore_errors=True)

@@ -1,0 +1,564 @@
+"""Drifts of a host, and the rounds that hold what a check predicts against what ``apply`` then does.
+
+Runs on the host, beside the zipapp, with the standard library alone.  What apply changed is not taken from its own
+words: snapshots of files, packages and units before and after say it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: What apply does about a drift: it repairs it, leaves it alone, works around it, refuses it or can't tell.
+REPAIRED, STAYS, ADAPTS, REFUSED, UNKNOWN = "repaired", "stays", "adapts", "refused", "unknown"
+#: Something of a host: ("path", PATH), ("version", PACKAGE), ("hold", PACKAGE) or ("outdated", UNIT).
+Key = tuple[str, str]
+Snapshot = dict[Key, Any]
+#: Never looked at, by the beginning of their paths, and why.
+SKIPPED = {
+    "/dev": "no files of the disk",
+    "/proc": "no files of the disk",
+    "/run": "gone with the boot; the lock of apply lies there",
+    "/sys": "no files of the disk",
+    "/tmp": "apt's and this test's own",
+    "/home": "the sessions of ssh",
+    "/root": "the sessions of ssh",
+    "/srv": "this test's own",
+    "/var/cache": "package managers' caches",
+    "/var/lib/apt": "package lists and what was installed by itself: a refresh has no other result",
+    "/var/lib/dnf": "the history of transactions",
+    "/var/lib/dpkg": "dpkg's own database, which is compared by what dpkg-query says",
+    "/var/lib/rpm": "rpm's own database, which is compared by what rpm says",
+    "/var/lib/systemd": "when timers ran",
+    "/var/log/alternatives.log": "logs",
+    "/var/log/apt": "logs",
+    "/var/log/dnf": "logs",
+    "/var/log/dpkg.log": "logs",
+    "/var/log/hawkey.log": "logs",
+    "/var/log/journal": "logs",
+    "/var/log/lastlog": "logs",
+    "/var/log/wtmp": "logs",
+    "/usr/bin": "the distribution's own programs",
+    "/usr/lib/python3": "the distribution's own programs",
+    "/usr/lib/x86_64-linux-gnu": "the distribution's own libraries",
+    "/usr/share": "what packages contain, which goes with their versions",
+}
+#: Of these the result of a repair may differ from what was before: an initramfs is made anew, a record gets longer.
+ANEW = ("/boot/initrd.img-", "/var/lib/gdsdeploy/before.json")
+#: Records of our own that changes of these kinds are written down in.
+RECORDS = {
+    **dict.fromkeys(("write", "make", "delete", "stream"), "/var/lib/gdsdeploy/before.json"),
+    **dict.fromkeys(("install", "upgrade", "downgrade"), "/var/lib/gdsdeploy/installed"),
+    **dict.fromkeys(("hold", "unhold"), "/var/lib/gdsdeploy/held"),
+}
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Something that happens to a host.
+
+    ``subjects``: what it touches; two drifts of one round share none.  ``undo``: for what apply leaves alone.
+    ``own``: beginnings of paths that stay as the drift has made them.
+    """
+
+    name: str
+    subjects: tuple[str, ...]
+    make: Callable[[], None]
+    outcome: str = REPAIRED
+    undo: Callable[[], None] | None = None
+    own: tuple[str, ...] = ()
+    #: packages that stay as the drift has made them
+    packages: tuple[str, ...] = ()
+
+    def keeps(self, key: Key) -> bool:
+        kind, subject = key
+        return subject.startswith(self.own) if kind == "path" else subject in self.packages
+
+
+# -- the program
+
+
+@dataclass
+class Program:
+    """The host program of a zipapp, imported once; each call runs in a child of its own, as if it were started."""
+
+    zipapp: str
+    main: Callable[[Sequence[str]], int] = field(init=False)
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        sys.path.insert(0, self.zipapp)
+        self.main = importlib.import_module("gdsdeploy.host.__main__").main
+        importlib.import_module("gdsdeploy.host.apply.registry").names()
+        importlib.import_module("gdsdeploy.host.apply.cli")
+
+    def call(self, document: Any, *words: str) -> Any:
+        """The answer of ``apply WORDS --json`` with this desired state."""
+        self.calls += 1
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+            given.write(json.dumps(document).encode())
+            given.seek(0)
+            child = os.fork()
+            if child == 0:
+                self._run(given.fileno(), said.fileno(), ["apply", *words, "--json", "--desired", "-"])
+            os.waitpid(child, 0)
+            said.seek(0)
+            return json.loads(said.read())
+
+    def _run(self, given: int, said: int, words: Sequence[str]) -> None:
+        status = 1
+        try:
+            os.dup2(given, 0)
+            os.dup2(said, 1)
+            sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+            status = self.main(words)
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
+
+
+# -- snapshots
+
+
+@dataclass
+class Watch:
+    """Takes snapshots.  ``packages`` lists packages: name → (version and state, held).  ``units``: of our own."""
+
+    packages: Callable[[], dict[str, tuple[str, bool]]]
+    units: Sequence[str] = ()
+    roots: Sequence[str] = ("/",)
+    _sums: dict[tuple[int, int, int], str] = field(default_factory=dict)
+
+    def snapshot(self) -> Snapshot:
+        found: Snapshot = {}
+        for root in self.roots:
+            self._walk(root, found)
+        for name, (version, held) in self.packages().items():
+            if version:
+                found["version", name] = version
+            if held:
+                found["hold", name] = True
+        found.update({("outdated", unit): True for unit in self._outdated()})
+        return found
+
+    def _walk(self, folder: str, found: Snapshot) -> None:
+        device = os.lstat(folder).st_dev
+        waiting = [folder]
+        skipped = tuple(SKIPPED)
+        while waiting:
+            with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.path.startswith(skipped):
+                        continue
+                    looked = entry.stat(follow_symlinks=False)
+                    found["path", entry.path] = self._entry(entry.path, looked)
+                    if entry.is_dir(follow_symlinks=False) and looked.st_dev == device:
+                        waiting.append(entry.path)
+
+    def _entry(self, path: str, looked: os.stat_result) -> tuple[str, int, int, int, str]:
+        own = (stat.S_IMODE(looked.st_mode), looked.st_uid, looked.st_gid)
+        if stat.S_ISLNK(looked.st_mode):
+            return ("link", *own, str(Path(path).readlink()))
+        if stat.S_ISDIR(looked.st_mode):
+            return ("folder", *own, "")
+        if not stat.S_ISREG(looked.st_mode):
+            return ("other", *own, "")
+        key = (looked.st_ino, looked.st_ctime_ns, looked.st_size)
+        if key not in self._sums:
+            try:
+                self._sums[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            except PermissionError:
+                # Of a user who isn't in this namespace: nobody here can change it either.
+                self._sums[key] = "unreadable"
+        return ("file", *own, f"sha256:{self._sums[key]}")
+
+    def _outdated(self) -> list[str]:
+        if not self.units:
+            return []
+        shown = output("systemctl", "show", "--property=Id,NeedDaemonReload", *self.units)
+        blocks = [dict(line.split("=", 1) for line in block.splitlines()) for block in shown.split("\n\n")]
+        return [block["Id"] for block in blocks if block.get("NeedDaemonReload") == "yes"]
+
+
+def differing(one: Snapshot, other: Snapshot) -> dict[Key, tuple[Any, Any]]:
+    """What differs: before and after, None where there is nothing."""
+    keys = {key for key, _ in one.items() ^ other.items()}
+    return {key: (one.get(key), other.get(key)) for key in sorted(keys)}
+
+
+# -- changes against snapshots
+
+
+def unexplained(changes: Sequence[Mapping[str, str]], before: Snapshot, after: Snapshot) -> list[str]:
+    """Changes that the snapshots don't show, and differences of the snapshots that no change says."""
+    left = differing(before, after)
+    problems = []
+    for change in _joined(changes):
+        left.pop(("path", RECORDS.get(change["kind"], "")), None)
+        keys, required = _effects(change, left)
+        if required and not keys:
+            problems.append(f"no effect of: {_words(change)}")
+        for key in keys:
+            was, now = left.pop(key)
+            wrong = _contradicts(change, key, was, now)
+            problems += [f"{_words(change)}: {wrong}"] if wrong else []
+    return problems + [f"unpredicted: {key[0]} {key[1]}: {was} → {now}" for key, (was, now) in left.items()]
+
+
+def _joined(changes: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """The same changes; a package that is first finished and then moved has one, from the first to the last version."""
+    found: list[Mapping[str, str]] = []
+    for change in changes:
+        first = next((item for item in found if item["subject"] == change["subject"] and item["after"]), None)
+        if first is not None and first["reason"] == "unfinished" and change["before"] == first["after"]:
+            found[found.index(first)] = {**first, "after": change["after"]}
+        else:
+            found.append(change)
+    return found
+
+
+def _effects(change: Mapping[str, str], left: Mapping[Key, Any]) -> tuple[list[Key], bool]:
+    """The differences that a change explains, and whether there has to be one."""
+    kind, subject = change["kind"], change["subject"]
+    if kind in ("write", "make", "delete"):
+        # The folders above what is written are made with it.
+        above = [key for key, (was, _) in left.items() if was is None and key[0] == "path" and _above(key[1], subject)]
+        own = [("path", subject)] if ("path", subject) in left else []
+        return (own + above) if own else [], True
+    if kind in ("install", "upgrade", "downgrade", "remove"):
+        return [key for key in [("version", subject)] if key in left], True
+    if kind in ("hold", "unhold"):
+        return [key for key in [("hold", subject)] if key in left], True
+    if kind in ("enable", "disable", "reload"):
+        ends = (f".wants/{subject}", f".requires/{subject}")
+        links = [key for key in left if key[0] == "path" and key[1].endswith(ends)]
+        folders = [("path", str(Path(path).parent)) for _, path in links]
+        read_again = [key for key in left if key[0] == "outdated"]
+        found = list(dict.fromkeys([*links, *(key for key in folders if key in left), *read_again]))
+        # A unit whose file is written is enabled anew, which may find its links as they have to be.
+        return found, change["reason"] == "links"
+    if kind == "initramfs":
+        return [key for key in left if key[1].startswith(ANEW) and key[1].endswith(subject)], True
+    if kind == "stream":
+        name = subject.partition(":")[0]
+        return [key for key in [("path", f"/etc/dnf/modules.d/{name}.module")] if key in left], True
+    return [], kind != "refresh"
+
+
+def _above(folder: str, path: str) -> bool:
+    return path.startswith(f"{folder}/")
+
+
+def _contradicts(change: Mapping[str, str], key: Key, was: Any, now: Any) -> str:
+    """Where ``before`` and ``after`` of a change aren't what the snapshots have."""
+    if key != ("path", change["subject"]) and key[0] != "version":
+        return ""
+    if key[0] == "version":
+        given = (change["before"], change["after"])
+        # Half-installed is not installed.
+        seen = ("" if was is None or " " in was else was, now or "")
+        return "" if given == seen or seen[1].partition(" ")[0] == given[1] == "" else f"in truth {was} → {now}"
+    if change["kind"] == "delete":
+        return "" if now is None else f"still there: {now}"
+    said = {"mode": f"{now[1]:04o}", "owner": f"{now[2]}:{now[3]}"}.get(change["reason"], now[4] or f"{now[1]:04o}")
+    return "" if change["after"] in (said, "") else f"in truth {now}"
+
+
+def _words(change: Mapping[str, str]) -> str:
+    return "{resource}: {kind} {subject} ({before} → {after}; {reason})".format(**change)
+
+
+# -- rounds
+
+
+@dataclass
+class Rounds:
+    """Plays drifts, in rounds of one to four, and collects what went otherwise than a check said."""
+
+    program: Program
+    watch: Watch
+    document: Any
+    baseline: Snapshot = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    #: kind and reason of each change → how often it was made
+    changes: dict[str, int] = field(default_factory=dict)
+    #: resources of which a check couldn't tell what apply then did
+    untold: dict[str, int] = field(default_factory=dict)
+    rounds: int = 0
+    last: Snapshot = field(default_factory=dict)
+
+    def begin(self) -> list[str]:
+        """Bring the host to the desired state; the paths that were written or made."""
+        answer = self.program.call(self.document)
+        assert answer["error"] is None, answer
+        again = self._check()
+        assert _changes(again) == [], again
+        self.baseline = self.watch.snapshot()
+        return [change["subject"] for change in _changes(answer) if change["kind"] in ("write", "make")]
+
+    def play(self, drifts: Sequence[Drift]) -> None:
+        """One round."""
+        self.rounds += 1
+        found = self._played(drifts)
+        names = " + ".join(drift.name for drift in drifts)
+        self.problems += [f"round {self.rounds} ({names}): {problem}" for problem in found]
+        for drift in drifts:
+            self.outcomes[drift.outcome] = self.outcomes.get(drift.outcome, 0) + 1
+
+    def _played(self, drifts: Sequence[Drift]) -> list[str]:
+        for drift in drifts:
+            drift.make()
+        blocking = [drift for drift in drifts if drift.outcome in (REFUSED, UNKNOWN)]
+        problems = self._refused(blocking) if blocking else []
+        _undone(blocking)
+        others = [drift for drift in drifts if drift not in blocking]
+        problems += self._applied(others)
+        _undone(others)
+        if any(drift.outcome == ADAPTS for drift in others):
+            problems += [f"after the way back: {problem}" for problem in self._applied([])]
+        return problems + self._recovered(again=any(drift.undo is not None for drift in others))
+
+    def _check(self) -> Any:
+        return self.program.call(self.document, "--check")
+
+    def _refused(self, blocking: Sequence[Drift]) -> list[str]:
+        """A check and apply refuse alike, and leave everything as it was."""
+        before = self.watch.snapshot()
+        checked = self._check()
+        error = checked["error"] or self.program.call(self.document)["error"]
+        problems = [] if _said(checked) or checked["error"] else ["the check doesn't refuse it"]
+        if error is None:
+            problems.append("apply doesn't refuse it")
+        elif all(drift.outcome == REFUSED for drift in blocking) and error["kind"] != "refused":
+            problems.append(f"apply fails in place of refusing: {error}")
+        return problems + [f"refused, and yet {text}" for text in _texts(before, self.watch.snapshot())]
+
+    def _applied(self, drifts: Sequence[Drift]) -> list[str]:
+        before = self.watch.snapshot()
+        checked = self._check()
+        problems = [f"the check changed {text}" for text in _texts(before, self.watch.snapshot())]
+        applied = self.program.call(self.document)
+        after = self.last = self.watch.snapshot()
+        problems += [f"apply: {applied['error']}"] if applied["error"] else []
+        problems += self._same(checked, applied) + unexplained(_changes(applied), before, after)
+        again = self._check()
+        problems += [f"second check: {_words(change)}" for change in _changes(again)]
+        problems += [f"second check: {text}" for text in _said(again)]
+        kept = {key for key in differing(self.baseline, after) if any(drift.keeps(key) for drift in drifts)}
+        for change in _changes(applied):
+            name = f"{change['kind']} {change['reason']}"
+            self.changes[name] = self.changes.get(name, 0) + 1
+        return problems + [f"in the end {text}" for text in self._off(after, kept)]
+
+    def _same(self, checked: Any, applied: Any) -> list[str]:
+        """The check predicted what apply reports, resource by resource, in the same words and order."""
+        problems = []
+        for one in checked["resources"]:
+            none: dict[str, Any] = {"changes": []}
+            other = next((item for item in applied["resources"] if item["name"] == one["name"]), none)
+            if one["unknown"]:
+                self.untold[one["name"]] = self.untold.get(one["name"], 0) + 1
+                problems += [] if one["name"] in UNTOLD else [f"{one['name']}: {one['unknown']}"]
+            elif one["changes"] != other["changes"]:
+                predicted, made = (list(map(_words, item["changes"])) for item in (one, other))
+                problems.append(f"predicted {predicted}, made {made}")
+        return problems
+
+    def _off(self, now: Snapshot, kept: Iterable[Key] = ()) -> list[str]:
+        wrong = {key: pair for key, pair in differing(self.baseline, now).items() if key not in set(kept)}
+        return [
+            f"{kind} {subject}: {was} → {is_now}"
+            for (kind, subject), (was, is_now) in wrong.items()
+            if not (subject.startswith(ANEW) and is_now is not None)
+        ]
+
+    def _recovered(self, *, again: bool) -> list[str]:
+        """Nothing is left of a round; otherwise the rounds that follow begin from what there is."""
+        now = self.watch.snapshot() if again else self.last
+        left = [f"left behind: {text}" for text in self._off(now)]
+        self.baseline = now
+        return left
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "rounds": self.rounds, "drifts": sum(self.outcomes.values()), "outcomes": self.outcomes,
+            "changes": dict(sorted(self.changes.items())), "untold": self.untold, "calls": self.program.calls,
+            "problems": self.problems,
+        }  # fmt: skip
+
+
+def _undone(drifts: Iterable[Drift]) -> None:
+    for drift in drifts:
+        if drift.undo is not None:
+            drift.undo()
+
+
+#: Resources that can't always tell in a check: apt names repositories as their lists do, which a refresh reads.
+UNTOLD = ("pins",)
+
+
+def _changes(answer: Any) -> list[dict[str, str]]:
+    return [change for one in answer.get("resources", []) for change in one["changes"]]
+
+
+def _said(answer: Any) -> list[Any]:
+    return [text for one in answer.get("resources", []) for text in (*one["refusals"], *one["unknown"])]
+
+
+def _texts(one: Snapshot, other: Snapshot) -> list[str]:
+    return [f"{kind} {subject}: {was} → {now}" for (kind, subject), (was, now) in differing(one, other).items()]
+
+
+def dealt(drifts: Sequence[Drift], count: int, seed: int) -> list[list[Drift]]:
+    """``count`` drifts in rounds of one to four that don't overlap: of files a choice, of all else every one."""
+    chance = random.Random(seed)
+    files = [drift for drift in drifts if drift.subjects[0].startswith("/")]
+    waiting = [drift for drift in drifts if drift not in files]
+    while len(waiting) < count:
+        more = files or list(drifts)
+        waiting += chance.sample(more, min(len(more), count - len(waiting)))
+    chance.shuffle(waiting)
+    rounds: list[list[Drift]] = []
+    while waiting:
+        size, chosen = chance.randint(1, 4), list[Drift]()
+        for drift in list(waiting):
+            apart = all(not _overlap(drift, other) for other in chosen)
+            if len(chosen) < size and apart:
+                chosen.append(drift)
+                waiting.remove(drift)
+        rounds.append(chosen)
+    return rounds
+
+
+def _overlap(one: Drift, other: Drift) -> bool:
+    return any(a == b or _above(a, b) or _above(b, a) for a in one.subjects for b in other.subjects)
+
+
+# -- drifts of files
+
+
+def output(*argv: str, ok: Sequence[int] = (0,), **env: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C", **env}, check=False)
+    assert done.returncode in ok, (argv, done.stdout + done.stderr)
+    return done.stdout
+
+
+ASIDE = Path("/srv/drift/aside")
+
+
+def clear(path: Path) -> None:
+    """Take away whatever is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def put_aside(path: Path) -> None:
+    """Move it where :func:`put_back` finds it."""
+    ASIDE.mkdir(parents=True, exist_ok=True)
+    shutil.move(path, ASIDE / hashlib.sha256(str(path).encode()).hexdigest())
+
+
+def put_back(path: Path) -> None:
+    clear(path)
+    shutil.move(ASIDE / hashlib.sha256(str(path).encode()).hexdigest(), path)
+
+
+def _elsewhere(path: Path, text: bytes) -> Path:
+    ASIDE.mkdir(parents=True, exist_ok=True)
+    place = ASIDE / f"target-{hashlib.sha256(str(path).encode()).hexdigest()}"
+    place.write_bytes(text)
+    return place
+
+
+def of_file(name: str, follows: str = STAYS) -> list[Drift]:
+    """Everything that happens to a file that is managed.
+
+    follows: what becomes of a link to the same content, which is read as a file is.
+    """
+    path = Path(name)
+
+    def replaced(by: Callable[[], Any]) -> Callable[[], None]:
+        def make() -> None:
+            put_aside(path)
+            by()
+
+        return make
+
+    def linked(text: bytes | None) -> Callable[[], None]:
+        def make() -> None:
+            same = path.read_bytes()
+            target = _elsewhere(path, same if text is None else text)
+            target.chmod(stat.S_IMODE(path.stat().st_mode))
+            put_aside(path)
+            path.symlink_to(target)
+
+        return make
+
+    back, subjects = (lambda: put_back(path)), (name,)
+    made = [
+        Drift(f"edited {name}", subjects, lambda: append(path, b"# edited\n")),
+        Drift(f"truncated {name}", subjects, lambda: os.truncate(path, path.stat().st_size // 2)),
+        Drift(f"emptied {name}", subjects, lambda: os.truncate(path, 0)),
+        Drift(f"removed {name}", subjects, path.unlink),
+        Drift(f"chmod 0600 {name}", subjects, lambda: path.chmod(0o600)),
+        Drift(f"chmod 0777 {name}", subjects, lambda: path.chmod(0o777)),
+        Drift(f"chown {name}", subjects, lambda: os.chown(path, 1234, 4321)),
+        Drift(f"link elsewhere {name}", subjects, linked(b"of somebody else\n")),
+        Drift(f"dangling link {name}", subjects, replaced(lambda: path.symlink_to("/srv/drift/nothing"))),
+        Drift(f"link to the same {name}", subjects, linked(None), follows, back, subjects),
+        Drift(f"folder {name}", subjects, replaced(path.mkdir), REFUSED, back),
+        Drift(f"pipe {name}", subjects, replaced(lambda: os.mkfifo(path)), REFUSED, back),
+    ]
+    if follows == REPAIRED:
+        made = [drift for drift in made if drift.name != f"link to the same {name}"]
+    return made
+
+
+def of_folder(name: str, *, removable: bool = True) -> list[Drift]:
+    """Everything that happens to a folder that is managed; with what is in it."""
+    path, subjects = Path(name), (name,)
+
+    def replaced() -> None:
+        put_aside(path)
+        path.write_bytes(b"a file of somebody else\n")
+
+    made = [
+        Drift(f"chmod 0700 {name}", subjects, lambda: path.chmod(0o700)),
+        Drift(f"chown {name}", subjects, lambda: os.chown(path, 1234, 4321)),
+    ]
+    if removable:
+        made += [
+            Drift(f"removed {name}", subjects, lambda: shutil.rmtree(path)),
+            Drift(f"file {name}", subjects, replaced, REFUSED, lambda: put_back(path)),
+        ]
+    return made
+
+
+def foreign(name: str, text: str, outcome: str = STAYS) -> Drift:
+    """A file of somebody else's, which stays; its folder is there."""
+    path = Path(name)
+    return Drift(f"foreign {name}", (name,), lambda: _write(path, text), outcome, lambda: clear(path), (name,))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def append(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)

@@ -1,0 +1,312 @@
+"""Whatever happened to a real host: a check says what apply then does, no more and no less, and all is as it was.
+
+A light host with real dpkg, apt and systemd; its stack is a handful of small packages in a signed repository.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import hostapp
+from gdsdeploy import lab as labs
+from gdsdeploy.host.finding import PASS
+from gdsdeploy.host.gate import Settings
+from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.load import load_fleet
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.planning import plan_fleet
+from gdsdeploy.provision import provision
+from gdsdeploy.validate import Asked, validate
+from tests.lab import small_stack
+from tests.lab.drifts import unexplained
+from tests.lab.small_stack import SWITCH
+from tests.repos.archive import Archive, Key, Suite, serve
+
+pytestmark = pytest.mark.lab
+
+HERE = Path(__file__).parent
+RELEASE = "6.12.0-drift-amd64"
+KEYRING = "/etc/apt/keyrings/gdsdeploy-drift.gpg"
+#: Package → versions and what each depends on.
+PACKAGES = {
+    "drift-common": {1: ""},
+    "drift-driver": dict.fromkeys((1, 2, 3), "drift-common"),
+    "drift-tools": {number: f"drift-driver (= {number})" for number in (2, 3)},
+    "drift-source": {1: "drift-driver (= 1)"},
+    "drift-kernel": {1: "", 2: "", 3: ""},
+    "drift-cufile": {1: "", 2: "", 3: ""},
+    "drift-old": {1: ""},
+    "drift-foreign": {1: ""},
+}
+#: What the repository has; the others only ever come from elsewhere.
+OFFERED = ("drift-common", "drift-driver", "drift-tools", "drift-kernel", "drift-cufile")
+LOCKED = {"drift-driver": "2", "drift-tools": "2", "drift-kernel": "2", "drift-cufile": "2"}
+#: Makes the host one whose distribution has the dependency alone, and whose kernel has an initramfs.
+PREPARE = f"""set -eu
+cat >/usr/sbin/update-initramfs <<'END'
+#!/bin/sh
+# Another one each time.
+cat /etc/modprobe.d/gdsdeploy.conf /proc/sys/kernel/random/uuid >/boot/initrd.img-$3
+END
+chmod +x /usr/sbin/update-initramfs
+touch /boot/initrd.img-{RELEASE}
+rm /etc/apt/sources.list.d/*
+echo 'deb [trusted=yes] {{uri}} base main' >/etc/apt/sources.list
+# Nothing of this host outlives the test.
+echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/fast
+apt-get --quiet --quiet update
+"""
+
+
+def build(folder: Path) -> dict[tuple[str, int], Path]:
+    """Every package, with maintainer scripts that fail when they are asked to."""
+    made = {}
+    for name, versions in PACKAGES.items():
+        for version, depends in versions.items():
+            root = folder / "work" / f"{name}_{version}"
+            (root / "DEBIAN").mkdir(parents=True)
+            needs = f"Depends: {depends}\n" if depends else ""
+            (root / "DEBIAN/control").write_text(
+                f"Package: {name}\nVersion: {version}\nArchitecture: all\n{needs}"
+                f"Maintainer: nobody <nobody@archive.example>\nDescription: imitated {name}\n"
+            )
+            for event in ("preinst", "postinst"):
+                script = root / "DEBIAN" / event
+                script.write_text(SWITCH.format(package=name, event=event))
+                script.chmod(0o755)
+            (root / "usr/share" / name).mkdir(parents=True)
+            (root / "usr/share" / name / "content").write_text(f"{version}\n")
+            file = folder / "debs" / f"{name}_{version}_all.deb"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, file], check=True, capture_output=True)
+            made[name, version] = file
+    return made
+
+
+def publish(folder: Path, debs: dict[tuple[str, int], Path], key: Key) -> dict[tuple[str, int], str]:
+    """The signed repository; the sum of each package."""
+    suites: dict[str, list[dict[str, str]]] = {"drift": [], "base": []}
+    sums = {}
+    (folder / "pool").mkdir(parents=True)
+    for (name, version), file in debs.items():
+        data = file.read_bytes()
+        sums[name, version] = hashlib.sha256(data).hexdigest()
+        if name not in OFFERED:
+            continue
+        (folder / "pool" / file.name).write_bytes(data)
+        depends = PACKAGES[name][version]
+        suites["base" if name == "drift-common" else "drift"].append(
+            {
+                "Package": name, "Version": str(version), "Architecture": "all",
+                "Maintainer": "nobody <nobody@archive.example>", "Description": "imitated",
+                **({"Depends": depends} if depends else {}),
+                "Filename": f"pool/{file.name}", "Size": str(len(data)), "SHA256": sums[name, version],
+            }
+        )  # fmt: skip
+    for suite, stanzas in suites.items():
+        Archive(folder).publish(Suite(suite, {"main": list(stanzas)}, origin=suite), key)
+    return sums
+
+
+def document(uri: str, key: Key, sums: dict[tuple[str, int], str]) -> dict[str, Any]:
+    """A desired state with every resource of a host that has no GPU."""
+    index = {
+        "repository": "drift", "uri": uri, "suite": "drift", "components": ["main"], "host_keyring": KEYRING,
+        "exclusive": True,
+    }  # fmt: skip
+    pins = [{"package": name, "version": v, "sha256": sums[name, int(v)]} for name, v in LOCKED.items()]
+    brought = [{"dest": KEYRING, "content": base64.b64encode(key.keyring.read_bytes()).decode()}]
+    settings = json.dumps(asdict(Settings()), sort_keys=True) + "\n"
+
+    def wanted(name: str, **more: Any) -> dict[str, Any]:
+        names = [*LOCKED, "drift-common"]
+        return {"manager": "apt", "wanted": [{"package": name, "version": "2"}], "locked": names, **more}
+
+    resources: list[tuple[str, str, dict[str, Any]]] = [
+        ("preflight", "", {"os": "debian-13", "arch": "x86_64", "manager": "apt", "free_mib": {"/var": 10}}),
+        ("repositories", "", {"manager": "apt", "indices": [index], "keys": brought, "pins": pins}),
+        ("pins", "", {"manager": "apt", "indices": [index], "pins": pins, "deny": ["drift-tools-*"]}),
+        ("program", "", {}),
+        ("expectation", "", {"content": '{"version": 1}\n'}),
+        (
+            "driver_options", "",
+            {
+                "kernel_release": RELEASE, "options": {"NVreg_RegistryDwords": "1"}, "rdma": "peermem",
+                "modules": ["nvidia", "nvidia-fs"],
+            },
+        ),
+        (
+            "packages", "driver",
+            wanted(
+                "drift-driver", along=[{"package": "drift-tools", "version": "2"}],
+                leaving=[{"package": "drift-source", "version": "2"}],
+            ),
+        ),
+        ("guard", "", {"manager": "apt"}),
+        ("packages", "kernel", wanted("drift-kernel")),
+        ("packages", "cufile", wanted("drift-cufile")),
+        ("cufile", "", {"content": '{"logging": {"dir": "/var/log/cufile"}}\n'}),
+        ("peermem", "", {"rdma": "peermem", "before": ["other.service"]}),
+        ("gate", "", {"settings": settings, "before": ["other.service"], "required_by": ["slurmd.service"]}),
+    ]  # fmt: skip
+    return {"version": 1, "resources": [{"resource": r, "instance": i, "desired": d} for r, i, d in resources]}
+
+
+def send(host: Host, files: dict[str, bytes]) -> None:
+    """Files below /srv/drift."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o755
+            archive.addfile(entry, io.BytesIO(data))
+    script = "mkdir -p /srv/drift && tar -C /srv/drift -xf - --no-same-owner"
+    host.ssh(["sudo", "sh", "-c", script], input=stream.getvalue())
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A light host that has the desired state, its packages and the drifts in /srv/drift."""
+    folder = tmp_path_factory.mktemp("drift")
+    key = Key.generate(tmp_path_factory.mktemp("key") / "home", "drift")
+    name = f"drift-{os.getpid()}"
+    try:
+        with serve(folder / "repository") as server:
+            made = labs.up(name, vms=0, lights=1).host("build1")
+            debs = build(folder)
+            wanted = document(server.uri, key, publish(folder / "repository", debs, key))
+            files = {f"debs/{file.name}": file.read_bytes() for file in debs.values()}
+            files |= {script: (HERE / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")}
+            files |= {"desired.json": json.dumps(wanted).encode(), "gdsdeploy-host.pyz": hostapp.build()}
+            made.wait_ssh()
+            send(made, files)
+            made.ssh(["sudo", "sh", "-c", PREPARE.format(uri=server.uri)])
+            yield made
+    finally:
+        labs.down(Lab(name))
+        key.forget()
+
+
+def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(host: Host) -> None:
+    said = host.ssh(["sudo", "python3", "/srv/drift/drifts_apt.py", "200", "1"], timeout=600).stdout
+    report = json.loads(said)
+    assert report["problems"] == []
+    assert report["drifts"] >= 200
+    assert set(report["outcomes"]) == {"repaired", "stays", "adapts", "refused", "unknown"}
+
+
+#: Ten drifts of a host that provision has made, in two rounds.
+DRIFTS = (
+    """
+echo "# edited" >>/etc/modprobe.d/gdsdeploy.conf
+chmod 0600 /etc/cufile.json
+rm /etc/gdsdeploy/expectation.json
+truncate --size=10 /usr/lib/gdsdeploy/gdsdeploy-host.pyz
+apt-mark unhold small-cufile
+systemctl disable gds-gate.service
+""",
+    """
+rm /etc/apt/preferences.d/00-gdsdeploy.pref
+dpkg --force-hold --purge small-cufile
+dpkg --force-hold --remove small-driver
+ln -sf /dev/null /etc/modules-load.d/other.conf
+echo >>/etc/cufile.json
+chown 12:34 /etc/tmpfiles.d/gdsdeploy.conf
+rm -r /etc/gdsdeploy
+""",
+)
+#: Checks of a validation that see drifts, and which of them each round makes fail; a mode is not the content.
+CHECKS = ("packages.drift", "cufile.rendered", "packages.locked-versions")
+SEEN: tuple[set[str], ...] = ({"packages.drift"}, set(CHECKS))
+#: Prints what :meth:`drifts.Watch.snapshot` finds.
+SNAPSHOT = """
+import json, sys
+sys.path.insert(0, "/srv/drift")
+import drifts, drifts_apt
+watch = drifts.Watch(drifts_apt.packages, drifts_apt.UNITS)
+print(json.dumps([[*key, value] for key, value in watch.snapshot().items()]))
+"""
+#: What a run of Ansible's leaves, and what the gate says when it is run at its end.
+AROUND = ("/var/lib/gdsdeploy/gate.json", "/var/lib/prometheus", "/var/lib/sudo")
+
+
+def snapshot(host: Host) -> dict[tuple[str, str], Any]:
+    said = host.ssh(["sudo", "python3", "-B", "-c", SNAPSHOT]).stdout
+    return {
+        (kind, subject): tuple(value) if isinstance(value, list) else value
+        for kind, subject, value in json.loads(said)
+        if not subject.startswith(AROUND)
+    }
+
+
+def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same through the controller: one plan, the roles under the real Ansible, and a plan without a change."""
+    key = Key.generate(tmp_path / "key" / "home", "small")
+    name = f"drift-{os.getpid()}"
+    path = tmp_path / "fleet.yml"
+    try:
+        with serve(tmp_path / "repository") as server:
+            lab = labs.up(name, vms=0, lights=1)
+            host = lab.host("build1")
+            monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+            # The program of this moment, whatever happens to its sources meanwhile.
+            program = hostapp.build()
+            monkeypatch.setattr(hostapp, "build", lambda: program)
+            small = small_stack.make(tmp_path / "repository", server.uri, key)
+            known = yaml.safe_load(lab.fleet_path.read_text())["ssh"]
+            folder = lab.fleet_path.parent
+            ssh = {**known, **{entry: str(folder / known[entry]) for entry in ("identity_file", "known_hosts")}}
+            hosts = {host.name: {"profile": "gds", "port": host.port, "address": "127.0.0.1"}}
+            small_stack.write(path, small_stack.fleet(small, server.uri, hosts, ssh), small.old)
+            small_stack.stock(tmp_path / "modules", small.old)
+            host.wait_ssh()
+            send(host, {script: (HERE / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")})
+            fleet = load_fleet(path)
+
+            def planned() -> HostPlan:
+                found = plan_fleet(fleet, small.old, path, [host.name]).hosts[host.name]
+                assert isinstance(found, HostPlan), found
+                return found
+
+            def provisioned() -> list[dict[str, str]]:
+                run = provision(fleet, small.old, path, names=[host.name], extra=[], progress=lambda _: None)
+                assert run.failures() == {}
+                return [change.to_json() for change in run.outcome.hosts[host.name].changes]
+
+            def failing() -> set[str]:
+                report = validate(fleet, small.old, path, [host.name], asked=Asked(only=CHECKS), progress=print)
+                assert {finding.check for finding in report.hosts[0].findings} == set(CHECKS)
+                return {finding.check for finding in report.hosts[0].findings if finding.verdict != PASS}
+
+            provisioned()
+            assert planned().satisfied, planned()
+            assert failing() == set()
+            for drifts, seen in zip(DRIFTS, SEEN, strict=True):
+                host.ssh(["sudo", "sh", "-c", f"set -eu{drifts}"])
+                before = snapshot(host)
+                plan = planned()
+                assert (plan.unknown, plan.refusal) == ((), "")
+                # Validation judges saved evidence by itself, and has to see what a plan would repair.
+                assert failing() == seen
+                made = provisioned()
+                assert made == [change.to_json() for change in plan.changes]
+                assert unexplained(made, before, snapshot(host)) == []
+                assert planned().satisfied, planned()
+                assert failing() == set()
+    finally:
+        labs.down(Lab(name))
+        key.forget()

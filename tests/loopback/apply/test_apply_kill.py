@@ -1,0 +1,83 @@
+"""SIGKILL at any moment: no file is half-written, the record knows every change, the next run completes the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.apply import record
+from gdsdeploy.host.apply.host import Host
+from tests.loopback.apply import many_files
+
+KILLS = 30
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="gdsdeploy-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def contents(root: Path) -> dict[str, str]:
+    """Path → text of what isn't ours alone."""
+    places = [place for place in (root / "etc").rglob("*") if place.is_file()]
+    return {"/" + place.relative_to(root).as_posix(): place.read_text() for place in places}
+
+
+def killed(root: Path, seconds: float | None) -> float:
+    """Let a run work for some time, or to its end; returns for how long it did."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(
+        [sys.executable, many_files.__file__, str(root)], stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    begin = time.monotonic()
+    if seconds is not None:
+        time.sleep(seconds)
+        process.kill()
+    process.wait()
+    return time.monotonic() - begin
+
+
+def test_killed_at_any_moment(root: Path) -> None:
+    wanted = {file.path: file.content.decode() for file in many_files.Many().wanted(many_files.Desired())}
+    before = {path: f"before {path}\n" for path in list(wanted)[::3]}
+    for folder in ("etc/many.d", "etc/more.d", "var/lib"):
+        (root / folder).mkdir(parents=True)
+    generator = random.Random(7)
+    interrupted = 0
+    whole = killed(root, None)
+    for _ in range(KILLS):
+        for path in wanted:
+            (root / path.lstrip("/")).unlink(missing_ok=True)
+        shutil.rmtree(root / "var/lib/gdsdeploy", ignore_errors=True)
+        for path, text in before.items():
+            (root / path.lstrip("/")).write_text(text)
+        killed(root, generator.uniform(0.0, whole))
+        found = {path: text for path, text in contents(root).items() if not path.endswith(".gdsdeploy-new")}
+        assert all(text in (wanted[path], before.get(path)) for path, text in found.items())
+        place = root / record.PATH.lstrip("/")
+        recorded = json.loads(place.read_text())["paths"] if place.exists() else {}
+        changed = {path for path in wanted if found.get(path) != before.get(path)}
+        assert changed <= set(recorded)
+        interrupted += 0 < len(changed) < len(wanted)
+        assert set(many_files.run(str(root))) == set(wanted) - changed
+        assert contents(root) == wanted
+        assert many_files.run(str(root), check=True) == []
+        many_files.Many().revert(Host(root=str(root)))
+        assert contents(root) == before
+    # Otherwise this test would show nothing.
+    assert interrupted >= KILLS // 5

@@ -1,0 +1,166 @@
+"""The verb: this machine, a host behind a real SSH server, evidence that was saved, and what the user may get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import transport
+from gdsdeploy.answer import Answer
+from gdsdeploy.errors import FleetInvalid, HostUnreachable
+from gdsdeploy.host import __main__ as program
+from tests import commandline
+from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
+from tests.loopback.loopback_sshd import free_port
+
+HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
+SAVED = HOSTS / "lab-vm-provisioned.json"
+Run = Callable[..., tuple[int, str, str]]
+Make = Callable[..., LoopbackFleet]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return lambda *argv: (commandline.run("explain", *argv), *capsys.readouterr())
+
+
+def test_a_host_is_asked_once(made: Make, run: Run) -> None:
+    fleet = made(gpu1={"profile": "right"}, gone={"profile": "right", "port": free_port()})
+    code, out, err = run("gpu1", "--fleet", fleet.path, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["host"] == "gpu1"
+    assert dict(found["stack"])["kernel"] == RUNNING
+    assert "/" in {item["mount"] for item in found["mounts"]}
+    assert fleet.sessions() == 1
+    code, out, _ = run("gpu1", "/etc/hosts", "--fleet", fleet.path)
+    assert code == 0
+    assert "/etc/hosts lies on this mount" in out
+    assert "Kinds of storage" not in out
+    code, out, err = run("gone", "--fleet", fleet.path)
+    assert (code, out) == (HostUnreachable.exit_code, "")
+    assert "gone (127.0.0.1:" in err
+
+
+def test_the_host_looks_at_the_file_that_was_asked_about(made: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+    fan_out = transport.fan_out
+
+    def kept(*arguments: Any, **options: Any) -> Iterator[Answer]:
+        for answer in fan_out(*arguments, **options):
+            answers.append(answer)
+            yield answer
+
+    monkeypatch.setattr(transport, "fan_out", kept)
+    fleet = made(gpu1={"profile": "right"})
+    assert run("gpu1", "/etc/hosts", "--fleet", fleet.path)[0] == 0
+    assert answers[0].document is not None
+    # Only on a disk of the host's own: on any other mount a file may make its reader wait for ever.
+    local = os.major(Path("/etc/hosts").stat().st_dev) != 0
+    assert isinstance(answers[0].document["inodes"].get("/etc/hosts"), int) is local
+
+
+def test_this_machine(run: Run) -> None:
+    code, out, err = run("/")
+    assert code == 0, err
+    assert RUNNING in out
+    assert "\n/  " in out
+
+
+def test_saved_evidence(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("--evidence", SAVED)
+    assert code == 0, err
+    assert "/mnt/nvme  COMPAT: through CPU memory" in out
+    code, out, _ = run("--evidence", SAVED, "/mnt/nvme/x", "--json")
+    assert [(item["mount"], item["asked"]) for item in json.loads(out)["mounts"]] == [("/mnt/nvme", "/mnt/nvme/x")]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"host": "gpu1", "evidence": json.loads(SAVED.read_text())}))
+    assert run("--evidence", report)[1] == run("--evidence", SAVED)[1], "validate --with-evidence has it inside"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"files": []}'])
+def test_what_is_no_evidence(run: Run, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    code, out, err = run("--evidence", file)
+    assert (code, out) == (1, "")
+    assert f"{file}: not evidence" in err
+    assert "gdsdeploy-host.pyz evidence" in err
+
+
+@pytest.mark.parametrize("word", ["5027", "CU_FILE_HANDLE_NOT_REGISTERED", "cuda:100", "-22"])
+def test_errors_of_cufile(run: Run, word: str) -> None:
+    code, out, err = run("--error", word)
+    assert code == 0, err
+    assert "\n  1. " in out
+    code, out, _ = run("--error", word, "--json")
+    assert json.loads(out)["entries"][0]["causes"]
+
+
+def test_an_error_that_there_is_not(run: Run) -> None:
+    code, out, err = run("--error", "5999")
+    assert (code, out) == (1, "")
+    assert "no error code 5999 is known" in err
+    assert "hint: Nearest are: " in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("/mnt", "/data"), "/mnt is a path, so no second argument is expected"),
+        (("gpu1", "data"), "MOUNT is an absolute path, and 'data' is none"),
+        (("gpu1", "--evidence", SAVED), "--evidence FILE takes the place of HOST"),
+        (("gpu1", "--error", "5027"), "--error CODE stands alone"),
+        (("--evidence", "none.json"), "does not exist"),
+    ],
+)
+def test_what_does_not_go_together(run: Run, argv: tuple[object, ...], words: str) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_a_host_without_its_fleet(run: Run, made: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("gpu1")
+    assert code == FleetInvalid.exit_code
+    assert "gpu1 is a host of a fleet, and there is no fleet.yml in this folder" in err
+    made(gpu1={"profile": "right"})
+    code, _, err = run("gpu2")
+    assert code == FleetInvalid.exit_code
+    assert "fleet.yml has no host 'gpu2'; did you mean 'gpu1'?" in err
+
+
+# --- the program on the host
+
+
+def on_host(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    status = program.main(["explain", *map(str, argv)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_on_the_host_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = on_host(capsys, "--evidence", SAVED, "/mnt/nvme")
+    assert status == 0
+    assert "[nvme.no-hooks]" in out
+    status, out, _ = on_host(capsys, "--evidence", SAVED, "--json")
+    found: dict[str, Any] = json.loads(out)
+    assert {item["mount"] for item in found["mounts"]} == {"/", "/mnt/nvme"}
+    assert on_host(capsys, "--error", "-22")[0] == 0
+
+
+def test_on_the_host_itself_with_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, out, err = on_host(capsys, "--error", "nonsense")
+    assert (status, out) == (2, "")
+    assert "did you mean" in err
+    document = json.loads(SAVED.read_text())
+    document["files"]["/proc/self/mountinfo"] = "1 0 8:1 / /data rw - ext4 /dev/sda1 rw\n"
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    status, _, err = on_host(capsys, "--evidence", tmp_path / "x.json", "/srv")
+    assert (status, err) == (2, "gdsdeploy-host: nothing is mounted at or above /srv\n")

@@ -1,0 +1,179 @@
+"""``gdsdeploy plan`` and what provision makes of it, against real SSH servers on loopback that lead to this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import converge, planning
+from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.provision import only_converges
+from tests import commandline
+from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.loopback.loopback_sshd import Sshd, free_port
+
+RIGHT = {"profile": "right"}
+#: The fleet is locked for Debian 13, which this machine need not run.
+REFUSED = platform.freedesktop_os_release().get("VERSION_ID") != "13"
+Make = Callable[..., LoopbackFleet]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def made(sshd: Callable[..., Sshd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+
+    def make(**hosts: dict[str, Any]) -> LoopbackFleet:
+        return LoopbackFleet(tmp_path, sshd(), hosts)
+
+    return make
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return lambda *argv: (commandline.run(*argv), *capsys.readouterr())
+
+
+def test_each_host_is_asked_once_and_a_lost_one_keeps_nobody_back(made: Make, run: Run) -> None:
+    fleet = made(gpu1=RIGHT, gpu2=RIGHT, gone={**RIGHT, "port": free_port()})
+    code, out, err = run("plan", fleet.path, "--limit", "gpu*,gone")
+    assert code == (HostUnreachable if REFUSED else ChangesPending).exit_code
+    assert fleet.sessions() == 2
+    table = out.splitlines()[:4]
+    assert [line.split()[0] for line in table] == ["host", "gone", "gpu1", "gpu2"]
+    assert "  - write /usr/lib/gdsdeploy/gdsdeploy-host.pyz\n      found missing" in out
+    assert "! gone:" in out
+    assert out.rstrip().endswith("1 not asked")
+    assert ("error:" in err) == REFUSED, "pending changes are no error"
+    assert not Path("/usr/lib/gdsdeploy").exists(), "a plan touches nothing"
+
+
+def test_json_has_every_action_with_reason_and_disruption(made: Make, run: Run) -> None:
+    fleet = made(gpu1=RIGHT)
+    code, out, _ = run("plan", fleet.path, "--limit", "gpu1", "--json")
+    assert code == (HostUnfit if REFUSED else ChangesPending).exit_code
+    (host,) = json.loads(out)["hosts"].values()
+    assert host["state"] == ("refused" if REFUSED else "changes")
+    words, data = {"role", "what", "found", "wanted"}, {field.name for field in dataclasses.fields(Change)}
+    assert all(set(action) == words | data for action in host["actions"])
+    assert {"gds_host", "gds_cufile", "gds_modules"} <= {action["role"] for action in host["actions"]}
+
+
+def test_what_the_user_gave_is_wrong(made: Make, run: Run) -> None:
+    fleet = made(gpu1=RIGHT)
+    code, _, err = run("plan", fleet.path, "--limit", "gpu7")
+    assert code == 10
+    assert "no host 'gpu7'" in err
+    code, _, _ = run("plan", fleet.path.with_name("none.yml"))
+    assert code == 10
+    assert fleet.sessions() == 0
+
+
+CHANGE = Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", resource="cufile")
+
+
+@pytest.mark.parametrize(
+    ("plans", "code"),
+    [
+        ([HostPlan("a"), HostPlan("b")], 0),
+        ([HostPlan("a", (CHANGE,)), HostUnreachable("x")], ChangesPending.exit_code),
+        ([HostPlan("a", unknown=("why",)), HostUnreachable("x")], HostUnreachable.exit_code),
+        ([HostPlan("a", (CHANGE,), refusal="it runs another system")], HostUnfit.exit_code),
+        ([HostPlan("a"), HostPlan("b", unknown=("why",))], ChecksUnknown.exit_code),
+    ],
+)
+def test_exit_codes(
+    plans: list[HostPlan | GdsError], code: int, made: Make, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = planning.Planned({f"h{i}": item for i, item in enumerate(plans)}, {})
+    monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", lambda *_, **__: found)
+    ended, out, err = run("plan", made(gpu1=RIGHT).path)
+    assert ended == code
+    assert "Traceback" not in err
+    assert f"of {len(plans)} hosts: nothing to do" in out
+
+
+# --- provision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces the look at the hosts, and Ansible, which ends the run by saying what it was started with."""
+
+    def replace(**plans: HostPlan | GdsError) -> None:
+        def play(command: list[str], *_: object, **__: object) -> None:
+            raise GdsError(f"played {command[command.index('--limit') + 1]}")
+
+        found = planning.Planned(plans, {})
+        monkeypatch.setattr("gdsdeploy.provision.plan_fleet", lambda *_, **__: found)
+        monkeypatch.setattr(converge, "play", play)
+        monkeypatch.setattr("gdsdeploy.provision.release", lambda *_: None)
+
+    return replace
+
+
+def test_hosts_that_have_nothing_to_change_start_no_ansible(made: Make, run: Run, planned: Callable[..., None]) -> None:
+    fleet = made(gpu1=RIGHT, gpu2=RIGHT)
+    planned(gpu1=HostPlan("gpu1"), gpu2=HostPlan("gpu2"))
+    code, out, err = run("provision", fleet.path, "--limit", "gpu*", "--json")
+    assert code == 0, err
+    assert "Nothing to change" in err
+    found = json.loads(out)
+    assert found["satisfied"] == ["gpu1", "gpu2"]
+    assert found["log"] is None
+
+
+@pytest.mark.parametrize(
+    "lacking", [HostPlan("gpu2", (CHANGE,)), HostPlan("gpu2", unknown=("why",)), HostPlan("gpu2", refusal="why")]
+)
+def test_only_hosts_that_lack_something_are_converged(
+    lacking: HostPlan, made: Make, run: Run, planned: Callable[..., None]
+) -> None:
+    planned(gpu1=HostPlan("gpu1"), gpu2=lacking)
+    _, _, err = run("provision", made(gpu1=RIGHT, gpu2=RIGHT).path, "--limit", "gpu*")
+    assert "played gpu2" in err.splitlines()[-1]
+
+
+def test_a_lost_host_is_said_and_keeps_nobody_back(made: Make, run: Run, planned: Callable[..., None]) -> None:
+    planned(gpu1=HostPlan("gpu1"), gpu2=HostUnreachable("gpu2: gone"))
+    code, _, err = run("provision", made(gpu1=RIGHT, gpu2=RIGHT).path, "--limit", "gpu*")
+    assert code == HostUnreachable.exit_code
+    assert "gpu1: nothing to change" in err
+
+
+@pytest.mark.parametrize("verb", ["provision", "remove"])
+def test_a_flag_that_nobody_has_is_refused_before_any_host_is_asked(verb: str, made: Make, run: Run) -> None:
+    fleet = made(gpu1=RIGHT)
+    code, _, err = run(verb, fleet.path, "--limit", "gpu1", "--cheque")
+    assert code == 2
+    assert "--cheque: neither gdsdeploy nor ansible-playbook has this flag (did you mean --check?)" in err
+    assert "go to ansible-playbook" in err
+    assert fleet.sessions() == 0
+
+
+@pytest.mark.parametrize("flag", ["--force-roles", "--check", "--tags=x"])
+def test_flags_that_ask_for_the_roles_get_them(flag: str, made: Make, run: Run, planned: Callable[..., None]) -> None:
+    planned(gpu1=HostPlan("gpu1"))
+    _, _, err = run("provision", made(gpu1=RIGHT).path, "--limit", "gpu1", flag)
+    assert "played gpu1" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "harmless"),
+    [
+        ([], True), (["-v"], True), (["-vvv", "--forks", "4"], True), (["--forks=4", "-T", "9"], True),
+        (["-f10"], True), (["--check"], False), (["-C"], False), (["-D"], False), (["-e", "a=b"], False),
+        (["--forks", "4", "-t", "x"], False), (["--skip-tags=x"], False), (["--list-tasks"], False), (["-vC"], False),
+    ],
+)  # fmt: skip
+def test_which_flags_leave_it_at_converging(flags: list[str], harmless: bool) -> None:
+    assert only_converges(flags) is harmless

@@ -1,0 +1,203 @@
+"""Which kernels the guard admits, and what it does after one was installed or removed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host import __main__ as program
+from gdsdeploy.host import boot, guard
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.guard import INSTALLED, REMOVED, Verdict, decide
+from tests.unit.host.kmod.kmod_root import EXPECTED, P2P, RELEASE, Root
+
+OTHER = "6.1.0-50-amd64"
+EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod" / "grub"
+WANTED = EXPECTED
+GOOD, BAD = Verdict(RELEASE, True), Verdict(RELEASE, False, ["it has no module nvidia"])
+GOOD_OTHER, BAD_OTHER = Verdict(OTHER, True), Verdict(OTHER, False, ["it has no module nvidia"])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """The locked kernel with good modules, another one without any, and Debian's own menu of the two."""
+    made = Root(tmp_path)
+    made.nvidia()
+    made.nvidia_fs()
+    (tmp_path / "lib/modules" / OTHER).mkdir()
+    (tmp_path / "boot/grub").mkdir(parents=True)
+    for release in (RELEASE, OTHER):
+        (tmp_path / f"boot/vmlinuz-{release}").touch()
+    (tmp_path / "boot/grub/grub.cfg").write_text((EVIDENCE / "debian-13.cfg").read_text())
+    return made
+
+
+def judged(root: Root, release: str = RELEASE, wanted: Expectation = WANTED) -> list[str]:
+    verdict = guard.judge(release, wanted, str(root.path))
+    assert verdict.admitted == (not verdict.reasons)
+    return verdict.reasons
+
+
+def test_good_modules_admit_a_kernel(root: Root) -> None:
+    assert judged(root) == []
+
+
+def test_a_kernel_without_modules_is_not_admitted(root: Root) -> None:
+    assert judged(root, OTHER) == ["it has no module nvidia and no module nvidia_fs"]
+    assert "has no modules in" in judged(root, "9.9")[0]
+    assert "is not a kernel release" in judged(root, "../../etc")[0]
+
+
+def test_a_module_of_another_driver_is_not_good_enough(root: Root) -> None:
+    root.nvidia(info=[("version", "580.1")])
+    assert [reason for reason in judged(root) if reason.startswith("nvidia: is driver 580.1, expected 550.163.01")]
+
+
+def test_a_module_that_the_kernel_would_refuse_is_not_good_enough(root: Root) -> None:
+    root.nvidia_fs(imports=dict.fromkeys(P2P, 0xBAD))
+    assert any("nvidia_fs: was built against other versions" in reason for reason in judged(root))
+
+
+def test_what_cannot_be_told_does_not_admit(root: Root) -> None:
+    root.nvidia_fs(info=[("version", "2.19.7")])
+    assert any("does not record the driver source" in reason for reason in judged(root))
+
+
+def test_another_nvidia_fs_is_not_good_enough(root: Root) -> None:
+    assert judged(root, wanted=replace(WANTED, nvidia_fs_version="2.28.4")) == [
+        "nvidia_fs: is version 2.19.7, expected 2.28.4"
+    ]
+
+
+def test_only_what_the_fleet_asks_for_is_needed(root: Root) -> None:
+    for file in root.modules.rglob("nvidia-fs.ko"):
+        file.unlink()
+    assert judged(root, wanted=replace(WANTED, nvidia_fs_version="")) == []
+    assert judged(root, wanted=replace(WANTED, nvidia_fs_version="", rdma="peermem")) == [
+        "it has no module nvidia_peermem"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "release", "default", "verdicts", "keep", "alarm", "words"),
+    [
+        (INSTALLED, OTHER, RELEASE, [BAD_OTHER], "", False, f"kernel {OTHER} is not admitted (it has no module"),
+        (INSTALLED, OTHER, RELEASE, [BAD_OTHER], "", False, f"{RELEASE} stays the boot default"),
+        (INSTALLED, OTHER, OTHER, [BAD_OTHER, GOOD], RELEASE, False, f"{RELEASE} becomes the boot default again"),
+        (INSTALLED, OTHER, "", [BAD_OTHER, GOOD], RELEASE, False, "the default cannot be told"),
+        (INSTALLED, OTHER, RELEASE, [GOOD_OTHER], "", False, "has good modules, but the lock names " + RELEASE),
+        (INSTALLED, OTHER, OTHER, [BAD_OTHER, BAD], "", True, "comes up without GPUDirect Storage"),
+        (INSTALLED, RELEASE, OTHER, [GOOD], RELEASE, False, "becomes the boot default"),
+        (INSTALLED, RELEASE, RELEASE, [GOOD], "", False, "its modules are good"),
+        (INSTALLED, RELEASE, OTHER, [BAD], "", False, f"until then {OTHER} boots by default"),
+        (INSTALLED, RELEASE, RELEASE, [BAD, GOOD_OTHER], OTHER, True, "lacks good modules"),
+        (INSTALLED, RELEASE, RELEASE, [BAD], "", True, "waits for its modules"),
+        (REMOVED, RELEASE, "6.12.117", [Verdict("6.12.117", False, ["x"]), GOOD_OTHER], OTHER, False,
+         f"the locked kernel {RELEASE} was removed; {OTHER} becomes the boot default again"),
+        (REMOVED, RELEASE, OTHER, [BAD_OTHER], "", True, "provision this host before it reboots"),
+        (REMOVED, OTHER, RELEASE, [], "", False, f"kernel {OTHER} was removed; {RELEASE} stays the boot default"),
+    ],
+)  # fmt: skip
+def test_decisions(
+    event: str, release: str, default: str, verdicts: list[Verdict], keep: str, alarm: bool, words: str
+) -> None:
+    answer = decide(event, release, WANTED, default, verdicts)
+    assert (answer.keep, answer.alarm) == (keep, alarm)
+    assert words in answer.says
+
+
+def run(root: Root, *words: str) -> int:
+    path = root.path / "expectation.json"
+    path.write_text(WANTED.to_json())
+    return program.main(["guard", *words, "--expectation", str(path)])
+
+
+def test_status_names_every_kernel_and_why_not(root: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(root, "status", "--json", "--root", str(root.path)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["locked"], found["default"], found["ok"]) == (RELEASE, RELEASE, True)
+    assert {item["release"]: item["admitted"] for item in found["kernels"]} == {RELEASE: True, OTHER: False}
+    (root.path / "boot/grub/grubenv").write_text("# GRUB Environment Block\nnext_entry=1>2\n#####")
+    assert run(root, "status", "--root", str(root.path)) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert f"{OTHER} (next): not admitted: it has no module nvidia and no module nvidia_fs" in out
+    assert f"{RELEASE} (locked, default): admitted" in out
+
+
+def test_status_without_a_boot_loader_says_so(root: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    (root.path / "boot/grub/grub.cfg").unlink()
+    assert run(root, "status", "--root", str(root.path)) == 1
+    assert "the boot default cannot be told" in capsys.readouterr().out
+
+
+def test_a_hook_never_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["guard", "hook", "install", "9.9", "--expectation"]
+    assert program.main([*words, str(tmp_path / "none.json")]) == 0
+    (tmp_path / "bad.json").write_text("{")
+    assert program.main([*words, str(tmp_path / "bad.json")]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert all(line.startswith("gdsdeploy: cannot tell whether kernel 9.9 may boot by default: ") for line in said)
+
+
+def test_the_hook_judges_no_more_than_it_has_to(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit of the locked kernel takes long on a slow machine, and provision has made it."""
+    asked: list[str] = []
+    judge = guard.judge
+
+    def noted(release: str, *rest: object) -> Verdict:
+        asked.append(release)
+        return judge(release, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(guard, "judge", noted)
+    answer = guard.respond(INSTALLED, OTHER, WANTED, str(root.path))
+    assert (answer.keep, asked) == ("", [OTHER])
+
+
+def test_a_default_that_lost_its_modules_is_not_replaced_by_nothing(root: Root) -> None:
+    for file in root.modules.rglob("nvidia*.ko"):
+        file.unlink()
+    (root.path / "boot/grub/grubenv").write_text("# GRUB Environment Block\n")
+    answer = guard.respond(REMOVED, "6.12.117", replace(WANTED, kernel_release="6.12.117"), str(root.path))
+    assert answer.keep == ""
+    assert answer.alarm
+
+
+class TestBootLoaderSpecification:
+    """RHEL's way, on a root folder; GRUB's own editor changes the environment."""
+
+    NEW = "5.14.0-570.el9.x86_64"
+    OLD = "5.14.0-427.el9.x86_64"
+    MACHINE = "0123456789abcdef0123456789abcdef"
+
+    @pytest.fixture
+    def bls(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "boot/loader/entries"
+        folder.mkdir(parents=True)
+        for release in (self.OLD, self.NEW, "0-rescue-" + self.MACHINE):
+            text = f"title Linux ({release})\nversion {release}\nlinux /vmlinuz-{release}\n"
+            (folder / f"{self.MACHINE}-{release}.conf").write_text(text)
+        (tmp_path / "boot/grub2").mkdir()
+        block = "# GRUB Environment Block\nsaved_entry=gone\nkernelopts=root=/dev/vda1\n"
+        (tmp_path / "boot/grub2/grubenv").write_text(block.ljust(1024, "#"))
+        return tmp_path
+
+    def test_the_newest_kernel_boots_where_nothing_fits(self, bls: Path) -> None:
+        assert boot.default_kernel(str(bls))["default"] == self.NEW
+
+    def test_the_default_is_set_by_id_and_nothing_else_is_lost(self, bls: Path) -> None:
+        before = (bls / "boot/grub2/grubenv").read_text()
+        assert boot.set_default(self.OLD, check=True, root=str(bls))["changed"]
+        assert (bls / "boot/grub2/grubenv").read_text() == before
+        found = boot.set_default(self.OLD, root=str(bls))
+        assert found["entry"] == f"{self.MACHINE}-{self.OLD}"
+        assert boot.default_kernel(str(bls))["default"] == self.OLD
+        assert "kernelopts=root=/dev/vda1" in (bls / "boot/grub2/grubenv").read_text()
+        assert boot.set_default(self.OLD, root=str(bls))["changed"] is False
+
+    def test_a_kernel_without_an_entry_is_an_error_that_lists_the_others(self, bls: Path) -> None:
+        with pytest.raises(boot.KmodError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
+            boot.set_default("9.9", root=str(bls))

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.kmod import depmod
+from gdsdeploy.host.kmod.depmod import override_line, read_dependencies, read_order, read_renames
+from tests.unit.host.kmod.kmod_elf import write_module
+from tests.unit.host.kmod.kmod_root import empty_lists
+
+RELEASE = "6.12.94+deb13-amd64"
+#: Every case was also put to the real depmod of kmod 30; see test_depmod_and_modprobe_themselves_agree.
+CASES = [
+    ("", ["updates/dkms/x.ko", "extra/x.ko", "kernel/x.ko"], "updates/dkms/x.ko"),
+    ("search updates ubuntu built-in", ["ubuntu/x.ko", "updates/dkms/x.ko", "kernel/x.ko"], "updates/dkms/x.ko"),
+    ("search extra updates built-in", ["updates/dkms/x.ko", "extra/x.ko"], "extra/x.ko"),
+    ("search kernel updates", ["updates/dkms/x.ko", "extra/x.ko", "kernel/x.ko"], "kernel/x.ko"),
+    ("search built-in updates", ["updates/x.ko", "extra/x.ko"], "extra/x.ko"),
+    ("search extra\nsearch updates", ["updates/x.ko", "extra/x.ko"], "extra/x.ko"),
+    (
+        "search updates/gdsdeploy updates built-in",
+        ["updates/dkms/x.ko", "updates/gdsdeploy/x.ko"],
+        "updates/gdsdeploy/x.ko",
+    ),
+    # As RHEL has it, whose weak-updates are links to modules of other kernels.
+    ("search updates extra built-in weak-updates", ["weak-updates/x.ko", "kernel/x.ko"], "kernel/x.ko"),
+    ("search updates extra built-in weak-updates", ["weak-updates/x.ko", "extra/x.ko"], "extra/x.ko"),
+    ("search updates extra weak-updates built-in", ["weak-updates/x.ko", "kernel/x.ko"], "weak-updates/x.ko"),
+    ("override x * weak-updates", ["weak-updates/x.ko", "updates/x.ko"], "weak-updates/x.ko"),
+    ("override x * extra", ["updates/x.ko", "extra/x.ko"], "extra/x.ko"),
+    ("override x * extra", ["updates/x.ko", "extra/sub/x.ko"], "updates/x.ko"),
+    ("override x * extra\noverride x * kernel", ["extra/x.ko", "kernel/x.ko"], "kernel/x.ko"),
+    ("override x 9.8 extra", ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
+    # The + of the release is an operator in depmod's eyes: written plainly it never matches.
+    (f"override x {RELEASE} extra", ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
+    (override_line("x", RELEASE, "extra"), ["updates/x.ko", "extra/x.ko"], "extra/x.ko"),
+    (
+        override_line("x", RELEASE, "updates/gdsdeploy"),
+        ["updates/dkms/x.ko", "updates/gdsdeploy/x.ko"],
+        "updates/gdsdeploy/x.ko",
+    ),
+    (override_line("x", "6.12.9", "extra"), ["updates/x.ko", "extra/x.ko"], "updates/x.ko"),
+]
+
+
+@pytest.mark.parametrize(("config", "files", "winner"), CASES)
+def test_which_file_depmod_takes(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
+    (tmp_path / "etc/depmod.d").mkdir(parents=True)
+    (tmp_path / "etc/depmod.d/a.conf").write_text(config + "\n")
+    choice = read_order(str(tmp_path), RELEASE).choose(files)
+    assert choice.file == winner
+    assert choice.sure
+    assert sorted((choice.file, *choice.others)) == sorted(files)
+
+
+@pytest.mark.parametrize(("config", "files", "winner"), CASES)
+def test_depmod_and_modprobe_themselves_agree(tmp_path: Path, config: str, files: list[str], winner: str) -> None:
+    program = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    assert program, "the development machine needs kmod"
+    base = tmp_path / "root/lib/modules" / RELEASE
+    for file in files:
+        write_module(base / file, "x")
+    empty_lists(base)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/a.conf").write_text(config + "\n")
+    argv = [program, "-C", str(tmp_path / "conf"), "-b", str(tmp_path / "root"), RELEASE]
+    subprocess.run(argv, check=True, capture_output=True)
+    assert list(read_dependencies((base / "modules.dep").read_text())) == [winner]
+    ask = [program.replace("depmod", "modprobe"), "-C", str(tmp_path / "conf"), "-d", str(tmp_path / "root")]
+    shown = subprocess.run([*ask, "-S", RELEASE, "--show-depends", "x"], check=True, capture_output=True, text=True)
+    assert shown.stdout.split() == ["insmod", str(base / winner)]
+
+
+def test_equal_rank_is_decided_by_what_depmod_did_or_not_at_all(tmp_path: Path) -> None:
+    order = read_order(str(tmp_path), RELEASE)
+    files = ["updates/dkms/x.ko", "updates/gdsdeploy/x.ko"]
+    assert not order.choose(files).sure
+    assert order.choose(files, "updates/gdsdeploy/x.ko").file == "updates/gdsdeploy/x.ko"
+
+
+def test_a_file_in_etc_hides_its_namesake_in_usr(tmp_path: Path) -> None:
+    for folder, text in (("etc", "search extra\n"), ("usr/lib", "search updates\n")):
+        (tmp_path / folder / "depmod.d").mkdir(parents=True)
+        (tmp_path / folder / "depmod.d/a.conf").write_text(text)
+    assert read_order(str(tmp_path), RELEASE).search == ("extra",)
+
+
+def test_debians_renaming_is_read_through_its_alternatives_links(tmp_path: Path) -> None:
+    """The text is what Debian's nvidia-open-kernel-support installs; the link is absolute inside the root."""
+    conf = tmp_path / "etc/nvidia/current-open/nvidia-modprobe.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text(
+        "install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS\n\n"
+        "install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-open-uvm $CMDLINE_OPTS\n"
+        "remove nvidia modprobe -r -i nvidia-drm nvidia-modeset nvidia-peermem nvidia-uvm nvidia\n"
+        "alias char-major-195* nvidia\n"
+        "alias\tpci:v000010DEd*sv*sd*bc03sc02i00*\t\tnvidia\n"
+    )
+    (tmp_path / "etc/modprobe.d").mkdir()
+    (tmp_path / "etc/modprobe.d/nvidia.conf").symlink_to("/etc/nvidia/current-open/nvidia-modprobe.conf")
+    assert read_renames(str(tmp_path)) == {"nvidia": "nvidia_current_open", "nvidia_uvm": "nvidia_current_open_uvm"}
+
+
+def test_install_lines_that_load_nothing_or_recurse_are_no_renaming(tmp_path: Path) -> None:
+    (tmp_path / "etc/modprobe.d").mkdir(parents=True)
+    (tmp_path / "etc/modprobe.d/a.conf").write_text(
+        "install nouveau /bin/false\ninstall a modprobe b\nalias plain other-name\n# install c modprobe -i d\n"
+    )
+    assert read_renames(str(tmp_path)) == {"plain": "other_name"}
+
+
+def test_a_link_that_leads_out_of_the_root_stays_inside(tmp_path: Path) -> None:
+    (tmp_path / "etc/depmod.d").mkdir(parents=True)
+    (tmp_path / "etc/depmod.d/a.conf").symlink_to("../../../../../../../../secret.conf")
+    (tmp_path / "secret.conf").write_text("search inside\n")
+    assert depmod.read_order(str(tmp_path), RELEASE).search == ("inside",)

@@ -1,0 +1,80 @@
+"""The recipes that DKMS sources after the packages' own: rendered, then read by bash as DKMS does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.apply import recipes
+from gdsdeploy.host.kmod import cli
+
+DESIRED = recipes.Desired(
+    driver_version="550.163.01",
+    driver_flavour="open",
+    driver_tree="/usr/src/nvidia-current-open-550.163.01",
+    driver_dkms_name="nvidia-current-open",
+    nvidia_fs_version="2.19.7",
+)
+TEXTS = {"nvidia-fs": recipes.nvidia_fs(DESIRED), "driver": recipes.driver(DESIRED)}
+#: What Debian's nvidia-fs-dkms says in its own dkms.conf.
+STOCK = 'BUILD_DEPENDS[0]="nvidia-current"\nMAKE[0]="make KVER=${kernelver}"\nPACKAGE_VERSION="550.163.01"\n'
+
+
+def sourced(folder: Path, *names: str, recipe: str = "nvidia-fs", stock: str = STOCK) -> list[str]:
+    (folder / "conf").write_text(stock + TEXTS[recipe])
+    script = f"set -eu; kernelver=6.12.94+deb13-amd64; . {folder}/conf; printf '%s\\n' " + " ".join(names)
+    return subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_the_drivers_name_in_dkms_replaces_the_packages(tmp_path: Path) -> None:
+    assert sourced(tmp_path, '"${BUILD_DEPENDS[*]}"', '"$BUILD_DEPENDS_REBUILD"') == ["nvidia-current-open", "yes"]
+
+
+def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
+    words = shlex.split(sourced(tmp_path, '"${MAKE[0]}"')[0])
+    assert words[:3] == ["/usr/bin/python3", "-I", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
+    # DKMS puts its own options into commands that begin with make.
+    assert not words[0].startswith("make")
+    parser = argparse.ArgumentParser()
+    cli.add_parsers(parser.add_subparsers())
+    # DKMS appends this for kernels that clang compiled.
+    arguments = parser.parse_args([*words[3:], "LLVM=1"])
+    assert arguments.kernel == "6.12.94+deb13-amd64"
+    assert arguments.driver_tree == "/usr/src/nvidia-current-open-550.163.01"
+    assert (arguments.driver_version, arguments.driver_flavour) == ("550.163.01", "open")
+    assert (arguments.source, arguments.output, arguments.words) == (".", "nvidia-fs.ko", ["nvidia-fs", "LLVM=1"])
+    assert arguments.log == "/var/log/gdsdeploy/kmod/6.12.94+deb13-amd64/nvidia-fs.log"
+    assert arguments.kept == "nvidia-fs"
+
+
+def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path: Path) -> None:
+    words = shlex.split(sourced(tmp_path, '"${MAKE[0]}"', recipe="driver")[0])
+    parser = argparse.ArgumentParser()
+    cli.add_parsers(parser.add_subparsers())
+    arguments = parser.parse_args([*words[3:], "LLVM=1"])
+    assert (arguments.driver_version, arguments.driver_tree, arguments.output) == ("550.163.01", ".", ".")
+    assert (arguments.words, arguments.peermem) == (["driver", "LLVM=1"], "stub")
+    assert arguments.kept == "nvidia-current-open"
+
+
+def test_what_runs_after_an_install_is_found_from_wherever_the_source_is(tmp_path: Path) -> None:
+    # DKMS looks below the source's own folder for its scripts, and takes the words after the first as arguments.
+    for recipe, name in (("nvidia-fs", "nvidia-fs"), ("driver", "nvidia-current-open")):
+        program, *words = sourced(tmp_path, '"$POST_INSTALL"', recipe=recipe)[0].split(" ")
+        for place in ("/usr/src/nvidia-fs-2.19.7", "/var/lib/dkms/nvidia-fs/2.19.7/source"):
+            assert os.path.normpath(f"{place}/{program}") == "/usr/bin/python3"
+        parser = argparse.ArgumentParser()
+        cli.add_parsers(parser.add_subparsers())
+        assert words[0] == "-I"
+        arguments = parser.parse_args(words[2:])
+        assert (arguments.action, arguments.names, arguments.kernel) == ("save", [name], "6.12.94+deb13-amd64")
+
+
+@pytest.mark.parametrize(("stock", "initramfs"), [(STOCK, ""), (STOCK + "REMAKE_INITRD=yes\n", "no")])
+def test_no_initramfs_is_made_for_nvidia_fs(tmp_path: Path, stock: str, initramfs: str) -> None:
+    assert sourced(tmp_path, '"${REMAKE_INITRD:-}"', stock=stock) == [initramfs]

@@ -1,0 +1,187 @@
+"""The key of a build: equal for what may stand for one another, and only for that; and what a bare host can tell."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.__main__ import main
+from gdsdeploy.host.kmod import key, pack
+from gdsdeploy.host.kmod.errors import AuditError, ElfError, PackError
+from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.key import INGREDIENTS, NONE, key_of, ofed_digest
+from tests.unit.host.kmod.kmod_elf import signed_by
+from tests.unit.host.kmod.kmod_root import RELEASE, TREE, VERSION, Root
+
+GOOD = dict.fromkeys(INGREDIENTS, "x")
+CORE = {"ib_register_peer_memory_client": (0x11, True), "ib_unregister_peer_memory_client": (0x12, True)}
+
+
+def kernel(root: Root) -> Kernel:
+    return Kernel(RELEASE, str(root.path))
+
+
+def built(folder: Path) -> Root:
+    root = Root(folder)
+    root.nvidia(imports={"kfree": 0xAAAA0001})
+    root.nvidia_fs()
+    return root
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    root = built(tmp_path / "builder")
+    pack.pack(kernel(root), (), str(tmp_path / "a.tar"))
+    return tmp_path / "a.tar"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Root:
+    """Without headers and compiler; depmod has run there."""
+    root = Root(tmp_path / "host")
+    root.remove_headers()
+    root.depmod()
+    return root
+
+
+@pytest.mark.parametrize("name", INGREDIENTS)
+def test_every_ingredient_counts(name: str) -> None:
+    assert key_of({**GOOD, name: "y"}) != key_of(GOOD) == key_of(dict(reversed(GOOD.items())))
+
+
+def test_the_manifest_has_every_ingredient(archive: Path) -> None:
+    found = pack.read_manifest(str(archive))["key"]
+    assert found == {
+        "kernel_release": RELEASE,
+        "symvers": found["symvers"],
+        "arch": "x86_64",
+        "driver_version": VERSION,
+        "driver_flavour": "open",
+        "driver_tree": TREE,
+        "nvidia_fs_source": "sha256:" + "cd" * 32,
+        "compiler": found["compiler"],
+        "ofed": NONE,
+        "signer": NONE,
+    }
+    assert found["symvers"].startswith("sha256:")
+    assert set(found) == set(INGREDIENTS)
+
+
+def test_who_signs_is_part_of_the_key(tmp_path: Path) -> None:
+    keys = set()
+    for number, owners in enumerate((("one", "one"), ("two", "two"), ("one", "two"))):
+        root = Root(tmp_path / str(number))
+        root.nvidia(imports={"kfree": 0xAAAA0001}, signature=signed_by(owners[0]))
+        root.nvidia_fs(signature=signed_by(owners[1]))
+        keys.add(pack.pack(kernel(root), (), str(tmp_path / "a.tar"))["key"]["signer"])
+    assert len(keys) == 3
+    assert NONE not in keys
+
+
+def test_an_ofed_is_the_same_by_its_tree_and_by_its_modules(tmp_path: Path) -> None:
+    source, target = Root(tmp_path / "source"), Root(tmp_path / "target")
+    tree = source.path / "usr/src/ofa_kernel/x86_64" / RELEASE
+    tree.mkdir(parents=True)
+    lines = [
+        f"0x{crc:08x}\t{name}\tdrivers/infiniband/core/ib_core\tEXPORT_SYMBOL_GPL\t\n"
+        for name, (crc, _) in CORE.items()
+    ]
+    (tree / "Module.symvers").write_text("".join(lines) + "0x00000013\tother\tdrivers/net/mlx5\tEXPORT_SYMBOL\t\n")
+    target.module("updates/dkms/ib_core.ko", "ib_core", exports=CORE)
+    assert ofed_digest(kernel(source)) == ofed_digest(kernel(target)) != NONE
+    target.module("updates/dkms/ib_core.ko", "ib_core", exports={**CORE, "ib_unregister_peer_memory_client": (1, True)})
+    assert ofed_digest(kernel(source)) != ofed_digest(kernel(target)) != NONE
+
+
+def test_the_kernels_own_rdma_core_is_no_ofed(tmp_path: Path) -> None:
+    root = Root(tmp_path / "r")
+    root.module(
+        "kernel/drivers/infiniband/core/ib_core.ko", "ib_core", info=[("intree", "Y")], exports={"ib_x": (1, True)}
+    )
+    assert ofed_digest(kernel(root)) == NONE
+
+
+def test_modules_of_another_ofed_are_refused(archive: Path, host: Root) -> None:
+    host.module("updates/dkms/ib_core.ko", "ib_core", exports=CORE)
+    host.depmod()
+    with pytest.raises(PackError, match="they were built with no OFED, and this kernel has OFED sha256:"):
+        pack.install(str(archive), kernel(host))
+    assert not (host.modules / "updates/gdsdeploy").exists()
+
+
+def test_modules_for_another_build_of_the_kernel_are_refused(archive: Path, host: Root) -> None:
+    versions = {"kfree": 0xAAAA0001, "_printk": 0xAAAA0002, "gpl_thing": 0xAAAA0003}
+    host.module("kernel/fs/own.ko", "own", info=[("intree", "Y"), ("version", "rebuilt")], imports=versions)
+    with pytest.raises(PackError, match="they were built for another build of kernel " + re.escape(RELEASE)):
+        pack.install(str(archive), kernel(host))
+    assert not (host.modules / "updates/gdsdeploy").exists()
+
+
+def test_modules_for_another_architecture_are_refused(archive: Path, host: Root) -> None:
+    found = pack.read_manifest(str(archive))
+    assert key.objections(kernel(host), {**found, "key": {**found["key"], "arch": "aarch64"}}) == [
+        "they are for aarch64, and this kernel is for x86_64"
+    ]
+
+
+def test_what_is_not_a_module_is_not_packed(tmp_path: Path) -> None:
+    """Above all no key."""
+    root = built(tmp_path / "r")
+    secret = tmp_path / "signing_key.priv"
+    secret.write_text("-----BEGIN PRIVATE KEY-----\n")
+    with pytest.raises((AuditError, ElfError)):
+        pack.pack(kernel(root), ["nvidia", str(secret)], str(tmp_path / "a.tar"))
+    assert not (tmp_path / "a.tar").exists()
+    secret.rename(root.modules / "updates/dkms/signing_key.priv")
+    pack.pack(kernel(root), (), str(tmp_path / "a.tar"))
+    with tarfile.open(tmp_path / "a.tar") as made:
+        assert made.getnames() == ["manifest.json", "modules/nvidia-fs.ko", "modules/nvidia.ko"]
+
+
+def test_a_refused_archive_does_not_stay(archive: Path, host: Root, capsys: pytest.CaptureFixture[str]) -> None:
+    data = archive.read_bytes()
+    place = data.index(b"\x7fELF") + 200
+    archive.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    argv = ["kmod", "install", "--kernel", RELEASE, "--root", str(host.path), str(archive)]
+    assert main(argv) == 2
+    assert archive.exists(), "only on demand"
+    assert main([*argv, "--discard"]) == 2
+    assert "does not have its manifest's sha256" in capsys.readouterr().err
+    assert not archive.exists()
+    assert not (host.modules / "updates/gdsdeploy").exists()
+    assert main([*argv, "--discard"]) == 2
+
+
+def test_what_a_bare_host_cannot_tell(host: Root, archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["kmod", "key", "--kernel", RELEASE, "--root", str(host.path), "--json"]
+    assert main(argv) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["key"] is None
+    assert {"symvers", "compiler", "nvidia_fs_source"} <= set(found["unknown"])
+    assert found["told"]["ofed"] == NONE
+    assert found["told"]["kernel_build"] == pack.read_manifest(str(archive))["kernel_build"]
+    assert found["installed"] is None
+    pack.install(str(archive), kernel(host))
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["installed"] == key_of(pack.read_manifest(str(archive))["key"])
+    assert main(argv[:-1]) == 0
+    assert "no key: " in capsys.readouterr().out
+
+
+def test_archives_from_before_builds_had_keys_are_taken(archive: Path, host: Root, tmp_path: Path) -> None:
+    old = tmp_path / "old.tar"
+    with tarfile.open(archive) as made, tarfile.open(old, "w") as copy:
+        for item in made:
+            data = made.extractfile(item).read()  # type: ignore[union-attr]
+            if item.name == "manifest.json":
+                value = json.loads(data)
+                del value["key"]
+                data = json.dumps(value).encode()
+            item.size = len(data)
+            copy.addfile(item, io.BytesIO(data))
+    assert pack.install(str(old), kernel(host))["changed"]

@@ -1,0 +1,120 @@
+"""Keys made by the real openssl; requests to an imitated firmware, by a mokutil that writes down what it got."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.kmod import mok
+from gdsdeploy.host.kmod.mok import MokError
+from tests.unit.host.kmod.kmod_keys import Pair, efi, pair, signature_list
+
+MOKUTIL = """#!/bin/sh
+echo "$@" > {folder}/words
+cp "$2" {folder}/certificate && cp "$4" {folder}/hash && stat -c %a "$4" > {folder}/mode
+exit {status}
+"""
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp("keys"), "owner")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(mok, "ONE_TIME", str(tmp_path / "password"))
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+def imitate(folder: Path, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin/mokutil").write_text(MOKUTIL.format(folder=folder, status=status))
+    (folder / "bin/mokutil").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+
+
+def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "keys/a.key", tmp_path / "keys/a.der"
+    made = mok.make_key(str(key), str(certificate), "fleet 7", 30)
+    assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    shown = subprocess.run(
+        ["openssl", "x509", "-inform", "DER", "-in", str(certificate), "-noout", "-text", "-fingerprint"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert f"Fingerprint={made.fingerprint.upper()}" in shown
+    # Whose owner's shim may load modules with it, and start nothing.
+    assert "1.3.6.1.4.1.2312.16.1.2" in shown
+    assert "CA:FALSE" in shown
+    before = key.read_bytes()
+    with pytest.raises(MokError, match=r"a\.key is there already"):
+        mok.make_key(str(key), str(tmp_path / "b.der"), "fleet 7", 30)
+    with pytest.raises(MokError, match=r"a\.der is there already"):
+        mok.make_key(str(tmp_path / "b.key"), str(certificate), "fleet 7", 30)
+    assert key.read_bytes() == before
+    assert not (tmp_path / "b.key").exists()
+    assert sorted(path.name for path in key.parent.iterdir()) == ["a.der", "a.key"]
+
+
+@pytest.mark.parametrize(("name", "days"), [("", 1), ("a\nb", 1), ("$ENV::HOME", 1), ("a", 0)])
+def test_names_that_openssl_would_take_for_more_are_refused(tmp_path: Path, name: str, days: int) -> None:
+    with pytest.raises(MokError, match="makes no certificate"):
+        mok.make_key(str(tmp_path / "k"), str(tmp_path / "c"), name, days)
+
+
+def test_the_request_and_what_a_person_has_to_do(
+    root: Path, owner: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    efi(root)
+    imitate(tmp_path, monkeypatch)
+    assert mok.enrol(str(owner.pem), str(root), check=True)["state"] == "absent"
+    assert not (tmp_path / "words").exists()
+    answer = mok.enrol(str(owner.pem), str(root))
+    assert (answer["state"], answer["changed"], answer["secure_boot"]) == ("pending", True, True)
+    assert any(answer["fingerprint"] in text for text in answer["steps"])
+    assert (tmp_path / "certificate").read_bytes() == owner.der.read_bytes(), "as DER, whatever it was given"
+    password = (tmp_path / "password").read_text().strip()
+    assert (tmp_path / "password").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "mode").read_text().strip() == "600"
+    # The hash is of that password, which is in no output and no command line.
+    _, kind, salt, _ = (tmp_path / "hash").read_text().strip().split("$")
+    argv = ["openssl", "passwd", f"-{kind}", "-salt", salt, "-stdin"]
+    made = subprocess.run(argv, input=password + "\n", capture_output=True, text=True, check=True).stdout.strip()
+    assert made == (tmp_path / "hash").read_text().strip()
+    said = capfd.readouterr()
+    assert password not in said.out + said.err + repr(answer) + (tmp_path / "words").read_text()
+
+
+def test_a_request_is_made_once_and_is_done_when_the_key_is_enrolled(
+    root: Path, owner: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imitate(tmp_path, monkeypatch)
+    listed = signature_list(owner.der.read_bytes())
+    efi(root, MokNew=listed)
+    answer = mok.enrol(str(owner.der), str(root))
+    assert (answer["state"], answer["changed"], bool(answer["steps"])) == ("pending", False, True)
+    efi(root, mok=listed)
+    answer = mok.enrol(str(owner.der), str(root))
+    assert (answer["state"], answer["changed"], answer["steps"]) == ("enrolled", False, [])
+    assert not (tmp_path / "words").exists()
+
+
+def test_where_there_is_nothing_to_do(root: Path, owner: Pair) -> None:
+    assert mok.enrol(str(owner.der), str(root))["state"] == "no-efi"
+    efi(root, secure_boot=0)
+    answer = mok.enrol(str(owner.der), str(root), where_needed=True)
+    assert (answer["state"], answer["changed"]) == ("not-needed", False)
+
+
+def test_a_request_that_is_not_taken_leaves_no_password_behind(
+    root: Path, owner: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    efi(root)
+    imitate(tmp_path, monkeypatch, status=1)
+    with pytest.raises(MokError, match="was not taken"):
+        mok.enrol(str(owner.der), str(root))
+    assert not (tmp_path / "password").exists()

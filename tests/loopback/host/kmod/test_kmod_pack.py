@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import process
+from gdsdeploy.host.kmod import pack as packing
+from gdsdeploy.host.kmod.audit import audit
+from gdsdeploy.host.kmod.depmod import read_dependencies
+from gdsdeploy.host.kmod.errors import AuditError, PackError
+from gdsdeploy.host.kmod.kernel import Kernel
+from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, P2P, RELEASE, TREE, VERSION, Root
+
+FOLDER = "updates/gdsdeploy"
+
+
+def kernel(root: Root) -> Kernel:
+    return Kernel(RELEASE, str(root.path))
+
+
+def tree_of(root: Root) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.path.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Root:
+    root = Root(tmp_path / "builder")
+    # What no module of the kernel uses cannot be looked up on a host without headers.
+    imports = {name: KERNEL_EXPORTS[name] for name in ("kfree", "rare_thing")}
+    root.nvidia(imports={**imports, "drm_open": 0xD0})
+    root.nvidia_fs()
+    return root
+
+
+@pytest.fixture
+def archive(builder: Root, tmp_path: Path) -> Path:
+    path = tmp_path / "modules.tar"
+    packing.pack(kernel(builder), (), str(path))
+    return path
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Root:
+    """Another host with the same kernel and neither headers nor compiler; depmod has run there."""
+    root = Root(tmp_path / "host")
+    root.remove_headers()
+    root.depmod()
+    return root
+
+
+def rewrite(archive: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Write the archive again with its members changed by ``change``."""
+    with tarfile.open(archive) as old:
+        members = {item.name: old.extractfile(item).read() for item in old}  # type: ignore[union-attr]
+    change(members)
+    with tarfile.open(archive, "w") as new:
+        for name, data in members.items():
+            item = tarfile.TarInfo(name)
+            item.size = len(data)
+            new.addfile(item, io.BytesIO(data))
+    return archive
+
+
+def edit_manifest(archive: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    def edit(members: dict[str, bytes]) -> None:
+        value = json.loads(members["manifest.json"])
+        change(value)
+        members["manifest.json"] = json.dumps(value).encode()
+
+    return rewrite(archive, edit)
+
+
+def refused(archive: Path, host: Root) -> str:
+    before = tree_of(host)
+    with pytest.raises(PackError) as caught:
+        packing.install(str(archive), kernel(host))
+    assert tree_of(host) == before
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_the_manifest_says_what_it_was_built_from(builder: Root, tmp_path: Path) -> None:
+    manifest = packing.pack(kernel(builder), (), str(tmp_path / "a.tar"))
+    assert manifest["kernel_release"] == RELEASE
+    assert manifest["vermagic"] == builder.vermagic
+    assert manifest["symvers"].startswith("sha256:")
+    assert manifest["driver"] == {"version": VERSION, "flavour": "open", "tree": TREE}
+    assert manifest["nvidia_fs"]["version"] == "2.19.7"
+    assert [item["name"] for item in manifest["modules"]] == ["nvidia", "nvidia_fs"]
+    assert manifest["modules"][0]["size"] == (builder.modules / "updates/dkms/nvidia.ko").stat().st_size
+
+
+def test_the_same_modules_give_the_same_bytes(builder: Root, archive: Path, tmp_path: Path) -> None:
+    os.utime(builder.modules / "updates/dkms/nvidia.ko", (1, 1))
+    packing.pack(kernel(builder), ["nvidia-fs", "nvidia"], str(tmp_path / "b.tar"))
+    assert (tmp_path / "b.tar").read_bytes() == archive.read_bytes()
+
+
+@pytest.mark.parametrize("fault", ["crc", "unknown"])
+def test_what_does_not_pass_its_audit_is_not_packed(builder: Root, tmp_path: Path, fault: str) -> None:
+    if fault == "crc":
+        builder.nvidia_fs(imports={"nvidia_p2p_get_pages": 1})
+    else:
+        builder.nvidia_fs(info=[("version", "2.19.7")])
+    with pytest.raises(AuditError, match=r"refusing to pack: nvidia_fs: \[(symbol-crc|driver-tree-unknown)\]"):
+        packing.pack(kernel(builder), (), str(tmp_path / "a.tar"))
+    assert list(tmp_path.glob("a.tar*")) == []
+
+
+def test_an_archive_that_cannot_be_written(builder: Root, tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="cannot write"):
+        packing.pack(kernel(builder), (), str(tmp_path / "missing" / "a.tar"))
+
+
+def test_install_places_verifies_and_indexes(archive: Path, host: Root) -> None:
+    result = packing.install(str(archive), kernel(host))
+    assert result["changed"]
+    assert result["modules"] == ["nvidia", "nvidia_fs"]
+    assert [item["ok"] for item in result["audit"]] == [True, True]
+    assert sorted(item.name for item in (host.modules / FOLDER).iterdir()) == [
+        "manifest.json",
+        "nvidia-fs.ko",
+        "nvidia.ko",
+    ]
+    known = read_dependencies((host.modules / "modules.dep").read_text())
+    assert known[f"{FOLDER}/nvidia-fs.ko"] == [f"{FOLDER}/nvidia.ko", "kernel/drivers/gpu/drm/drm.ko"]
+    assert [item.name for item in (host.path / "lib/modules").iterdir()] == [RELEASE]
+    assert (host.modules / FOLDER).stat().st_mode & 0o777 == 0o755
+
+
+def test_a_second_install_changes_nothing_and_runs_no_depmod(
+    archive: Path, host: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing.install(str(archive), kernel(host))
+    before = tree_of(host)
+    monkeypatch.setattr(process, "run", lambda *_: pytest.fail("a program was started"))
+    result = packing.install(str(archive), kernel(host))
+    assert (result["changed"], result["changes"]) == (False, [])
+    assert tree_of(host) == before
+
+
+def test_check_changes_nothing_and_says_what_would(archive: Path, host: Root) -> None:
+    before = tree_of(host)
+    result = packing.install(str(archive), kernel(host), check=True)
+    assert result["changed"]
+    assert any("nvidia-fs.ko (new)" in item for item in result["changes"])
+    assert tree_of(host) == before
+
+
+def test_an_index_that_lost_the_modules_is_made_again(archive: Path, host: Root) -> None:
+    packing.install(str(archive), kernel(host))
+    (host.modules / "modules.dep").write_text("kernel/fs/own.ko:\n")
+    result = packing.install(str(archive), kernel(host))
+    assert any("not in modules.dep" in item for item in result["changes"])
+    assert f"{FOLDER}/nvidia.ko" in (host.modules / "modules.dep").read_text()
+
+
+def test_a_new_set_replaces_the_old_one_whole(builder: Root, archive: Path, host: Root) -> None:
+    builder.module("updates/dkms/nvidia-uvm.ko", "nvidia_uvm", info=[("version", VERSION)])
+    packing.pack(kernel(builder), ["nvidia", "nvidia-uvm"], str(archive))
+    packing.install(str(archive), kernel(host))
+    packing.pack(kernel(builder), ["nvidia", "nvidia-fs"], str(archive))
+    result = packing.install(str(archive), kernel(host))
+    assert any("nvidia-uvm.ko (removed)" in item for item in result["changes"])
+    assert not (host.modules / FOLDER / "nvidia-uvm.ko").exists()
+
+
+def test_leftovers_of_dkms_are_named_and_lose(archive: Path, host: Root) -> None:
+    host.nvidia_fs(info=[("version", "2.13"), ("gdsdeploy_driver", "535.1")])
+    result = packing.install(str(archive), kernel(host))
+    assert result["notes"] == [
+        f"{host.modules}/updates/dkms/nvidia-fs.ko is another nvidia_fs; updates/gdsdeploy is preferred by depmod.d"
+    ]
+    known = read_dependencies((host.modules / "modules.dep").read_text())
+    assert f"{FOLDER}/nvidia-fs.ko" in known
+    assert "updates/dkms/nvidia-fs.ko" not in known
+    found = {item["module"]: item for item in audit(kernel(host))}["nvidia_fs"]
+    assert found["file"].endswith(f"{FOLDER}/nvidia-fs.ko")
+    assert [item["id"] for item in found["findings"] if item["severity"] != "note"] == ["duplicate", "vm-io"]
+
+
+def test_installed_modules_stay_vouched_for_on_the_kernel_they_were_packed_for(archive: Path, host: Root) -> None:
+    packing.install(str(archive), kernel(host))
+    assert [item["ok"] for item in audit(kernel(host))] == [True, True]
+    (host.modules / FOLDER / "manifest.json").rename(host.path / "manifest.json")
+    assert [item["ok"] for item in audit(kernel(host))] == [None, True]
+    (host.path / "manifest.json").rename(host.modules / FOLDER / "manifest.json")
+    host.module("kernel/fs/own.ko", "own", info=[("intree", "Y"), ("version", "another build")], imports={"kfree": 5})
+    assert [item["ok"] for item in audit(kernel(host))] == [False, None]
+
+
+def test_a_changed_module_is_not_vouched_for(archive: Path, host: Root) -> None:
+    packing.install(str(archive), kernel(host))
+    host.nvidia(f"{FOLDER}/nvidia.ko", imports={"unseen": 1}, depends="")
+    assert [item["ok"] for item in audit(kernel(host))] == [None, True]
+
+
+def test_the_audit_on_the_host_refuses_another_build_of_the_kernel(archive: Path, host: Root) -> None:
+    versions: dict[str, int | None] = dict(KERNEL_EXPORTS)
+    host.module("kernel/fs/own.ko", "own", info=[("intree", "Y")], imports={**versions, "kfree": 0xBAD})
+    before = tree_of(host)
+    with pytest.raises(AuditError, match=r"refusing to install: nvidia: \[symbol-crc\]"):
+        packing.install(str(archive), kernel(host))
+    assert tree_of(host) == before
+
+
+def test_an_archive_for_another_kernel(archive: Path, host: Root) -> None:
+    edit_manifest(archive, lambda value: value.update(kernel_release="6.1.0"))
+    assert f"was packed for kernel 6.1.0, not {RELEASE}" in refused(archive, host)
+
+
+def test_a_tampered_module(archive: Path, host: Root) -> None:
+    def flip(members: dict[str, bytes]) -> None:
+        data = members["modules/nvidia.ko"]
+        members["modules/nvidia.ko"] = bytes([data[0] ^ 1]) + data[1:]
+
+    assert "does not have its manifest's sha256" in refused(rewrite(archive, flip), host)
+
+
+def test_a_truncated_archive(archive: Path, host: Root) -> None:
+    data = archive.read_bytes()
+    for size in (0, 100, 600, len(data) // 2):
+        archive.write_bytes(data[:size])
+        assert str(archive) in refused(archive, host)
+
+
+def test_members_that_do_not_belong(archive: Path, host: Root) -> None:
+    def add(members: dict[str, bytes]) -> None:
+        members["../../etc/cron.d/x"] = b"bad"
+
+    assert "which its manifest does not list" in refused(rewrite(archive, add), host)
+
+
+def test_a_missing_member(archive: Path, host: Root) -> None:
+    def drop(members: dict[str, bytes]) -> None:
+        del members["modules/nvidia-fs.ko"]
+
+    assert "lacks modules/nvidia-fs.ko" in refused(rewrite(archive, drop), host)
+
+
+@pytest.mark.parametrize("name", ["../x.ko", "/etc/x.ko", "a/b.ko", ".ko", ".x.ko", "x.txt", "", "..", "x.ko/"])
+def test_paths_that_lead_out(archive: Path, host: Root, name: str) -> None:
+    edit_manifest(archive, lambda value: value["modules"][0].update(file=name))
+    assert "no proper list of modules" in refused(archive, host)
+
+
+def test_a_link_in_the_place_of_a_module(archive: Path, host: Root) -> None:
+    with tarfile.open(archive) as old:
+        manifest = old.extractfile("manifest.json").read()  # type: ignore[union-attr]
+    with tarfile.open(archive, "w") as new:
+        item = tarfile.TarInfo("manifest.json")
+        item.size = len(manifest)
+        new.addfile(item, io.BytesIO(manifest))
+        link = tarfile.TarInfo("modules/nvidia.ko")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        new.addfile(link)
+    assert "is not a file of" in refused(archive, host)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value.update(format=2),
+        lambda value: value.update(modules={}),
+        lambda value: value.update(modules=[]),
+        lambda value: value.pop("vermagic"),
+        lambda value: value["modules"][0].update(size=-1),
+        lambda value: value["modules"][0].update(size="1"),
+        lambda value: value["modules"].append("x"),
+    ],
+)
+def test_a_manifest_of_another_shape(archive: Path, host: Root, change: Callable[[dict[str, Any]], None]) -> None:
+    assert "its manifest" in refused(edit_manifest(archive, change), host)
+
+
+def test_what_is_no_archive(tmp_path: Path, host: Root) -> None:
+    path = tmp_path / "x.tar"
+    path.write_text("this is text\n" * 100)
+    assert "is not an archive of modules" in refused(path, host)
+    path.unlink()
+    assert "No such file" in refused(path, host)
+
+
+def test_a_full_disk_leaves_the_old_set(
+    builder: Root, archive: Path, host: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing.install(str(archive), kernel(host))
+    builder.nvidia(info=[("version", VERSION), ("srcversion", "NEW")])
+    packing.pack(kernel(builder), (), str(archive))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfileobj", full)
+        message = refused(archive, host)
+    assert "No space left on device" in message
+    assert packing.install(str(archive), kernel(host))["changed"]
+
+
+def test_a_failing_depmod_puts_the_old_set_back(
+    builder: Root, archive: Path, host: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing.install(str(archive), kernel(host))
+    builder.nvidia(info=[("version", VERSION), ("srcversion", "NEW")])
+    packing.pack(kernel(builder), (), str(archive))
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "run", lambda *_: process.Output(1, "", "depmod: ERROR: no space\n"))
+        message = refused(archive, host)
+    assert "depmod failed" in message
+
+
+def test_a_failing_depmod_leaves_nothing_of_a_first_install(
+    archive: Path, host: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "run", lambda *_: process.Output(1, "", "depmod: ERROR: no space\n"))
+    assert "depmod failed" in refused(archive, host)
+
+
+def test_remove_takes_away_all_of_it_and_then_nothing(archive: Path, host: Root) -> None:
+    before = tree_of(host)
+    packing.install(str(archive), kernel(host))
+    assert packing.remove(kernel(host), check=True)["changed"]
+    assert (host.modules / FOLDER).is_dir()
+    assert packing.remove(kernel(host))["changed"]
+    after = tree_of(host)
+    assert set(after) == set(before)
+    assert "gdsdeploy" not in (host.modules / "modules.dep").read_text()
+    assert packing.remove(kernel(host)) == {"changed": False, "changes": [], "notes": [], "modules": [], "audit": []}
+
+
+def test_the_drivers_symbols_are_checked_even_when_vouched_for(builder: Root, archive: Path, host: Root) -> None:
+    packing.pack(kernel(builder), ["nvidia-fs"], str(archive))
+    host.nvidia(exports={"nvidia_p2p_get_pages": P2P["nvidia_p2p_get_pages"]})
+    with pytest.raises(AuditError, match="nothing on this host exports nvidia_p2p_put_pages"):
+        packing.install(str(archive), kernel(host))

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.kmod import image, signature
+from gdsdeploy.host.kmod.certificate import read_certificate
+from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.signature import MalformedError, UnsupportedError, read_signature, verifies
+from gdsdeploy.host.kmod.trust import read_lists
+from tests.unit.host.kmod.kmod_elf import SIGNATURE, appended, module_bytes, signed_by
+from tests.unit.host.kmod.kmod_keys import KINDS, Pair, efi, pair, signature_list
+from tests.unit.host.kmod.kmod_root import RELEASE, Root
+
+CONFIG = f"usr/src/linux-headers-{RELEASE}/.config"
+LOCKED = "CONFIG_MODULE_SIG=y\nCONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT=y\n"
+FORCED = "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n"
+MODULE = module_bytes("thing")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    folder = tmp_path_factory.mktemp("keys")
+    return {kind: pair(folder, f"owner {kind}", kind) for kind in KINDS}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path / "root")
+
+
+def said(root: Root, data: bytes, suffix: str = "") -> list[str]:
+    """``severity id`` of what the audit of signatures finds in ``data``."""
+    file = root.modules / f"updates/thing.ko{suffix}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(lzma.compress(data) if suffix == ".xz" else data)
+    found = signature.findings(Kernel(RELEASE, str(root.path)), str(file))
+    assert all(item["hint"] and item["message"] for item in found)
+    return [f"{item['severity']} {item['id']}" for item in found]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("hashed", ["sha256", "sha512"])
+@pytest.mark.parametrize("options", [("-noattr",), ("-nosmimecap",), ("-noattr", "-keyid")])
+def test_real_signatures_verify_and_changed_content_does_not(
+    keys: dict[str, Pair], kind: str, hashed: str, options: tuple[str, ...]
+) -> None:
+    data = keys[kind].sign(MODULE, *options, hashed=hashed)
+    found = read_signature(io.BytesIO(data))
+    assert found is not None
+    certificate = read_certificate(keys[kind].der.read_bytes())
+    assert (found.size, found.hash, found.is_by(certificate)) == (len(MODULE), hashed, True)
+    assert verifies(found, io.BytesIO(data), certificate) is True
+    assert verifies(found, io.BytesIO(b"\x7fELG" + data[4:]), certificate) is False
+    other = read_certificate(pair(keys[kind].der.parent, "another", kind).der.read_bytes())
+    assert not found.is_by(other)
+    assert verifies(found, io.BytesIO(data), other) is False
+
+
+def test_an_altered_signature_does_not_verify(keys: dict[str, Pair]) -> None:
+    for kind, owner in keys.items():
+        data = bytearray(owner.sign(MODULE))
+        certificate = read_certificate(owner.der.read_bytes())
+        data[-50] ^= 1
+        found = read_signature(io.BytesIO(bytes(data)))
+        assert found is not None, kind
+        assert verifies(found, io.BytesIO(bytes(data)), certificate) is False, kind
+
+
+def test_certificates_are_read_as_openssl_reads_them(keys: dict[str, Pair]) -> None:
+    argv = [
+        "openssl",
+        "x509",
+        "-in",
+        str(keys["rsa"].pem),
+        "-noout",
+        "-serial",
+        "-fingerprint",
+        "-ext",
+        "subjectKeyIdentifier",
+    ]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    found = read_certificate(keys["rsa"].der.read_bytes())
+    # openssl shows whole bytes.
+    assert re.search(rf"^serial=0?{found.serial:X}$", shown, re.MULTILINE)
+    assert found.fingerprint.upper() in shown
+    assert found.key_id.hex(":").upper() in shown
+    assert found.subject == "owner rsa"
+
+
+def test_where_nothing_is_enforced_only_what_every_kernel_refuses_is_an_error(
+    root: Root, keys: dict[str, Pair]
+) -> None:
+    signed = keys["rsa"].sign(MODULE)
+    assert said(root, MODULE) == ["note unsigned"]
+    assert said(root, signed) == ["note signature-key"]
+    assert said(root, MODULE + SIGNATURE) == []
+    assert said(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == ["error signature-malformed"]
+    assert said(root, signed[:300] + b"~Module signature appended~\n") == ["error signature-malformed"]
+    assert said(root, MODULE + appended(b"x", size=1 << 20)) == ["error signature-malformed"]
+    assert said(root, MODULE + appended(b"x", kind=1)) == ["note unsigned"]
+
+
+def test_a_kernel_that_does_not_look_at_signatures(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, "CONFIG_SMP=y\n")
+    assert said(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == []
+
+
+def test_under_secure_boot_the_owners_keys_count(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, LOCKED)
+    efi(root.path, mok=signature_list(keys["p256"].der.read_bytes(), keys["rsa"].der.read_bytes()))
+    signed = keys["rsa"].sign(MODULE)
+    assert said(root, signed) == []
+    assert said(root, signed, ".xz") == []
+    assert said(root, MODULE) == ["error unsigned"]
+    assert said(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
+    # Whether the kernel's image has that key cannot be told without the image.
+    assert said(root, keys["p384"].sign(MODULE)) == ["warning signature-key-unknown"]
+
+
+def test_long_lists_are_read_where_the_kernel_shows_them_whole(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, LOCKED)
+    efi(root.path)
+    folder = root.path / "sys/firmware/efi/mok-variables"
+    folder.mkdir()
+    (folder / "MokListRT").write_bytes(signature_list(keys["rsa"].der.read_bytes()))
+    assert said(root, keys["rsa"].sign(MODULE)) == []
+
+
+def test_a_wrong_signature_is_refused_even_where_none_is_needed(root: Root, keys: dict[str, Pair]) -> None:
+    efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()))
+    root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n")
+    signed = keys["rsa"].sign(MODULE)
+    assert said(root, signed) == []
+    assert said(root, MODULE[:-1] + b"!" + signed[len(MODULE) :]) == ["error signature-wrong"]
+
+
+def test_revoked_keys_and_those_of_the_firmware(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, FORCED)
+    certificate = signature_list(keys["rsa"].der.read_bytes())
+    image_of(root, keys["p256"])
+    efi(root.path, mok=certificate, MokListXRT=certificate)
+    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+    efi(root.path, db=certificate)
+    (root.path / "sys/firmware/efi/efivars/MokListXRT-605dab50-e046-4300-abb6-3dd810dd8b23").unlink()
+    assert said(root, keys["rsa"].sign(MODULE)) == ["warning signature-key-unknown"]
+
+
+def test_without_secure_boot_the_kernel_does_not_load_the_owners_keys(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, FORCED)
+    efi(root.path, secure_boot=0, mok=signature_list(keys["rsa"].der.read_bytes()))
+    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+    efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()), MokSBStateRT=b"\x01")
+    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+
+
+def test_whether_secure_boot_is_on_cannot_be_told(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, LOCKED)
+    efi(root.path, secure_boot=None)
+    assert said(root, MODULE) == ["warning secure-boot-unknown"]
+    assert said(root, keys["rsa"].sign(MODULE)) == ["warning secure-boot-unknown"]
+    assert said(root, MODULE + SIGNATURE) == []
+
+
+def running(root: Root, **files: str) -> None:
+    root.etc("proc/sys/kernel/osrelease", RELEASE + "\n")
+    for path, text in files.items():
+        root.etc(path.replace("__", "/"), text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz quiet module.sig_enforce=1\n"),
+        ("proc/cmdline", "quiet module.sig_enforce\n"),
+        ("proc/cmdline", "lockdown=integrity\n"),
+        ("sys/module/module/parameters/sig_enforce", "Y\n"),
+        ("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
+        ("boot/grub/grub.cfg", f"\tlinux\t/boot/vmlinuz-{RELEASE} root=/dev/vda1 ro module.sig_enforce=1\n"),
+        ("boot/grub2/grub.cfg", f"\tlinuxefi /vmlinuz-{RELEASE} module.sig-enforce=y\n"),
+        ("boot/loader/entries/x.conf", f"linux /vmlinuz-{RELEASE}\noptions root=/dev/vda1 module.sig_enforce=1\n"),
+        ("etc/default/grub.d/sign.cfg", 'GRUB_CMDLINE_LINUX="module.sig_enforce=1"\n'),
+    ],
+)
+def test_what_turns_enforcing_on(root: Root, path: str, text: str) -> None:
+    running(root)
+    assert said(root, MODULE) == ["note unsigned"]
+    root.etc(path, text)
+    assert said(root, MODULE) == ["error unsigned"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("proc/cmdline", "quiet module.sig_enforce=0 lockdown=none\n"),
+        ("sys/kernel/security/lockdown", "[none] integrity confidentiality\n"),
+        ("boot/grub/grub.cfg", "\tlinux\t/boot/vmlinuz-6.1.0-1-amd64 module.sig_enforce=1\n"),
+        ("boot/loader/entries/x.conf", "linux /vmlinuz-6.1.0-1-amd64\noptions module.sig_enforce=1\n"),
+    ],
+)
+def test_what_does_not(root: Root, path: str, text: str) -> None:
+    running(root)
+    root.etc(path, text)
+    assert said(root, MODULE) == ["note unsigned"]
+
+
+def test_what_runs_says_nothing_about_another_kernel(root: Root) -> None:
+    root.etc("proc/sys/kernel/osrelease", "6.1.0-1-amd64\n")
+    root.etc("proc/cmdline", "module.sig_enforce=1\n")
+    assert said(root, MODULE) == ["note unsigned"]
+
+
+def image_of(root: Root, *owners: Pair, pack: str = "xz") -> None:
+    """A bzImage whose kernel has these certificates."""
+    plain = random.Random(1).randbytes(5 << 20) + b"".join(item.der.read_bytes() + b"\0" * 9 for item in owners)
+    packed = {"xz": lambda: lzma.compress(plain, preset=0), "gz": lambda: gzip.compress(plain, 1)}.get(pack)
+    zstd = ["zstd", "-qc", "-1"]
+    payload = packed() if packed else subprocess.run(zstd, input=plain, capture_output=True, check=True).stdout
+    size = len(plain).to_bytes(4, "little")
+    header = bytearray(1024)
+    header[0x1F1] = 1
+    header[0x202:0x206] = b"HdrS"
+    header[0x248:0x24C] = (64).to_bytes(4, "little")
+    header[0x24C:0x250] = (len(payload) + 4).to_bytes(4, "little")
+    root.etc(f"boot/vmlinuz-{RELEASE}", "")
+    (root.path / f"boot/vmlinuz-{RELEASE}").write_bytes(bytes(header) + bytes(64) + payload + size + b"more")
+
+
+@pytest.mark.parametrize("pack", ["xz", "gz", "zst"])
+def test_the_keys_inside_the_kernel(root: Root, keys: dict[str, Pair], pack: str) -> None:
+    image_of(root, keys["p384"], pack=pack)
+    root.etc(CONFIG, FORCED)
+    signed = keys["p384"].sign(MODULE)
+    assert said(root, signed) == []
+    assert said(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
+    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+
+
+def test_an_efi_zboot_image_and_a_plain_one(tmp_path: Path, keys: dict[str, Pair]) -> None:
+    payload = gzip.compress(b"kernel" + keys["rsa"].der.read_bytes())
+    sizes = (64).to_bytes(4, "little") + len(payload).to_bytes(4, "little")
+    (tmp_path / "zboot").write_bytes((b"MZ\0\0zimg" + sizes).ljust(64, b"\0") + payload + b"rest")
+    (tmp_path / "plain").write_bytes(b"kernel" + keys["rsa"].der.read_bytes() * 2)
+    (tmp_path / "other").write_bytes((b"MZ\0\0zimg" + sizes).ljust(64, b"\0") + b"LZ4?" + payload)
+    for name in ("zboot", "plain"):
+        assert [item.subject for item in image.certificates(str(tmp_path / name))] == ["owner rsa"]
+    with pytest.raises(image.ImageError, match="packed in an unknown way"):
+        image.certificates(str(tmp_path / "other"))
+
+
+def test_the_key_of_a_kernel_that_was_built_here(root: Root, keys: dict[str, Pair]) -> None:
+    root.etc(CONFIG, FORCED)
+    folder = root.path / f"usr/src/linux-headers-{RELEASE}/certs"
+    folder.mkdir()
+    (folder / "signing_key.x509").write_bytes(keys["rsa"].der.read_bytes())
+    assert said(root, keys["rsa"].sign(MODULE)) == []
+
+
+def test_the_kernels_own_signer_is_known_by_its_modules(root: Root) -> None:
+    root.etc(CONFIG, FORCED)
+    assert said(root, MODULE + SIGNATURE) == ["note signature-unverified"]
+    assert said(root, MODULE + signed_by("someone else")) == ["warning signature-key-unknown"]
+
+
+def test_damaged_messages_end_in_a_clear_word(keys: dict[str, Pair]) -> None:
+    chance = random.Random(7)
+    messages = [keys[kind].sign(b"", *options)[:-40] for kind in KINDS for options in (("-noattr",), ("-nosmimecap",))]
+    refused = 0
+    for _ in range(3000):
+        message = bytearray(chance.choice(messages))
+        for _ in range(chance.randint(1, 4)):
+            message[chance.randrange(len(message))] = chance.randrange(256)
+        try:
+            read_signature(io.BytesIO(MODULE + appended(bytes(message[: chance.choice((len(message), 40))]))))
+        except (MalformedError, UnsupportedError):
+            refused += 1
+    assert refused > 1000
+
+
+def test_damaged_certificates_and_lists_end_too(keys: dict[str, Pair]) -> None:
+    chance = random.Random(8)
+    whole = signature_list(*(item.der.read_bytes() for item in keys.values()))
+    assert len(read_lists(whole)) == 3
+    for _ in range(2000):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 6)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        for item in read_lists(bytes(data)[: chance.randrange(len(data))]):
+            if item.verify is not None:
+                item.verify("sha256", b"x" * 32, b"y" * 64)

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.unit.lab.conftest import home, mirror
+
+__all__ = ["home", "mirror"]

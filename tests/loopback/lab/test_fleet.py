@@ -1,0 +1,106 @@
+"""The fleet file that a lab begins with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gdsdeploy.lab import fleet
+from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lab.state import Lab
+from gdsdeploy.load import load_fleet
+
+
+@pytest.fixture
+def lab(home: Path) -> Lab:
+    made = Lab("dev")
+    made.write({"release": "trixie", "hosts": []})
+    made.add_hosts("light", 1, Path("/c/light/root"))
+    made.add_hosts("vm", 1, Path("/c/vm/disk.qcow2"))
+    return made
+
+
+def test_content(lab: Lab, mirror: Archive) -> None:
+    fleet.write(lab, mirror)
+    build1, gpu1 = lab.hosts()
+    components = ["main", "contrib", "non-free", "non-free-firmware"]
+    assert yaml.safe_load(lab.fleet_path.read_text()) == {
+        "version": 1,
+        "repositories": {
+            "debian": {
+                "uri": "http://mirror.example/debian",
+                "suites": ["trixie", "trixie-updates", "bookworm-backports"],
+                "components": components,
+            },
+            "debian-security": {
+                "uri": "http://mirror.example/debian-security",
+                "suites": ["trixie-security"],
+                "components": components,
+            },
+        },
+        "ssh": {"user": "admin", "identity_file": "id_ed25519", "known_hosts": "known_hosts"},
+        "profiles": {
+            "gds": {
+                "os": "debian-13",
+                "repositories": ["debian", "debian-security"],
+                "driver": {"version": "550", "flavour": "open"},
+                "builder": "build1",
+                "gate": {"seconds": 300},
+                "storage": [{"mount": "/mnt/nvme", "path": "compat"}],
+            }
+        },
+        "builders": {"build1": {"profile": "gds", "address": "127.0.0.1", "port": build1.port}},
+        "hosts": {"gpu1": {"profile": "gds", "address": "127.0.0.1", "port": gpu1.port}},
+    }
+
+
+def test_it_is_a_fleet(lab: Lab, mirror: Archive) -> None:
+    fleet.write(lab, mirror)
+    intent = load_fleet(lab.fleet_path)
+    assert set(intent.hosts) == {"gpu1"}
+
+
+def test_nodes_are_hosts_of_a_profile_without_a_kernel_of_its_own(lab: Lab, mirror: Archive) -> None:
+    lab.add_hosts("node", 3, Path("/c/light/root"))
+    fleet.write(lab, mirror)
+    intent = load_fleet(lab.fleet_path)
+    assert set(intent.hosts) == {"gpu1", "node1", "node2", "node3"}
+    assert set(intent.builders) == {"build1"}
+    assert [host.labels for name, host in intent.hosts.items() if name != "gpu1"] == [
+        {"rack": "r1"},
+        {"rack": "r1"},
+        {"rack": "r2"},
+    ]
+    assert intent.profiles[intent.hosts["node1"].profile].own_kernel is False
+    assert intent.profiles["gds"].own_kernel is True
+
+
+def test_archive_without_security_leaves_it_out(lab: Lab, mirror: Archive) -> None:
+    fleet.write(lab, replace(mirror, security_uri=None))
+    content = yaml.safe_load(lab.fleet_path.read_text())
+    assert list(content["repositories"]) == ["debian"]
+    assert content["profiles"]["gds"]["repositories"] == ["debian"]
+
+
+def test_new_host_joins_a_file_that_nobody_edited(lab: Lab, mirror: Archive) -> None:
+    fleet.write(lab, mirror)
+    lab.add_hosts("vm", 2, Path("/c/vm/disk.qcow2"))
+    fleet.write(lab, mirror)
+    assert set(yaml.safe_load(lab.fleet_path.read_text())["hosts"]) == {"gpu1", "gpu2"}
+
+
+def test_edited_file_is_left_alone_and_what_it_lacks_is_said(
+    lab: Lab, mirror: Archive, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.write(lab, mirror)
+    edited = lab.fleet_path.read_text() + "# mine\n"
+    lab.fleet_path.write_text(edited)
+    fleet.write(lab, mirror)
+    assert capsys.readouterr().err == ""
+    lab.add_hosts("vm", 2, Path("/c/vm/disk.qcow2"))
+    fleet.write(lab, mirror)
+    assert lab.fleet_path.read_text() == edited
+    assert f"lacks gpu2, port {lab.host('gpu2').port}" in capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""A real OpenSSH server on loopback, thrown away after the test."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gdsdeploy.answer import Endpoint
+from gdsdeploy.run import as_root, which
+
+#: An account without and one with the right to become root; they exist only in the server's view of /etc.
+PLAIN, SUDOER = "gdsplain", "gdssudoer"
+
+
+@dataclass
+class Sshd:
+    """One running server."""
+
+    port: int
+    known_hosts: Path
+    identity: Path
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def endpoint(self, name: str = "gpu1", *, user: str = "root", known_hosts: Path | None = None) -> Endpoint:
+        known = (known_hosts or self.known_hosts,)
+        return Endpoint(name, "127.0.0.1", self.port, user, (self.identity,), known)
+
+    def place(self, path: str, text: str) -> None:
+        """Have a file in the server's own view of this machine, whose folder then holds nothing else."""
+        pid, folder = (self.folder / "pid").read_text().strip(), Path(path).parent
+        script = f"mkdir -p '{folder}' && mount -t tmpfs none '{folder}' && cat > '{path}'"
+        argv = as_root([which("nsenter"), "--mount", f"--target={pid}", "sh", "-c", script])
+        subprocess.run(argv, input=text, text=True, check=True)
+
+    def stop(self) -> None:
+        subprocess.run(as_root(["kill", "--", str(self.process.pid)]), check=False)
+        self.process.wait(timeout=10)
+
+
+def free_port() -> int:
+    """A port that nothing listens on, and that neither a lab nor a connection of anybody gets meanwhile."""
+    while True:
+        port = random.randrange(10_000, 22_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def keygen(path: Path, kind: str = "ed25519") -> Path:
+    path.unlink(missing_ok=True)
+    subprocess.run([which("ssh-keygen"), "-q", "-t", kind, "-N", "", "-f", path], check=True)
+    return path
+
+
+def _accounts(folder: Path) -> list[tuple[Path, Path]]:
+    """Copies of the account files with two more users: (copy, the file it stands for)."""
+    home = folder / "home"
+    home.mkdir()
+    home.chmod(0o755)
+    added = {
+        "passwd": "".join(f"{name}:x:{uid}:64000::{home}:/bin/sh\n" for name, uid in ((PLAIN, 64001), (SUDOER, 64002))),
+        "shadow": f"{PLAIN}:*:19000::::::\n{SUDOER}:*:19000::::::\n",
+        "group": "gdstest:x:64000:\n",
+        "sudoers": f"{SUDOER} ALL=(ALL) NOPASSWD: ALL\n",
+    }
+    pairs = []
+    for name, lines in added.items():
+        real, copy = Path("/etc", name), folder / name
+        text = subprocess.run(as_root(["cat", str(real)]), capture_output=True, check=True, text=True).stdout
+        # Root's own start-up files are none of the tests' business.
+        text = re.sub(r"(?m)^root:x:0:0:.*", f"root:x:0:0:root:{home}:/bin/sh", text)
+        copy.write_text(text.rstrip("\n") + "\n" + lines)
+        copy.chmod(0o440 if name == "sudoers" else 0o644)
+        pairs.append((copy, real))
+    return pairs
+
+
+def start(folder: Path, *lines: str) -> Sshd:
+    """Start a server whose files lie in ``folder``; each of ``lines`` is a line of its configuration."""
+    # Accounts that are not root have to read what lies here.
+    for place in (folder, *folder.parents):
+        if place.stat().st_mode & 0o005 != 0o005:
+            place.chmod(0o755)
+    host_key, identity, port = keygen(folder / "host_key"), keygen(folder / "id"), free_port()
+    shutil.copy(identity.with_suffix(".pub"), folder / "authorized_keys")
+    (folder / "authorized_keys").chmod(0o644)
+    known = folder / "known_hosts"
+    kind, blob = host_key.with_suffix(".pub").read_text().split()[:2]
+    known.write_text(f"[127.0.0.1]:{port} {kind} {blob}\n")
+    config = folder / "sshd_config"
+    config.write_text(
+        "\n".join(
+            [
+                *lines,
+                f"ListenAddress 127.0.0.1:{port}",
+                f"HostKey {host_key}",
+                f"AuthorizedKeysFile {folder / 'authorized_keys'}",
+                f"PidFile {folder / 'pid'}",
+                "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no",
+                "PermitRootLogin prohibit-password\nMaxStartups 100\nLogLevel VERBOSE\n",
+            ]
+        )
+    )
+    binds = " && ".join(f"mount --bind '{copy}' '{real}'" for copy, real in _accounts(folder))
+    script = (
+        f"mkdir -p /run/sshd && chown 0:0 '{folder}/sudoers' && {binds} && exec {which('sshd')} -D -e -f '{config}'"
+    )
+    argv = as_root([which("unshare"), "--mount", "--propagation", "private", "sh", "-c", script])
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+    server = Sshd(port, known, identity, folder, process)
+    try:
+        _wait_for(server)
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def _wait_for(server: Sshd) -> None:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        assert server.process.poll() is None, (server.folder / "log").read_text()
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", server.port)) == 0 and probe.recv(4) == b"SSH-":
+                return
+        time.sleep(0.05)
+    raise AssertionError((server.folder / "log").read_text())

@@ -1,0 +1,81 @@
+"""Questions to a host as steps ask them, over a real sshd on loopback: answers, refusals, and a broken way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import lockfile
+from gdsdeploy.drain.none import Nothing
+from gdsdeploy.errors import ConvergeFailed, HostUnreachable, Interrupted
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.intended import Rollout
+from gdsdeploy.model.rollout import Step, Task
+from gdsdeploy.rollout.work import Patience, Work, alone
+from gdsdeploy.stopping import Stop
+from tests.loopback import loopback_sshd
+from tests.loopback.loopback_fleet import LoopbackFleet
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackFleet]:
+    folder = tmp_path_factory.mktemp("asking")
+    server = loopback_sshd.start(folder)
+    try:
+        yield LoopbackFleet(folder, server, {"gpu1": {"profile": "right"}, "gpu2": {"profile": "right", "port": 1}})
+    finally:
+        server.stop()
+
+
+def work(fleet: LoopbackFleet, host: str = "gpu1", poll: float = 0.05) -> Work:
+    intent = load_fleet(fleet.path)
+    return Work(
+        task=Task(host, Step.PREFLIGHT),
+        fleet=alone(intent, host),
+        lock=lockfile.read(lockfile.beside(fleet.path)),
+        fleet_path=fleet.path,
+        settings=Rollout(),
+        rollout="x",
+        drainer=Nothing(),
+        logs=Path("/nowhere"),
+        told=lambda _: None,
+        everyone=intent,
+        patience=Patience(poll=poll),
+    )
+
+
+def test_an_answer_is_one_object(fleet: LoopbackFleet) -> None:
+    found = work(fleet).ask("rollout", "status")
+    assert found["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert {"kernel", "lock_digest", "packages", "space", "once"} <= set(found)
+
+
+def test_what_the_host_refuses_is_an_error_with_its_words(fleet: LoopbackFleet) -> None:
+    with pytest.raises(ConvergeFailed, match="gpu1: this is no snapshot of version 1") as caught:
+        work(fleet).ask("rollout", "compare", "--with", "-", stdin=b"{}")
+    assert caught.value.hint == "rollout snapshot --json"
+
+
+def test_one_that_does_not_answer_is_asked_thrice(fleet: LoopbackFleet) -> None:
+    waited: list[float] = []
+    host = work(fleet, "gpu2")
+    object.__setattr__(host, "wait", waited.append)
+    with pytest.raises(HostUnreachable, match="gpu2"):
+        host.ask("rollout", "status")
+    assert waited == [0.05, 0.05]
+
+
+def test_a_wish_to_stop_ends_the_pause_between(fleet: LoopbackFleet) -> None:
+    stop = Stop()
+    threading.Timer(0.5, stop.wish).start()
+    with pytest.raises(Interrupted), stop.scope():
+        work(fleet, "gpu2", poll=60).ask("rollout", "status")
+
+
+def test_a_fleet_of_one_has_that_one(fleet: LoopbackFleet) -> None:
+    intent = load_fleet(fleet.path)
+    assert list(alone(intent, "gpu2").everyone()) == ["gpu2"]
+    assert alone(intent, "build1").builders.keys() == {"build1"}

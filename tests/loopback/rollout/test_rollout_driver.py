@@ -1,0 +1,491 @@
+"""The driver: what it writes down when, and what it does when it is interrupted, meets a bug, or cannot write."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import journal, run, stopping
+from gdsdeploy.errors import Busy, FleetInvalid, Interrupted, JournalUnusable, RolloutRefused
+from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.rollout import control, driver
+from gdsdeploy.rollout.driver import Hooks, drive
+from gdsdeploy.rollout.machine import Machine
+from gdsdeploy.run import as_root, which
+from tests.unit.rollout.driven_rollout import PLAN, Hurried, begin_fork, status_of
+from tests.unit.rollout.pretended_hosts import Hosts
+
+ONE = replace(PLAN, waves=(Wave("1", ("a",)),))
+TWO = replace(PLAN, waves=(Wave("1", ("a", "b")),))
+THREE = replace(PLAN, waves=(Wave("1", ("a",)), Wave("2", ("b", "c"))))
+
+
+class Performing:
+    """Effects that do what ``step`` does, and else what pretended hosts do."""
+
+    def __init__(self, hosts: Hosts, step: Callable[[Task], object]) -> None:
+        self._hosts = hosts
+        self._own = step
+        self.end = stopping.Stop()
+
+    def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
+        with self.end.scope():
+            self._own(task)
+        return self._hosts.perform(task, told)
+
+    def stop(self) -> None:
+        self.end.wish()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "fleet.sqlite"
+
+
+@contextlib.contextmanager
+def begun(path: Path, plan: Plan) -> Iterator[journal.Writer]:
+    """The journal of ``plan``, which is begun unless it was."""
+    with journal.writing(path, doing="rollout start") as writer:
+        if writer.newest() is None:
+            writer.begin(plan)
+        yield writer
+
+
+def driven(
+    path: Path, plan: Plan, *, hooks: Hooks | None = None, step: Callable[[Task], object] | None = None
+) -> Machine:
+    hosts = Hosts(path.parent, plan)
+    with begun(path, plan) as writer:
+        return drive(writer, plan.id, Performing(hosts, step) if step else hosts, hooks=hooks, clock=Hurried())
+
+
+def resumed(path: Path, plan: Plan) -> Machine:
+    """By somebody else, to its end; with nothing that must not be."""
+    with journal.writing(path, doing="rollout resume") as writer:
+        control.write(writer, Kind.RESUMED, {"reason": "test"})
+    machine = driven(path, plan)
+    assert Hosts(path.parent, plan).broken(machine) == []
+    return machine
+
+
+def events(path: Path) -> list[Event]:
+    with journal.reading(path) as reader:
+        return list(reader.events(PLAN.id))
+
+
+def open_steps(path: Path) -> list[tuple[str, str]]:
+    """Steps that were begun, and of which nobody says how they ended."""
+    found: dict[str, str] = {}
+    for event in events(path):
+        if event.kind is Kind.BEGIN:
+            found[event.host] = event.data["step"]
+        elif event.kind in {Kind.END, Kind.FAIL}:
+            assert found.pop(event.host) == event.data["step"]
+    return list(found.items())
+
+
+def all_done(machine: Machine) -> bool:
+    return machine.finished and {host.outcome for host in machine.hosts.values()} == {Outcome.DONE}
+
+
+def wait_for(what: Callable[[], object], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_step_is_written_down_before_it_is_begun(path: Path) -> None:
+    seen: list[Event] = []
+    lines: list[tuple[str, str]] = []
+
+    def begun_already(task: Task) -> None:
+        last = [event for event in events(path) if event.host == task.host][-1]
+        assert (last.kind, last.data) == (Kind.BEGIN, {"step": task.step, "attempt": 1})
+
+    hooks = Hooks(observe=seen.append, told=lambda *said: lines.append(said))
+    machine = driven(path, THREE, hooks=hooks, step=begun_already)
+    assert all_done(machine)
+    assert seen == events(path)[1:], "who watches sees everything that this driver wrote, in its order"
+    assert ("c", "apply is done") in lines
+    drains = [event for event in seen if event.data.get("step") == Step.DRAIN and event.kind is Kind.END]
+    assert drains[0].data["data"]["drained"] is True
+    assert not open_steps(path)
+    with begun(path, THREE) as writer:
+        assert drive(writer, PLAN.id, Hosts(path.parent, THREE)).finished
+    assert len(events(path)) == len(seen) + 1, "nothing is left to do"
+
+
+def test_two_drivers_at_once(path: Path) -> None:
+    """As two people have who start the same thing: one works, one is told who does."""
+
+    def one() -> None:
+        try:
+            with begun(path, TWO) as writer:
+                drive(writer, TWO.id, Hosts(path.parent, TWO, seconds=0.03), clock=Hurried())
+        except Busy as busy:
+            os._exit(busy.exit_code)
+
+    children = [begin_fork(one, path.with_name(f"error{number}")) for number in range(3)]
+    statuses = sorted(status_of(pid) for pid in children)
+    assert statuses == [0, Busy.exit_code, Busy.exit_code]
+    assert all_done(resumed(path, TWO))
+
+
+# -- wishes
+
+
+def slowly(path: Path) -> Machine:
+    with begun(path, THREE) as writer:
+        return drive(writer, PLAN.id, Hosts(path.parent, THREE, seconds=0.1))
+
+
+def test_a_driver_that_runs_is_paused(path: Path) -> None:
+    def child() -> None:
+        assert slowly(path).paused == "lunch"
+
+    pid = begin_fork(child, path.with_name("error"))
+    wait_for(lambda: path.exists() and len(events(path)) > 4)
+    event, by_driver = control.tell(path, Kind.PAUSED, {"reason": "lunch"})
+    assert (event.kind, event.data, by_driver) == (Kind.PAUSED, {"reason": "lunch"}, True)
+    assert status_of(pid) == 0
+    assert events(path)[event.number - 1] == event
+    assert all(each.kind is not Kind.BEGIN for each in events(path)[event.number :])
+    assert not open_steps(path), "steps under way were finished"
+    assert not [*control.folder(path).iterdir()], "nothing is left behind"
+    with pytest.raises(RolloutRefused, match="cannot be paused: it is paused already"):
+        control.tell(path, Kind.PAUSED, {})
+    assert all_done(resumed(path, THREE))
+    with pytest.raises(RolloutRefused, match="it is finished"):
+        control.tell(path, Kind.PAUSED, {})
+
+
+def test_a_driver_that_runs_is_told_to_abort_and_says_why_it_does_not_twice(path: Path) -> None:
+    pid = begin_fork(lambda: slowly(path), path.with_name("error"))
+    wait_for(lambda: path.exists() and ("a", Step.APPLY) in open_steps(path))
+    assert control.tell(path, Kind.ABORTED, {"reason": "no more"})[1]
+    with pytest.raises(RolloutRefused, match="cannot be aborted: it is aborted already"):
+        control.tell(path, Kind.ABORTED, {})
+    assert status_of(pid) == 0
+    machine = resumed(path, THREE)
+    assert [machine.hosts[name].outcome for name in "abc"] == [Outcome.ROLLED_BACK, None, None]
+
+
+def test_a_wish_whose_sender_is_gone_is_not_fulfilled(path: Path) -> None:
+    with begun(path, ONE) as writer:
+        pid = begin_fork(lambda: control.tell(path, Kind.PAUSED, {"reason": "old"}), path.with_name("error"))
+        wait_for(lambda: [*control.folder(path).glob("*.json")])
+        os.kill(pid, signal.SIGKILL)
+        status_of(pid)
+        assert [*control.folder(path).glob("*.json")], "it could not take it back"
+        assert all_done(drive(writer, PLAN.id, Hosts(path.parent, ONE), clock=Hurried()))
+    assert not [*control.folder(path).iterdir()]
+
+
+def test_a_driver_that_does_not_answer(path: Path) -> None:
+    with begun(path, ONE), pytest.raises(Busy, match=r"process \d+ .* and does not answer"):
+        control.tell(path, Kind.ABORTED, {}, patience=0.3)
+    assert not [*control.folder(path).iterdir()]
+
+
+def test_wishes_where_there_is_no_rollout(path: Path) -> None:
+    with pytest.raises(RolloutRefused, match="there is no rollout"):
+        control.tell(path, Kind.PAUSED, {})
+
+
+def test_nonsense_beside_the_journal_stops_nobody(path: Path) -> None:
+    control.folder(path).mkdir()
+    (control.folder(path) / "1.json").write_text("[")
+    with (control.folder(path) / "2.json").open("w") as held:
+        held.write('{"kind": "halt and catch fire", "data": 1}\n')
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert all_done(driven(path, ONE))
+
+
+# -- signals
+
+
+def commands(program: str) -> Callable[[Task], object]:
+    """A step that starts a program as real ones do, after it has said so in the folder."""
+
+    def step(task: Task) -> None:
+        if task.step is Step.APPLY and task.attempt == 1:
+            run.run(["sh", "-c", program], doing="test")
+
+    return step
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_first_signal_pauses(path: Path, number: signal.Signals) -> None:
+    """To the process and all that it started, as a terminal sends it."""
+
+    def child() -> None:
+        with pytest.raises(Interrupted, match="paused") as caught:
+            driven(path, TWO, step=commands(f"touch {path.parent}/begun; sleep 0.5"))
+        assert "gdsdeploy rollout resume" in str(caught.value.hint)
+
+    pid = begin_fork(child, path.with_name("error"))
+    wait_for((path.parent / "begun").exists)
+    os.killpg(pid, number)
+    assert status_of(pid) == 0, path.with_name("error").read_text()
+    assert not open_steps(path), "steps under way were finished"
+    (paused,) = [event for event in events(path) if event.kind is Kind.PAUSED]
+    assert paused.data == {"reason": f"interrupted by {number.name}"}
+    assert all(event.kind not in {Kind.BEGIN, Kind.FAIL} for event in events(path)[paused.number :])
+    assert all_done(resumed(path, TWO))
+
+
+def test_a_second_signal_stops_at_once(path: Path) -> None:
+    def step(task: Task) -> None:
+        if task.step is Step.APPLY and task.attempt == 1:
+            run.stream(["sh", "-c", f"touch {path.parent}/begun; sleep 60"], doing="test", line=lambda _: None)
+
+    def child() -> None:
+        with pytest.raises(Interrupted, match="stopped at once"):
+            driven(path, TWO, step=step)
+
+    begin = time.monotonic()
+    pid = begin_fork(child, path.with_name("error"))
+    wait_for((path.parent / "begun").exists)
+    os.killpg(pid, signal.SIGINT)
+    wait_for(lambda: Kind.PAUSED in {event.kind for event in events(path)})
+    os.killpg(pid, signal.SIGINT)
+    assert status_of(pid) == 0, path.with_name("error").read_text()
+    assert time.monotonic() - begin < 30
+    assert {step for _, step in open_steps(path)} == {Step.APPLY}
+    assert Kind.FAIL not in {event.kind for event in events(path)}, "that they were stopped is not the hosts' fault"
+    assert all_done(resumed(path, TWO))
+
+
+def test_a_third_signal_does_not_wait_for_what_cannot_be_stopped(path: Path) -> None:
+    def child() -> None:
+        with pytest.raises(Interrupted, match="1 steps had not ended"):
+            driven(path, ONE, step=lambda _: (path.parent.joinpath("begun").touch(), time.sleep(60)))
+
+    begin = time.monotonic()
+    pid = begin_fork(child, path.with_name("error"))
+    wait_for((path.parent / "begun").exists)
+    for _ in range(3):
+        os.kill(pid, signal.SIGINT)
+        time.sleep(0.3)
+    assert status_of(pid) == 0, path.with_name("error").read_text()
+    assert time.monotonic() - begin < 20
+    assert all_done(resumed(path, ONE))
+
+
+def test_a_signal_in_the_last_step_of_all(path: Path) -> None:
+    """Nothing is left that could be paused: it is finished, and said to be."""
+
+    def observe(event: Event) -> None:
+        if event.kind is Kind.BEGIN and event.data["step"] == Step.RETURN:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    machine = driven(path, ONE, hooks=Hooks(observe=observe))
+    assert all_done(machine)
+
+
+def test_signals_are_again_what_they_were(path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    driven(path, ONE)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+# -- what goes wrong
+
+
+def test_a_bug_in_a_step(path: Path) -> None:
+    def step(task: Task) -> None:
+        if task.host == "a" and task.step is Step.AUDIT:
+            raise ZeroDivisionError("of a programmer")
+
+    with pytest.raises(ZeroDivisionError, match="of a programmer"):
+        driven(path, TWO, step=step)
+    (failed,) = [event for event in events(path) if event.kind is Kind.FAIL]
+    assert failed.data["error"] == {"kind": "ZeroDivisionError", "message": "of a programmer", "hint": None}
+    (paused,) = [event for event in events(path) if event.kind is Kind.PAUSED]
+    assert paused.data == {"reason": "a: audit met a bug: ZeroDivisionError: of a programmer"}
+    assert all(event.kind is not Kind.BEGIN for event in events(path)[paused.number :])
+    assert not open_steps(path)
+    machine = resumed(path, TWO)
+    assert [machine.hosts[name].outcome for name in "ab"] == [Outcome.ROLLED_BACK, Outcome.DONE]
+
+
+def test_a_step_that_finds_what_cannot_be_written_down(path: Path) -> None:
+    class Sets(Hosts):
+        def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
+            return {**super().perform(task, told), **({"names": {1}} if task.step is Step.SNAPSHOT else {})}
+
+    with begun(path, ONE) as writer, pytest.raises(TypeError, match="set is not JSON"):
+        drive(writer, PLAN.id, Sets(path.parent, ONE), clock=Hurried())
+    assert resumed(path, ONE).hosts["a"].outcome is Outcome.ROLLED_BACK
+
+
+def test_a_step_that_was_interrupted_by_somebody_else(path: Path) -> None:
+    def step(task: Task) -> None:
+        if task.step is Step.BOOT and task.attempt == 1:
+            raise Interrupted("by a finger on another keyboard")
+
+    with pytest.raises(Interrupted):
+        driven(path, ONE, step=step)
+    assert open_steps(path) == [("a", Step.BOOT)]
+    assert [event.data for event in events(path) if event.kind is Kind.PAUSED] == [
+        {"reason": "a: boot was interrupted"}
+    ]
+    assert all_done(resumed(path, ONE))
+
+
+def test_a_disk_that_is_full_in_the_middle(tmp_path: Path) -> None:
+    """Really: on a small file system of its own.  Nothing is begun after; with space it goes on."""
+    place = tmp_path / "small"
+    place.mkdir()
+    script = f"""
+        import errno, sys
+        sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+        from tests.loopback.rollout.test_rollout_driver import *
+        from gdsdeploy.errors import GdsError
+        place = Path({str(place)!r})
+        path, ballast = place / "fleet.sqlite", place / "ballast"
+        (place / "hosts").mkdir()
+        performed = []
+
+        def fill(task):
+            performed.append(task)
+            # Again with each step: while it is filled, another host's write may hold pages that it gives back.
+            if task.step is Step.REBOOT or ballast.exists():
+                with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as stream:
+                    while True:
+                        stream.write(bytes(4096))
+
+        hosts = Hosts(Path({str(tmp_path)!r}), TWO)
+        with begun(path, TWO) as writer:
+            try:
+                drive(writer, PLAN.id, Performing(hosts, fill), clock=Hurried())
+            except GdsError as error:
+                print(type(error).__name__, error.message)
+        begins = [event for event in events(path) if event.kind is Kind.BEGIN]
+        print(len(begins) == len(performed), hosts.broken())
+        ballast.unlink()
+        with begun(path, TWO) as writer:
+            machine = drive(writer, PLAN.id, hosts, clock=Hurried())
+        print(all_done(machine), hosts.broken(machine))
+        """
+    argv = ["sh", "-c", f'mount -t tmpfs -o size=96k none {place} && exec "$@"', "sh", sys.executable, "-c"]
+    alone = as_root([which("unshare"), "--mount", "--propagation", "private", *argv, textwrap.dedent(script)])
+    done = subprocess.run(alone, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3], timeout=60)
+    assert done.returncode == 0, done.stderr
+    full, during, after = done.stdout.splitlines()
+    assert full.startswith("JournalUnusable")
+    assert "the disk is full" in full
+    assert during == "True []", "nothing was begun that could not be written down"
+    assert after == "True []"
+
+
+def test_a_journal_that_cannot_be_written_while_steps_are_under_way(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are finished, that is said, and so are their ends if they can be."""
+    extend = journal.Writer.extend
+
+    def refuse(writer: journal.Writer, events: Sequence[Event]) -> None:
+        if any((event.host, event.data.get("step")) == ("a", Step.MODULES) for event in events):
+            raise JournalUnusable("the disk is on fire")
+        extend(writer, events)
+
+    monkeypatch.setattr(journal.Writer, "extend", refuse)
+    lines: list[tuple[str, str]] = []
+
+    def slow(task: Task) -> None:
+        time.sleep(0.5 if (task.host, task.step) == ("b", Step.DRAIN) else 0)
+
+    with pytest.raises(JournalUnusable, match="on fire"):
+        driven(path, TWO, hooks=Hooks(told=lambda *said: lines.append(said)), step=slow)
+    (told,) = [text for host, text in lines if not host]
+    assert told == "the disk is on fire\n1 steps are finished before this ends; a signal stops them"
+    assert open_steps(path) == [], "the end of both steps could be written"
+    monkeypatch.undo()
+    assert all_done(resumed(path, TWO))
+
+
+def test_a_machine_that_has_no_more_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == f"a {Step.APPLY}":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(Interrupted):
+        driven(path, ONE)
+    assert Kind.FAIL not in {event.kind for event in events(path)}
+    monkeypatch.undo()
+    assert all_done(resumed(path, ONE))
+
+
+def test_who_watches_cannot_stop_it(path: Path) -> None:
+    def observe(_: Event) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    assert all_done(driven(path, TWO, hooks=Hooks(observe=observe, told=lambda *_: 1 / 0)))
+    notes = [event.data["text"] for event in events(path) if event.kind is Kind.NOTE]
+    assert sorted(notes) == [
+        "somebody who is told of this rollout failed: BrokenPipeError",
+        "somebody who is told of this rollout failed: ZeroDivisionError",
+    ]
+
+
+# -- the fleet and the time
+
+
+def test_hosts_that_are_no_longer_in_the_fleet(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LOOK", 0.0)
+    gone: list[str] = []
+
+    def observe(event: Event) -> None:
+        if event.host == "a" and event.data.get("step") == Step.BOOT:
+            gone.extend(["a", "c"])
+
+    machine = driven(path, THREE, hooks=Hooks(observe=observe, removed=lambda: gone))
+    assert [machine.hosts[name].outcome for name in "abc"] == [Outcome.DONE, Outcome.DONE, Outcome.SKIPPED]
+    assert not [event for event in events(path) if event.host == "c" and event.kind is Kind.BEGIN]
+    assert Hosts(path.parent, THREE).look()["c"].count.total() == 0
+
+
+def test_a_fleet_file_that_cannot_be_read_any_more(path: Path) -> None:
+    def removed() -> list[str]:
+        raise FleetInvalid("fleet.yml: line 3: what is this?")
+
+    notices = ["gdsdeploy.lock is no longer what was planned; the rollout keeps to its own copy"]
+    assert all_done(driven(path, TWO, hooks=Hooks(removed=removed, notices=lambda: notices)))
+    notes = [event.data["text"] for event in events(path) if event.kind is Kind.NOTE]
+    assert notes[0] == notices[0]
+    assert notes[1:] == [
+        "it cannot be told whether hosts were taken out of the fleet: fleet.yml: line 3: what is this?"
+    ]
+
+
+def test_hosts_wait_for_their_window(path: Path) -> None:
+    asked: list[float] = []
+
+    def open_window(now: float) -> bool:
+        asked.append(now)
+        if len(asked) < 20:
+            assert not [event for event in events(path) if event.kind is Kind.BEGIN]
+        return len(asked) >= 20
+
+    assert all_done(driven(path, ONE, hooks=Hooks(open_window=open_window)))
+    assert asked[19] - asked[0] > 100, "the clock of this test, by which waiting takes no time"

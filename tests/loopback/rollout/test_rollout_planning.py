@@ -1,0 +1,311 @@
+"""The plan of a rollout, and every reason for which it is not begun."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gdsdeploy import journal, lockfile
+from gdsdeploy.builds import Supply
+from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, RolloutRefused
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.rollout import Kind, Step, Wave
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.preflight import record
+from gdsdeploy.preflight.record import Module
+from gdsdeploy.report import outlook as shown
+from gdsdeploy.rollout import planning, releases
+from gdsdeploy.rollout.planning import Outlook, Told
+from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.loopback.loopback_sshd import Sshd, free_port
+from tests.unit.rollout.planned_fleet import CHANGE, Drains, PlannedFleet, trial
+from tests.unit.sample_rollouts import Story
+from tests.unit.sample_rollouts import plan as sample_plan
+
+GOLDEN = """\
+rollout ID: 2 hosts to change (1 with a reboot, 1 without a disruption), 1 with the lock already, 2 waves, about 25 min
+  lock LOCK, at most 2 out of work at a time
+  ✓ gds: kernel 2, driver 550.1: preflight of 2026-11-20 (quick): builds and loads
+
+canary: 1 host, halts at 1 failure
+  ~ a: [reboot, 20 min] upgrade nvidia-driver; write /etc/cufile.json
+
+wave-2: 2 hosts, halts at 1 failure
+  ~ b: [none, 5 min] upgrade nvidia-driver
+  = c: has the lock already
+
+– left out: d: in --exclude
+! out of work already, and counted as unavailable: d: it is drained: disk
+  how long hosts take is a guess: no rollout of this fleet has shown it yet"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PlannedFleet]:
+    def make(*hosts: str, **changed: object) -> PlannedFleet:
+        found = PlannedFleet(tmp_path, hosts or "abc", **changed)
+        found.tried()
+        found.answer(monkeypatch)
+        return found
+
+    return make
+
+
+def prepare(fleet: PlannedFleet, limit: str | None = None, exclude: str | None = None, **more: object) -> Outlook:
+    intent = fleet.fleet
+    chosen = planning.choose(intent, fleet.path, limit, exclude)
+    return planning.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, **more)  # type: ignore[arg-type]
+
+
+def refusal(fleet: PlannedFleet, **more: object) -> str:
+    with pytest.raises(RolloutRefused) as caught:
+        prepare(fleet, **more).require()  # type: ignore[arg-type]
+    return caught.value.message
+
+
+def test_the_plan_as_people_see_it(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a", "b", "c", "d")
+    fleet.plans |= {"b": HostPlan("b", CHANGE[:1]), "c": HostPlan("c")}
+    fleet.drains.out["d"] = "disk"
+    found = prepare(fleet, exclude="d")
+    found.require()
+    text = shown.text(found, time.time()).replace(found.plan.id, "ID").replace(fleet.new.digest[7:19], "LOCK")
+    assert text == GOLDEN
+    assert fleet.asked == ["a", "b", "c"], "who takes no part is not planned for"
+    assert found.pending == ("a", "b")
+    assert found.satisfied == ("c",)
+    assert found.plan.previous == dict.fromkeys("abc", fleet.old.digest)
+    assert (found.plan.lock_digest, found.plan.fleet) == (fleet.new.digest, str(fleet.path))
+    assert found.plan.fleet_digest == releases.digest_of(fleet.path)
+    assert found.plan.down == ("d",)
+    assert found.plan.from_json(found.plan.as_json()) == found.plan
+    value = json.loads(shown.to_json(found))
+    assert value["hosts"]["a"]["disruption"] == "reboot"
+    assert value["preflights"][0]["ok"] is True
+    assert value["refused"] == []
+
+
+def test_one_canary_of_each_kind_of_host(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made(*"abcdef")
+    fleet.kernels = {"c": "0.9", "e": "0.9"}
+    assert prepare(fleet).plan.waves[0].hosts == ("a", "c")
+
+
+def test_all_reasons_come_at_once(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made(*"abcde")
+    fleet.plans |= {
+        "a": HostUnreachable("a: no answer", hint="Is it up?"),
+        "b": HostPlan("b", CHANGE, refusal="it runs debian-12"),
+        "c": HostPlan("c", CHANGE, unknown=("dpkg did not answer",)),
+    }
+    fleet.supplies = {"d": Supply("receive", "x", "w", lack="build1 did not answer")}
+    fleet.drains.against = ["scontrol: permission denied"]
+    fleet.locks["e"] = ""
+    text = refusal(fleet)
+    assert text.startswith("the rollout is not begun, for 6 reasons:\n")
+    for line in (
+        "  - scontrol: permission denied",
+        "  - a: no answer\n    Is it up?",
+        "  - b: it runs debian-12",
+        "  - c: not everything about it could be read: dpkg did not answer",
+        "  - d: nobody builds its modules: build1 did not answer",
+        "  - e: never provisioned, so that there is nothing to take it back to\n    Provision it first:",
+    ):
+        assert line in text
+
+
+def test_a_stack_that_nobody_has_tried(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a")
+    for path in (record._folder()).glob("*.json"):
+        path.unlink()
+    text = refusal(fleet)
+    assert "profile gds: kernel 2 with driver 550.1 was never tried" in text
+    assert f"gdsdeploy kmod preflight {fleet.path} --profile gds" in text
+    failed = Module("nvidia-fs", False, None, error="nvfs-dma.c:412: no member pgmap")
+    fleet.tried(builds=False, modules=(failed,))
+    assert "its preflight on 2026-11-20 failed: nvfs-dma.c:412: no member pgmap" in refusal(fleet)
+    fleet.tried(loads=None)
+    assert "whether it would load could not be told" in refusal(fleet)
+
+
+def test_a_stack_that_hosts_have_already_needs_no_preflight(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a")
+    for path in (record._folder()).glob("*.json"):
+        path.unlink()
+    changed = fleet.old.targets["gds"].model_copy(update={"libcufile": fleet.old.targets["gds"].libcufile.model_copy(
+        update={"version": "1.9.9"})})  # fmt: skip
+    lockfile.write(lockfile.beside(fleet.path), lockfile.build({"gds": changed}))
+    found = prepare(fleet)
+    assert [(item.same, item.ok) for item in found.tried] == [(True, True)]
+    found.require()
+    assert "as the hosts have it" in shown.text(found, 0.0)
+
+
+def test_a_lock_that_hosts_have_and_this_machine_has_not(made: Callable[..., PlannedFleet], tmp_path: Path) -> None:
+    fleet = made("a", "b")
+    other = lockfile.build({"gds": fleet.old.targets["gds"].model_copy(update={"pins": {"driver": "535"}})})
+    fleet.locks = dict.fromkeys("ab", other.digest)
+    text = refusal(fleet)
+    assert f"  - a, b: it has the lock {other.digest[7:19]}, which is not kept on this machine" in text
+    assert "--from LOCK" in text
+    prepare(fleet, since=other).require()
+    assert "a, b: it has the lock" in refusal(fleet, since=fleet.old), "another lock is none"
+
+
+def test_hosts_that_have_the_lock_are_asked_for_nothing_else(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a")
+    fleet.plans["a"], fleet.locks["a"] = HostPlan("a"), fleet.new.digest
+    for path in (record._folder()).glob("*.json"):
+        path.unlink()
+    found = prepare(fleet)
+    found.require()
+    assert (found.pending, found.seconds) == ((), 0.0)
+
+
+def test_another_rollout_that_is_not_finished(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a")
+    with journal.writing(journal.path_of(fleet.path), doing="test") as writer:
+        writer.begin(sample_plan((Wave("canary", ("a",), canary=True),)))
+        assert "the rollout 20261121T1054-7f3a is not finished" in refusal(fleet)
+        writer.append(Kind.FINISHED, data={"outcomes": {}})
+    prepare(fleet).require()
+
+
+def test_too_many_are_out_of_work_already(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made(*"abcd")
+    fleet.drains.out = {"c": "gdsdeploy rollout 20260101T0000-aaaa: x", "d": ""}
+    found = prepare(fleet, exclude="d,c")
+    assert found.down == {"c": "it was drained by rollout 20260101T0000-aaaa", "d": "it is drained"}
+    with pytest.raises(RolloutRefused, match="2 of at most 2 hosts are out of work already: c, d"):
+        found.require()
+
+
+def test_a_scheduler_that_does_not_answer(made: Callable[..., PlannedFleet], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise DrainFailed("sinfo: unable to contact slurm controller", hint="Is slurmctld up?")
+
+    monkeypatch.setattr(Drains, "states", fails)
+    assert "sinfo: unable to contact slurm controller" in refusal(made("a"))
+
+
+def test_the_lock_has_to_fit_the_fleet_file(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a")
+    fleet.path.write_text(fleet.path.read_text().replace("os: debian-13", "os: debian-13\n    driver: '535'"))
+    with pytest.raises(LockStale):
+        prepare(fleet)
+
+
+@pytest.mark.parametrize(
+    ("limit", "exclude", "match"),
+    [("x", None, "--limit: .* has no host 'x'"), (None, "x", "--exclude: .* has no host 'x'"),
+     ("a", "a,b", "no host is left")],
+)  # fmt: skip
+def test_names_that_no_host_has(
+    limit: str | None, exclude: str | None, match: str, made: Callable[..., PlannedFleet]
+) -> None:
+    with pytest.raises(FleetInvalid, match=match):
+        prepare(made("a", "b"), limit, exclude)
+
+
+def test_a_host_that_is_skipped_keeps_nobody_back(made: Callable[..., PlannedFleet]) -> None:
+    skipped = {"profile": "gds", "labels": {"gdsdeploy-skip": "CHG-4711"}}
+    fleet = made("a", "b", rollout={})
+    fleet.path.write_text(yaml.safe_dump({**fleet.value, "hosts": {"a": "gds", "b": skipped}}))
+    fleet.plans["b"] = HostUnreachable("b: no answer")
+    found = prepare(fleet)
+    found.require()
+    assert fleet.asked == ["a"]
+    assert found.plan.skipped == {"b": "it has the label gdsdeploy-skip"}
+    with pytest.raises(FleetInvalid, match="no host is left"):
+        prepare(fleet, "b")
+
+
+def test_canaries_that_are_left_out_have_a_stand_in(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a", "b", "c", rollout={"canary": {"hosts": ["a"], "per_kind": False}})
+    assert [wave.hosts for wave in prepare(fleet, "b,c").plan.waves] == [("b",), ("c",)]
+    assert prepare(fleet).plan.waves[0].hosts == ("a",)
+    assert prepare(fleet, exclude="a").plan.waves[0].canary
+    fleet.path.write_text(fleet.path.read_text().replace("- a\n", "- x\n"))
+    with pytest.raises(FleetInvalid, match="'x' names no host"):
+        prepare(fleet, "b,c")
+
+
+def test_a_builder_of_those_who_take_part_takes_part(made: Callable[..., PlannedFleet]) -> None:
+    profiles = {
+        "gds": {"os": "debian-13", "repositories": [], "builder": "build1"},
+        "other": {"os": "debian-13", "repositories": []},
+    }
+    builders = {"build1": "gds", "build2": "other"}
+    fleet = made("a", "b", profiles=profiles, builders=builders)
+    chosen = planning.choose(fleet.fleet, fleet.path, "a", None)
+    assert (chosen.names, dict(chosen.others)) == (["build1", "a"], {"b": "not in --limit"})
+    waves = prepare(fleet, "a").plan.waves
+    assert [(wave.name, wave.hosts, wave.drain) for wave in waves][:2] == [
+        ("builders", ("build1",), False), ("canary", ("a",), True),
+    ]  # fmt: skip
+
+
+def test_times_come_from_earlier_rollouts(made: Callable[..., PlannedFleet]) -> None:
+    fleet = made("a", "b", "c")
+    story = Story(sample_plan((Wave("canary", ("a", "b"), canary=True),)))
+    story.upgrade("a")
+    story.upgrade("b", until=Step.VALIDATE, error={"message": "no"})
+    story.undo("b")
+    story.say(Kind.FINISHED, outcomes={})
+    with journal.writing(journal.path_of(fleet.path), doing="test", wall=lambda: 0.0) as writer:
+        writer.begin(story.plan)
+    times = iter(event.time for event in story.events[1:])
+    with journal.writing(journal.path_of(fleet.path), doing="test", wall=lambda: next(times)) as writer:
+        writer.go_on(story.plan.id)
+        writer.append_many((event.kind, event.host, event.data) for event in story.events[1:])
+    fleet.plans["c"] = HostPlan("c", CHANGE[:1])
+    found = prepare(fleet)
+    took = sum([4, 95, 12, 140, 180, 6, 3, 110, 40, 2])
+    assert found.plan.expected == {"a": took, "b": took, "c": 300.0}, "b failed, which shows nothing"
+    assert found.measured
+
+
+def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
+    """Against a real SSH server on loopback that leads to this machine."""
+    right = {"profile": "right"}
+    fleet = LoopbackFleet(tmp_path, sshd(), {"gpu1": right, "gone": {**right, "port": free_port()}, "other": right})
+    intent = load_fleet(fleet.path)
+    kept = lockfile.read(lockfile.beside(fleet.path))
+    record.keep(trial(lockfile.build({"right": kept.targets["right"]})))
+    chosen = planning.choose(intent, fleet.path, "gpu1", None)
+    found = planning.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, timeout=60)
+    assert set(found.down) == {"gone"}, "of those that take no part only who does not answer is down"
+    assert fleet.sessions() == 3, "who takes part is asked for its plan and its status, the others only knocked at"
+    with pytest.raises(RolloutRefused) as caught:
+        found.require()
+    assert "gpu1: never provisioned" in caught.value.message or "gpu1: it runs" in caught.value.message
+
+
+def test_what_a_host_says_beside_its_plan() -> None:
+    answer = {"lock_digest": "sha256:1", "kernel": "6.12", "devices": "10de2330", "boot_id": "x"}
+    assert Told.of(answer) == Told("sha256:1", "6.12", "10de2330")
+    assert Told.of({"kernel": None}) == Told("", "", "")
+
+
+def test_a_large_plan_stays_readable(made: Callable[..., PlannedFleet]) -> None:
+    lines = shown.text(prepare(made(*(f"n{number}" for number in range(60)), rollout={})), time.time()).splitlines()
+    assert max(map(len, lines)) < 140
+    assert len(lines) < 40
+    assert all(line.startswith("  ~ n") for line in lines if " and 3 more: [" in line)
+    assert [line for line in lines if " and 3 more: [" in line]
+
+
+def test_hosts_that_take_no_part_are_one_line_a_reason(made: Callable[..., PlannedFleet]) -> None:
+    lines = shown.text(prepare(made(*(f"n{number}" for number in range(60))), "n1"), time.time()).splitlines()
+    (line,) = [line for line in lines if "left out" in line]
+    assert line.endswith("n2 and 47 more: not in --limit")

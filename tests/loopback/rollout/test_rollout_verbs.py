@@ -1,0 +1,414 @@
+"""``gdsdeploy rollout …`` as a user runs it, with pretended hosts; what users do wrong, and what they do twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import journal
+from gdsdeploy.errors import RolloutRefused
+from gdsdeploy.model.intended import Rollout
+from gdsdeploy.model.rollout import Kind, Outcome, Step, Wave
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.rollout import running, status
+from tests.commandline import plain, run
+from tests.loopback.rollout import pretended_cli
+from tests.unit.rollout.planned_fleet import PATIENT, PlannedFleet
+from tests.unit.sample_rollouts import Story, plan
+
+OUTCOMES = {"done": 3}
+SCHEMA = {"version", "rollout", "fleet", "number", "time", "kind", "host", "data", "text"}
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+
+
+Make = Callable[..., PlannedFleet]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    def make(*hosts: str, fails: str = "", seconds: float = 0.0, **changed: object) -> PlannedFleet:
+        found = PlannedFleet(tmp_path, hosts or "abc", **changed)
+        found.tried()
+        (tmp_path / "pretended.json").write_text(json.dumps({"fails": list(fails), "seconds": seconds}))
+        pretended_cli.pretend(tmp_path, found, monkeypatch)
+        return found
+
+    return make
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts ``gdsdeploy rollout …`` in a process of its own."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(*argv: object) -> subprocess.Popen[str]:
+        words = [sys.executable, pretended_cli.__file__, str(tmp_path), "rollout", *map(str, argv)]
+        begun.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      stdin=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": "1"}))  # fmt: skip
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def found(fleet: PlannedFleet) -> status.Status:
+    _, events = running.chosen(journal.path_of(fleet.path), None)
+    return status.fold(events)
+
+
+def until(fleet: PlannedFleet, what: Callable[[status.Status], bool]) -> None:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if journal.path_of(fleet.path).exists():
+            try:
+                if what(found(fleet)):
+                    return
+            except (RolloutRefused, ValueError):
+                pass  # it has not written its plan down yet
+        time.sleep(0.05)
+    raise AssertionError("it did not come to it")
+
+
+def test_a_rollout_from_its_plan_to_its_end(made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fleet = made()
+    page = tmp_path / "rollout.html"
+    assert run("rollout", "start", fleet.path, "--yes", "--html", page) == 0
+    out, err = capsys.readouterr()
+    assert "3 hosts to change (3 with a reboot)" in out
+    assert out.rstrip().endswith("3 of 3 hosts have the lock")
+    for words in (
+        "wave canary begins",
+        "a: drain begins",
+        "c: done: it has the new lock, validated",
+        "is finished: 3 done",
+    ):
+        assert words in err
+    assert "3 of 3 hosts have the lock" in page.read_text()
+    assert found(fleet).counts() == OUTCOMES
+    fleet.plans = {name: HostPlan(name) for name in "abc"}
+    assert run("rollout", "start", fleet.path, "--yes") == 0, "a second run has nothing to do"
+    assert "Nothing to do: every host that takes part has the lock" in capsys.readouterr().err
+    assert run("rollout", "history", fleet.path) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 2
+    assert rows[1].split()[-4:] == ["s", "finished", "3", "done"]
+
+
+def test_json_is_one_event_a_line(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = made("a")
+    assert run("rollout", "start", fleet.path, "--yes", "--json") == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["number"] for event in events] == list(range(1, len(events) + 1))
+    assert all(set(event) == SCHEMA for event in events)
+    assert {event["rollout"] for event in events} == {events[0]["data"]["plan"]["id"]}
+    assert (events[0]["kind"], events[-1]["kind"]) == ("planned", "finished")
+    assert run("rollout", "status", fleet.path, "--watch", "--json") == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == events
+    assert run("rollout", "status", fleet.path, "--json") == 0
+    state = json.loads(capsys.readouterr().out)
+    assert (state["phase"], state["finished"], state["live"], state["counts"]) == ("finished", True, False, {"done": 1})
+    assert run("rollout", "history", fleet.path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["counts"] == {"done": 1}
+
+
+def test_a_dry_run_does_nothing(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = made()
+    assert run("rollout", "start", fleet.path, "--dry-run") == 0
+    assert "canary: 1 host" in capsys.readouterr().out
+    assert run("rollout", "start", fleet.path, "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["hosts"]["a"]["disruption"] == "reboot"
+    fleet.drains.against = ["no slurm"]
+    assert run("rollout", "start", fleet.path, "--dry-run") == 50
+    out, err = capsys.readouterr()
+    assert "canary: 1 host" in out, "the plan is shown all the same"
+    assert "no slurm" in plain(err)
+    assert not journal.path_of(fleet.path).exists()
+
+
+def test_a_failed_canary_halts_and_nothing_else_is_touched(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = made(fails="a")
+    assert run("rollout", "start", fleet.path, "--yes") == 51
+    err = plain(capsys.readouterr().err)
+    assert re.search(r"error: halted: 1 .*the rollout halts at 1", err)
+    assert "0 of 3 hosts have the lock, 1 rolled-back, 2 not finished" in err
+    now = found(fleet)
+    assert [host.works == [] for host in now.taking_part()] == [False, True, True]
+    assert run("rollout", "start", fleet.path, "--yes") == 50, "not beside one that is not finished"
+    err = plain(capsys.readouterr().err)
+    assert f"is not finished\nhint: Go on: gdsdeploy rollout resume {fleet.path}; or end it" in err
+    assert run("rollout", "resume", fleet.path) == 51, "it halts again for the same reason"
+    assert run("rollout", "resume", fleet.path, "--accept", "b") == 50
+    assert "--accept: b did not fail in this rollout" in plain(capsys.readouterr().err)
+    assert run("rollout", "resume", fleet.path, "--accept", "a") == 51, "one host does not have the lock"
+    assert found(fleet).counts() == {"done": 2, "rolled-back": 1}
+    assert found(fleet).finished
+
+
+def test_everything_is_taken_back(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = made()
+    assert run("rollout", "start", fleet.path, "--yes") == 0
+    assert run("rollout", "rollback", fleet.path, "--yes", "--reason", "slower") == 0
+    assert "rollback" not in capsys.readouterr().out
+    now = found(fleet)
+    assert (now.phase, now.counts()) == ("rolled back", {"rolled-back": 3})
+    assert now.away() == set()
+    assert run("rollout", "rollback", fleet.path, "--yes") == 50, "there is nothing left to take back"
+    assert "has changed no host that is not taken back already" in plain(capsys.readouterr().err)
+
+
+def test_an_abort_ends_a_rollout_that_halted(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = made(fails="a")
+    run("rollout", "start", fleet.path, "--yes")
+    assert run("rollout", "abort", fleet.path, "--reason", "CHG-1 was withdrawn") == 0
+    now = found(fleet)
+    assert (now.phase, now.finished, now.away()) == ("aborted", True, set())
+    assert run("rollout", "abort", fleet.path) == 50
+    assert run("rollout", "start", fleet.path, "--yes") == 51, "another one can begin, and halts for the same reason"
+
+
+def test_an_abort_needs_no_lock_where_nothing_is_under_way(
+    made: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = made(fails="a")
+    run("rollout", "start", fleet.path, "--yes")
+
+    def refuses(_: object) -> None:
+        raise RolloutRefused("the lock is not kept on this machine")
+
+    monkeypatch.setattr(running, "real", refuses)
+    for verb in ("resume", "rollback"):
+        assert run("rollout", verb, fleet.path, *(["--yes"] if verb == "rollback" else [])) == 50
+    before = found(fleet).last
+    assert run("rollout", "abort", fleet.path) == 0
+    assert before is not None
+    assert before.kind is Kind.CLOSED, "what is refused writes nothing"
+    assert found(fleet).finished
+
+
+@pytest.mark.parametrize("verb", ["status", "pause", "resume", "abort", "rollback"])
+def test_verbs_without_a_rollout(verb: str, made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fleet = made("a")
+    more = ["--yes"] if verb == "rollback" else []
+    assert run("rollout", verb, fleet.path, *more) == 50
+    assert f"there is no rollout of {fleet.path}" in plain(capsys.readouterr().err)
+    assert not journal.path_of(fleet.path).exists(), "asking leaves nothing behind"
+    assert run("rollout", verb, tmp_path / "none.yml", *more) == 10
+    assert run("rollout", "history", fleet.path) == 0
+
+
+def test_what_users_do_wrong(made: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fleet = made("a")
+    for argv, code, words in (
+        (["start", fleet.path], 2, "standard input is no terminal"),
+        (["start", fleet.path, "--yes", "--html", tmp_path / "no" / "x.html"], 1, "does not exist"),
+        (["start", fleet.path, "--yes", "--limit", "z"], 10, "has no host 'z'"),
+        (["start", fleet.path, "--yes", "--from", tmp_path / "none.lock"], 11, "none.lock"),
+        (["start"], 2, "Missing argument"),
+    ):
+        assert run("rollout", *argv) == code
+        err = plain(capsys.readouterr().err)
+        assert words in err
+        assert "Traceback" not in err
+    assert fleet.asked == [], "all of that is known before a host is asked"
+    assert run("rollout", "start", fleet.path, "--yes") == 0
+    assert run("rollout", "rollback", fleet.path) == 2
+    assert run("rollout", "status", fleet.path, "--rollout", "x") == 50
+    assert "there is no rollout x" in plain(capsys.readouterr().err)
+
+
+def test_somebody_who_does_not_say_yes(
+    made: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = made("a")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    assert run("rollout", "start", fleet.path) == 130
+    assert "not confirmed; nothing was done" in plain(capsys.readouterr().err)
+    assert not journal.path_of(fleet.path).exists()
+
+
+def test_ctrl_c_pauses_and_resume_goes_on(made: Make, command: Callable[..., Any]) -> None:
+    fleet = made(seconds=0.15)
+    process = command("start", fleet.path, "--yes")
+    until(fleet, lambda now: bool(now.under_way()))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "steps are finished first; a second signal stops them" in err
+    assert "error: paused" in err
+    assert "gdsdeploy rollout resume" in err
+    assert "Traceback" not in err
+    assert found(fleet).phase == "paused"
+    (fleet.path.parent / "pretended.json").unlink()
+    assert run("rollout", "resume", fleet.path) == 0
+    assert found(fleet).counts() == OUTCOMES
+
+
+def test_a_killed_controller_is_seen_and_resumed(
+    made: Make, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = made(seconds=0.15)
+    process = command("start", fleet.path, "--yes")
+    until(fleet, lambda now: any(host.away for host in now.hosts.values()))
+    path = journal.path_of(fleet.path)
+    assert running.worked_on(path)
+    assert run("rollout", "start", fleet.path, "--yes") == 52
+    assert "is under way\nhint: Watch it" in plain(capsys.readouterr().err)
+    process.kill()
+    process.wait()
+    assert not running.worked_on(path)
+    assert run("rollout", "status", fleet.path) == 0
+    assert "running, but no process works on it" in capsys.readouterr().out
+    assert run("rollout", "status", fleet.path, "--watch") == 51
+    (fleet.path.parent / "pretended.json").unlink()
+    assert run("rollout", "resume", fleet.path) == 0
+    assert found(fleet).counts() == OUTCOMES
+
+
+def test_others_watch_and_pause_the_one_that_works(
+    made: Make, command: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = made(seconds=0.15)
+    process = command("start", fleet.path, "--yes", "--json")
+    until(fleet, lambda now: bool(now.under_way()))
+    watcher = command("status", fleet.path, "--watch", "--json")
+    assert run("rollout", "pause", fleet.path, "--reason", "lunch", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["by_driver"] is True
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    watched, _ = watcher.communicate(timeout=30)
+    assert watcher.returncode == 130
+    seen, said = ([json.loads(line) for line in text.splitlines()] for text in (watched, out))
+    assert seen == said, "who watches sees what the one who works says"
+    assert seen[-1]["kind"] in ("paused", "end")
+    assert run("rollout", "pause", fleet.path) == 50, "it is paused already"
+    assert found(fleet).reason == "lunch"
+
+
+def test_a_rollout_in_a_terminal_is_drawn_anew(made: Make, command: Callable[..., Any], tmp_path: Path) -> None:
+    """With a real pseudo terminal of 80 columns."""
+    import pty
+    import struct
+    import termios
+    from fcntl import ioctl
+
+    fleet = made(seconds=0.05)
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    words = [sys.executable, pretended_cli.__file__, str(tmp_path), "rollout", "start", str(fleet.path)]
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    environment.pop("COLUMNS", None)
+    process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:
+            break
+        seen += chunk
+        if b"Begin? [y/N]" in seen and b"y\r" not in seen:
+            os.write(ours, b"y\r")
+            seen += b"y\r"
+    os.close(ours)
+    assert process.wait(timeout=30) == 0
+    text = seen.decode()
+    assert "under way:" in text
+    assert "\x1b[3" not in text, "NO_COLOR is honoured"
+    assert "[########################] 3 of 3 hosts" in text
+    assert "wave canary is done" in text, "what happened stays above what is drawn anew"
+    assert max(len(line) for line in text.replace("\r", "\n").split("\n") if line.startswith("  ")) <= 80
+
+
+def test_a_fleet_that_was_edited_meanwhile_is_said(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = made(fails="a")
+    run("rollout", "start", fleet.path, "--yes")
+    value = {**PATIENT, "parallel": 3}
+    fleet.path.write_text(fleet.path.read_text() + f"# edited\nwaivers: []  # {value['parallel']}\n")
+    run("rollout", "abort", fleet.path)
+    assert "was edited since; the rollout goes on with the one that it was planned with" in capsys.readouterr().err
+
+
+def test_a_command_is_told_of_what_a_person_is_woken_for(made: Make, tmp_path: Path) -> None:
+    script = tmp_path / "tell"
+    script.write_text(f"#!/bin/sh\ncat >> {tmp_path}/told\n")
+    script.chmod(0o755)
+    fleet = made(fails="a", rollout={**PATIENT, "notify": {"command": [str(script)]}})
+    assert run("rollout", "start", fleet.path, "--yes") == 51
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert [(event["kind"], event["host"]) for event in told] == [("halted", ""), ("outcome", "a")]
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcomes", "code"),
+    [
+        ((Kind.FINISHED,), (Outcome.DONE, Outcome.SATISFIED), None),
+        ((Kind.FINISHED,), (Outcome.DONE, Outcome.KEPT), 51),
+        ((Kind.FINISHED,), (Outcome.DONE, Outcome.REFUSED), 51),
+        ((Kind.ABORTED, Kind.FINISHED), (Outcome.DONE, Outcome.DONE), 51),
+        ((Kind.ROLLBACK, Kind.FINISHED), (Outcome.ROLLED_BACK, Outcome.REFUSED), None),
+        ((Kind.ROLLBACK, Kind.FINISHED), (Outcome.ROLLED_BACK, Outcome.DONE), 51),
+        ((Kind.ROLLBACK, Kind.FINISHED), (Outcome.ROLLED_BACK, Outcome.LOST), 51),
+        ((Kind.PAUSED,), (), 130),
+        ((Kind.HALTED,), (), 51),
+    ],
+)
+def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code: int | None) -> None:
+    story = Story(plan((Wave("canary", ("a", "b"), canary=True),)))
+    story.say(Kind.OPENED, wave="canary")
+    for kind in phase[:-1]:
+        story.say(kind, reason="why")
+    for name, ended in zip("ab", outcomes, strict=False):
+        story.say(Kind.OUTCOME, name, outcome=str(ended), reason="")
+    story.say(phase[-1], reason="why", outcomes={})
+    error = running.outcome(status.fold(story.events))
+    assert (error.exit_code if error else None) == code
+
+
+@pytest.mark.parametrize(
+    ("by", "accept", "known", "data"),
+    [
+        ("none", [], {}, {"back": ["old"], "down": []}),
+        ("none", ["a"], {}, {"back": ["a", "old"], "down": []}),
+        ("slurm", [], {"a": "gdsdeploy rollout 20261121T1054-7f3a: x", "old": "disk"}, {"back": [], "down": []}),
+        ("slurm", [], {"b": "somebody", "old": "disk"}, {"back": ["a"], "down": ["b"]}),
+        ("command", ["a"], None, {"back": ["a", "old"], "down": []}),
+        ("command", [], None, {"back": ["old"], "down": []}),
+    ],
+)
+def test_who_is_in_work_again_when_a_rollout_is_resumed(
+    by: str, accept: list[str], known: dict[str, str] | None, data: dict[str, Any], made: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fleet = made("a", "b", "old")
+    fleet.drains.out = known or {}
+    if known is None:
+        monkeypatch.setattr(type(fleet.drains), "states", lambda *_: {})
+    monkeypatch.setattr(running, "drainer", lambda *_: fleet.drains)
+    drain = {"by": by, "out": ["x"], "back": ["x"]} if by == "command" else {"by": by}
+    settings = Rollout.model_validate({"drain": drain}).model_dump(mode="json")
+    story = Story(plan((Wave("canary", ("a", "b"), canary=True),), down=("old",), settings=settings))
+    story.step("a", Step.DRAIN)
+    story.say(Kind.OUTCOME, "a", outcome="kept", reason="no")
+    now = status.fold(story.events)
+    assert running.reconsidered(now, fleet.path, accept) == {"accept": accept, **data}
+    with pytest.raises(RolloutRefused, match="b did not fail"):
+        running.reconsidered(now, fleet.path, ["b"])

@@ -1,0 +1,190 @@
+"""Arguments and events of ansible-playbook."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy import converge, resources
+from gdsdeploy.errors import (
+    Busy,
+    ConvergeFailed,
+    HostUnfit,
+    HostUnreachable,
+    ModuleBuildFailed,
+    NotProvisioned,
+)
+from gdsdeploy.host.apply.model import Change
+
+
+def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
+    found = converge.argv(
+        "provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]
+    )
+    assert found == [
+        sys.executable, "-m", "ansible", "playbook",
+        "--inventory", "/s/inventory.yml", "--limit", "gpu1,gpu2", "--check", "--diff", "-vv",
+        str(resources.playbook("provision")),
+    ]  # fmt: skip
+
+
+def environment(tmp_path: Path, inherited: dict[str, str] | None = None) -> dict[str, str]:
+    """What ansible-playbook gets of an environment."""
+    inherited = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **(inherited or {})}
+    made = converge.environment(control_dir=Path("/s/cm"), program=Path("/s/host.pyz"), inherited=inherited)
+    return {name: value for name, value in {**inherited, **made}.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "inherited",
+    [
+        {},
+        {"ANSIBLE_HOST_KEY_CHECKING": "False"},
+        {"ANSIBLE_SSH_HOST_KEY_CHECKING": "False"},
+        {"ANSIBLE_SSH_ARGS": "-o StrictHostKeyChecking=no"},
+        {"ANSIBLE_ROLES_PATH": "/elsewhere", "ANSIBLE_CONFIG": "/elsewhere/ansible.cfg"},
+    ],
+)
+def test_host_keys_are_checked_and_stray_configuration_is_ignored(tmp_path: Path, inherited: dict[str, str]) -> None:
+    (tmp_path / "ansible.cfg").write_text("[defaults]\nhost_key_checking = false\n")
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-config", "dump", "--only-changed", "--type", "all"],
+        env=environment(tmp_path, inherited), cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    settings = dict(re.findall(r"^(\w+)\(.*\) = (.*)$", done.stdout, re.MULTILINE))
+    assert settings["HOST_KEY_CHECKING"] == "True"
+    assert settings["COLLECTIONS_PATHS"] == str([str(resources.collections())])
+    assert "StrictHostKeyChecking=no" not in done.stdout
+    assert "/elsewhere" not in done.stdout
+
+
+def test_what_a_user_may_set_is_kept(tmp_path: Path) -> None:
+    found = environment(tmp_path, {"ANSIBLE_FORKS": "3", "ANSIBLE_SSH_PIPELINING": "False"})
+    assert found["ANSIBLE_FORKS"] == "3"
+    assert "ANSIBLE_SSH_PIPELINING" not in found
+    assert found["GDSDEPLOY_HOST_PROGRAM"] == "/s/host.pyz"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], ""),
+        (["--check", "--diff", "-vv", "--tags", "x", "-e", "a=b", "--forks=3"], ""),
+        (["--cheque"], "--cheque: neither gdsdeploy nor ansible-playbook has this flag (did you mean --check?)"),
+        (["--nonsense-altogether"], "--nonsense-altogether: neither gdsdeploy nor ansible-playbook has this flag"),
+        (["--forks"], "ansible-playbook: argument -f/--forks: "),
+        (["gpu1"], "gpu1: not a flag; --limit selects hosts"),
+        (["--check", "other.yml"], "other.yml: not a flag; --limit selects hosts"),
+    ],
+)
+def test_flags_that_ansible_playbook_does_not_take_are_named(flags: list[str], words: str) -> None:
+    found = converge.refused_flags(flags)
+    assert found.startswith(words)
+    assert bool(found) == bool(words)
+
+
+def fake_playbook(tmp_path: Path, events: list[dict[str, object]], status: int) -> list[str]:
+    """A program that prints events as the callback does: what is tested here is the reader of them."""
+    script = tmp_path / "play.py"
+    lines = [converge.MARK + json.dumps(event) for event in events]
+    script.write_text(f"import sys\nprint('human text')\nprint({chr(10).join(lines)!r})\nsys.exit({status})\n")
+    return [sys.executable, str(script)]
+
+
+WRITE = Change("write", "/etc/x", "", "sha256:1", "missing", resource="pins")
+
+
+def result(status: str, role: str, task: str, **more: object) -> dict[str, object]:
+    return {"event": "result", "host": "gpu1", "role": role, "task": task, "status": status,
+            "seconds": 1.0, "changed": False, **more}  # fmt: skip
+
+
+def test_changes_and_log_are_kept(tmp_path: Path) -> None:
+    events = [
+        {"event": "play", "name": "Prepare"},
+        {"event": "long", "host": "gpu1", "role": "gds_repo", "task": "Pin the stack"},
+        result("ok", "gds_repo", "Pin the stack", changed=True, changes=[WRITE.to_json(), {"kind": "x"}, 7]),
+        result("ok", "gds_repo", "Ask apt"),
+    ]
+    said: list[str] = []
+    log = tmp_path / "log" / "run.log"
+    outcome = converge.play(fake_playbook(tmp_path, events, 0), {}, log=log, progress=said.append)
+    assert outcome.hosts["gpu1"].changed == ["gds_repo: Pin the stack"]
+    assert outcome.changes() == 1
+    assert outcome.hosts["gpu1"].changes == [WRITE], "what is no change is left out"
+    assert log.read_text() == "human text\n"
+    assert said[0] == "▸ Prepare"
+    assert "  gpu1: gds_repo: Pin the stack …" in said
+
+
+@pytest.mark.parametrize(
+    ("event", "error", "words"),
+    [
+        (
+            result("failed", "gds_modules", "Build", detail={"msg": "non-zero return code", "stderr": "a\nb"}),
+            ConvergeFailed,
+            "gpu1: gds_modules: Build: non-zero return code\n  | a\n  | b",
+        ),
+        (
+            result(
+                "failed",
+                "gds_packages",
+                "Install the locked versions",
+                detail={"msg": "non-zero return code", "rc": 100, "cmd": ["apt-get", "install"], "stderr": "E: no"},
+            ),
+            ConvergeFailed,
+            "gpu1: gds_packages: Install the locked versions: apt-get ended with status 100\n  | E: no",
+        ),
+        (
+            result("unreachable", "gds_repo", "x", detail={"msg": "timed out"}),
+            HostUnreachable,
+            "gpu1: lost during gds_repo: timed out",
+        ),
+    ],
+)
+def test_failures_name_host_role_and_cause(
+    tmp_path: Path, event: dict[str, object], error: type[Exception], words: str
+) -> None:
+    outcome = converge.play(fake_playbook(tmp_path, [event], 2), {}, log=tmp_path / "l", progress=lambda _: None)
+    failure = outcome.hosts["gpu1"].failure
+    assert type(failure) is error
+    assert str(failure) == words
+
+
+TYPED: list[tuple[str, str, type[Exception], str]] = [
+    ("gds_preflight", "refused", HostUnfit, "gpu1: it is so"),
+    ("gds_cufile", "refused", ConvergeFailed, "gpu1: gds_cufile: Write it: it is so"),
+    ("gds_modules", "modules", ModuleBuildFailed, "gpu1: it is so"),
+    ("gds_kernel", "modules", ModuleBuildFailed, "gpu1: it is so"),
+    ("gds_repo", "busy", Busy, "gpu1: it is so"),
+    ("gds_modules", "not-delivered", NotProvisioned, "gpu1: it is so"),
+    *(
+        ("gds_driver", kind, ConvergeFailed, "gpu1: gds_driver: Write it: it is so")
+        for kind in ("package-manager-locked", "half-installed", "no-space", "verify", "io", "failed", "of-tomorrow")
+    ),
+]
+
+
+@pytest.mark.parametrize(("role", "kind", "error", "words"), TYPED)
+def test_the_kind_of_an_error_decides(tmp_path: Path, role: str, kind: str, error: type[Exception], words: str) -> None:
+    typed = {"kind": kind, "message": "it is so", "hint": "do this."}
+    events = [
+        result("failed", role, "Write it", detail={"gds_error": typed, "msg": "it is so (do this.)"}),
+        result("failed", role, "What follows from it", detail={"msg": "later"}),
+    ]
+    outcome = converge.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
+    found = outcome.hosts["gpu1"]
+    assert type(found.failure) is error
+    assert str(found.failure) == words
+    assert getattr(found.failure, "hint", "") == f"do this. Whole output: {tmp_path / 'l'}"
+    assert found.kind == kind
+
+
+def test_a_playbook_that_dies_without_a_word_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConvergeFailed, match="status 4"):
+        converge.play(fake_playbook(tmp_path, [], 4), {}, log=tmp_path / "l", progress=lambda _: None)

@@ -1,0 +1,473 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import transport
+from gdsdeploy.answer import Answer, Endpoint
+from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
+
+Start = Callable[..., Sshd]
+
+ECHO = """
+import glob, json, os, sys
+import part
+print(json.dumps({
+    "argv": sys.argv[1:], "stdin": sys.stdin.read(), "uid": os.getuid(), "part": part.NAME, "pid": os.getpid(),
+    "file": sys.argv[0], "cwd": os.getcwd(),
+}))
+"""
+
+
+def zipapp(main: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("__main__.py", main)
+        archive.writestr("part.py", "NAME = 'imported from the archive'\n")
+    return buffer.getvalue()
+
+
+def ask(
+    *hosts: Endpoint, main: str = ECHO, argv: tuple[str, ...] = (), timeout: float = 30, **more: Any
+) -> list[Answer]:
+    return list(transport.fan_out(hosts, zipapp(main), argv, timeout=timeout, **more))
+
+
+def refusal(host: Endpoint, kind: type[GdsError], **more: Any) -> GdsError:
+    """The one answer of a host that has to fail; every error names the host and its address, and has a next step."""
+    (answer,) = ask(host, **more)
+    assert answer.document is None
+    assert type(answer.error) is kind, answer
+    assert f"{host.host} ({host.address}:{host.port})" in answer.error.message
+    assert answer.error.hint
+    return answer.error
+
+
+def test_a_program_runs_once_with_its_arguments_and_its_input(sshd: Start) -> None:
+    server = sshd()
+    argv = ("evidence", "--json", 'it\'s "quoted" $HOME !x ü')
+    (answer,) = ask(server.endpoint(), argv=argv, stdin="grüße".encode())
+    assert answer.error is None
+    assert answer.document is not None
+    found = answer.document
+    assert found["argv"] == list(argv)
+    assert found["stdin"] == "grüße"
+    assert found["uid"] == 0
+    assert found["part"] == "imported from the archive"
+    assert found["file"].startswith("/run/gdsdeploy/program-")
+    assert not Path("/proc", str(found["pid"])).exists()
+    assert answer.seconds < 30
+    sessions = [
+        line for line in (server.folder / "log").read_text().splitlines() if "Starting session: command" in line
+    ]
+    assert len(sessions) == 1
+
+
+def test_input_by_host(sshd: Start) -> None:
+    server = sshd()
+    hosts = [server.endpoint(name) for name in ("a", "b", "c")]
+    answers = ask(*hosts, stdin={"a": b"for a", "b": b"for b"})
+    assert {a.host: (a.document or {})["stdin"] for a in answers} == {"a": "for a", "b": "for b", "c": ""}
+
+
+def test_a_large_program_and_a_large_answer(sshd: Start) -> None:
+    main = ECHO + "\n#" + os.urandom(3_000_000).hex() + "\n"
+    (answer,) = ask(sshd().endpoint(), main=main.replace("sys.stdin.read()", "'x' * 5_000_000"), stdin=b"y" * 3_000_000)
+    assert answer.error is None
+    assert answer.document is not None
+    assert len(answer.document["stdin"]) == 5_000_000
+
+
+def test_what_a_login_script_prints_does_not_matter(sshd: Start) -> None:
+    noise = 'ForceCommand echo \'{"not": "ours"}\'; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"; echo bye'
+    (answer,) = ask(sshd(noise).endpoint())
+    assert answer.document is not None
+    assert answer.document["part"]
+
+
+def test_many_hosts_at_once_and_one_of_each_fault(sshd: Start) -> None:
+    good, closed = sshd(), free_port()
+    hosts = [good.endpoint(f"gpu{n}") for n in range(12)]
+    bad = [
+        replace(good.endpoint("closed"), port=closed),
+        replace(good.endpoint("nowhere"), address="no-such-host.invalid"),
+        good.endpoint("stranger", known_hosts=Path("/dev/null")),
+    ]
+    answers = {a.host: a for a in ask(*hosts[:6], *bad, *hosts[6:], workers=5)}
+    assert len(answers) == 15
+    assert [name for name, a in answers.items() if a.error is None and a.document] == pytest.approx(
+        [name for name in answers if name.startswith("gpu")]
+    )
+    assert {name: type(a.error) for name, a in answers.items() if a.error} == {
+        "closed": HostUnreachable,
+        "nowhere": HostUnreachable,
+        "stranger": HostKeyMismatch,
+    }
+
+
+# --- reaching a host -------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_port(sshd: Start) -> None:
+    error = refusal(replace(sshd().endpoint(), port=free_port()), HostUnreachable)
+    assert "connection refused" in error.message
+
+
+def test_a_name_that_does_not_resolve(sshd: Start) -> None:
+    error = refusal(replace(sshd().endpoint(), address="no-such-host.invalid"), HostUnreachable)
+    assert "cannot be resolved" in error.message
+    assert error.hint == "Set hosts.gpu1.address in the fleet file"
+
+
+def test_a_login_that_is_refused(sshd: Start, tmp_path: Path) -> None:
+    host = replace(sshd().endpoint(), identity_files=(keygen(tmp_path / "other"),))
+    assert "the login as root was refused" in refusal(host, HostUnreachable).message
+
+
+def test_a_key_with_a_passphrase(sshd: Start, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", locked], check=True)
+    error = refusal(replace(sshd().endpoint(), identity_files=(locked,)), HostUnreachable)
+    assert "needs a passphrase" in error.message
+    assert "ssh-add" in (error.hint or "")
+
+
+def test_a_key_in_an_agent(sshd: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, listening = sshd(), tmp_path / "agent"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    host = replace(server.endpoint(), identity_files=())
+    assert "the login as root was refused" in refusal(host, HostUnreachable).message
+    with subprocess.Popen(["ssh-agent", "-D", "-a", listening], stdout=subprocess.DEVNULL) as agent:
+        try:
+            while not listening.exists():
+                time.sleep(0.05)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(listening))
+            subprocess.run(["ssh-add", "-q", server.identity], check=True, stderr=subprocess.DEVNULL)
+            assert ask(host)[0].error is None
+        finally:
+            agent.terminate()
+
+
+def test_an_identity_file_that_does_not_exist(sshd: Start, tmp_path: Path) -> None:
+    error = refusal(replace(sshd().endpoint(), identity_files=(tmp_path / "none",)), HostUnreachable)
+    assert f"{tmp_path / 'none'} does not exist" in error.message
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_server_that_says_nothing(sshd: Start, silent: int) -> None:
+    begin = time.monotonic()
+    refusal(replace(sshd().endpoint(), port=silent), HostUnreachable, timeout=2)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_server_that_is_not_ssh(sshd: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def greet() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"220 mail.example ESMTP\r\n" * 100)
+                peer.shutdown(socket.SHUT_WR)
+                peer.recv(100)
+
+        threading.Thread(target=greet, daemon=True).start()
+        assert "no SSH session" in refusal(replace(sshd().endpoint(), port=port), HostUnreachable, timeout=5).message
+
+
+# --- host keys -------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_refused_before_the_login(sshd: Start, tmp_path: Path) -> None:
+    server = sshd()
+    error = refusal(server.endpoint(known_hosts=tmp_path / "known_hosts"), HostKeyMismatch)
+    assert f"is not in {tmp_path / 'known_hosts'} (no such file)" in error.message
+    assert "ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub" in (error.hint or "")
+    assert server.known_hosts.read_text().strip() in (error.hint or "")
+    assert "Accepted publickey" not in (server.folder / "log").read_text()
+
+
+def test_a_changed_key_is_refused_and_the_line_named(sshd: Start, tmp_path: Path) -> None:
+    server = sshd()
+    other = keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
+    known = tmp_path / "known_hosts"
+    known.write_text(f"# a comment\nelsewhere ssh-ed25519 AAAA\n[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
+    error = refusal(server.endpoint(known_hosts=known), HostKeyMismatch)
+    assert "its host key changed" in error.message
+    assert f"{known}:3 has SHA256:" in error.message
+    assert f"replace line 3 of {known}" in (error.hint or "")
+    assert "Accepted publickey" not in (server.folder / "log").read_text()
+
+
+def test_a_revoked_key_is_refused_even_where_it_is_on_record(sshd: Start, tmp_path: Path) -> None:
+    server = sshd()
+    kind, blob = server.known_hosts.read_text().split()[1:3]
+    known = tmp_path / "known_hosts"
+    known.write_text(f"{server.known_hosts.read_text()}@revoked * {kind} {blob}\n")
+    assert f"which {known}:2 revokes" in refusal(server.endpoint(known_hosts=known), HostKeyMismatch).message
+
+
+def test_a_key_of_another_type_does_not_count(sshd: Start, tmp_path: Path) -> None:
+    server = sshd()
+    other = keygen(tmp_path / "other", "ecdsa").with_suffix(".pub").read_text().split()
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
+    error = refusal(server.endpoint(known_hosts=known), HostKeyMismatch)
+    assert f"there is only {known}:1 (ecdsa-sha2-nistp256)" in error.message
+
+
+def test_the_type_on_record_is_asked_for(sshd: Start, tmp_path: Path) -> None:
+    """A server with several keys, of which a type that is not the first choice is on record."""
+    rsa = keygen(tmp_path / "rsa", "rsa")
+    server = sshd(f"HostKey {rsa}")
+    kind, blob = rsa.with_suffix(".pub").read_text().split()[:2]
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{server.port} {kind} {blob}\n")
+    (answer,) = ask(server.endpoint(known_hosts=known))
+    assert answer.error is None
+
+
+def test_a_hashed_name(sshd: Start) -> None:
+    server = sshd()
+    subprocess.run(["ssh-keygen", "-H", "-f", server.known_hosts], check=True, capture_output=True)
+    assert "127.0.0.1" not in server.known_hosts.read_text()
+    assert ask(server.endpoint())[0].error is None
+
+
+# --- hosts that cannot work ------------------------------------------------------------------------------------------
+
+
+def bin_with(tmp_path: Path, **programs: str) -> str:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in programs.items():
+        path = folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+    folder.chmod(0o755)
+    return str(folder)
+
+
+def test_a_host_without_python(sshd: Start, tmp_path: Path) -> None:
+    error = refusal(sshd(f"SetEnv PATH={bin_with(tmp_path)}").endpoint(), HostUnfit)
+    assert "there is no python3 on it" in error.message
+    assert "not found" in error.message
+    assert "python3-minimal" in (error.hint or "")
+
+
+def test_a_host_with_an_old_python(sshd: Start, tmp_path: Path) -> None:
+    """The bootstrap on a Python that says it is 3.6; that its text compiles there, test_oldsyntax.py shows."""
+    old = f'#!/bin/sh\nexec {sys.executable} -I -c "import sys; sys.version_info = (3, 6, 8); $4"\n'
+    error = refusal(sshd(f"SetEnv PATH={bin_with(tmp_path, python3=old)}").endpoint(), HostUnfit)
+    assert "its python3 is 3.6; 3.8 or newer is needed" in error.message
+
+
+def test_a_user_with_sudo(sshd: Start) -> None:
+    (answer,) = ask(sshd().endpoint(user=SUDOER))
+    assert answer.error is None
+    assert (answer.document or {})["uid"] == 0
+
+
+def test_a_user_whom_sudo_asks_for_a_password(sshd: Start) -> None:
+    error = refusal(sshd().endpoint(user=PLAIN), HostUnfit)
+    assert f"{PLAIN} cannot become root without a password" in error.message
+    assert "sudo: " in error.message
+    assert f"{PLAIN} ALL=(ALL) NOPASSWD: ALL" in (error.hint or "")
+
+
+def test_a_host_without_sudo(sshd: Start, tmp_path: Path) -> None:
+    error = refusal(sshd(f"SetEnv PATH={bin_with(tmp_path)}").endpoint(user=PLAIN), HostUnfit)
+    assert "sudo is not installed" in error.message
+
+
+def test_root_by_sudo_without_python(sshd: Start, tmp_path: Path) -> None:
+    server = sshd()
+    sudoers = server.folder / "sudoers"
+    sudoers.chmod(0o640)
+    sudoers.write_text(sudoers.read_text() + f'Defaults secure_path="{bin_with(tmp_path)}"\n')
+    sudoers.chmod(0o440)
+    assert "there is no python3 on it" in refusal(server.endpoint(user=SUDOER), HostUnfit).message
+
+
+def test_a_command_that_is_not_run(sshd: Start) -> None:
+    error = refusal(sshd("ForceCommand echo closed for today >&2; exit 9").endpoint(), HostUnfit)
+    assert "status 9" in error.message
+    assert "| closed for today" in error.message
+
+
+def test_a_program_that_fails(sshd: Start) -> None:
+    error = refusal(sshd().endpoint(), HostUnfit, main="import sys; sys.exit('no space left')")
+    assert "status 1 and gave no answer" in error.message
+    assert "| no space left" in error.message
+
+
+def test_a_program_that_is_killed(sshd: Start) -> None:
+    error = refusal(sshd().endpoint(), HostUnfit, main="import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert "was killed by signal 9" in error.message
+
+
+def test_a_document_that_is_no_object(sshd: Start) -> None:
+    refusal(sshd().endpoint(), HostUnfit, main="print([1, 2])")
+
+
+def test_the_status_of_a_program_that_answers_does_not_matter(sshd: Start) -> None:
+    (answer,) = ask(sshd().endpoint(), main="import sys; print('{\"a\": 1}'); sys.exit(30)")
+    assert answer.document == {"a": 1}
+
+
+# --- hosts that behave badly -----------------------------------------------------------------------------------------
+
+
+def test_a_host_that_hangs_does_not_hold_up_the_others(sshd: Start) -> None:
+    server = sshd()
+    main = "import sys, time\nif sys.stdin.read() == 'hang': time.sleep(600)\nprint('{}')"
+    begin = time.monotonic()
+    answers = ask(
+        server.endpoint("a"),
+        server.endpoint("stuck"),
+        server.endpoint("b"),
+        main=main,
+        timeout=3,
+        stdin={"stuck": b"hang"},
+    )
+    assert time.monotonic() - begin < 15
+    assert [answer.host for answer in answers][-1] == "stuck"
+    assert answers[0].error is None
+    assert answers[1].error is None
+    error = answers[2].error
+    assert isinstance(error, HostUnreachable)
+    assert "no answer within 3 s" in error.message
+
+
+@pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
+def test_a_program_that_nobody_waits_for_ends(sshd: Start, tmp_path: Path, handler: str) -> None:
+    """It reads and writes nothing, and nothing is left of it soon after the connection is gone."""
+    note = tmp_path / "pid"
+    main = (
+        f"import os, signal, time\nsignal.signal(signal.SIGINT, signal.{handler})\n"
+        f"open({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    )
+    refusal(sshd().endpoint(), HostUnreachable, main=main, timeout=2)
+    pid = int(note.read_text())
+    end = time.monotonic() + 8
+    while Path("/proc", str(pid)).exists():
+        assert time.monotonic() < end, "the program outlived its connection"
+        time.sleep(0.2)
+
+
+def test_the_host_itself_ends_a_program_after_its_time(tmp_path: Path) -> None:
+    """The connection is still there, and nobody reads."""
+    mark, payload = transport._payload(zipapp("import time; time.sleep(600)"), [], b"", timeout=-3)
+    argv = ["sh", "-c", transport.command("root")]
+    begin = time.monotonic()
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(payload)
+        process.stdin.close()
+        assert process.stdout.read() == mark
+    assert 1 < time.monotonic() - begin < 8
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_host_that_floods(sshd: Start, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    monkeypatch.setattr(transport, "ANSWER_LIMIT", 4 * 1024 * 1024)
+    main = f"import sys\nwhile True: sys.{stream}.write('x' * 65536)"
+    begin = time.monotonic()
+    if stream == "stdout":
+        assert "larger than 4 MiB" in refusal(sshd().endpoint(), HostUnfit, main=main).message
+    else:
+        assert "no answer within" in refusal(sshd().endpoint(), HostUnreachable, main=main, timeout=5).message
+    assert time.monotonic() - begin < 25
+
+
+def test_an_endless_answer_before_the_program_begins(sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "ANSWER_LIMIT", 1024 * 1024)
+    assert "larger than 1 MiB" in refusal(sshd("ForceCommand yes").endpoint(), HostUnfit).message
+
+
+def test_a_connection_that_breaks(sshd: Start) -> None:
+    """The server's process for this connection is killed while the program runs."""
+    main = (
+        "import os, signal, time\np = os.getppid()\n"
+        "while 'sshd' not in open(f'/proc/{p}/comm').read():\n"
+        "    p = int(open(f'/proc/{p}/stat').read().rsplit(')')[-1].split()[1])\n"
+        "os.kill(p, signal.SIGKILL)\ntime.sleep(5)"
+    )
+    error = refusal(sshd().endpoint(), HostUnreachable, main=main)
+    assert "connection was closed" in error.message or "connection broke" in error.message
+
+
+def test_output_held_open_by_a_child_does_not_hold_up_the_answer(sshd: Start) -> None:
+    main = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(20); os._exit(0)\n"
+        "print('{\"a\": 1}', flush=True)"
+    )
+    begin = time.monotonic()
+    (answer,) = ask(sshd().endpoint(), main=main)
+    assert answer.document == {"a": 1}
+    assert time.monotonic() - begin < 10
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a shell started in its background ignores SIGINT; Python then leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_interrupt_closes_all_and_says_so(sshd: Start) -> None:
+    server = sshd()
+    hosts = [server.endpoint(f"gpu{n}") for n in range(4)]
+    answers = transport.fan_out(hosts, zipapp("import time; time.sleep(600)"), [], timeout=60)
+    timer = threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(Interrupted):
+        pytest.fail(f"{time.monotonic() - begin:.1f} s: {next(answers)}")
+    assert time.monotonic() - begin < 10
+
+
+def test_a_bug_is_not_swallowed(sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(transport, "_payload", broken)
+    with pytest.raises(ZeroDivisionError):
+        ask(sshd().endpoint())
+
+
+def test_no_hosts_no_answers() -> None:
+    assert ask() == []
+
+
+def test_the_command_line_is_the_same_for_every_shell() -> None:
+    for user in ("root", "admin"):
+        text = transport.command(user)
+        assert not set("!$`\\\n~*?") & set(text)
+        assert text.startswith("python3" if user == "root" else "sudo -n python3")
+    assert json.dumps(transport.command("root"))

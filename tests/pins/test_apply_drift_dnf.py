@@ -1,0 +1,108 @@
+"""Whatever happened to a host with dnf: a check says what apply then does, no more and no less.
+
+The real dnf and rpm, above this machine's folders, in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import hostapp
+from tests.pins.inplace import in_place
+from tests.pins.test_dnf_pins import plugins
+from tests.repos.archive import Key, Server, serve
+from tests.repos.rpmarchive import Rpm, RpmArchive, Stream, build
+
+__all__ = ["plugins"]
+LAB = Path(__file__).parents[1] / "lab"
+#: Before the lock, of the lock, after it.
+VERSIONS = {
+    "drift-driver": ["3:1-1", "3:2-1", "3:3-1"],
+    "drift-cufile": ["1-1", "2-1", "3-1"],
+    "drift-common": ["1-1", "2-1", "3-1"],
+}
+RPMS = [Rpm(name, version) for name, versions in VERSIONS.items() for version in versions]
+LOCKED = [Rpm(name, versions[1]) for name, versions in VERSIONS.items()]
+DRIVERS = [rpm for rpm in RPMS if rpm.name == "drift-driver"]
+STREAMS = (Stream("drift", "locked", (DRIVERS[1],)), Stream("drift", "other", (DRIVERS[2],)))
+#: Everything that is written lands in memory, over this machine's own folders, and is gone with the namespace.
+PREPARE = """
+mkdir -p /etc/dnf/modules.d /etc/dnf/plugins /etc/yum.repos.d /var/lib/gdsdeploy
+mount -t tmpfs tmpfs /var/lib/rpm
+cp -r "$1/etc/." /etc/
+cd "$1"
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, signing_key: Key, plugins: Path) -> Iterator[tuple[Path, Server]]:
+    """A folder with signed packages, a repository of them, and the configuration of the host."""
+    www = tmp_path_factory.mktemp("drift")
+    build(RPMS, www / "rpms")
+    defines = ("__gpg /usr/bin/gpg", f"_gpg_name {signing_key.fingerprint}", f"_gpg_path {signing_key.home}")
+    options = [word for define in defines for word in ("--define", define)]
+    subprocess.run(["rpmsign", "--addsign", *options, *(www / "rpms").glob("*.rpm")], check=True, capture_output=True)
+    shutil.copytree(www / "rpms", www / "all")
+    RpmArchive(www / "all", streams=STREAMS).publish(signing_key)
+    (www / "key").write_text(signing_key.armoured())
+    files = {
+        "dnf/dnf.conf": f"[main]\npluginpath={plugins}\nmodule_platform_id=platform:el9\ngpgcheck=1\nbest=0\n",
+        "dnf/plugins/versionlock.conf": "[main]\nenabled=1\nlocklist=/etc/dnf/plugins/versionlock.list\n",
+        "dnf/plugins/versionlock.list": "htop-0:3.2.1-1.*\n",
+    }
+    for name, text in files.items():
+        (www / "etc" / name).parent.mkdir(parents=True, exist_ok=True)
+        (www / "etc" / name).write_text(text)
+    with serve(www) as server:
+        yield www, server
+
+
+def document(www: Path, server: Server) -> dict[str, Any]:
+    pins = [{"package": rpm.name, "version": rpm.version} for rpm in LOCKED]
+    key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-drift"
+    index = {
+        "repository": "drift", "uri": f"{server.uri}/all", "suite": "", "components": [], "host_keyring": key,
+        "exclusive": True,
+    }  # fmt: skip
+    content = base64.b64encode((www / "key").read_bytes()).decode()
+    driver, *others = pins
+    resources: list[tuple[str, str, dict[str, Any]]] = [
+        ("repositories", "", {"indices": [index], "keys": [{"dest": key, "content": content}], "pins": pins}),
+        ("pins", "", {"indices": [index], "pins": pins, "deny": ["drift-denied"], "modules": ["drift:locked"]}),
+        ("packages", "driver", {"wanted": [driver]}),
+        ("packages", "cufile", {"wanted": others}),
+    ]
+    listed = [{"resource": name, "instance": i, "desired": {"manager": "dnf", **d}} for name, i, d in resources]
+    return {"version": 1, "resources": listed}
+
+
+def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(
+    site: tuple[Path, Server], plugins: Path, tmp_path: Path
+) -> None:
+    www, server = site
+    (www / "desired.json").write_text(json.dumps(document(www, server)))
+    (www / "versions.json").write_text(json.dumps(VERSIONS))
+    hostapp.build(www / "gdsdeploy-host.pyz")
+    env = {
+        **os.environ, "HOME": str(tmp_path), "PYTHONPATH": f"{plugins}:{LAB}", "no_proxy": "127.0.0.1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    play = [sys.executable, LAB / "drifts_dnf.py", www, "60", "1", *os.environ.get("DRIFTS", "").split()]
+    argv = in_place(PREPARE, www, *play, over=("etc", "var", "srv"), processes=True)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["problems"] == []
+    assert report["drifts"] >= 60

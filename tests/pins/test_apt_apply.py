@@ -1,0 +1,223 @@
+"""The host program with the real apt and dpkg, above this machine's own folders, in memory.
+
+Packages are real: they depend on each other, and one of them fails to be configured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy import hostapp
+from tests.pins.inplace import in_place
+
+#: A machine of its own, with a repository of two versions of a stack in /srv.
+MACHINE = r"""
+for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log; do mount -t tmpfs tmpfs $folder; done
+rm -rf /var/lib/gdsdeploy
+mkdir -p /srv/stack /run/lock /etc/apt/sources.list.d /etc/apt/preferences.d /etc/apt/apt.conf.d
+mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial /var/log/apt
+printf 'APT::Sandbox::User "root";\n' >/etc/apt/apt.conf.d/90test
+cd /srv/stack
+deb() { # name, version, line of control, postinst
+    rm -rf build && mkdir -p build/DEBIAN
+    printf 'Package: %s\nVersion: %s\nArchitecture: all\n%s\n' "$1" "$2" "${3:-Section: misc}" >build/DEBIAN/control
+    printf 'Maintainer: nobody <nobody@archive.example>\nDescription: imitated\n' >>build/DEBIAN/control
+    [ -z "${4:-}" ] || { printf '#!/bin/sh\n%s\n' "$4" >build/DEBIAN/postinst; chmod 755 build/DEBIAN/postinst; }
+    dpkg-deb --build --root-owner-group build "$1_$2.deb" >/dev/null
+    dpkg-deb --field "$1_$2.deb"
+    printf 'Filename: ./%s\nSize: %s\n' "$1_$2.deb" "$(stat -c %s "$1_$2.deb")"
+    printf 'SHA256: %s\n\n' "$(sha256sum "$1_$2.deb" | cut -d' ' -f1)"
+}
+{
+    for version in 1 2; do
+        deb stack-driver "$version" "Depends: stack-common"
+        deb stack-source "$version" "Depends: stack-driver (= $version)"
+        deb "stack-library$version" "$version" "Conflicts: stack-library
+Provides: stack-library"
+    done
+    deb stack-common 1
+    deb stack-broken 1 "Section: misc" "test -e /srv/mended"
+    deb linux-image-stack 1
+} >Packages
+echo 'deb [trusted=yes] file:/srv/stack ./' >/etc/apt/sources.list.d/stack.list
+apt-get -qq update
+say() { name=$1; shift; python3 "$program" apply --json --desired "$documents/$name" "$@" || :; echo; }
+state() {
+    dpkg-query -W -f '${db:Status-Abbrev}|${Package}=${Version}\n' | sed 's/ *|/|/' \
+        | grep '|\(stack\|linux-image-stack\)' | tr '\n' ' '; echo
+}
+"""
+
+
+def item(number: int, *names: str) -> list[dict[str, str]]:
+    return [{"package": name, "version": str(number)} for name in names]
+
+
+def packages(**desired: Any) -> dict[str, Any]:
+    given = {"manager": "apt", **desired}
+    return {"version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": given}]}
+
+
+DOCUMENTS = {
+    "first": packages(wanted=item(1, "stack-driver", "stack-source", "stack-library1", "linux-image-stack")),
+    "second": packages(
+        wanted=item(2, "stack-driver", "stack-library2"),
+        leaving=item(2, "stack-source"),
+        locked=["stack-driver", "stack-source", "stack-library2"],
+    ),
+    "back": packages(
+        wanted=item(1, "stack-driver", "stack-library1"),
+        leaving=[*item(1, "stack-source"), {"package": "stack-library2", "version": ""}],
+        locked=["stack-driver", "stack-source", "stack-library1"],
+    ),
+    "broken": packages(wanted=item(1, "stack-broken")),
+    "driver": packages(wanted=item(1, "stack-driver")),
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The host program, with the documents beside it."""
+    folder = tmp_path_factory.mktemp("program")
+    hostapp.build(folder / "gdsdeploy-host.pyz")
+    for name, document in DOCUMENTS.items():
+        (folder / name).write_text(json.dumps(document))
+    return folder / "gdsdeploy-host.pyz"
+
+
+def run(program: Path, script: str) -> list[str]:
+    """The lines that a script printed on the machine."""
+    names = f"program={program}\ndocuments={program.parent}\n"
+    argv = in_place(names + MACHINE + script, over=("etc", "var", "usr"), processes=True)
+    env = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if line]
+
+
+def changes(line: str) -> list[str]:
+    answer = json.loads(line)
+    assert answer["error"] is None, answer
+    found = [entry for result in answer["resources"] for entry in result["changes"]]
+    assert all(not result.get("unknown") for result in answer["resources"]), answer
+    return [" ".join(filter(None, (e["kind"], e["subject"], e["before"], e["after"]))) for e in found]
+
+
+def converged(program: Path, *names: str) -> tuple[list[str], list[str]]:
+    """The changes that the last of these documents made, after the others, and the packages then."""
+    script = "\n".join(f"say {n} --check; say {n}; say {n} --check; state" for n in names)
+    lines = run(program, script)
+    for number in range(0, len(lines), 4):
+        checked, done, again = map(changes, lines[number : number + 3])
+        assert checked == done != []
+        assert again == []
+    return sorted(changes(lines[-3])), lines[-1].split()
+
+
+def test_a_fresh_host_gets_what_apt_says_it_will_get(program: Path) -> None:
+    names = ["stack-driver", "stack-source", "stack-library1", "linux-image-stack"]
+    done, there = converged(program, "first")
+    assert done == sorted(
+        [*(f"install {name} 1" for name in [*names, "stack-common"]), *(f"hold {name} held" for name in names)]
+    )
+    assert there == [
+        *("hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=1"),
+        *("hi|stack-library1=1", "hi|stack-source=1"),
+    ]
+
+
+def test_another_driver_comes_and_takes_its_place(program: Path) -> None:
+    """The kernel before stays, and so does its hold: it may be the one that runs."""
+    done, there = converged(program, "first", "second")
+    assert done == sorted(
+        [
+            *("unhold stack-library1 held", "remove stack-library1 1", "remove stack-source 1"),
+            *("upgrade stack-driver 1 2", "install stack-library2 2", "hold stack-library2 held"),
+        ]
+    )
+    assert there == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=2", "hi|stack-library2=2"]
+
+
+def test_the_driver_before_comes_again(program: Path) -> None:
+    done, there = converged(program, "first", "second", "back")
+    assert {"downgrade stack-driver 2 1", "remove stack-library2 2", "install stack-library1 1"} <= set(done)
+    assert there == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=1", "hi|stack-library1=1"]
+
+
+TAKE_BACK = r"""
+take_back() {
+    PYTHONPATH=$program python3 - "$1" <<'END'
+import json, sys
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.apply.host import Host
+host = Host(check=sys.argv[1] == "check")
+print(json.dumps([f"{c.kind} {c.subject}" for c in registry.resource("packages").revert(host)]))
+END
+}
+say first >/dev/null
+take_back check; take_back now; take_back now; state; ls /var/lib/gdsdeploy
+"""
+
+
+def test_everything_that_was_installed_goes_again(program: Path) -> None:
+    checked, done, again, left = run(program, TAKE_BACK)
+    assert checked == done
+    assert "remove stack-driver" in json.loads(done)
+    assert json.loads(again) == []
+    assert left == "ii|stack-common=1 ", "what apt installed for others is apt's to remove"
+
+
+def test_what_cannot_be_configured_is_said_and_finished_the_next_time(program: Path) -> None:
+    script = """
+say broken; state; say driver; state; touch /srv/mended; say driver; state; say broken --check
+cat /var/lib/gdsdeploy/installed
+"""
+    first, half, second, same, third, whole, last, *recorded = run(program, script)
+    error = json.loads(first)["error"]
+    assert (error["kind"], "stack-broken" in error["message"]) == ("failed", True), error
+    assert half == same == "iF|stack-broken=1 "
+    error = json.loads(second)["error"]
+    assert (error["kind"], "stack-broken" in error["message"]) == ("half-installed", True)
+    assert "dpkg --configure -a" in error["hint"]
+    assert "install stack-driver 1" in changes(third)
+    assert "ii|stack-broken=1" in whole.split()
+    assert changes(last) == ["hold stack-broken held"]
+    assert recorded == ["stack-broken", "stack-driver"]
+
+
+LOCKED = r"""
+python3 - <<'END' &
+import fcntl, time
+file = open("/var/lib/dpkg/lock-frontend", "w")
+fcntl.lockf(file, fcntl.LOCK_EX)
+open("/run/locked", "w").close()
+time.sleep(100)
+END
+while ! test -e /run/locked; do sleep 0.1; done
+PYTHONPATH=$program python3 - <<'END'
+import json, os
+from gdsdeploy.host.apply import cli, engine
+from gdsdeploy.host.apply.errors import ApplyError
+from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.packages import managers
+managers.LOCK_SECONDS = 3.0
+try:
+    engine.run(Host(), engine.items(cli.read(os.environ["documents"] + "/driver")))
+except ApplyError as error:
+    print(error.kind, error.message)
+END
+kill $!
+state
+"""
+
+
+def test_a_lock_that_another_process_holds_is_named(program: Path) -> None:
+    (said,) = run(program, "export documents\n" + LOCKED)
+    assert said.startswith("package-manager-locked python3 (process ")
+    assert said.endswith("which holds /var/lib/dpkg/lock-frontend, is changing packages on this host")

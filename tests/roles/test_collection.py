@@ -1,0 +1,317 @@
+"""The collection: what its tarball has, that its modules are the host program's resources, what their tasks return."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import hostapp, resources
+from gdsdeploy.host.apply import registry, schema
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("gds_*.py"))
+#: Names of JSON schema → those of Ansible.
+TYPES = {"string": {"str", "path"}, "integer": {"int"}, "boolean": {"bool"}, "array": {"list"}, "object": {"dict"}}
+#: Options for files of the controller, and what of the desired state is made from them.
+FILES = {
+    "modules": ({"archive"}, {"hand_over", "archive_sha256"}),
+    "restore": ({"archive"}, {"archive_sha256"}),
+    "signing": ({"shared"}, {"certificate_content"}),
+}
+#: The command ``remove`` is no resource.
+COMMANDS = {"gds_remove"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        return resources.collections()
+
+
+def documented(module: str) -> dict[str, Any]:
+    """The options of a module, with those of its documentation's fragments."""
+    path = ROOT / "plugins" / "modules" / f"{module}.py"
+    doc = yaml.safe_load(_literal(path, "DOCUMENTATION"))
+    options: dict[str, Any] = dict(doc.get("options", {}))
+    for name in doc["extends_documentation_fragment"]:
+        _, _, part = name.removeprefix("gdsdeploy.gds.").partition(".")
+        text = _literal(ROOT / "plugins/doc_fragments/apply.py", (part or "documentation").upper())
+        options |= yaml.safe_load(text).get("options", {})
+    return options
+
+
+def _literal(path: Path, name: str) -> str:
+    return path.read_text().partition(f'{name} = r"""')[2].partition('"""')[0]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in COMMANDS])
+def test_the_options_of_a_module_are_the_desired_state_of_its_resource(module: str) -> None:
+    name = module.removeprefix("gds_")
+    options, wanted = documented(module), schema.schema(registry.resource(name).desired_type)
+    own, made = FILES.get(name, (set(), set()))
+    assert options.keys() - {"state", "instance"} - own == wanted["properties"].keys() - made
+    for option, value in wanted["properties"].items():
+        if option not in made:
+            compare(f"{module}.{option}", options[option], value, required=option in wanted["required"])
+
+
+def compare(place: str, option: Mapping[str, Any], value: Mapping[str, Any], *, required: bool) -> None:
+    assert option["type"] in TYPES[value["type"]], place
+    assert not required or option.get("required") or "default" in option, f"{place} is required"
+    if value["type"] == "array" and value["items"]["type"] == "object":
+        inner = value["items"]
+        names = {"src" if (place, key) == ("gds_repositories.keys", "content") else key for key in inner["properties"]}
+        assert option["suboptions"].keys() == names, place
+    elif value["type"] == "array":
+        assert option["elements"] in TYPES[value["items"]["type"]], place
+
+
+def test_every_resource_has_a_module() -> None:
+    assert set(MODULES) - COMMANDS == {f"gds_{name}" for name in registry.names()}
+
+
+def test_modules_are_documented(collections: Path, tmp_path: Path) -> None:
+    argv = [BIN / "ansible-doc", "--json", *(f"gdsdeploy.gds.{name}" for name in MODULES)]
+    done = subprocess.run(argv, env=environment(collections, tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name, doc in json.loads(done.stdout).items():
+        assert doc["doc"].get("options", {}).keys() == documented(name.rpartition(".")[2]).keys()
+        assert doc["examples"]
+        assert "changes" in doc["return"]
+
+
+def environment(collections: Path, home: Path) -> dict[str, str]:
+    """Of an Ansible beside which there is neither gdsdeploy nor any library of it."""
+    missing = home / "missing"
+    for name in ("gdsdeploy", "pydantic", "click", "httpx", "paramiko", "platformdirs"):
+        missing.mkdir(exist_ok=True)
+        (missing / f"{name}.py").write_text(f"raise ModuleNotFoundError('{name} is not installed', name='{name}')\n")
+    return {
+        "HOME": str(home),
+        "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": str(missing),
+        "ANSIBLE_COLLECTIONS_PATH": str(collections),
+        "ANSIBLE_LOCALHOST_WARNING": "false",
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+    }
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the collection, built and installed without a network."""
+    folder = tmp_path_factory.mktemp("installed")
+    env = environment(folder / "none", folder)
+    galaxy = [BIN / "ansible-galaxy", "collection"]
+    subprocess.run([*galaxy, "build", "--output-path", folder, ROOT], env=env, check=True, capture_output=True)
+    (tarball,) = folder.glob("gdsdeploy-gds-*.tar.gz")
+    argv = [*galaxy, "install", "--offline", "--collections-path", folder / "collections", tarball]
+    subprocess.run(argv, env=env, check=True, capture_output=True)
+    return folder
+
+
+def test_the_tarball_has_what_a_controller_needs_and_no_more(installed: Path) -> None:
+    (tarball,) = installed.glob("gdsdeploy-gds-*.tar.gz")
+    with tarfile.open(tarball) as file:
+        names = {member.name for member in file if member.isfile()}
+    top = {name.partition("/")[0] for name in names}
+    assert top == {"FILES.json", "MANIFEST.json", "README.md", "gdsdeploy", "meta", "playbooks", "plugins", "roles"}
+    package = {name.split("/")[1] for name in names if name.startswith("gdsdeploy/")}
+    packing = {"__init__.py", "atomic.py", "bootstrap.py", "compat.yml", "hostapp.py", "knownbuilds.py"}
+    assert package == packing | {"host"}, "correct build_ignore in galaxy.yml"
+
+
+PLAY = """
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  tasks:
+{tasks}
+    - ansible.builtin.copy:
+        content: "{{{{ dict(names | zip(query('vars', *names))) | to_json }}}}"
+        dest: {out}
+        mode: "0600"
+      vars:
+        names: "{{{{ query('varnames', '^result_') }}}}"
+      check_mode: false
+"""
+
+
+def play(tmp_path: Path, collections: Path, tasks: Mapping[str, Any], **variables: Any) -> dict[str, Any]:
+    """Run tasks by name in check mode and return their results; the host is this machine, and nothing is changed."""
+    listed = []
+    for name, task in tasks.items():
+        listed.append({"check_mode": True, "diff": True, "ignore_errors": True, **task, "register": f"result_{name}"})
+    text = "".join(f"    {line}\n" for line in yaml.safe_dump(listed, width=10_000).splitlines())
+    out = tmp_path / "out.json"
+    (tmp_path / "play.yml").write_text(PLAY.format(tasks=text, out=out))
+    env = {**environment(collections, tmp_path), **variables.pop("env", {})}
+    argv = [BIN / "ansible-playbook", "-i", "localhost,", "-e", json.dumps(variables), tmp_path / "play.yml"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert out.is_file(), done.stdout + done.stderr
+    found = {name.removeprefix("result_"): value for name, value in json.loads(out.read_text()).items()}
+    return {**found, "output": done.stdout + done.stderr}
+
+
+def test_tasks_work_with_ansible_alone(installed: Path, tmp_path: Path) -> None:
+    """As a user has it who installed the collection and nothing else."""
+    options = {"kernel_release": "6.12", "modules": ["nvidia"]}
+    found = play(
+        tmp_path,
+        installed / "collections",
+        {
+            "changes": {"gdsdeploy.gds.gds_driver_options": options},
+            "nothing": {"gdsdeploy.gds.gds_expectation": {}},
+            "mistake": {"gdsdeploy.gds.gds_driver_options": {**options, "rdma": "magic"}},
+            "other": {"gdsdeploy.gds.gds_expectation": {}, "vars": {"ansible_python_interpreter": "/no/python"}},
+            "missing": {
+                "gdsdeploy.gds.gds_repositories": {
+                    "manager": "apt", "indices": [], "keys": [{"src": "no.gpg", "dest": "/etc/apt/keyrings/x.gpg"}],
+                }
+            },
+        },
+    )  # fmt: skip
+    changed = found["changes"]
+    assert changed["changed"], found["output"]
+    assert {item["subject"] for item in changed["changes"]} == {
+        "/etc/modprobe.d/gdsdeploy.conf", "/etc/modules-load.d/gdsdeploy.conf",
+    }  # fmt: skip
+    assert "blacklist nouveau" in changed["diff"][0]["after"]
+    assert (found["nothing"]["changed"], found["nothing"]["changes"]) == (False, [])
+    assert "rdma must be one of" in found["mistake"]["msg"]
+    assert found["other"]["gds_error"]["kind"] == "python"
+    assert "/no/python" in found["other"]["msg"]
+    assert found["missing"]["gds_error"]["kind"] == "not-delivered"
+
+
+ANSWERS = """
+import json, sys
+
+def main():
+    argv = sys.argv[1:]
+    entry = {**ENTRY, "name": "x", "report": {"argv": argv, "document": json.loads(sys.stdin.read())}}
+    print(json.dumps({"error": None, "notes": NOTES, "resources": [entry]}))
+    return 0
+"""
+
+
+def program(folder: Path, entry: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
+    """The environment of an Ansible with a host program that changes nothing and reports what it was sent."""
+    path = folder / "program.pyz"
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("gdsdeploy/__init__.py", "gdsdeploy/host/__init__.py"):
+            file.writestr(name, "")
+        file.writestr("__main__.py", hostapp._MAIN)
+        file.writestr("gdsdeploy/host/__main__.py", f"ENTRY, NOTES = {dict(entry)!r}, {notes!r}\n{ANSWERS}")
+    return {"GDSDEPLOY_HOST_PROGRAM": str(path)}
+
+
+def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> None:
+    """``gdsdeploy provision`` packs once."""
+    env = program(tmp_path, {"changes": [], "unknown": ["dpkg is locked"]}, ["a note"])
+    tasks = {
+        "unknown": {"gdsdeploy.gds.gds_packages": {"manager": "apt", "instance": "driver"}, "diff": False},
+        "absent": {"gdsdeploy.gds.gds_gate": {"state": "absent"}, "check_mode": False},
+        "remove": {"gdsdeploy.gds.gds_remove": {}, "check_mode": False},
+    }
+    found = play(tmp_path, collections, tasks, env=env, gds_run="r1", gds_who="{{ 'o' ~ 'p' }}")
+    unknown = found["unknown"]
+    assert unknown["changed"], "what a check can't tell is never no change"
+    argv = ["apply", "--desired", "-", "--json", "--check", "--run", "r1", "--who", "op"]
+    assert unknown["report"]["argv"] == argv
+    desired = {"manager": "apt", "wanted": [], "along": [], "leaving": [], "locked": []}
+    assert unknown["report"]["document"] == {
+        "version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": desired}],
+    }  # fmt: skip
+    assert "localhost: a note" in found["output"]
+    assert "dpkg is locked" in found["output"]
+    assert found["absent"]["report"]["argv"][:2] == ["remove", "gate"]
+    assert found["remove"]["report"]["argv"][:2] == ["remove", "--json"]
+
+
+def test_files_of_the_controller_become_part_of_the_desired_state(collections: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key.gpg"
+    key.write_bytes(b"\x00key\xff")
+    stack = {"driver_version": "1", "driver_flavour": "open", "driver_tree": "/usr/src/x", "driver_dkms_name": "x"}
+    modules = {"kernel_release": "6", **stack}
+    keys = [{"src": str(key), "dest": "/etc/apt/keyrings/x.gpg"}]
+    archive = {"gdsdeploy.gds.gds_modules": {**modules, "source": "receive", "archive": str(tmp_path / "none.tar")}}
+    tasks = {
+        "keys": {"gdsdeploy.gds.gds_repositories": {"manager": "apt", "indices": [], "keys": keys}},
+        "shared": {"gdsdeploy.gds.gds_signing": {"certificate": "/c", "shared": str(key)}},
+        "built": {"gdsdeploy.gds.gds_modules": {**modules, "source": "build", "archive": "/x.tar"}},
+        "checked": archive,
+        "received": {**archive, "check_mode": False},
+    }
+    found = play(tmp_path, collections, tasks, env=program(tmp_path, {"changes": []}, []))
+
+    def desired(name: str) -> dict[str, Any]:
+        value: dict[str, Any] = found[name]["report"]["document"]["resources"][0]["desired"]
+        return value
+
+    content = base64.b64encode(key.read_bytes()).decode()
+    assert desired("keys")["keys"] == [{"dest": "/etc/apt/keyrings/x.gpg", "content": content}]
+    assert desired("shared")["certificate_content"] == content
+    assert "shared" not in desired("shared")
+    assert desired("built")["hand_over"] is True
+    assert desired("checked")["archive_sha256"] == "none"
+    assert found["received"]["gds_error"]["kind"] == "not-delivered"
+
+
+REPOSITORIES = """
+import json, sys
+
+def main():
+    argv = sys.argv[1:]
+    # "remove" is sent a document, too, and leaves it alone.
+    name = argv[1] if argv[0] == "remove" else json.loads(sys.stdin.read())["resources"][0]["resource"]
+    with open(LOG, "a") as file:
+        print(argv[0], name, file=file)
+    change = {"kind": "write", "subject": "gdsdeploy.sources", "before": "", "after": "", "reason": REASON}
+    entry = {"name": name, "changes": [{**change, "disruption": "none", "resource": name}], "report": {}}
+    error = {"kind": "verify", "message": "other files are offered", "hint": "lock anew"} if name == "pins" else None
+    print(json.dumps({"error": error, "notes": [], "resources": [] if error else [entry]}))
+    return 0
+"""
+
+
+@pytest.mark.parametrize(("reason", "taken_back"), [("missing", ["remove repositories"]), ("content", [])])
+def test_repositories_that_are_new_and_cannot_be_pinned_are_taken_back(
+    collections: Path, tmp_path: Path, reason: str, taken_back: list[str]
+) -> None:
+    log = tmp_path / "log"
+    env = {**environment(collections, tmp_path), "GDSDEPLOY_HOST_PROGRAM": str(tmp_path / "program.pyz")}
+    with zipfile.ZipFile(env["GDSDEPLOY_HOST_PROGRAM"], "w") as file:
+        for name in ("gdsdeploy/__init__.py", "gdsdeploy/host/__init__.py"):
+            file.writestr(name, "")
+        file.writestr("__main__.py", hostapp._MAIN)
+        file.writestr("gdsdeploy/host/__main__.py", f"LOG, REASON = {str(log)!r}, {reason!r}\n{REPOSITORIES}")
+    variables = {"gds_repo_manager": "apt", "gds_repo_indices": [], "gds_repo_pins": []}
+    book = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": variables}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([{**book, "roles": ["gdsdeploy.gds.gds_repo"]}]))
+    argv = [BIN / "ansible-playbook", "-i", "localhost,", tmp_path / "play.yml"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert log.read_text().splitlines() == ["apply repositories", "apply pins", *taken_back]
+    assert '"gds_error": {"hint": "lock anew", "kind": "verify"' in done.stdout
+
+
+def test_many_runs_share_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
+    first = resources.collections() / "ansible_collections/gdsdeploy/gds"
+    assert (first / "gdsdeploy/hostapp.py").is_file()
+    (first / "roles").unlink()
+    assert resources.collections() / "ansible_collections/gdsdeploy/gds" == first
+    assert (first / "roles").readlink() == ROOT / "roles"

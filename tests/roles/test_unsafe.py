@@ -1,0 +1,146 @@
+"""Texts of the fleet file and of hosts are data for a real Ansible: no template in them is ever read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import converge, desired, lockfile
+from gdsdeploy.inventory import Sources, dump, inventory
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.fleet import Fleet, Gate
+
+LAB = Path(__file__).parents[1] / "golden" / "lab"
+#: What would fail, run something, vanish or change if any of it were read as a template or as YAML.
+EVIL = (
+    "{{ 1/0 }}{% raw %}{# gone #}{{ lookup('pipe', 'touch PWNED') }}{% endraw %}",
+    "{{ 1/0 }}",
+    "{% raw %}",
+    "{# #}",
+    "!unsafe x: {{ y }}",
+    "yes",
+    "0x10",
+    "1e3",
+    "~",
+    "a: 'b' # \"c\" \\ \n \t é \u2028 end\n\n",
+    "",
+)
+PLAY = """
+- hosts: gpu1
+  gather_facts: false
+  connection: local
+  tasks:
+    - ansible.builtin.copy:
+        content: "{{ found | to_json }}"
+        dest: "{{ playbook_dir }}/out.json"
+        mode: "0600"
+      vars:
+        found: "{{ dict(query('varnames', '^gds_') | zip(query('vars', *query('varnames', '^gds_')))) }}"
+"""
+
+
+def poisoned(value: Any, texts: Iterator[str]) -> Any:
+    """The same with every text replaced; the keys of mappings that are names of variables stay."""
+    if isinstance(value, str):
+        return next(texts)
+    if isinstance(value, Mapping):
+        return {key: poisoned(item, texts) for key, item in value.items()}
+    return [poisoned(item, texts) for item in value] if isinstance(value, list) else value
+
+
+def evil() -> Iterator[str]:
+    while True:
+        yield from EVIL
+
+
+def played(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables as a task of a real ansible-playbook has them."""
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (folder / "inventory.yml").write_text(dump({"all": {"hosts": {"gpu1": {**values, **local}}}}), encoding="utf-8")
+    (folder / "play.yml").write_text(PLAY)
+    made = converge.environment(control_dir=folder, program=folder / "none", inherited=os.environ)
+    env = {name: value for name, value in {**os.environ, **made}.items() if value is not None}
+    del env["ANSIBLE_CALLBACKS_ENABLED"]
+    command = [
+        sys.executable,
+        "-m",
+        "ansible",
+        "playbook",
+        "-i",
+        str(folder / "inventory.yml"),
+        str(folder / "play.yml"),
+    ]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((folder / "out.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return load_fleet(LAB / "fleet.yml")
+
+
+def rendered(fleet: Fleet, text: str) -> dict[str, Any]:
+    sources = Sources(
+        fleet_dir=Path("/fleet"),
+        program=Path("/cache/gdsdeploy-host.pyz"),
+        modules=Path("/cache/modules"),
+        expectations=dict.fromkeys(fleet.hosts, text),
+        cufile=dict.fromkeys(fleet.hosts, text),
+    )
+    groups = inventory(fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources)["all"]["children"]
+    values: dict[str, Any] = groups["hosts"]["hosts"]["gpu1"]
+    return {key: value for key, value in values.items() if not key.startswith("ansible_")}
+
+
+def test_every_text_arrives_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
+    values = poisoned(rendered(fleet, "x"), evil())
+    values |= {f"gds_own_{number}": text for number, text in enumerate(EVIL)}
+    values["gds_nested"] = {text: [text, {"a": text}] for text in EVIL}
+    assert played(tmp_path, values) == json.loads(json.dumps(values))
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fleet, tmp_path: Path) -> None:
+    """A waiver, a parameter of the driver and a comment of cufile.json, which names interfaces of the host."""
+    text = EVIL[0]
+    driver = fleet.profiles["gds"].driver.model_copy(update={"options": {"NVreg_X": text}})
+    gate = Gate(file="/run/" + text)
+    profile = fleet.profiles["gds"].model_copy(update={"driver": driver, "gate": gate})
+    values = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
+    found = played(tmp_path, values)
+    assert found["gds_driver_options"] == {"NVreg_X": text}
+    assert found["gds_cufile_content"] == found["gds_host_expectation"] == f"// of {text}\n"
+    assert json.loads(found["gds_gate_settings"])["file"] == "/run/" + text
+    resources = {entry["resource"]: entry["desired"] for entry in desired.document(values, desired.Files())}
+    assert resources["cufile"]["content"] == f"// of {text}\n"
+    assert resources["driver_options"]["options"] == {"NVreg_X": text}
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_connection_variables_are_data_too(fleet: Fleet) -> None:
+    host = fleet.hosts["gpu1"]
+    ssh = fleet.ssh.model_copy(update={"identity_file": EVIL[1]})
+    made = fleet.model_copy(update={"ssh": ssh, "hosts": {"gpu1": host}})
+    sources = Sources(Path("/fleet"), Path("/p"), Path("/m"), {"gpu1": ""}, {"gpu1": ""})
+    text = dump(inventory(made, lockfile.read(LAB / "gdsdeploy.lock"), sources))
+    (line,) = {line.strip() for line in text.splitlines() if "ansible_ssh_private_key_file" in line and "1/0" in line}
+    assert line.startswith("ansible_ssh_private_key_file: !unsafe ")
+
+
+def test_an_inventory_stays_yaml_that_says_the_same() -> None:
+    class Loader(yaml.SafeLoader):
+        """Reads the tag as Ansible does."""
+
+    Loader.add_constructor("!unsafe", yaml.SafeLoader.construct_yaml_str)  # type: ignore[type-var]
+    value = {"a": [*EVIL, 1, 2.5, True, None], "b": {"c": EVIL[0]}}
+    assert yaml.load(dump(value), Loader) == value

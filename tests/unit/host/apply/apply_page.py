@@ -1,0 +1,62 @@
+"""The tables of docs/apply.md: run it to write them anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy.host.apply import registry, schema
+
+PAGE = Path(__file__).parents[4] / "docs" / "apply.md"
+BEGIN, END = "<!-- resources -->\n", "<!-- end -->\n"
+
+
+def tables() -> str:
+    """A section for each resource."""
+    return "\n".join(_section(name) for name in registry.names())
+
+
+def written(page: str) -> str:
+    """The page with the tables as they are now."""
+    head, _, rest = page.partition(BEGIN)
+    return f"{head}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}"
+
+
+def _section(name: str) -> str:
+    resource = registry.resource(name)
+    text = " ".join((inspect.getdoc(type(resource)) or "").split("\n\n")[0].split())
+    about = " ".join((inspect.getdoc(resource.desired_type) or "").replace("``", "`").split())
+    lines = [f"### `{name}`", "", text.replace("``", "`"), "", about, ""]
+    fields = dataclasses.fields(resource.desired_type)
+    if fields:
+        types = schema.schema(resource.desired_type)["properties"]
+        lines += ["| field | type | default |", "|---|---|---|"]
+        lines += [f"| `{field.name}` | {_type(types[field.name])} | {_default(field)} |" for field in fields]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _type(value: dict[str, Any]) -> str:
+    if "anyOf" in value:
+        return f"{_type(value['anyOf'][0])} or null"
+    if value["type"] == "array":
+        return f"list of {_type(value['items'])}"
+    if "properties" in value:
+        fields = (name if name in value["required"] else f"{name}?" for name in value["properties"])
+        return f"object ({', '.join(fields)})"
+    if value["type"] == "object":
+        return f"name → {_type(value['additionalProperties'])}"
+    return str(value["type"])
+
+
+def _default(field: Any) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return f"`{json.dumps(field.default_factory())}`"
+    return "" if field.default is dataclasses.MISSING else f"`{json.dumps(field.default)}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

@@ -1,0 +1,161 @@
+"""A host with apt in a folder: programs are imitated, and what they are asked is written down."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host import process
+from gdsdeploy.host.apply import engine
+from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.packages import managers
+from gdsdeploy.host.process import Output
+
+SHA = "a" * 64
+
+
+@dataclass
+class AptHost:
+    """``packages``: name → version and dpkg's state; ``offered``: name=version → sha256 that apt-cache shows."""
+
+    root: Path
+    packages: dict[str, tuple[str, str]] = field(default_factory=dict)
+    offered: dict[str, str] = field(default_factory=dict)
+    candidates: dict[str, str] = field(default_factory=dict)
+    #: what apt-cache pkgnames prints
+    names: list[str] = field(default_factory=list)
+    targets: str = ""
+    #: what simulations print; None: what the words of the transaction say
+    simulated: str | None = None
+    #: beginning of a command → what it ends with
+    failing: dict[str, Output] = field(default_factory=dict)
+    #: commands that change something
+    changed: list[str] = field(default_factory=list)
+    environments: list[dict[str, Any]] = field(default_factory=list)
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def text(self, path: str) -> str:
+        file = self.root / path.lstrip("/")
+        return file.read_text() if file.is_file() else ""
+
+    def run(self, argv: list[str], timeout: float, env: Any = None, **_: Any) -> Output:
+        words = [str(word) for word in argv]
+        line = " ".join(words)
+        for beginning, done in self.failing.items():
+            if line.startswith(beginning):
+                return done
+        if words[0] == "dpkg-query":
+            rows = [f"{n}\tall\t{v}\t{s:3}\n" for n, (v, s) in sorted(self.packages.items())]
+            return Output(0, "".join(rows), "")
+        if words[:2] == ["apt-cache", "show"]:
+            return self._show(words[3:])
+        if words[:2] == ["apt-cache", "policy"]:
+            rows = [f"{n}:\n  Installed: (none)\n  Candidate: {self.candidates.get(n, '(none)')}\n" for n in words[3:]]
+            return Output(0, "".join(rows), "")
+        if words == ["apt-cache", "pkgnames"]:
+            return Output(0, "".join(f"{name}\n" for name in self.names), "")
+        if words[:2] == ["apt-get", "indextargets"]:
+            return Output(0, self.targets, "")
+        if "--simulate" in words:
+            return Output(0, self._simulate(words) if self.simulated is None else self.simulated, "")
+        self.changed.append(line)
+        self.environments.append(dict(env or {}))
+        self._change(words)
+        return Output(0, "", "")
+
+    def _show(self, names: list[str]) -> Output:
+        found = [
+            "Package: {}\nVersion: {}\nSHA256: {}\n".format(*name.split("="), self.offered[name])
+            for name in names
+            if name in self.offered
+        ]
+        return Output(0 if len(found) == len(names) else 100, "\n".join(found), "")
+
+    def _simulate(self, words: list[str]) -> str:
+        lines = []
+        for word in words[max(words.index(w) for w in ("install", "purge") if w in words) + 1 :]:
+            name, equals, version = word.partition("=")
+            if equals:
+                there = self.packages.get(name, ("", "un"))[0]
+                lines.append(f"Inst {name} " + (f"[{there}] " if there else "") + f"({version} stack [all])")
+            else:
+                lines.append(f"Remv {name.rstrip('-')} [{self.packages[name.rstrip('-')][0]}]")
+        return "\n".join(lines) + "\n"
+
+    def _change(self, words: list[str]) -> None:
+        if words[:2] in (["apt-mark", "hold"], ["apt-mark", "unhold"]):
+            letter = "h" if words[1] == "hold" else "i"
+            for name in words[2:]:
+                self.packages[name] = (self.packages[name][0], letter + self.packages[name][1][1:])
+        elif "install" in words:
+            for word in words[words.index("install") + 1 :]:
+                name, equals, version = word.partition("=")
+                if equals:
+                    self.packages[name] = (version, "ii")
+                else:
+                    self.packages.pop(name.rstrip("-"))
+        elif "purge" in words or "--purge" in words:
+            for name in words[words.index("purge" if "purge" in words else "--purge") + 1 :]:
+                self.packages.pop(name)
+        elif "--configure" in words:
+            self.packages = {n: (v, "ii" if s[1] in "UF" else s) for n, (v, s) in self.packages.items()}
+
+    # What a test does with it
+
+    def items(self, *resources: dict[str, Any]) -> list[engine.Item]:
+        return engine.items({"version": 1, "resources": list(resources)})
+
+    def check(self, *resources: dict[str, Any]) -> list[engine.Result]:
+        return engine.run(Host(check=True, root=str(self.root)), self.items(*resources))
+
+    def apply(self, *resources: dict[str, Any]) -> list[engine.Result]:
+        self.changed.clear()
+        self.environments.clear()
+        return engine.run(Host(root=str(self.root)), self.items(*resources))
+
+
+def packages(instance: str = "driver", **desired: Any) -> dict[str, Any]:
+    """The resource ``packages`` in a document; lists are of NAME=VERSION."""
+    lists = {
+        key: [dict(zip(("package", "version"), word.split("="), strict=True)) for word in desired[key].split()]
+        for key in ("wanted", "along", "leaving")
+        if key in desired
+    }
+    locked = desired["locked"].split() if "locked" in desired else []
+    return {
+        "resource": "packages",
+        "instance": instance,
+        "desired": {"manager": desired.get("manager", "apt"), "locked": locked, **lists},
+    }
+
+
+def short(results: list[engine.Result]) -> list[str]:
+    """The changes in words, one each."""
+    found = []
+    for result in results:
+        assert not result.unknown, result.unknown
+        for change in result.changes:
+            versions = re.sub(r"^>|>$", "", f"{change.before}>{change.after}")
+            found.append(f"{change.kind} {change.subject} {versions} {change.reason}".strip())
+    return found
+
+
+@pytest.fixture
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AptHost:
+    """Nothing is installed, and nobody holds a lock."""
+    made = AptHost(tmp_path / "root")
+    made.write("/var/lib/dpkg/status", "")
+    for folder in ("boot", "lib/modules", "var", "usr"):
+        (made.root / folder).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(process, "run", made.run)
+    monkeypatch.setattr(managers.time, "sleep", lambda _: None)
+    monkeypatch.setattr(managers, "_explain_build", lambda *_: None)
+    return made

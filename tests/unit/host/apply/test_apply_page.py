@@ -1,0 +1,70 @@
+"""docs/apply.md says what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host.apply import errors, lock, model
+from tests.unit.host.apply import apply_page
+
+PAGE = apply_page.PAGE.read_text()
+SOURCES = sorted(Path(model.__file__).parent.rglob("*.py"))
+
+
+def section(title: str) -> set[str]:
+    """Every `id` in the first column of a section's table."""
+    text = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert text is not None
+    rows = [line.split("|")[1] for line in text[1].splitlines() if line.startswith("| ")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def constants(function: str, position: int, keyword: str) -> Iterator[str]:
+    """Literal arguments of every call of ``function``."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
+                values = node.args[position : position + 1] + [k.value for k in node.keywords if k.arg == keyword]
+                yield from (text for value in values for text in literals(value))
+
+
+def literals(node: ast.AST) -> Iterator[str]:
+    """Texts that an expression may be; keys of a lookup aren't."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from [*literals(node.body), *literals(node.orelse)]
+
+
+def test_the_tables_of_the_resources() -> None:
+    assert apply_page.written(PAGE) == PAGE, f"run: PYTHONPATH=. python {apply_page.__file__}"
+
+
+def test_kinds_of_changes() -> None:
+    assert section("Kinds of changes") == set(model.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("title", "function", "position", "keyword"),
+    [
+        ("Reasons of changes", "Change", 4, "reason"),
+        ("Refusals", "Refusal", 0, "id"),
+        ("Kinds of errors", "ApplyError", 2, "kind"),
+        ("Kinds of errors", "CannotTellError", 2, "kind"),
+        ("Kinds of errors", "typed", 0, "kind"),
+    ],
+)
+def test_ids(title: str, function: str, position: int, keyword: str) -> None:
+    found = {name for name in constants(function, position, keyword) if re.fullmatch(r"[a-z]+(-[a-z]+)*", name)}
+    assert found - section(title) == set()
+
+
+def test_numbers() -> None:
+    assert f"{lock.LEASE:.0f} seconds" in PAGE
+    for status in (errors.FAILED, errors.UNUSABLE, errors.BUSY):
+        assert f"\n| {status} |" in PAGE

@@ -1,0 +1,45 @@
+"""DKMS recipes as files; what bash makes of them is in ``kmod/test_kmod_dkms_recipe.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.recipes import Recipes
+from tests.unit.host.apply.kernel_hosts import apply, short
+
+DRIVER = {
+    "driver_version": "550.163.01",
+    "driver_flavour": "open",
+    "driver_tree": "/usr/src/nvidia-current-open-550.163.01",
+    "driver_dkms_name": "nvidia-current-open",
+}
+FS = {"nvidia_fs_version": "2.19.7", "nvidia_fs_tree": "/usr/src/nvidia-fs-2.19.7"}
+
+
+def test_one_recipe_for_each_package(tmp_path: Path) -> None:
+    changes = apply(tmp_path, "recipes", {**DRIVER, **FS}).changes
+    wrote = [name for kind, name, _ in short(changes) if kind == "write"]
+    assert wrote == ["/etc/dkms/nvidia-fs.conf", "/etc/dkms/nvidia-current-open.conf"]
+    assert apply(tmp_path, "recipes", {**DRIVER, **FS}).changes == []
+    assert [
+        change.subject for change in apply(tmp_path, "recipes", {**DRIVER, "driver_flavour": "proprietary"}).changes
+    ] == ["/etc/dkms/nvidia-current-open.conf"]
+
+
+def test_without_nvidia_fs_there_is_none_for_it(tmp_path: Path) -> None:
+    apply(tmp_path, "recipes", DRIVER)
+    assert [path.name for path in (tmp_path / "etc/dkms").iterdir()] == ["nvidia-current-open.conf"]
+
+
+def test_recipes_of_others_stay(tmp_path: Path) -> None:
+    apply(tmp_path, "recipes", {**DRIVER, **FS})
+    for name in ("framework.conf", "zfs.conf"):
+        (tmp_path / "etc/dkms" / name).write_text("# somebody else's\n")
+    # An older version left one that no record has.
+    (tmp_path / "etc/dkms/old.conf").write_text("# Rendered by gdsdeploy; changes here are overwritten.\n")
+    said = Recipes().revert(Host(check=True, root=str(tmp_path)))
+    done = Recipes().revert(Host(root=str(tmp_path)))
+    assert said == done
+    assert len(done) == 3
+    assert sorted(path.name for path in (tmp_path / "etc/dkms").iterdir()) == ["framework.conf", "zfs.conf"]

@@ -1,0 +1,203 @@
+"""A host is one run's own while it is changed; and what each step of a rollout is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from gdsdeploy import desired
+from gdsdeploy.builds import Supply
+from gdsdeploy.converge import HostResult
+from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.inventory import Sources
+from gdsdeploy.model.rollout import Step
+from gdsdeploy.plan import HostPlan
+from gdsdeploy.rollout import lease, playing, steps
+from gdsdeploy.rollout.playing import Look
+from tests.unit.rollout.asked import Asked, status, work
+
+ROOT = Path(__file__).parents[3]
+OTHERS = status(apply={"run": "provision-1", "who": "anna@ops: provision", "works": False})
+#: Resources that no step of Ansible's applies: they are asked for, or steps of their own.
+ELSEWHERE = {"preflight", "boot_default", "loaded", "reboot"}
+
+
+# -- waiting for others
+
+
+def test_another_run_is_waited_for() -> None:
+    replies = [OTHERS, OTHERS, status()]
+    told: list[str] = []
+    host = work(Step.APPLY, {"rollout status": lambda number: replies[number]})
+    object.__setattr__(host, "told", told.append)
+    assert lease.at_rest(host)["apply"]["who"] == ""
+    assert host.waited == [2, 2]
+    assert told == ["gpu1: anna@ops: provision is changing this host; waiting"]
+
+
+def test_but_not_for_ever() -> None:
+    host = work(Step.APPLY, {"rollout status": OTHERS})
+    with pytest.raises(Busy, match=r"gpu1: anna@ops: provision is changing this host, for more than 10 s") as caught:
+        lease.at_rest(host)
+    assert "rollout status" in str(caught.value.hint)
+
+
+def test_ones_own_lease_is_no_obstacle() -> None:
+    host = work(Step.MODULES, {})
+    own = status(apply={"run": host.rollout, "who": "who drove it before: rollout", "works": False})
+    object.__setattr__(host, "replies", {"rollout status": own})
+    lease.at_rest(host)
+    assert host.waited == []
+
+
+def test_a_call_of_ones_own_whose_connection_broke_is_waited_for() -> None:
+    host = work(Step.APPLY, {})
+    own = {"run": host.rollout, "who": "anna: rollout"}
+    replies = [status(apply={**own, "works": True}), status(apply={**own, "works": False})]
+    object.__setattr__(host, "replies", {"rollout status": lambda number: replies[number]})
+    lease.at_rest(host)
+    assert host.waited == [2]
+
+
+def played(monkeypatch: pytest.MonkeyPatch, host: Asked, *failures: GdsError | None) -> list[dict[str, Any]]:
+    """Play a step; each start of Ansible ends with one of the failures.  Returns the inventories."""
+    found: list[dict[str, Any]] = []
+    ends = iter(failures)
+
+    def once(_: Any, inventory: dict[str, Any]) -> HostResult:
+        found.append(inventory)
+        return HostResult(["gds_repo: Pins"], failure=next(ends))
+
+    monkeypatch.setattr(playing, "_played", once)
+    sources = Sources(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
+    monkeypatch.setattr(playing, "sources", lambda *_: sources)
+    shelf: Any = SimpleNamespace(folder=Path("/modules"))
+    assert playing.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
+        "gds_repo: Pins"
+    ]
+    return found
+
+
+def test_a_step_is_done_again_when_a_run_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = work(Step.APPLY, {"rollout status": status()})
+    assert len(played(monkeypatch, host, Busy("gpu1: anna is changing this host"), None)) == 2
+    assert host.asked("rollout", "status")
+
+
+def test_it_is_not_done_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = work(Step.APPLY, {"rollout status": status()})
+    with pytest.raises(Busy):
+        played(monkeypatch, host, *[Busy("gpu1: anna is changing this host")] * 9)
+    assert len(host.questions) == playing._TRIES
+
+
+def test_other_failures_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = work(Step.APPLY, {})
+    with pytest.raises(ConvergeFailed):
+        played(monkeypatch, host, ConvergeFailed("gpu1: no"), None)
+
+
+def test_every_call_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = work(Step.APPLY, {})
+    (inventory,) = played(monkeypatch, host, None)
+    given = inventory["all"]["vars"]
+    assert given["gds_run"] == host.rollout
+    assert given["gds_who"].endswith(f": rollout {host.rollout}")
+
+
+def test_what_only_a_rollout_knows_wins_against_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible prefers a host's variables to those of its groups."""
+    (inventory,) = played(monkeypatch, work(Step.APPLY, {}), None)
+    values = inventory["all"]["children"]["hosts"]["hosts"]["gpu1"]
+    assert (values["gds_rollout_step"], values["gds_driver_leaving"]) == ("apply", ["x"])
+    assert not {"gds_rollout_step", "gds_driver_leaving"} & inventory["all"]["vars"].keys()
+
+
+# -- letting go
+
+
+def failing(error: GdsError) -> Callable[[Any], dict[str, Any]]:
+    def step(_: Any) -> dict[str, Any]:
+        raise error
+
+    return step
+
+
+def performed(monkeypatch: pytest.MonkeyPatch, step: Step, error: GdsError | None = None) -> list[tuple[str, ...]]:
+    """What the host is asked after a step that ends well, or with an error."""
+    body = failing(error) if error else lambda _: {"done": True}
+    monkeypatch.setattr(steps, "STEPS", {step: body})
+    host = work(step, {"apply --release": {"released": True}})
+    if error is None:
+        assert steps._performed(host) == {"done": True}
+    else:
+        with pytest.raises(type(error)):
+            steps._performed(host)
+    return host.questions
+
+
+RELEASED = [("apply", "--release", "20261121T1054-7f3a")]
+
+
+def test_a_host_that_returns_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert performed(monkeypatch, Step.RETURN) == RELEASED
+    for step in (Step.APPLY, Step.MODULES, Step.VALIDATE, Step.UNDO, Step.UNDO_VALIDATE):
+        assert performed(monkeypatch, step) == []
+
+
+@pytest.mark.parametrize("step", [Step.APPLY, Step.MODULES, Step.AUDIT, Step.UNDO, Step.UNDO_VALIDATE, Step.RETURN])
+def test_a_host_whose_step_fails_is_free_for_whoever_repairs_it(monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    assert performed(monkeypatch, step, ConvergeFailed("gpu1: no")) == RELEASED
+
+
+@pytest.mark.parametrize("error", [HostUnreachable("gpu1: gone"), Interrupted("stopped")])
+def test_one_that_cannot_be_asked_is_free_when_its_lease_ends(monkeypatch: pytest.MonkeyPatch, error: GdsError) -> None:
+    assert performed(monkeypatch, Step.APPLY, error) == []
+
+
+@pytest.mark.parametrize("step", [Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT, Step.SOAK, Step.POWER])
+def test_one_to_which_nothing_was_done_was_not_kept(monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    assert performed(monkeypatch, step, ConvergeFailed("gpu1: no")) == []
+
+
+def test_a_builder_is_free_after_its_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Asked, "is_builder", True)
+    assert performed(monkeypatch, Step.VALIDATE) == performed(monkeypatch, Step.UNDO_VALIDATE) == RELEASED
+
+
+def test_a_host_that_is_not_let_go_is_no_failure() -> None:
+    host = work(Step.RETURN, {"apply --release": Busy("gpu1: a call still works")})
+    lease.release(host)
+
+
+# -- what steps are made of
+
+
+def test_every_resource_belongs_to_one_step() -> None:
+    names = {use.name for use in desired.TABLE}
+    parts = [*playing.STEPS.values(), ELSEWHERE]
+    assert set.union(*map(set, parts)) == names
+    assert sum(map(len, parts)) == len(names)
+
+
+def test_the_playbook_plays_the_roles_of_each_step() -> None:
+    (play,) = yaml.safe_load((ROOT / "playbooks/rollout_host.yml").read_text())
+    for step, names in playing.STEPS.items():
+        entries = [item for item in play["roles"] if f'"{step}"' in item["when"] and "vars" not in item]
+        roles = {item["role"].removeprefix("gdsdeploy.gds.") for item in entries}
+        assert {desired.ROLES[name] for name in names} <= roles | {"gds_packages"}
+    # What is loaded is exchanged by the step of reboots, when the audit has passed.
+    assert all(item.get("vars") != {"gds_modules_step": "load"} for item in play["roles"])
+
+
+def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
+    changes = [Change("install", "x", resource=use.name) for use in desired.TABLE]
+    seen = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
+    assert {change.resource for change in seen.lacks("apply")} == playing.STEPS["apply"]
+    assert {change.resource for change in seen.lacks("modules")} == playing.STEPS["modules"]

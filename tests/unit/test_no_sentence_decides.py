@@ -1,0 +1,201 @@
+"""Sentences are for people: rewording them changes no verdict, no answer and no rendered value."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.cufile import fit as fitting
+from gdsdeploy.host import audited, checks, finding
+from gdsdeploy.host.checks import registry
+from gdsdeploy.host.checks import storage as storage_check
+from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.explain import cause, mounts
+from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.facts import proof as proofs
+from gdsdeploy.host.facts.audits import audit_facts
+from gdsdeploy.host.facts.document import Document, Ran
+from gdsdeploy.host.gdscheck import meanings
+from gdsdeploy.host.kmod import audit, errors, findings
+from gdsdeploy.model.fleet import Profile
+from gdsdeploy.model.lock import Refused
+from gdsdeploy.preflight import trial
+from gdsdeploy.preflight.record import Module
+from gdsdeploy.report import html, text
+from tests.unit.rdma_host import host as rdma_host
+from tests.unit.report.sample_report import report as sample_report
+
+PACKAGE = Path(__file__).parents[2] / "gdsdeploy"
+#: Names of fields and variables that hold our own sentences.  `reason` is left out: Slurm and Kubernetes have one.
+SENTENCES = {"message", "found", "hint", "what", "title", "words", "means"}
+TAKES_APART = {"startswith", "endswith", "partition", "rpartition", "split", "removeprefix", "removesuffix"}
+
+
+@pytest.mark.parametrize("spelling", [str.upper, lambda _: "", lambda _: "compat p2pdma broken (not proven"])
+def test_the_words_about_a_path_decide_nothing_of_a_cufile_json(
+    spelling: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
+    host = fitting.Host("gpu1", facts_from(rdma_host()))
+    before = fitting.fit(profile, host, (1, 20))
+    monkeypatch.setattr(fitting, "described", lambda item: spelling(mounts.described(item)))
+    assert fitting.fit(profile, host, (1, 20)).values == before.values
+
+
+def test_a_cufile_json_is_fitted_without_running_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a check was run")
+
+    profile = Profile.model_validate({"os": "debian-13", "fit": {}, "storage": [{"mount": "/"}]})
+    monkeypatch.setattr(storage_check, "path", refuse)
+    monkeypatch.setattr(registry, "run", refuse)
+    fitting.fit(profile, fitting.Host("gpu1", facts_from(rdma_host())), (1, 20))
+
+
+def test_the_finding_of_a_mount_has_its_path_as_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    expectation = _expectation([{"mount": "/", "path": "direct"}, {"mount": "/nowhere", "path": "direct"}])
+    monkeypatch.setattr(storage_check, "described", lambda _: "in other words")
+    found = {item.check: item for item in checks.run(facts_from(rdma_host()), expectation)}
+    assert found["storage.path:/nowhere"].path == mounts.NONE
+    assert found["storage.path:/"].found.startswith("in other words")
+    assert found["storage.path:/"].path in ("", *finding.PATHS)
+    assert set(finding.PATHS) == {*cause.DIRECT, cause.COMPAT, cause.BROKEN, mounts.NONE}
+
+
+def test_reports_take_the_path_from_the_finding() -> None:
+    said = sample_report()
+    reworded = replace(said, hosts=tuple(_reworded(host, path=True) for host in said.hosts))
+    assert "takes in other words" in text.details(reworded), "the mount in compat mode is still told"
+    assert "✗ /mnt/nvme compat" in text._paths(reworded.hosts[1])
+    assert "/mnt/nvme: compat" in html.render(reworded)
+
+
+def test_a_report_from_before_the_field_shows_no_path() -> None:
+    said = sample_report()
+    older = replace(said, hosts=tuple(_reworded(host, path=False) for host in said.hosts))
+    assert text._paths(older.hosts[1]) == ["✗ /mnt/nvme", "✓ /home"]
+    assert "/mnt/nvme: its path is not known" in html.render(older)
+
+
+def test_findings_of_either_age_are_read() -> None:
+    made = finding.Finding("storage.path:/", finding.PASS, "t", "e", "f", path="compat")
+    assert finding.finding_from(json.loads(json.dumps(made.as_dict()))) == made
+    older = {key: value for key, value in made.as_dict().items() if key != "path"}
+    assert finding.finding_from(older) == replace(made, path="")
+    assert "path" not in replace(made, path="").as_dict()
+    with pytest.raises(TypeError, match="a path is one of"):
+        finding.finding_from({**made.as_dict(), "path": "the long one"})
+
+
+@pytest.mark.parametrize("ident", ["symbol-unknown", "not-decided", "renamed"])
+def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
+    item = findings.unknown_finding(ident, "words")
+    assert audit._verdict([item]) is None
+    assert audit._verdict([item, findings.finding("x", findings.ERROR, "words")]) is False
+    assert audited.objections([{"module": "m", "file": "", "ok": None, "findings": [item]}]) == ["m: words"]
+    assert item["severity"] == "warning", "older programs know no other"
+
+
+def test_an_id_that_ends_like_an_undecided_one_decides_nothing() -> None:
+    item = findings.finding("nothing-unknown", findings.WARNING, "words")
+    assert audit._verdict([item]) is True
+    assert findings.decisive([item]) == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "outcome"),
+    [
+        ({"id": "symbol-unknown", "severity": "warning"}, "unknown"),
+        ({"id": "duplicate", "severity": "warning"}, "warning"),
+        ({"id": "duplicate", "severity": "error"}, "error"),
+        ({"id": "unsigned", "severity": "note"}, "ok"),
+        ({"id": "symbol-unknown", "severity": "warning", "outcome": "ok"}, "ok"),
+        ({"id": ["odd"], "severity": {}, "outcome": []}, "ok"),
+    ],
+)
+def test_recorded_findings_without_an_outcome_are_read(recorded: dict[str, Any], outcome: str) -> None:
+    assert findings.outcome_of(recorded) == outcome
+    evidence = {"audits": {"running": {"release": "6.12", "results": [{"module": "m", "findings": [recorded]}]}}}
+    read: Any = audit_facts(Document(copy.deepcopy(evidence))).running
+    assert read.modules[0].findings[0].outcome == outcome
+
+
+def test_a_stub_is_known_by_its_id() -> None:
+    error = {"id": errors.StubError.id, "message": "reworded", "hint": "", "rules": []}
+    outcome = {"module": "nvidia-peermem", "files": [], "error": error}
+    assert trial.modules_of(outcome) == [Module("nvidia-peermem", None, None, error="reworded")]
+    assert trial.modules_of({**outcome, "error": {**error, "id": ""}})[0].builds is False
+
+
+@pytest.mark.parametrize(("status", "tried"), [(127, False), (124, True), (1, True), (-11, True)])
+def test_whether_a_proof_was_tried_is_no_matter_of_words(status: int, tried: bool) -> None:
+    ending = proofs._Try(Ran(status, "", "no such thing"))._end("where")
+    assert ending.tried is tried
+    reworded = proofs._Pair({}, ending._replace(why="libcufile or CUDA gives up"))
+    assert proofs._untried(reworded) is not tried
+
+
+def test_lines_that_only_point_at_a_reason_are_marked() -> None:
+    for item in meanings._ERRORS:
+        pointing = "the reason stands before" in item.means or "the reason follows" in item.means
+        assert bool(item.points) is pointing, item.means
+
+
+def test_what_a_lock_refused_is_split_in_one_place() -> None:
+    refused = Refused(what="kernel 6.12.107+deb13-amd64", rule="r", words="w")
+    assert (refused.subject, refused.choice) == ("kernel", "6.12.107+deb13-amd64")
+
+
+def test_no_module_takes_our_sentences_apart() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in _dissections(ast.parse(path.read_text()))
+    ]
+    # The first two only choose how a sentence goes on; the third splits a field of the lock's format.
+    allowed = ("carriers/rendering.py", "resolve/dependencies.py", "model/lock.py")
+    assert [line for line in found if not line.startswith(allowed)] == []
+
+
+def _dissections(tree: ast.AST) -> Iterator[ast.expr]:
+    """Calls such as ``error.message.startswith("…")`` and comparisons such as ``"…" in item.found``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TAKES_APART:
+            if _is_sentence(node.func.value):
+                yield node
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn, ast.Eq, ast.NotEq)):
+            sides = [node.left, *node.comparators]
+            if any(map(_is_sentence, sides)) and any(map(_has_blank, sides)):
+                yield node
+
+
+def _is_sentence(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in SENTENCES
+
+
+def _has_blank(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip()
+
+
+def _reworded(host: Any, *, path: bool) -> Any:
+    """A host of a report whose findings about mounts say the same in other words, with or without the value."""
+    kept = [
+        replace(item, found="in other words", path=item.path if path else "") if item in host.mounts() else item
+        for item in host.findings
+    ]
+    return replace(host, findings=tuple(kept))
+
+
+def _expectation(storage: list[dict[str, str]]) -> Expectation:
+    return Expectation(
+        host="gpu1", profile="gds", os="debian-13", arch="x86_64", kernel_release="6.12", driver_version="550",
+        driver_flavour="open", driver_tree="/usr/src/nvidia", mode="nvidia-fs", rdma="none", nvidia_fs_version="2.19.7",
+        libcufile_version="1.13", cufile_path="/etc/cufile.json", cufile_sha256="0", storage=storage,
+    )  # fmt: skip

@@ -1,0 +1,181 @@
+"""What a host answers to ``apply --check`` becomes a plan: the right variant, what is to come, refusals, unknowns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gdsdeploy.builds import Supply
+from gdsdeploy.host.apply.model import KINDS, Change, Refusal
+from gdsdeploy.plan import BUILD, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
+from gdsdeploy.report import host_changes, planned
+
+WANT = "a" * 32
+THERE, OTHER = "1" * 64, "2" * 64
+BUILDS = Supply("build", "", WANT)
+DELIVERS = replace(BUILDS, delivers=True)
+FROM_BUILDER = Supply("receive", "", WANT, builder="build1")
+CACHED = Supply("receive", "", WANT, cached=True)
+KEPT = Supply("receive", "", WANT)
+WRITE = Change("write", "/etc/cufile.json", "", "sha256:1", "missing", resource="cufile")
+BUILT = Change("build", "nvidia/1", "", "6.12", "stale", resource="modules")
+PACK = Change("pack", "/var/lib/gdsdeploy/modules-6.12.tar", "", "", "missing", resource="modules")
+RECEIVED = Change("receive", "/var/lib/gdsdeploy/modules-6.12.tar", "", "", "not-delivered", resource="modules")
+REBOOT = Change("reboot", "kernel 6.12", "kernel 6.1", "kernel 6.12", "running", "reboot", "reboot")
+
+
+def modules(*changes: Change, archive: str = THERE) -> Result:
+    return Result("modules", changes, report={"archive": archive})
+
+
+def answer(*build: Change, archive: str = THERE) -> dict[str, list[Result]]:
+    """A host that has the archive THERE in place, and would build what ``build`` says."""
+    return {
+        BUILD: [modules(*build, archive=archive), Result("reboot")],
+        KEEP: [modules(archive=archive), Result("reboot")],
+        RECEIVE: [modules(RECEIVED, archive=archive), Result("reboot", (REBOOT,))],
+    }
+
+
+def kinds(found: HostPlan) -> list[str]:
+    return [item.kind for item in found.changes]
+
+
+def test_a_host_without_changes_is_satisfied() -> None:
+    found = plan("a", {BUILD: [Result("cufile"), modules()]}, BUILDS, None)
+    assert found == HostPlan("a", supply=BUILDS)
+    assert (found.satisfied, found.disruption) == (True, "none")
+
+
+def test_the_worst_change_says_what_it_does_to_work() -> None:
+    load = Change("load", "nvidia", "", "", "not-loaded", "module reload", "loaded")
+    assert plan("a", {BUILD: [Result("x", (WRITE, load))]}, BUILDS, None).disruption == "module reload"
+    assert plan("a", {BUILD: [Result("x", (load, REBOOT, WRITE))]}, BUILDS, None).disruption == "reboot"
+
+
+@pytest.mark.parametrize(
+    ("supply", "archive", "expected"),
+    [
+        (BUILDS, None, ["build"]),
+        (DELIVERS, None, ["build", "pack"]),
+        (DELIVERS, OTHER, ["build", "pack"]),
+        (KEPT, None, []),
+        (CACHED, THERE, []),
+        (CACHED, OTHER, ["receive", "reboot"]),
+        (FROM_BUILDER, None, ["receive", "reboot"]),
+    ],
+)
+def test_the_way_to_its_modules_decides(supply: Supply, archive: str | None, expected: list[str]) -> None:
+    assert kinds(plan("a", answer(BUILT, PACK), supply, archive)) == expected
+
+
+def test_a_builder_packs_only_what_the_controller_lacks() -> None:
+    assert kinds(plan("a", answer(PACK), DELIVERS, THERE)) == [], "any build of its key is as good"
+    assert kinds(plan("a", answer(), DELIVERS, None)) == ["pack"], "it has packed, and the controller has lost it"
+    assert plan("a", answer(), DELIVERS, THERE).satisfied
+
+
+def test_an_archive_is_received_under_its_digest() -> None:
+    (found, _) = plan("a", answer(), CACHED, OTHER).changes
+    assert (found.after, found.reason) == (f"sha256:{OTHER}", "content")
+    (found, _) = plan("a", answer(archive=""), CACHED, OTHER).changes
+    assert found.reason == "missing"
+    (found, _) = plan("a", answer(), FROM_BUILDER, None).changes
+    assert (found.after, found.reason) == ("", "not-delivered")
+
+
+def test_a_certificate_that_is_to_come_is_a_change_and_no_refusal() -> None:
+    waits = Result("signing", refusals=(Refusal("not-delivered", "no certificate yet"),))
+    found = plan("a", {KEEP: [waits, modules()]}, KEPT, None)
+    assert found.refusal == ""
+    assert [(item.kind, item.resource, item.reason) for item in found.changes] == [
+        ("receive", "signing", "not-delivered")
+    ]
+
+
+def test_a_refusal_is_said_and_space_only_where_something_is_installed() -> None:
+    space = Refusal("space", "there is no room")
+    system = Refusal("os", "it runs debian-12")
+    assert plan("a", {BUILD: [Result("preflight", refusals=(space,)), modules()]}, BUILDS, None).satisfied
+    found = plan("a", {BUILD: [Result("preflight", refusals=(system, space)), modules(BUILT)]}, BUILDS, None)
+    assert found.refusal == "it runs debian-12; there is no room"
+    found = plan("a", {BUILD: [Result("preflight", refusals=(system,))]}, BUILDS, None)
+    assert (found.refusal, found.satisfied) == ("it runs debian-12", False)
+
+
+def test_what_could_not_be_read_is_never_nothing_to_do() -> None:
+    found = plan("a", {BUILD: [Result("cufile", unknown=("EACCES", "EACCES")), modules()]}, BUILDS, None)
+    assert found.unknown == ("EACCES",)
+    assert (found.changes, found.satisfied) == ((), False)
+
+
+def test_two_resources_may_want_the_same_folder() -> None:
+    folder = Change("make", "/etc/gdsdeploy", "", "0755", "missing", resource="program")
+    again = replace(folder, resource="expectation")
+    assert plan("a", {BUILD: [Result("program", (folder,)), Result("x", (again, WRITE))]}, BUILDS, None).changes == (
+        folder,
+        WRITE,
+    )
+
+
+def test_a_reboot_that_the_profile_leaves_to_a_person_is_said() -> None:
+    found = plan("a", {BUILD: [Result("reboot", (REBOOT,), report={"allowed": False})]}, BUILDS, None)
+    assert "  - reboot into kernel 6.12, which its profile leaves to you  [reboot]\n" in planned.text({"a": found})
+
+
+def test_every_kind_has_words() -> None:
+    assert set(host_changes._WORDS) == set(KINDS)
+
+
+def test_changes_of_one_kind_share_a_line() -> None:
+    holds = [Change("hold", f"p{n}", "", "held", "not-held", resource="packages.driver") for n in range(5)]
+    found = HostPlan("a", (*holds, WRITE))
+    text = planned.text({"a": found})
+    assert "  - hold p0, p1, p2 and 2 more\n      found not held; wanted held\n" in text
+    assert "  - write /etc/cufile.json\n      found missing; wanted sha256:1" in text
+    assert "\x1b" not in planned.text({"a": HostPlan("a", (replace(WRITE, subject="/etc/\x1b[2J"),))})
+
+
+# --- what a host says is checked -------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "name": "cufile",
+    "changes": [WRITE.to_json()],
+    "refusals": [{"id": "os", "message": "m", "hint": "h"}],
+    "unknown": ["u"],
+    "report": {"a": 1},
+    "diffs": [],
+}
+
+
+def test_an_answer_is_read() -> None:
+    assert variants({"build": [GOOD]}) == {
+        "build": (Result("cufile", (WRITE,), (Refusal("os", "m", "h"),), ("u",), {"a": 1}),)
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, [], 7, "x", {"build": None}, {"build": {}}, {"build": [7]}, {"build": [{}]},
+        *({"build": [{**GOOD, key: value}]} for key, value in [
+            ("name", 7), ("name", None), ("changes", {}), ("changes", [7]), ("changes", ["write"]), ("changes", None),
+            ("refusals", 7), ("refusals", [[]]), ("refusals", [{"id": 1}]), ("unknown", "u"), ("unknown", [{}]),
+            ("report", []), ("report", "x"),
+        ]),
+        *({"build": [{**GOOD, "changes": [{**WRITE.to_json(), key: value}]}]} for key, value in [
+            ("kind", "explode"), ("kind", None), ("kind", ["write"]), ("subject", 7), ("disruption", "war"),
+            ("after", {}), ("reason", []),
+        ]),
+    ],
+)  # fmt: skip
+def test_a_malformed_answer_is_named(value: Any) -> None:
+    with pytest.raises(ValueError, match=r": no |unknown kind"):
+        variants(value)
+
+
+def test_half_a_character_can_be_written() -> None:
+    found = change({**WRITE.to_json(), "subject": "/etc/\ud800"})
+    found.subject.encode()
