@@ -1,8 +1,9 @@
 """A no-op provision of eight light hosts, paired with ansible-playbook running the same roles on them.
 
 The hosts are machines that build modules: everything of the lock is installed and built on them for real, on the first
-one by provision; the others begin as copies of it.  Then, in alternation and in one run, both commands are timed as a
-user starts them.  Prints one JSON object: seconds of each round, both medians, their ratio.
+one by provision; the others begin as copies of it.  With --small, they are hosts with a stack of small packages, and
+receive their modules.  Then, in alternation and in one run, both commands are timed as a user starts them.  Prints one
+JSON object: seconds of each round, both medians, their ratio, and the machine's load before and after.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -17,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from gdsdeploy import console, converge, folders, lockfile
+from gdsdeploy import console, converge, folders, hostapp, lockfile, supplying
 from gdsdeploy import lab as labs
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
@@ -33,7 +35,15 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="leave the lab up, for another run")
+    parser.add_argument("--small", action="store_true", help="small packages, and nothing built: minutes")
     options = parser.parse_args()
+    if options.small:
+        import small
+
+        with small.fleet(options.lab, options.hosts) as (fleet, lab):
+            command("provision", fleet)
+            console.data(json.dumps(measure(fleet, [host.name for host in lab.hosts()], options.rounds), indent=2))
+        return
     lab = labs.up(options.lab, vms=0, lights=options.hosts)
     try:
         fleet = write_fleet(lab)
@@ -57,23 +67,36 @@ def satisfied(fleet: Path, names: list[str]) -> bool:
 
 
 def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
+    # What hosts receive lies in a folder of each run; Ansible alone needs one, too.
+    with supplying.opened() as shelf:
+        plan_fleet(load_fleet(fleet), lockfile.read(lockfile.beside(fleet)), fleet, names, shelf=shelf)
+        return _measure(fleet, names, rounds, shelf.folder)
+
+
+def _measure(fleet: Path, names: list[str], rounds: int, modules: Path) -> dict[str, object]:
     limit = ("--limit", ",".join(names))
     noop: list[float] = []
     roles: list[float] = []
+    load = [os.getloadavg()[0]]
     command("provision", fleet, *limit, "--force-roles")
     # Another run on this machine would replace it.
     inventory = Path(shutil.copy(folders.state() / "runs" / "inventory.yml", fleet.with_name("inventory.yml")))
+    archive = re.compile(r'(gds_modules_archive: !unsafe ")[^"]+/([^"/]+")')
+    inventory.write_text(archive.sub(rf"\g<1>{modules}/\2", inventory.read_text()))
     argv = converge.argv("provision", inventory, limit=names, extra=[])
-    env = converge.environment(control_dir=folders.state() / "runs" / "cm")
+    program = hostapp.keep(folders.cache() / "program")
+    made = converge.environment(control_dir=folders.state() / "runs" / "cm", program=program)
+    env = {name: value for name, value in {**os.environ, **made}.items() if value is not None}
     for _ in range(rounds):
         begin = time.perf_counter()
         said = command("provision", fleet, *limit)
         noop.append(time.perf_counter() - begin)
         assert "Nothing to change" in said, said
         begin = time.perf_counter()
-        played = subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ, **env}).stdout
+        played = subprocess.run(argv, check=False, capture_output=True, text=True, env=env).stdout
         roles.append(time.perf_counter() - begin)
         assert played.count("changed=0 ") == len(names), played
+    load.append(os.getloadavg()[0])
     middle = statistics.median(noop), statistics.median(roles)
     return {
         "hosts": len(names),
@@ -82,6 +105,7 @@ def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
         "noop_median": round(middle[0], 2),
         "ansible_median": round(middle[1], 2),
         "ratio": round(middle[1] / middle[0], 1),
+        "load": [round(item, 1) for item in load],
     }
 
 
