@@ -53,7 +53,7 @@ def from_json(text: str) -> Dict[str, Any]:
     try:
         value: Any = jsontext.loads(text)
     except ValueError as error:
-        raise GoldenError(f"not JSON: {error}") from None
+        raise GoldenError(str(error)) from None
     return checked(value)
 
 

@@ -29,6 +29,8 @@ def loads(text: str, *, depth: int = 64, limit: int = LIMIT) -> Any:
         raise ValueError("it has too many items for its size")
     try:
         value = json.loads(text, parse_int=_integer, parse_float=_fraction, parse_constant=_fraction)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
         value, too_deep = None, True
     else:

@@ -105,7 +105,7 @@ def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("debian-13", "debian13", "3:13: profiles.gds.os: write the name of the system, a hyphen and its release, such as d"),
+        ("debian-13", "debian13", "3:13: profiles.gds.os: write the name of the system, a hyphen and its release"),
         ("gpu1", "gpu 1", "5:3: hosts.gpu 1: a name is made of letters, digits, dots, hyphens and underscores, and"),
         ("gpu1: gds", "gpu1: {profile: gds, version: 1}", "5:24: hosts.gpu1.version: this key does not belong here"),
         ("gpu1: gds", "- gpu1", "5:3: hosts: a mapping of names to hosts is needed here"),

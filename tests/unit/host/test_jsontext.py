@@ -7,8 +7,8 @@ import pytest
 from gdsdeploy.host.jsontext import LIMIT, loads
 
 REFUSED = {
-    "not JSON": ("{", "Expecting"),
-    "nothing": ("", "Expecting"),
+    "not JSON": ("{", "not JSON: Expecting"),
+    "nothing": ("", "not JSON: Expecting"),
     "larger": (" " * (LIMIT + 1), "more than 8388608 characters"),
     "deeper": ("[" * 65 + "]" * 65, "nested more than 64 deep"),
     "deeper by objects": ('{"a":' * 65 + "1" + "}" * 65, "nested more than 64 deep"),
