@@ -154,7 +154,7 @@ class Journal:
             raise JournalUnusable(f"{self.path}: line {number} of {rollout} was changed or is damaged", hint=_LOST)
         try:
             return Event(number, at, Kind(kind), host, json.loads(data))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             what = f"{self.path}: line {number} of {rollout} is not understood: {error}"
             raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
 
@@ -305,9 +305,15 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
     """Without checks; every statement is its own transaction unless one is begun."""
     name = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(name, uri=True, isolation_level=None, timeout=_PATIENCE)
+    # Text that is damaged is then not what its digest says, and nothing that cannot be read at all.
+    connection.text_factory = _decoded
     for setting in _SETTINGS:
         connection.execute(f"PRAGMA {setting}")
     return connection
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 def _check(path: Path, connection: sqlite3.Connection) -> None:
@@ -367,7 +373,8 @@ def _create(path: Path) -> None:
 
 
 def _digest(rollout: str, number: int, at: float, kind: str, host: str, data: str) -> str:
-    said = json.dumps([rollout, number, at, str(kind), host, data])
+    # What a damaged file has in a column may be bytes.
+    said = json.dumps([rollout, number, at, str(kind), host, data], default=repr)
     return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
