@@ -108,7 +108,10 @@ class Journal:
         found = []
         for key, name in self._rows("SELECT key, id FROM rollout ORDER BY key"):
             ((count,),) = self._rows("SELECT max(number) FROM event WHERE rollout = ?", key)
-            first, last = (self._event(name, self._rows(_ONE, key, number)[0]) for number in (1, count))
+            ends = [row for number in (1, count) for row in self._rows(_ONE, key, number)]
+            if len(ends) < 2:
+                raise JournalUnusable(f"{self.path}: line 1 of {name} is missing", hint=_LOST)
+            first, last = (self._event(name, row) for row in ends)
             whole = [self._event(name, row) for row in self._rows(_WHOLE, key)]
             phases = tuple(event for event in whole if event.kind in PHASES)
             found.append(Summary(name, first.time, last.time, count, phases))
@@ -153,7 +156,10 @@ class Journal:
         if digest != _digest(rollout, number, at, kind, host, data):
             raise JournalUnusable(f"{self.path}: line {number} of {rollout} was changed or is damaged", hint=_LOST)
         try:
-            return Event(number, at, Kind(kind), host, json.loads(data))
+            value = json.loads(data)
+            if not isinstance(value, dict):
+                raise ValueError("it has no object")
+            return Event(number, at, Kind(kind), host, value)
         except (ValueError, RecursionError) as error:
             what = f"{self.path}: line {number} of {rollout} is not understood: {error}"
             raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
@@ -389,6 +395,9 @@ def _explained(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         what, hint = _MEANING.get(code, ("cannot be used", _LOST))
         raise JournalUnusable(f"{path}: {what} ({error})", hint=hint) from error
+    except UnicodeDecodeError as error:
+        # SQLite's message names something of a damaged file, and that is no text.
+        raise JournalUnusable(f"{path}: is damaged", hint=_LOST) from error
     except OSError as error:
         hint = f"Make {path.parent} a folder that you can write to, with space left, then: {_AGAIN}"
         raise JournalUnusable(f"{path}: cannot be opened: {error.strerror or error}", hint=hint) from error
