@@ -143,7 +143,7 @@ class Journal:
             raise JournalUnusable(f"{self.path}: there is no rollout {rollout}", hint="See: gdsdeploy rollout history")
         try:
             return Plan.from_json(first.data.get("plan"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             hint = "Go on with the gdsdeploy that began this rollout"
             raise JournalUnusable(f"{self.path}: {rollout}: {error}", hint=hint) from error
 
@@ -156,10 +156,7 @@ class Journal:
         if digest != _digest(rollout, number, at, kind, host, data):
             raise JournalUnusable(f"{self.path}: line {number} of {rollout} was changed or is damaged", hint=_LOST)
         try:
-            value = json.loads(data)
-            if not isinstance(value, dict):
-                raise ValueError("it has no object")
-            return Event(number, at, Kind(kind), host, value)
+            return Event(number, at, Kind(kind), host, _object(data))
         except (ValueError, RecursionError) as error:
             what = f"{self.path}: line {number} of {rollout} is not understood: {error}"
             raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
@@ -316,6 +313,13 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
     for setting in _SETTINGS:
         connection.execute(f"PRAGMA {setting}")
     return connection
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("its data is no object")  # noqa: TRY004 - as for text that is no JSON
+    return value
 
 
 def _decoded(text: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -10,19 +11,22 @@ from typing import Any
 
 #: Texts that have broken readers: of terminals, templates, shells, paths, formats, and of types that they are not.
 TEXTS = (
-    "", "\0", "\x1b]0;x\x07", "\u202e", "\ud800", "\ufeff", "a" * 5000, "é" * 300, "{{ 1/0 }}", "${x}", "$(id)", "../../etc/passwd",
-    "<script>", "%s%n", "{0.__class__}", "\n", "\r\n---\n", "-1", "0", "9" * 30, "9" * 5000, "0x" + "f" * 5000, "1e999", "nan",
-    "2026-02-30", "0000-00-00T00:00:00Z", "true", "null", "~", "[" * 70, "{" * 70, "- " * 70, "&a [*a]", "*a", "&a", "<<: *a", "!!int x", "!!binary =",
-    "? [a]", "@", "`", "%", "builde[rs", "(x", ":", ": ", "'", '"',
-)  # fmt: skip
+    *("", "\0", "\x1b]0;x\x07", "\u202e", "\ud800", "\ufeff", "\n", "\r\n---\n", "a" * 5000, "é" * 300),
+    *("{{ 1/0 }}", "${x}", "$(id)", "../../etc/passwd", "<script>", "%s%n", "{0.__class__}"),
+    *("-1", "0", "9" * 30, "9" * 5000, "0x" + "f" * 5000, "1e999", "nan", "2026-02-30", "0000-00-00T00:00:00Z"),
+    *("true", "null", "~", "? [a]", "@", "`", "%", "builde[rs", "(x", ":", ": ", "'", '"', "!!binary ="),
+    *("[" * 70, "[" * 3000, "{" * 70, "(" * 3000, "- " * 70, '{"a":' * 3000),
+    *("&a [*a]", "*a", "&a", "<<: *a", "!!int x"),
+)
 DEEP: list[Any] = []
 for _ in range(80):
     DEEP = [DEEP]
 #: What JSON may have in place of anything.
 VALUES = (
-    None, True, False, 0, -1, 2**63, 2**64, 10**30, 1.5, 1e308, float("nan"), [], {}, [None], {"": None}, [[]], {"a": {"b": []}}, [1, "a"],
-    DEEP, ["x"] * 300, *TEXTS,
-)  # fmt: skip
+    *(None, True, False, 0, -1, 2**63, 2**64, 10**30, 1.5, 1e308, float("nan")),
+    *([], {}, [None], {"": None}, [[]], {"a": {"b": []}}, [1, "a"], DEEP, ["x"] * 300),
+    *TEXTS,
+)
 _WORD = re.compile(rb"[A-Za-z0-9._:/+-]+")
 
 
@@ -92,7 +96,7 @@ def changed(value: Any, random: Random) -> Any:
     for _ in range(random.randint(1, 4)):
         places = list(_places(value))
         if not places or random.random() < 0.01:
-            return random.choice(VALUES)
+            return copy.deepcopy(random.choice(VALUES))
         inner, key = random.choice(places)
         way = random.randrange(5)
         if way == 0:
@@ -104,7 +108,7 @@ def changed(value: Any, random: Random) -> Any:
             with_other = other[at] if (at in other if isinstance(other, dict) else at < len(other)) else None
             inner[key] = json.loads(json.dumps(with_other))
         else:
-            inner[key] = random.choice(VALUES)
+            inner[key] = copy.deepcopy(random.choice(VALUES))
     return value
 
 

@@ -12,12 +12,11 @@ import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
+
+import yaml
 
 from gdsdeploy import answer, bundle, converge, explain, journal, lockfile, planning, validate
 from gdsdeploy.answer import Answer, Endpoint, Output
@@ -36,7 +35,7 @@ from gdsdeploy.errors import (
     RepositoryUntrusted,
     RepositoryUnusable,
 )
-from gdsdeploy.host import evidence_file, expectation, golden
+from gdsdeploy.host import evidence_file, expectation, gate, golden
 from gdsdeploy.host import topology as shown
 from gdsdeploy.host.evidence_file import EvidenceFileError
 from gdsdeploy.host.facts import Unknown, facts_from
@@ -49,14 +48,12 @@ from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Kind, Plan, Wave
-from gdsdeploy.repo import apt, packages, rpm, rpmprimary
-from gdsdeploy.repo.rpmmodules import Modules
-from gdsdeploy.repo.signature import Signed
 from gdsdeploy.report import changes, html, junit, prometheus, text
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Report, Trouble
 from gdsdeploy.rollout import answers
 from gdsdeploy.supporting import judge
+from tests.fuzz import repositories
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutation import changed, damaged, damaged_json
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
@@ -84,6 +81,14 @@ def seeds(*files: Path | bytes) -> Callable[[], list[bytes]]:
     return functools.cache(lambda: [file if isinstance(file, bytes) else file.read_bytes() for file in files])
 
 
+def read_lock(path: Path) -> None:
+    lockfile.read(path, warn=lambda _: None)
+
+
+def read_expectation(data: bytes) -> None:
+    expectation.from_json(data.decode("utf-8", "replace")).to_json()
+
+
 def loads(data: bytes) -> Any:
     """JSON as it is after a transport has taken it in; readers of documents get nothing else."""
     return json.loads(data.decode("utf-8", "replace"))
@@ -101,6 +106,16 @@ def locks() -> list[bytes]:
     return [lockfile.render(LOCK).encode(), lockfile.render(Lock(**newer)).encode()]
 
 
+def damaged_lock(data: bytes, random: Random) -> bytes:
+    """Half of them with a digest that fits, as somebody makes it who knows how."""
+    if random.random() < 0.5:
+        return damaged(data, random)
+    value = changed(yaml.load(data, Loader=yaml.CSafeLoader), random)
+    with contextlib.suppress(TypeError, AttributeError):
+        value["digest"] = lockfile._digest(value)
+    return json.dumps(value).encode()
+
+
 # ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -113,6 +128,12 @@ def journals() -> list[bytes]:
         writer.append_many([(Kind.BEGIN, host, {"step": "drain", "attempt": 1}) for host in "abcdefgh"])
         writer.append(Kind.PAUSED, "", {"why": "x"})
     return [path.read_bytes()]
+
+
+_EDITS = (
+    *("DELETE FROM event", "DROP TABLE event", "DELETE FROM event WHERE number = 1"),
+    *("UPDATE rollout SET id = x'ff'", "UPDATE rollout SET id = ''"),
+)
 
 
 def damaged_journal(data: bytes, random: Random) -> bytes:
@@ -130,8 +151,7 @@ def damaged_journal(data: bytes, random: Random) -> bytes:
         shell.execute("PRAGMA foreign_keys = OFF")
         shell.execute(f"UPDATE event SET {column} = ? WHERE number = ?", (value, random.randint(1, 10)))
         if random.random() < 0.3:
-            shell.execute(random.choice(["DELETE FROM event", "DROP TABLE event", "UPDATE rollout SET id = x'ff'",
-                                         "UPDATE rollout SET id = ''", "DELETE FROM event WHERE number = 1"]))  # fmt: skip
+            shell.execute(random.choice(_EDITS))
         if random.random() < 0.5:
             redigest(shell)
     return path.read_bytes()
@@ -302,17 +322,17 @@ def damaged_answer(data: bytes, random: Random) -> bytes:
     return json.dumps([question, changed(document, random)]).encode()
 
 
-RESULT = {
-    "name": "packages", "changes": [{"kind": "install", "subject": "nvidia-driver", "after": "550", "disruption": "reboot"}],
-    "refusals": [{"message": "no", "hint": "h", "kind": "refused"}], "unknown": ["x"], "report": {"a": 1},
-}  # fmt: skip
+CHANGE = {"kind": "install", "subject": "nvidia-driver", "after": "550", "disruption": "reboot"}
+REFUSAL = {"message": "no", "hint": "h", "kind": "refused"}
+RESULT = {"name": "packages", "changes": [CHANGE], "refusals": [REFUSAL], "unknown": ["x"], "report": {"a": 1}}
+TASK = {"host": "a", "role": "r", "task": "t"}
+DETAIL = {"msg": "m", "stderr": "e", "rc": 1, "cmd": ["a"], "gds_error": {"kind": "busy", "message": "m", "hint": "h"}}
 EVENTS = (
     {"event": "play", "name": "all"},
-    {"event": "long", "host": "a", "role": "r", "task": "t"},
-    {"event": "result", "host": "a", "status": "ok", "role": "r", "task": "t", "seconds": 1.5, "changed": True, "changes": RESULT["changes"]},
-    {"event": "result", "host": "a", "status": "failed", "role": "r", "task": "t", "seconds": 1, "changed": False,
-     "detail": {"msg": "m", "stderr": "e", "rc": 1, "cmd": ["a"], "gds_error": {"kind": "busy", "message": "m", "hint": "h"}}},
-)  # fmt: skip
+    {"event": "long", **TASK},
+    {"event": "result", **TASK, "status": "ok", "seconds": 1.5, "changed": True, "changes": [CHANGE]},
+    {"event": "result", **TASK, "status": "failed", "seconds": 1, "changed": False, "detail": DETAIL},
+)
 
 
 def event(data: bytes) -> None:
@@ -359,144 +379,38 @@ def damaged_module(data: bytes, random: Random) -> bytes:
     return flipped(data, random) if random.random() < 0.7 else damaged(data, random)
 
 
-# ── repositories ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-NOW = datetime(2026, 11, 22, tzinfo=UTC)
-REPOSITORY = {"uri": "https://r.example", "keyring": Path("/k"), "fingerprints": (), "host_keyring": "/k"}
-REPOMD = b"""<?xml version="1.0" encoding="UTF-8"?>
-<repomd xmlns="http://linux.duke.edu/metadata/repo"><revision>1</revision>
-<data type="primary"><checksum type="sha256">%(sum)s</checksum><open-checksum type="sha256">%(sum)s</open-checksum>
-<location href="repodata/primary.xml.gz"/><timestamp>1700000000</timestamp><size>100</size><open-size>500</open-size></data>
-<data type="modules"><checksum type="sha256">%(sum)s</checksum><location href="repodata/modules.yaml.gz"/>
-<timestamp>1700000000.5</timestamp><size>100</size></data></repomd>
-""" % {b"sum": b"0" * 64}
-PRIMARY = b"""<?xml version="1.0" encoding="UTF-8"?>
-<metadata xmlns="http://linux.duke.edu/metadata/common" xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="1">
-<package type="rpm"><name>nvidia-driver</name><arch>x86_64</arch><version epoch="3" ver="550.1" rel="1.el9"/>
-<checksum type="sha256" pkgid="YES">%s</checksum><time file="1" build="1"/><size package="1" installed="1" archive="1"/>
-<location href="Packages/n.rpm"/><format><rpm:vendor>NVIDIA</rpm:vendor><rpm:sourcerpm>n.src.rpm</rpm:sourcerpm>
-<rpm:provides><rpm:entry name="nvidia-driver" flags="EQ" epoch="3" ver="550.1" rel="1.el9"/></rpm:provides>
-<rpm:requires><rpm:entry name="/usr/bin/x"/><rpm:entry name="(a if b)"/><rpm:entry name="kmod" flags="GE" epoch="0" ver="1"/></rpm:requires>
-<file>/usr/bin/nvidia</file></format></package>
-</metadata>
-""" % (b"0" * 64)
-FILELISTS = b"""<?xml version="1.0" encoding="UTF-8"?>
-<filelists xmlns="http://linux.duke.edu/metadata/filelists" packages="1">
-<package pkgid="%s" name="nvidia-driver" arch="x86_64"><version epoch="3" ver="550.1" rel="1.el9"/><file>/opt/x</file></package></filelists>
-""" % (b"0" * 64)
-MODULES = b"""---
-document: modulemd
-version: 2
-data: {name: nvidia-driver, stream: 550-open, artifacts: {rpms: ["nvidia-driver-3:550.1-1.el9.x86_64"]}}
-...
----
-document: modulemd-defaults
-version: 1
-data: {module: nvidia-driver, stream: 550-open}
-"""
-RELEASE = b"""Origin: Debian
-Suite: stable
-Codename: trixie
-Date: Sat, 21 Nov 2026 10:00:00 UTC
-Valid-Until: Sat, 28 Nov 2026 10:00:00 UTC
-Acquire-By-Hash: yes
-Components: main contrib
-SHA256:
- %s 1234 main/binary-amd64/Packages.xz
-""" % (b"0" * 64)
-PACKAGES = b"""Package: nvidia-driver
-Source: nvidia-graphics-drivers (550.1-2)
-Version: 550.1-2
-Architecture: amd64
-Depends: libc6 (>= 2.36), a | b (<< 2:3~x), nvidia-kernel-dkms (= 550.1-2)
-Provides: nvidia-driver-any, v (= 2)
-Filename: pool/n.deb
-Size: 123
-SHA256: %s
-
-Package: dkms
-Version: 3.2.2-1~deb13u1
-Architecture: all
-Filename: pool/d.deb
-Size: 1
-SHA256: %s
-""" % (b"0" * 64, b"1" * 64)
-
-
-def fetching(data: bytes) -> Any:
-    return SimpleNamespace(small=lambda _: data)
-
-
-def unsigned(document: bytes, **_: object) -> Signed:
-    """In place of gpgv, which has tests of its own."""
-    return Signed(document, ("A" * 40,))
-
-
-def repomd(data: bytes) -> None:
-    with mock.patch.object(rpm, "verify", unsigned):
-        rpm.repomd(fetching(data), rpm.Repository("r", **REPOSITORY), now=NOW).index()
-
-
-def release(data: bytes) -> None:
-    repository = apt.Repository("r", suites=("trixie",), components=("main",), **REPOSITORY)
-    with mock.patch.object(apt, "verify", unsigned):
-        apt.release(fetching(data), repository, "trixie", now=NOW).index()
-
-
-def package_list(data: bytes) -> None:
-    found = packages.PackageList(
-        data, packages.Origin("r", "trixie", "main", "debian", ("amd64", "all"), "https://r.example/Packages")
-    )
-    for name in list(found.names()):
-        for candidate in found.named(name):
-            found.stanza(candidate)
-    found.providing("v")
-
-
-def primary(data: bytes) -> None:
-    listing, _, files = data.partition(b"\0\0\0")
-    found = rpmprimary.Primary(
-        listing, rpmprimary.Origin("r", ("x86_64", "noarch"), "https://r.example/p"), lambda: files
-    )
-    for name in list(found.names()):
-        found.named(name)
-    for name in ("nvidia-driver", "/usr/bin/nvidia", "/opt/x"):
-        found.providing(name)
-
-
-def module_metadata(data: bytes) -> None:
-    found = Modules()
-    found.add(data, "https://r.example/modules.yaml")
-    found.enable({})
-
+# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
 
+EXAMPLES = TESTS.parent / "examples"
+EXPECTATION = EVIDENCE / "hosts/lab-vm.expectation.json"
+PLAN = json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()
+LINES = b"\n".join(converge.MARK.encode() + json.dumps(item).encode() for item in EVENTS)
+
 READERS = (
-    Reader("fleet.yml", seeds(*sorted((TESTS.parent / "examples").glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),
-    Reader("gdsdeploy.lock", locks, of_file("gdsdeploy.lock", lambda path: lockfile.read(path, warn=lambda _: None)), (LockInvalid,)),
+    Reader("fleet.yml", seeds(*sorted(EXAMPLES.glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),
+    Reader("gdsdeploy.lock", locks, of_file("gdsdeploy.lock", read_lock), (LockInvalid,), damaged_lock),
     Reader("journal", journals, of_file("journal.sqlite", read_journal), (JournalUnusable,), damaged_journal),
     Reader("support bundle", bundles, of_file("case.tar.gz", read_bundle), (GdsError,), damaged_bundle),
     Reader("evidence, judged and reported", evidence, judged, (EvidenceFileError,), damaged_json),
     Reader("evidence: mode, explain, topology", evidence, explained, (EvidenceFileError, GdsError), damaged_json),
-    Reader("expectation", seeds(EVIDENCE / "hosts/lab-vm.expectation.json"),
-           lambda data: expectation.from_json(data.decode("utf-8", "replace")), (ValueError,), damaged_json),
+    Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
     Reader("saved report (diff)", reports, compared, (ValueError,), damaged_json),
     Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
     Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
-    Reader("answer to plan", seeds(json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()), plan_answer,
-           (HostUnfit, HostUnreachable), damaged_json),
+    Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answers to a rollout", rollout_answers, rollout_answer, (HostUnfit,), damaged_answer),
-    Reader("event lines of Ansible", seeds(b"\n".join(json.dumps(item).encode() for item in EVENTS)), event, (), damaged),
+    Reader("event lines of Ansible", seeds(LINES), event, ()),
     Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
     Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
-    Reader("repomd.xml", seeds(REPOMD), repomd, REPOSITORY_ERRORS),
-    Reader("primary.xml, filelists.xml", seeds(PRIMARY + b"\0\0\0" + FILELISTS), primary, REPOSITORY_ERRORS),
-    Reader("modules.yaml", seeds(MODULES), module_metadata, (RepositoryUnusable,)),
-    Reader("Release", seeds(RELEASE), release, REPOSITORY_ERRORS),
-    Reader("Packages", seeds(PACKAGES), package_list, (RepositoryUnusable,)),
-)  # fmt: skip
+    Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
+    Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),
+    Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),
+    Reader("Release", seeds(repositories.RELEASE), repositories.release, REPOSITORY_ERRORS),
+    Reader("Packages", seeds(repositories.PACKAGES), repositories.package_list, REPOSITORY_ERRORS),
+)
 
 #: Readers whose answers are not yet checked by their types where they are taken in; they join READERS when they are.
 UNCHECKED = (Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),)
