@@ -318,7 +318,7 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
 def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError("its data is no object")  # noqa: TRY004 - as for text that is no JSON
+        raise ValueError("its data is no object")
     return value
 
 

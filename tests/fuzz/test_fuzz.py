@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.fuzz import campaign
@@ -20,16 +22,31 @@ def test_nothing_but_its_own_errors(reader: Reader) -> None:
     assert outcome.memory < campaign.MEMORY
 
 
-def test_a_reader_that_fails_is_found() -> None:
-    def read(data: bytes) -> None:
-        if data != b"a: 1\n":
-            while data.count(b"a") > 2:
-                pass
-            [][data.count(b"1")]
+def hanging(data: bytes) -> None:
+    while data != b"a: 1\n":
+        pass
 
-    outcome = campaign.run(Reader("bad", lambda: [b"a: 1\n"], read, ()), 30)
+
+@pytest.mark.parametrize(
+    ("read", "bug"),
+    [
+        (lambda data: data.index(b"a: 1"), "ValueError"),
+        (hanging, "Hang"),
+        (lambda data: data == b"a: 1\n" or bytes(2**40), "MemoryError"),
+    ],
+)
+def test_a_reader_that_fails_is_found(
+    read: Callable[[bytes], object], bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "SECONDS", 0.05)
+    outcome = campaign.run(Reader("bad", lambda: [b"a: 1\n"], read, (KeyError,)), 10)
     assert outcome.refused == 0
-    assert any(place.startswith("IndexError") for place in outcome.bugs)
+    assert any(place.startswith(bug) for place in outcome.bugs), outcome.bugs
+
+
+def test_memory_is_measured() -> None:
+    outcome = campaign.run(Reader("large", lambda: [b"a"], lambda _: bytearray(b"x") * (64 << 20), ()), 1)
+    assert outcome.memory > 60 << 20
 
 
 def test_inputs_are_the_same_each_time() -> None:
