@@ -1,5 +1,6 @@
 # make demo   sets everything up, then: lab up → lock → provision → reboot → validate → report
 # make test   sets everything up, then runs every test and linter; make test TESTS=PATH: those, in one process
+# make fuzz   gives every reader of files and answers N hostile inputs (100000), and prints a table; READER="fleet.yml" for one
 # make clean  removes what these made in this folder (the lab has its own: gdsdeploy lab down)
 
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 # Two processes, whatever the machine has; tests/groups.py says what each of them takes, and in which order.
 SIDE_BY_SIDE := --numprocesses 2 --durations 60
 
-.PHONY: demo test setup lock clean
+.PHONY: demo test fuzz setup lock clean
 
 demo: setup
 	$(BIN)/gdsdeploy lab demo --yes
@@ -16,6 +17,9 @@ demo: setup
 test: setup
 	$(BIN)/python -m tests.packages
 	$(BIN)/python -m pytest $(or $(TESTS),$(SIDE_BY_SIDE))
+
+fuzz: setup
+	$(BIN)/python -m tests.fuzz.campaign $(or $(N),100000) $(if $(READER),"$(READER)")
 
 setup: $(VENV)/.complete
 

@@ -20,14 +20,17 @@ import io
 import json
 import platform
 import tarfile
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from gdsdeploy import __version__
 from gdsdeploy.evidence_file import raised
 from gdsdeploy.host import evidence_file
+from gdsdeploy.host.apply import schema
+from gdsdeploy.host.apply.errors import DesiredError
 from gdsdeploy.host.evidence_file import FOLDER, VERSION
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.expectation import from_json as expectation_from
@@ -74,6 +77,28 @@ class Bundle:
     hosts: Mapping[str, Host]
     #: name → text of what goes along: fleet.yml, gdsdeploy.lock, report.json, logs
     texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """What the manifest says of a host."""
+
+    error: Optional[Trouble]  # noqa: UP045 - the reader of schemas knows this form
+    waivers: list[Waiver]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What is read of a manifest."""
+
+    fleet: str
+    lock: str
+    when: str
+    hosts: dict[str, _Listed]
+
+
+_READ = tuple(item.name for item in fields(_Manifest))
 
 
 def redacted(bundle: Bundle, redactor: Redactor) -> Bundle:
@@ -132,20 +157,22 @@ def read(path: Path) -> Bundle:
     with raised():
         manifest, files = evidence_file.bundle(str(path))
         try:
-            hosts = {name: _host(name, item, files) for name, item in manifest["hosts"].items()}
-            return Bundle(str(manifest["fleet"]), str(manifest["lock"]), str(manifest["when"]), hosts)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            made = schema.load(_Manifest, {name: manifest.get(name) for name in _READ}, "manifest.json")
+            hosts = {name: _host(name, item, files) for name, item in made.hosts.items()}
+            time.strptime(made.when, "%Y-%m-%dT%H:%M:%SZ")
+        except (KeyError, ValueError, DesiredError) as error:
             raise evidence_file.damaged(str(path), error) from None
+        return Bundle(made.fleet, made.lock, made.when, hosts)
 
 
-def _host(name: str, item: Mapping[str, Any], files: Mapping[str, str]) -> Host:
+def _host(name: str, item: _Listed, files: Mapping[str, str]) -> Host:
     evidence = files.get(f"hosts/{name}/evidence.json")
     return Host(
         expectation_from(files[f"hosts/{name}/expectation.json"]),
-        json.loads(evidence) if evidence is not None else None,
-        Trouble(**item["error"]) if item["error"] else None,
-        tuple(waiver_from(row) for row in item["waivers"]),
-        float(item["seconds"]),
+        evidence_file.document(f"hosts/{name}/evidence.json", evidence) if evidence is not None else None,
+        item.error,
+        tuple(item.waivers),
+        float(item.seconds),
     )
 
 

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
 
 from gdsdeploy import resources, run
 from gdsdeploy.errors import (
@@ -22,6 +24,7 @@ from gdsdeploy.errors import (
     ModuleBuildFailed,
     NotProvisioned,
 )
+from gdsdeploy.host import jsontext
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.plan import change
 
@@ -157,11 +160,9 @@ def play(
     with log.open("a", encoding="utf-8") as sink:
 
         def line(text: str) -> None:
-            if not text.startswith(MARK):
+            if not _event(text, outcome, progress, log):
                 sink.write(text + "\n")
                 sink.flush()
-                return
-            _take(json.loads(text[1:]), outcome, progress, log)
 
         outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env)
     failed = any(result.failure for result in outcome.hosts.values())
@@ -173,24 +174,50 @@ def play(
     return outcome
 
 
-def _take(event: dict[str, Any], outcome: Outcome, progress: Callable[[str], None], log: Path) -> None:
-    if event["event"] == "play":
-        progress(f"▸ {event['name']}")
+class _Event(BaseModel):
+    """A line of callbacks/gds_events.py; parts of it are what a host says."""
+
+    event: Literal["play", "long", "result"]
+    name: str = ""
+    host: str = ""
+    role: str = ""
+    task: str = ""
+    status: str = ""
+    seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    changed: bool = False
+    changes: list[Any] = []
+    detail: dict[str, Any] = {}
+
+
+def _event(text: str, outcome: Outcome, progress: Callable[[str], None], log: Path) -> bool:
+    """Take in an event line; False for every other line, also for one that only begins like it."""
+    if not text.startswith(MARK):
+        return False
+    try:
+        event = _Event.model_validate(jsontext.loads(text[1:]))
+    except ValueError:
+        return False
+    _take(event, outcome, progress, log)
+    return True
+
+
+def _take(event: _Event, outcome: Outcome, progress: Callable[[str], None], log: Path) -> None:
+    if event.event == "play":
+        progress(f"▸ {event.name}")
         return
-    host, role, task = event["host"], event["role"], event["task"]
-    if event["event"] == "long":
+    host, role, task = event.host, event.role, event.task
+    if event.event == "long":
         progress(f"  {host}: {role}: {task} …")
         return
     result = outcome.hosts.setdefault(host, HostResult())
-    result.changes += _changes(event.get("changes", ()))
-    if event["changed"] and event["status"] == "ok":
+    result.changes += _changes(event.changes)
+    if event.changed and event.status == "ok":
         result.changed.append(f"{role}: {task}")
-        progress(f"  {host}: {role}: {task}: changed ({event['seconds']:.0f} s)")
-    if event["status"] in {"failed", "unreachable"}:
+        progress(f"  {host}: {role}: {task}: changed ({event.seconds:.0f} s)")
+    if event.status in {"failed", "unreachable"}:
         if result.failure is None:
-            detail = event.get("detail", {})
-            result.failure = failure(host, role, task, event["status"], detail, log)
-            result.kind = str(_typed(detail).get("kind", ""))
+            result.failure = failure(host, role, task, event.status, event.detail, log)
+            result.kind = str(_typed(event.detail).get("kind", ""))
         progress(f"  {host}: {role}: {task}: failed")
 
 

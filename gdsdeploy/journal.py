@@ -108,7 +108,10 @@ class Journal:
         found = []
         for key, name in self._rows("SELECT key, id FROM rollout ORDER BY key"):
             ((count,),) = self._rows("SELECT max(number) FROM event WHERE rollout = ?", key)
-            first, last = (self._event(name, self._rows(_ONE, key, number)[0]) for number in (1, count))
+            ends = [row for number in (1, count) for row in self._rows(_ONE, key, number)]
+            if len(ends) < 2:
+                raise JournalUnusable(f"{self.path}: line 1 of {name} is missing", hint=_LOST)
+            first, last = (self._event(name, row) for row in ends)
             whole = [self._event(name, row) for row in self._rows(_WHOLE, key)]
             phases = tuple(event for event in whole if event.kind in PHASES)
             found.append(Summary(name, first.time, last.time, count, phases))
@@ -140,7 +143,7 @@ class Journal:
             raise JournalUnusable(f"{self.path}: there is no rollout {rollout}", hint="See: gdsdeploy rollout history")
         try:
             return Plan.from_json(first.data.get("plan"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             hint = "Go on with the gdsdeploy that began this rollout"
             raise JournalUnusable(f"{self.path}: {rollout}: {error}", hint=hint) from error
 
@@ -153,8 +156,8 @@ class Journal:
         if digest != _digest(rollout, number, at, kind, host, data):
             raise JournalUnusable(f"{self.path}: line {number} of {rollout} was changed or is damaged", hint=_LOST)
         try:
-            return Event(number, at, Kind(kind), host, json.loads(data))
-        except ValueError as error:
+            return Event(number, at, Kind(kind), host, _object(data))
+        except (ValueError, RecursionError) as error:
             what = f"{self.path}: line {number} of {rollout} is not understood: {error}"
             raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
 
@@ -305,9 +308,22 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
     """Without checks; every statement is its own transaction unless one is begun."""
     name = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(name, uri=True, isolation_level=None, timeout=_PATIENCE)
+    # Text that is damaged is then not what its digest says, and nothing that cannot be read at all.
+    connection.text_factory = _decoded
     for setting in _SETTINGS:
         connection.execute(f"PRAGMA {setting}")
     return connection
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("its data is no object")
+    return value
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 def _check(path: Path, connection: sqlite3.Connection) -> None:
@@ -367,7 +383,8 @@ def _create(path: Path) -> None:
 
 
 def _digest(rollout: str, number: int, at: float, kind: str, host: str, data: str) -> str:
-    said = json.dumps([rollout, number, at, str(kind), host, data])
+    # What a damaged file has in a column may be bytes.
+    said = json.dumps([rollout, number, at, str(kind), host, data], default=repr)
     return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
@@ -382,6 +399,9 @@ def _explained(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         what, hint = _MEANING.get(code, ("cannot be used", _LOST))
         raise JournalUnusable(f"{path}: {what} ({error})", hint=hint) from error
+    except UnicodeDecodeError as error:
+        # SQLite's message names something of a damaged file, and that is no text.
+        raise JournalUnusable(f"{path}: is damaged", hint=_LOST) from error
     except OSError as error:
         hint = f"Make {path.parent} a folder that you can write to, with space left, then: {_AGAIN}"
         raise JournalUnusable(f"{path}: cannot be opened: {error.strerror or error}", hint=hint) from error

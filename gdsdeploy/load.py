@@ -1,7 +1,7 @@
 """YAML → typed model, with every error at once and its place (file:line:column).
 
-Values come from ``yaml.compose`` nodes through PyYAML's safe constructor; the same nodes give each
-key its line and column, so that pydantic's error paths can be shown where the user wrote them.
+The nodes of :mod:`gdsdeploy.yamlfile` give each key its line and column, so that pydantic's error paths can be shown
+where the user wrote them.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from gdsdeploy import waivers
+from gdsdeploy import waivers, yamlfile
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.host import golden
+from gdsdeploy.model import wording
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.platform import known
+from gdsdeploy.yamlfile import Document
 
 M = TypeVar("M", bound=BaseModel)
 #: (path of keys, what is wrong there)
@@ -26,6 +29,18 @@ Problem = tuple[tuple[str | int, ...], str]
 
 #: More than this many problems would only scroll the first ones away.
 MAX_PROBLEMS = 40
+#: Characters of a value that a message quotes.
+_SHOWN = 80
+#: pydantic's type of an error → what to say instead of its words, which are Python's.
+_TYPES = {
+    "model_type": "a mapping is needed here, lines of KEY: VALUE",
+    "model_attributes_type": "a mapping is needed here, lines of KEY: VALUE",
+    "dict_type": "a mapping is needed here, lines of KEY: VALUE",
+    "tuple_type": "a list is needed here",
+    "string_type": "text is needed here; write it in quotes",
+    "int_type": "a whole number is needed here",
+    "bool_type": "true or false is needed here",
+}
 
 
 def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
@@ -33,7 +48,10 @@ def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
 
     names_from: the folder that its relative names start at, where that is not its own.
     """
-    fleet = load(path, Fleet, error=FleetInvalid, also=_problems)
+    document = yamlfile.read(path, error=FleetInvalid)
+    if isinstance(document.value, dict) and "lock_version" in document.value:
+        raise FleetInvalid(f"{path}: this is a lock", hint="Name its fleet file, which is in the same folder")
+    fleet = checked(document, Fleet, error=FleetInvalid, also=_problems)
     _read_golden(fleet, names_from or path.parent)
     return fleet
 
@@ -65,106 +83,92 @@ def _unknown_systems(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     ]
 
 
-def load(
-    path: Path,
+def load(path: Path, model: type[M], *, error: type[GdsError]) -> M:
+    """Read the YAML file ``path`` into ``model``; raise ``error`` listing every problem with file:line:column."""
+    return checked(yamlfile.read(path, error=error), model, error=error)
+
+
+def checked(
+    document: Document,
     model: type[M],
     *,
     error: type[GdsError],
     also: Callable[[M], Sequence[Problem]] | None = None,
+    extra: Literal["ignore"] | None = None,
 ) -> M:
-    """Read the YAML file ``path`` into ``model``; raise ``error`` listing every problem with file:line:column.
+    """The content of ``document`` as ``model``; raises ``error`` listing every problem with file:line:column.
 
     also: finds problems that need the whole model; returns (path of keys, message) pairs.
+    extra: what becomes of keys that the model does not have, where not what the model says.
     """
+    problems = [(mark, f"the key {key!r} is given twice") for mark, key in document.repeated]
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise error(f"{path}: no such file", hint="See examples/ for files to start from") from None
-    except (OSError, UnicodeDecodeError) as cause:
-        raise error(f"{path}: cannot be read: {cause}") from cause
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
-            raise error(f"{path}: the file is empty", hint="See examples/ for files to start from")
-        repeated = _repeated_keys(root)
-        loader = yaml.SafeLoader("")
-        value = loader.construct_document(root)
-    except yaml.MarkedYAMLError as cause:
-        mark = cause.problem_mark or cause.context_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise error(f"{place}: not valid YAML: {cause.problem or cause.context}") from cause
-    except yaml.YAMLError as cause:
-        raise error(f"{path}: not valid YAML: {cause}") from cause
-    problems = [(mark, f"the key {key!r} is given twice") for mark, key in repeated]
-    try:
-        parsed = model.model_validate(value)
+        parsed = model.model_validate(document.value, extra=extra)
     except ValidationError as cause:
-        for item in cause.errors():
-            location = [part for part in item["loc"] if _is_key(part)]
-            problems.append(
-                (_mark(root, location, key=item["type"] == "extra_forbidden"), _words(item, location, model))
-            )
-        raise _report(path, problems, error) from None
+        problems += [_problem(document.root, item, model) for item in cause.errors()]
+        raise _report(document.path, problems, error) from None
     for keys, message in also(parsed) if also else []:
-        problems.append((_mark(root, keys), f"{'.'.join(map(str, keys))}: {message}"))
+        problems.append((_placed(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {message}"))
     if problems:
-        raise _report(path, problems, error)
+        raise _report(document.path, problems, error)
     return parsed
 
 
-def _is_key(part: object) -> bool:
-    """Names of union members and validators, which pydantic puts into a path, are not in the file."""
-    return isinstance(part, int) or (isinstance(part, str) and "[" not in part and "(" not in part)
+def _problem(root: yaml.Node, item: ErrorDetails, model: type[BaseModel]) -> tuple[yaml.Mark, str]:
+    """An error of pydantic at its place, in words."""
+    kind, location = item["type"], item["loc"]
+    keys, mark = _placed(root, location, key=kind == "extra_forbidden" or location[-1:] == ("[key]",))
+    if kind == "missing":
+        return mark, f"{'.'.join([*keys, str(location[-1])])}: this key is required"
+    where = ".".join(keys) or "the file"
+    if kind == "extra_forbidden":
+        return mark, f"{where}: {_unknown(keys[-1], model)}"
+    value = item["input"]
+    shown = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
+    return mark, f"{where}: {_words(item, keys[-1:])}{shown}"
 
 
-def _repeated_keys(node: yaml.Node) -> list[tuple[yaml.Mark, str]]:
-    found: list[tuple[yaml.Mark, str]] = []
-    stack = [node]
-    while stack:
-        here = stack.pop()
-        if isinstance(here, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, value in here.value:
-                if isinstance(key, yaml.ScalarNode):
-                    if key.value in seen:
-                        found.append((key.start_mark, key.value))
-                    seen.add(key.value)
-                stack.append(value)
-        elif isinstance(here, yaml.SequenceNode):
-            stack.extend(here.value)
-    return found
+def _placed(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:
+    """The keys of ``location`` that the file has, and the place of the last; of its key when ``key``.
 
-
-def _mark(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> yaml.Mark:
-    """The place of the deepest part of ``location`` that the file has; of its key when ``key``."""
-    node, mark = root, root.start_mark
+    Names of union members and validators, which pydantic puts into a path, are not in the file.
+    """
+    node, mark, keys = root, root.start_mark, list[str]()
     for part in location:
         if isinstance(node, yaml.MappingNode):
-            for k, v in node.value:
-                if k.value == str(part):
-                    node, mark = v, k.start_mark if key else v.start_mark
+            # The last one counts: those before it come from a merge, or are repeated.
+            for name, value in reversed(node.value):
+                if name.value == str(part):
+                    node, mark = value, name.start_mark if key else value.start_mark
+                    keys.append(str(part))
                     break
-            else:
-                return mark
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             node = node.value[part]
             mark = node.start_mark
-        else:
-            return mark
-    return mark
+            keys.append(str(part))
+    return keys, mark
 
 
-def _words(item: Any, location: Sequence[object], model: type[BaseModel]) -> str:
-    where = ".".join(str(p) for p in location) or "the file"
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(location[-1]), _known_keys(model), n=1)
-        return f"{where}: unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
-    if item["type"] == "missing":
-        return f"{where}: this key is required"
-    given = item.get("input")
-    shown = f" (found {given!r})" if isinstance(given, (str, int, float, bool)) else ""
-    return f"{where}: {message[0].lower()}{message[1:]}{shown}"
+def _words(item: ErrorDetails, last: Sequence[str]) -> str:
+    if item["type"] == "dict_type" and last:
+        return f"a mapping of names to {last[0]} is needed here"
+    if item["type"] == "string_pattern_mismatch":
+        return wording.WORDS[item["ctx"]["pattern"]]
+    message = _TYPES.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _unknown(key: str, model: type[BaseModel]) -> str:
+    known = _known_keys(model)
+    if key in known:
+        return "this key does not belong here"
+    near = difflib.get_close_matches(key[:_SHOWN], known, n=1)
+    return "unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
 
 
 def _known_keys(model: type[BaseModel]) -> list[str]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from gdsdeploy import atomic, console
+from gdsdeploy import atomic, console, yamlfile
 from gdsdeploy.errors import LockInvalid, LockStale
-from gdsdeploy.load import load
+from gdsdeploy.load import checked
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
 from gdsdeploy.platform import stack_platform_for
@@ -32,6 +32,7 @@ _HEAD = """\
 # Written by `gdsdeploy lock`; commit it beside the fleet file, and let `gdsdeploy lock` change it.
 # Every package with its exact version and checksum, as signed repository indices had them.
 """
+_ABSENT = ("there is no lock yet", "Run `gdsdeploy lock` on the fleet file")
 _AGAIN = "Run `gdsdeploy lock {fleet}` and review the change list"
 
 
@@ -64,9 +65,10 @@ def write(path: Path, lock: Lock) -> None:
 
 def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
     """Read a lock file; raises LockInvalid: missing, malformed (file:line:column), edited, or of another major."""
-    if not path.exists():
-        raise LockInvalid(f"{path}: there is no lock yet", hint="Run `gdsdeploy lock` on the fleet file")
-    value = _value(path)
+    document = yamlfile.read(path, error=LockInvalid, absent=_ABSENT)
+    value = _mapping(document)
+    if "profiles" in value and "lock_version" not in value:
+        raise LockInvalid(f"{path}: this is a fleet file", hint=f"Its lock is {beside(path)}")
     own, found = _numbers(LOCK_VERSION), _numbers(value.get("lock_version"))
     if found and found[0] != own[0]:
         raise LockInvalid(
@@ -78,9 +80,7 @@ def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
             f"{path}: written by a newer gdsdeploy (lock version {value['lock_version']}, this one writes "
             f"{LOCK_VERSION}); what this one does not know is left out of account"
         )
-        lock = _lenient(path, value)
-    else:
-        lock = load(path, Lock, error=LockInvalid)
+    lock = checked(document, Lock, error=LockInvalid, extra="ignore" if found > own else None)
     if _digest(value) != lock.digest:
         raise LockInvalid(
             f"{path}: the lock was edited by hand: its content does not match its digest",
@@ -96,40 +96,34 @@ def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock 
     try:
         return read(path, warn=warn)
     except LockInvalid as error:
-        if _numbers(_value(path).get("lock_version"))[:1] > _numbers(LOCK_VERSION)[:1]:
+        if _too_new(path):
             raise
         warn(f"{error.message}; it is resolved anew")
         return None
 
 
-def _value(path: Path) -> dict[str, Any]:
-    """The file as YAML; what is wrong with its syntax is left to ``load`` to say with its place."""
+def _too_new(path: Path) -> bool:
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        value = None
-    return value if isinstance(value, dict) else {}
+        version = _mapping(yamlfile.read(path, error=LockInvalid)).get("lock_version")
+    except LockInvalid:
+        return False
+    return _numbers(version)[:1] > _numbers(LOCK_VERSION)[:1]
+
+
+def _mapping(document: yamlfile.Document) -> dict[str, Any]:
+    return document.value if isinstance(document.value, dict) else {}
 
 
 def _numbers(version: object) -> tuple[int, ...]:
     """(major, minor), or nothing for what is no lock version."""
-    parts = version.split(".") if isinstance(version, str) else []
-    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdecimal() for part in parts) else ()
-
-
-def _lenient(path: Path, value: dict[str, Any]) -> Lock:
-    try:
-        return Lock.model_validate(value, extra="ignore")
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise LockInvalid(f"{path}: {error.error_count()} problems, the first at {place}: {first['msg']}") from None
+    match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", version) if isinstance(version, str) else None
+    return tuple(map(int, match.groups())) if match else ()
 
 
 def _digest(content: dict[str, Any]) -> str:
     """Over everything but the digest itself, in a form that does not depend on layout or key order."""
     rest = {key: value for key, value in content.items() if key != "digest"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=list)
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.host.gdscheck import document, runs
+from gdsdeploy.errors import ChecksUnknown
+from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
 
 STDIN = "-"
 
@@ -47,18 +48,28 @@ def parse(files: tuple[Path, ...], exit_status: int | None, as_json: bool) -> No
       unknown    the text is cut, mixed, or none of gdscheck's
 
     \b
+    Exit code:
+      31   the verdict on some FILE is unknown
+      0    every FILE was understood, whatever its verdict
+
+    \b
     Examples:
       gdscheck -p 2>&1 | gdsdeploy gdscheck parse
       gdsdeploy gdscheck parse --json gpu1.txt gpu2.txt | jq -r '[.file, .verdict] | @tsv'
       gdsdeploy gdscheck parse /var/log/cufile.log
     """
+    unknown: list[str] = []
     for file in files or (Path(STDIN),):
         name = str(file)
         recording = runs.read(_bytes(file), exit_status)
+        unknown += [name] * (recording.report.verdict == UNKNOWN)
         if as_json:
             console.data(json.dumps(document.document(recording, name), ensure_ascii=False))
         else:
             console.data(document.text(recording, name))
+    if unknown:
+        hint = "Record one whole run again: gdscheck -p >FILE 2>&1"
+        raise ChecksUnknown(f"{', '.join(unknown)}: not a whole output of gdscheck, nor a cufile.log", hint=hint)
 
 
 def _bytes(file: Path) -> bytes:

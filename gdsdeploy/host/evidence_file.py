@@ -6,22 +6,24 @@ or the folder that it was unpacked to.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from typing import Any, Dict, Tuple
 
+from . import jsontext
+
 #: The folder in a support bundle's archive, and the version of its manifest.
 FOLDER = "gdsdeploy-support"
 VERSION = 1
-#: Bytes of one file of a bundle that are read.
-FILE_LIMIT = 64 * 1024 * 1024
+#: Characters of all files of a bundle that are read.
+TOTAL = 64 * 1024 * 1024
 #: The name of evidence that does not say which host it is of.
 UNNAMED = ""
 _HINT = "Save it on the host: python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
-#: Which file of a bundle is evidence, and of which host.
-_EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json$")
+#: The files of a bundle that are read, and which of them is evidence, of which host.
+_KEPT = re.compile(r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json")
+_EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json")
 #: How archives begin: the first bytes of gzip, and what a tar header has from byte 257 on.
 _GZIP, _TAR = b"\x1f\x8b", b"ustar"
 
@@ -42,17 +44,17 @@ def read(path: str) -> Dict[str, Dict[str, Any]]:
     """
     if path != "-" and is_bundle(path):
         _, files = bundle(path)
-        names = {match.group(1): name for name in sorted(files) for match in [_EVIDENCE.match(name)] if match}
+        names = {match.group(1): name for name in sorted(files) for match in [_EVIDENCE.fullmatch(name)] if match}
         if not names:
             raise EvidenceFileError(f"{path}: no host of this support bundle gave evidence", _HINT)
-        return {host: _evidence(f"{path}: {name}", files[name]) for host, name in names.items()}
+        return {host: document(f"{path}: {name}", files[name]) for host, name in names.items()}
     try:
-        text = sys.stdin.read() if path == "-" else _text(path)
+        text = sys.stdin.read(jsontext.LIMIT + 1) if path == "-" else _text(path)
     except OSError as error:
         raise _unreadable(path, error) from None
     except UnicodeDecodeError:
         raise EvidenceFileError(f"{path}: not evidence: neither text nor a support bundle", _HINT) from None
-    return {UNNAMED: _evidence(path, text)}
+    return {UNNAMED: document(path, text)}
 
 
 def one(path: str, host: str = "") -> Dict[str, Any]:
@@ -88,7 +90,6 @@ def is_bundle(path: str) -> bool:
 
 def bundle(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
     """(manifest, name → text of each file) of a support bundle, without unpacking it; raises EvidenceFileError."""
-    import tarfile
     import zlib
 
     if not is_bundle(path):
@@ -96,42 +97,42 @@ def bundle(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
         raise EvidenceFileError(f"{path}: is no support bundle", hint)
     try:
         files = _folder(path) if os.path.isdir(path) else _archive(path)
-        manifest = json.loads(files["manifest.json"])
+        manifest = jsontext.loads(files["manifest.json"])
         version = manifest["version"]
     except OSError as error:
-        # tarfile has errors of gzip among these, which have no number.
+        # Errors of gzip are among these, which have no number.
         raise (_unreadable(path, error) if error.errno else damaged(path, error)) from None
-    except (tarfile.TarError, zlib.error, EOFError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (zlib.error, EOFError, KeyError, TypeError, ValueError) as error:
         raise damaged(path, error) from None
     if version != VERSION:
-        raise EvidenceFileError(f"{path}: a bundle of version {version}; this program reads {VERSION}")
+        raise EvidenceFileError(f"{path}: a bundle of version {str(version)[:20]}; this program reads {VERSION}")
     return manifest, files
 
 
 def damaged(path: str, error: Exception) -> EvidenceFileError:
     """The error for what is no support bundle, or has lost a part."""
-    words = f"{type(error).__name__}: {error}"
+    words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     hint = "Make one with: gdsdeploy support-bundle FLEET -o FILE"
     return EvidenceFileError(f"{path}: is no support bundle, or a damaged one ({words})", hint)
 
 
-def _evidence(where: str, text: str) -> Dict[str, Any]:
+def document(where: str, text: str) -> Dict[str, Any]:
+    """The evidence that the JSON ``text`` is, or has in it; raises EvidenceFileError that names ``where``."""
     try:
-        found = json.loads(text)
-    except RecursionError:
-        raise EvidenceFileError(f"{where}: not evidence: it is nested too deeply", _HINT) from None
+        found = jsontext.loads(text)
     except ValueError as error:
-        raise EvidenceFileError(f"{where}: not evidence: not JSON: {error}", _HINT) from None
+        raise EvidenceFileError(f"{where}: not evidence: {error}", _HINT) from None
     inside = found.get("evidence") if isinstance(found, dict) else None
-    document = inside if isinstance(inside, dict) else found
-    if not isinstance(document, dict) or not isinstance(document.get("files"), dict):
+    evidence = inside if isinstance(inside, dict) else found
+    if not isinstance(evidence, dict) or not isinstance(evidence.get("files"), dict):
         raise EvidenceFileError(f"{where}: not evidence: JSON of another kind, without the files of a host", _HINT)
-    return document
+    return evidence
 
 
 def _text(path: str) -> str:
+    """The beginning of a file: one character more than is read as JSON."""
     with open(path, encoding="utf-8") as file:
-        return file.read()
+        return file.read(jsontext.LIMIT + 1)
 
 
 def _unreadable(path: str, error: OSError) -> EvidenceFileError:
@@ -139,15 +140,10 @@ def _unreadable(path: str, error: OSError) -> EvidenceFileError:
 
 
 def _archive(path: str) -> Dict[str, str]:
-    import tarfile
+    from . import tarball
 
-    found: Dict[str, str] = {}
-    with tarfile.open(path, "r:*") as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.isreg() and member.size <= FILE_LIMIT else None
-            if content is not None:
-                found[_inside(member.name)] = content.read().decode()
-    return found
+    found = tarball.files(path, lambda name: bool(_KEPT.fullmatch(_inside(name))), jsontext.LIMIT)
+    return {_inside(name): content.decode() for name, content in found.items()}
 
 
 def _folder(path: str) -> Dict[str, str]:
@@ -156,15 +152,18 @@ def _folder(path: str) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for name in ("manifest.json", *_hosts(top)):
         file = os.path.join(top, name)
-        if os.path.isfile(file) and not os.path.islink(file) and os.path.getsize(file) <= FILE_LIMIT:
+        if os.path.isfile(file) and not os.path.islink(file):
             found[name] = _text(file)
+        if sum(map(len, found.values())) > TOTAL:
+            raise ValueError(f"its files have more than {TOTAL} characters")
     return found
 
 
 def _hosts(top: str) -> Tuple[str, ...]:
     folder = os.path.join(top, "hosts")
     hosts = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return tuple(f"hosts/{host}/{name}.json" for host in hosts for name in ("evidence", "expectation"))
+    names = (f"hosts/{host}/{name}.json" for host in hosts for name in ("evidence", "expectation"))
+    return tuple(filter(_KEPT.fullmatch, names))
 
 
 def _inside(name: str) -> str:

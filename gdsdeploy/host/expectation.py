@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Dict, List
 
+from . import jsontext
+
 #: Where provision leaves the expectation on a host.
 PATH = "/etc/gdsdeploy/expectation.json"
 VERSION = 1
@@ -65,7 +67,10 @@ class Expectation:
 
 def from_json(text: str) -> Expectation:
     """Read an expectation; raises ValueError that says what is wrong with it."""
-    value: Any = json.loads(text)
+    from .apply import schema
+    from .apply.errors import DesiredError
+
+    value: Any = jsontext.loads(text)
     if not isinstance(value, dict):
         raise ValueError("an expectation is a JSON object")
     known = {item.name for item in fields(Expectation)}
@@ -77,6 +82,17 @@ def from_json(text: str) -> Expectation:
     if surplus:
         raise ValueError("unknown keys: {}".format(", ".join(surplus)))
     try:
-        return Expectation(**value)
-    except TypeError as error:
+        made = schema.load(Expectation, value, "expectation")
+    except DesiredError as error:
         raise ValueError(str(error)) from None
+    for item in made.storage:
+        texts = [item.get(key, "") for key in ("mount", "path", "scratch")]
+        numbers = item.get("load") or {"read": 0, "seconds": 0}
+        if not all(isinstance(text, str) for text in texts) or not item.get("mount") or not _loads(numbers):
+            raise ValueError(f"expectation.storage: not a mount: {str(item)[:80]}")
+    return made
+
+
+def _loads(value: Any) -> bool:
+    """Whether it is how fast a mount has to be, and for how long that is tried."""
+    return isinstance(value, dict) and all(type(value.get(key)) in (int, float) for key in ("read", "seconds"))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
+from . import jsontext
 from .facts.pci import Link
 from .facts.topology import DISTANCES, Node, Topology, link_words, resting
 
@@ -50,9 +51,9 @@ def to_json(value: Mapping[str, Any]) -> str:
 def from_json(text: str) -> Dict[str, Any]:
     """Raises GoldenError."""
     try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise GoldenError(f"not JSON: {error}") from None
+        value: Any = jsontext.loads(text)
+    except ValueError as error:
+        raise GoldenError(str(error)) from None
     return checked(value)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from gdsdeploy import yamlfile
 from gdsdeploy.errors import LockStale, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.mirror import choice, openpgp
 from gdsdeploy.mirror.aptrepo import write
@@ -169,7 +170,7 @@ def _documents(texts: Mapping[str, bytes], streams: set[tuple[str, str]]) -> Ite
         for piece in _DOCUMENT.split(text.decode("utf-8", "replace")):
             document = _END.split(piece, maxsplit=1)[0].strip("\n")
             try:
-                read = yaml.load(document, Loader=yaml.BaseLoader) or {}  # noqa: S506 - texts, lists and mappings
+                read = next(yamlfile.documents(document.encode()), None) or {}
             except yaml.YAMLError as error:
                 raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
             if _wanted(read, streams):

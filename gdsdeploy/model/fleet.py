@@ -19,13 +19,28 @@ from pydantic import (
 
 from gdsdeploy.model.intended import Labels, Rollout
 from gdsdeploy.model.underload import Load
+from gdsdeploy.model.wording import matching
 
 #: A name that is safe as a file name, an inventory host and a DNS label.
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
-Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
-
-PackageName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$")]
+Name = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
+        "a name is made of letters, digits, dots, hyphens and underscores, and begins and ends with a letter or digit",
+    ),
+]
+AbsolutePath = Annotated[str, matching(r"^/[^\x00\n]*$", "write an absolute path, one that begins with /")]
+Fingerprint = Annotated[
+    str, matching(r"^[0-9A-F]{40}$", "a fingerprint is the 40 digits 0-9 and A-F of a primary key, without spaces")
+]
+PackageName = Annotated[
+    str, matching(r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$", "write the name of a package, without a version")
+]
+Address = Annotated[
+    str, matching(r"^(https?|file)://[^\s]+$", "write an address that begins with https://, http:// or file://")
+]
+#: Or empty.
+MaybePath = Annotated[str, matching(r"^(/[^\x00\n]+)?$", "write an absolute path, or '' for none")]
 GpuClass = Literal[
     "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"
 ]  # fmt: skip
@@ -64,7 +79,7 @@ class Repository(_Model):
 
     kind: Literal["apt", "rpm"] | None = None
     #: Base address; without it, the controller's own apt configuration says where this archive is.
-    uri: Annotated[str, StringConstraints(pattern=r"^(https?|file)://[^\s]+$")] | None = None
+    uri: Address | None = None
     suites: Annotated[tuple[str, ...], Strict(False)] | None = None
     components: Annotated[tuple[str, ...], Strict(False)] | None = None
     #: OpenPGP keyring file on the controller that holds the signing keys.
@@ -79,7 +94,7 @@ class Mirror(_Model):
     """A mirror that `gdsdeploy mirror` wrote, which the hosts use instead of the original repositories."""
 
     #: As the hosts reach it.
-    uri: Annotated[str, StringConstraints(pattern=r"^(https?|file)://[^\s]+$")]
+    uri: Address
     #: File on the controller that has its key, relative to the fleet file; the mirror's folder has it.
     keyring: Annotated[str, StringConstraints(min_length=1)]
 
@@ -128,7 +143,9 @@ def _check_cufile(value: object, where: str = "") -> object:
 
 
 #: Name of a systemd unit.
-Unit = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@-]+\.(service|target)$")]
+Unit = Annotated[
+    str, matching(r"^[A-Za-z0-9:_.@-]+\.(service|target)$", "write the name of a unit, such as slurmd.service")
+]
 #: Daemons of schedulers, by which a host gets work.
 SCHEDULERS = (
     "slurmd.service",
@@ -152,11 +169,11 @@ class Gate(_Model):
     #: What its look at the host may take.
     seconds: Annotated[int, Field(ge=1, le=600)] = 30
     #: A file that is there while the gate is open; empty: none.
-    file: Annotated[str, StringConstraints(pattern=r"^(/[^\x00\n]+)?$")] = "/run/gdsdeploy/healthy"
+    file: MaybePath = "/run/gdsdeploy/healthy"
     #: Whether Slurm's node is drained and resumed.
     slurm: bool = False
     #: Folder of node_exporter's textfile collector; empty: the usual ones, where they are.
-    metrics: Annotated[str, StringConstraints(pattern=r"^(/[^\x00\n]+)?$")] = ""
+    metrics: MaybePath = ""
 
 
 class Waiver(_Model):
@@ -215,7 +232,9 @@ class Signing(_Model):
     """Whose signature the modules of a profile get; both files are on the machine that builds them."""
 
     #: Readable by root only, and never copied from there; or pkcs11:… for OpenSSL.
-    key: Annotated[str, StringConstraints(pattern=r"^(/|pkcs11:)[^\x00\n]*$")] | None = None
+    key: (
+        Annotated[str, matching(r"^(/|pkcs11:)[^\x00\n]*$", "write an absolute path, or an address pkcs11:…")] | None
+    ) = None
     certificate: AbsolutePath = "/etc/gdsdeploy-keys/modules.der"
     #: Program and arguments that sign in the key's place: module on standard input, PKCS#7 on standard output.
     signer: Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], Strict(False)] = ()
@@ -237,7 +256,13 @@ class Signing(_Model):
 class Profile(_Model):
     """One kind of host: operating system, pins, configuration."""
 
-    os: Annotated[str, StringConstraints(pattern=r"^[a-z]+-[0-9]+(\.[0-9]+)?$")]
+    os: Annotated[
+        str,
+        matching(
+            r"^[a-z]+-[0-9]+(\.[0-9]+)?$",
+            "write the name of the system, a hyphen and its release, such as debian-13 or rhel-9.4",
+        ),
+    ]
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     repositories: Annotated[tuple[Name, ...], Strict(False)] | None = None
     kernel: str = "newest"
@@ -325,7 +350,10 @@ class Ssh(_Model):
 
     address: str | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    user: Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_.-]*$")] | None = None
+    user: (
+        Annotated[str, matching(r"^[a-z_][a-z0-9_.-]*$", "write a login name: lower-case letters, digits, . _ and -")]
+        | None
+    ) = None
     identity_file: str | None = None
     known_hosts: str | None = None
     #: ssh_config(5) instead of the user's and the system's own

@@ -8,12 +8,22 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.rollout import Kind
+from gdsdeploy.model.wording import matching
 
 #: Keys and values by which hosts are grouped and ordered.
-LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
-Labels = dict[LabelName, Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]]
+LabelName = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$",
+        "a label has up to 63 letters, digits, dots, hyphens, slashes and underscores",
+    ),
+]
+Labels = dict[LabelName, LabelName]
 #: A number of hosts, or ``N%`` of those that take part.
-Share = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=r"^(100|[0-9]{1,2})(\.[0-9]+)?%$")]
+Share = (
+    Annotated[int, Field(ge=0)]
+    | Annotated[str, matching(r"^(100|[0-9]{1,2})(\.[0-9]+)?%$", "write a number of hosts, or a share such as 25%")]
+)
 Argument = Annotated[str, StringConstraints(min_length=1)]
 #: Program and arguments; ``{host}`` and other words in braces are replaced, each within its argument.
 Command = Annotated[tuple[Argument, ...], Strict(False), Field(min_length=1)]
@@ -110,7 +120,9 @@ class Notify(_Model):
     """Who is told what happens; a failure to tell never stops a rollout."""
 
     #: JSON is posted there, one event each
-    webhook: Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$")] | None = None
+    webhook: (
+        Annotated[str, matching(r"^https?://[^\s]+$", "write an address that begins with https:// or http://")] | None
+    ) = None
     #: File with a bearer token for it, relative to the fleet file.
     token_file: Argument | None = None
     #: program that gets the event as JSON on standard input

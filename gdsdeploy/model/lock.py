@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Strict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Strict
+
+from gdsdeploy.model.wording import matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
 LOCK_VERSION = "1.1"
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
 
 #: What a package is in the stack; ``companion`` must equal the driver's version, ``support`` came as a dependency.
 Part = Literal[
@@ -145,5 +147,5 @@ class Lock(_Model):
 
     lock_version: str
     #: sha256 over the rest in canonical form; an edit by hand is noticed.
-    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+    digest: Annotated[str, matching(r"^sha256:[0-9a-f]{64}$", "a digest is sha256: and 64 digits, 0-9 and a-f")]
     targets: dict[str, Target]

@@ -15,6 +15,7 @@ from typing import Protocol
 from gdsdeploy.errors import RepositoryUnusable
 from gdsdeploy.repo.candidate import Candidate, Relation, relations
 
+_PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 _SOURCE = re.compile(r"^(\S+)(?:\s+\(([^)]+)\))?$")
 
 
@@ -129,6 +130,8 @@ def _fields(stanza: str) -> dict[str, str]:
 
 def _candidate(fields: dict[str, str], where: Origin) -> Candidate:
     name = fields.get("package", "?")
+    if not _PACKAGE.fullmatch(name):
+        raise RepositoryUnusable(f"{where.uri}: not the name of a package: {name[:80]!r}")
     missing = [key for key in ("version", "architecture", "filename", "size", "sha256") if not fields.get(key)]
     if missing:
         raise RepositoryUnusable(f"{where.uri}: package {name} has no {', '.join(missing)}")
@@ -141,7 +144,7 @@ def _candidate(fields: dict[str, str], where: Origin) -> Candidate:
         raise RepositoryUnusable(f"{where.uri}: package {name}: {error}") from error
     source = _SOURCE.match(fields.get("source", name))
     if source is None:
-        raise RepositoryUnusable(f"{where.uri}: package {name}: not a source: {fields['source']!r}")
+        raise RepositoryUnusable(f"{where.uri}: package {name}: not a source: {fields.get('source', name)[:80]!r}")
     if not re.fullmatch(r"[0-9a-f]{64}", fields["sha256"]):
         raise RepositoryUnusable(f"{where.uri}: package {name}: not a sha256: {fields['sha256']!r}")
     return Candidate(

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
+from gdsdeploy import yamlfile
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.rpmprimary import Primary
-
-# Texts stay texts: a stream 5.10 is not the number 5.1.  This loader makes nothing but texts, lists and mappings.
-_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 @dataclass
@@ -33,7 +31,7 @@ class Modules:
     def add(self, text: bytes, uri: str) -> None:
         """Take in one modules.yaml; raises RepositoryUnusable naming ``uri`` when it cannot be read."""
         try:
-            for document in yaml.load_all(text, Loader=_LOADER):
+            for document in yamlfile.documents(text):
                 self._document(document or {})
         except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
             raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error

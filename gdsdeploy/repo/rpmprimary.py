@@ -130,6 +130,8 @@ class Primary:
             if start not in self._parsed:
                 end = self._text.find(_END, offset) + len(_END)
                 root = rpmxml.parse(_HEAD + self._text[start:end] + b"</m>", self.where.uri)
+                if len(root) != 1:
+                    raise RepositoryUnusable(f"{self.where.uri}: byte {offset} is in no package")
                 self._parsed[start] = _candidate(root[0], self.where)
             if self._parsed[start].architecture in self.where.architectures:
                 yield self._parsed[start]

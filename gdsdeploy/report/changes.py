@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
+from gdsdeploy.host import jsontext
 from gdsdeploy.report.json import VERSION
 
 #: What a host is that only one of the reports has.
@@ -43,16 +46,44 @@ class Changes:
     rebooted: tuple[str, ...] = field(default=())
 
 
+class _Finding(BaseModel):
+    check: str
+    verdict: str
+    expected: str
+    found: str
+
+
+class _Host(BaseModel):
+    verdict: str
+    boot_id: str
+    stack: dict[str, str]
+    error: dict[str, Any] | None
+    findings: list[_Finding]
+
+
+class _Report(BaseModel):
+    """What is compared of a report."""
+
+    lock: str
+    when: str
+    hosts: dict[str, _Host]
+
+
 def report_from(text: str) -> dict[str, Any]:
     """A report as ``validate --json`` printed it; raises ValueError that says what else it is."""
     try:
-        value = json.loads(text)
+        value = jsontext.loads(text, limit=64 * 1024 * 1024)
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is no report: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("hosts"), dict) or "verdict" not in value:
         raise ValueError("it is no validation report; `gdsdeploy validate --json` prints one")
     if value.get("version") != VERSION:
-        raise ValueError(f"it is a report of version {value.get('version')}; this program reads {VERSION}")
+        raise ValueError(f"it is a report of version {str(value.get('version'))[:20]}; this program reads {VERSION}")
+    try:
+        _Report.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"it is a damaged report: {'.'.join(map(str, first['loc']))[:200]}: {first['msg']}") from None
     return value
 
 

@@ -51,6 +51,8 @@ def schema(kind: Type[Any]) -> Dict[str, Any]:
 
 def _value(hint: Any, value: Any, place: str) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
     if origin is Union:
         return None if value is None else _value(next(part for part in parts if part is not type(None)), value, place)
     if origin is list:

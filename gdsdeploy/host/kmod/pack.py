@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from .. import atomic, process
+from .. import atomic, jsontext, process
 from . import driver as drivers
 from .audit import STACK, Result, audit
 from .depmod import override_line
@@ -284,7 +284,7 @@ def _read_manifest(archive: tarfile.TarFile, path: str) -> Dict[str, Any]:
         raise PackError(f"{path}: does not begin with its manifest")
     file = archive.extractfile(member)
     assert file is not None
-    value = json.loads(file.read().decode("utf-8"))
+    value = jsontext.loads(file.read().decode("utf-8"))
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise PackError(f"{path}: its manifest has another format than {FORMAT}")
     modules = value.get("modules")

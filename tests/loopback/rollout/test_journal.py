@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -227,6 +228,28 @@ def test_a_changed_line_is_noticed_when_it_is_read(path: Path) -> None:
     path.write_bytes(content.replace(b'"attempt":1', b'"attempt":3'))
     with journal.reading(path) as reader, pytest.raises(JournalUnusable, match=r"line 2 of .* changed or is damaged"):
         list(reader.events(PLAN.id))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("data", b"\xff"), ("host", b"a"), ("kind", b"begin"), ("digest", b"0"), ("time", b"1"), ("data", 1)],
+)
+def test_a_column_of_another_kind_is_noticed_when_it_is_read(path: Path, column: str, value: object) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute("DROP TRIGGER event_stays")
+        shell.execute(f"UPDATE event SET {column} = ? WHERE number = 2", (value,))
+    with pytest.raises(JournalUnusable) as caught, journal.reading(path) as reader:
+        list(reader.events(PLAN.id))
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_damaged_schema_is_noticed(path: Path) -> None:
+    content = path.read_bytes()
+    at = content.index(b"CREATE TABLE event")
+    path.write_bytes(content[: at + 13] + b"\xff\xfe" + content[at + 15 :])
+    with pytest.raises(JournalUnusable, match=re.escape(str(path))):
+        journal.reading(path)
 
 
 def test_a_missing_line_is_noticed_when_it_is_read(path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gdsdeploy.cli import VERBS, group
+from gdsdeploy.errors import ChecksUnknown
 from gdsdeploy.host.gdscheck import VERDICTS
 
 EVIDENCE = Path(__file__).parents[2] / "evidence"
@@ -23,8 +24,8 @@ def parse(*words: str | Path, text: bytes | None = None) -> Result:
     return CliRunner().invoke(group, ["gdscheck", "parse", *map(str, words)], input=text)
 
 
-def objects(result: Result) -> list[dict[str, Any]]:
-    assert result.exit_code == 0, result.output
+def objects(result: Result, *, unknown: bool = False) -> list[dict[str, Any]]:
+    assert isinstance(result.exception, ChecksUnknown) if unknown else result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
@@ -67,7 +68,7 @@ def test_text_tells_verdict_reason_and_rows() -> None:
 
 
 def test_what_is_no_report_is_told_so() -> None:
-    (found,) = objects(parse("--json", text=b"hello\n"))
+    (found,) = objects(parse("--json", text=b"hello\n"), unknown=True)
     assert (found["kind"], found["verdict"], found["storage"]) == ("unknown", "unknown", {})
     assert found["reasons"] == ["this is no output of gdscheck, and no log of libcufile at level INFO or more"]
 
@@ -91,3 +92,15 @@ def test_the_page_tells_every_verdict_and_key() -> None:
     assert not [key for key in found if f"`{key}`" not in page]
     assert not [key for key in (*found["rdma"], *found["platform"], *found["gpus"][0]) if f"`{key}`" not in page]
     assert not [verdict for verdict in VERDICTS if f"| `{verdict}` |" not in page]
+
+
+def test_what_is_not_understood_is_no_success(tmp_path: Path) -> None:
+    garbage = tmp_path / "garbage.txt"
+    garbage.write_bytes(bytes(range(256)))
+    for words in (("--json", garbage), (garbage,), (DIRECT, garbage), (garbage, DIRECT)):
+        found = parse(*words).exception
+        assert isinstance(found, ChecksUnknown)
+        assert found.message.startswith(f"{garbage}: ")
+    rows = objects(parse("--json", garbage, DIRECT), unknown=True)
+    assert [row["verdict"] for row in rows] == ["unknown", "direct"]
+    assert parse(DIRECT, REFUSED, LOG).exit_code == 0

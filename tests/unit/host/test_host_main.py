@@ -115,7 +115,7 @@ def test_no_expectation_is_said_clearly(
         ("[]", "an expectation is a JSON object"),
         ("{}", "has version None; this program reads 1"),
         ('{"version": 1, "kernell": "x"}', "unknown keys: kernell"),
-        ('{"version": 1}', "missing"),
+        ('{"version": 1}', "expectation.host: this key is required"),
     ],
 )
 def test_a_bad_expectation_is_said_clearly(

@@ -1,0 +1,74 @@
+"""JSON that somebody else wrote, within bounds that hold before it is parsed: size, nesting, numbers.  Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Iterable
+
+#: Characters.  The evidence of a host has less than a tenth of it.
+LIMIT = 8 * 1024 * 1024
+#: Items for which there is always room, and characters for each beyond: small items take more memory than their text.
+_ITEMS, _SPARSE = 100_000, 8
+#: Digits of what 64 bits hold.
+_DIGITS = 20
+#: Where half of a surrogate pair may be, which no program can write again.
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+
+
+def loads(text: str, *, depth: int = 64, limit: int = LIMIT) -> Any:
+    """The value that the JSON ``text`` is; half of a surrogate pair becomes U+FFFD.
+
+    depth: of lists and objects in each other.  limit: in characters.
+    Raises ValueError: not JSON, larger or deeper, or with a number of more than 64 bits.
+    """
+    if len(text) > limit:
+        raise ValueError(f"it has more than {limit} characters")
+    if sum(map(text.count, ",[{")) > max(_ITEMS, len(text) // _SPARSE):
+        raise ValueError("it has too many items for its size")
+    try:
+        value = json.loads(text, parse_int=_integer, parse_float=_fraction, parse_constant=_fraction)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        value, too_deep = None, True
+    else:
+        too_deep = _deeper(value, depth)
+    if too_deep:
+        raise ValueError(f"it is nested more than {depth} deep")
+    return _whole(value) if _HALF.search(text) else value
+
+
+def _integer(digits: str) -> int:
+    if len(digits.lstrip("-")) > _DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:_DIGITS]} is no number that can be used")
+    return value
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    """Whether a list or an object lies in ``depth`` others."""
+    level = [value]
+    for _ in range(depth):
+        level = [inner for item in level for inner in _inside(item)]
+    return any(isinstance(item, (dict, list)) for item in level)
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    return item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+
+
+def _whole(value: Any) -> Any:
+    """``value`` with every string as one that can be written."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    return [_whole(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,416 @@
+"""The readers: what each is given, how it is called, and the errors that it may raise."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import io
+import json
+import lzma
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from gdsdeploy import answer, bundle, converge, explain, journal, lockfile, planning, validate
+from gdsdeploy.answer import Answer, Endpoint, Output
+from gdsdeploy.bundle import Bundle
+from gdsdeploy.cli import mode
+from gdsdeploy.cufile import check, migrate
+from gdsdeploy.cufile.document import DocumentInvalid
+from gdsdeploy.cufile.model import release_of
+from gdsdeploy.errors import (
+    FleetInvalid,
+    GdsError,
+    HostUnfit,
+    HostUnreachable,
+    JournalUnusable,
+    LockInvalid,
+    RepositoryUntrusted,
+    RepositoryUnusable,
+)
+from gdsdeploy.host import evidence_file, expectation, gate, golden
+from gdsdeploy.host import topology as shown
+from gdsdeploy.host.evidence_file import EvidenceFileError
+from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.facts.cufile import cufile_facts
+from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.gdscheck import document as gdscheck_document
+from gdsdeploy.host.gdscheck import runs
+from gdsdeploy.host.kmod.errors import ElfError
+from gdsdeploy.host.kmod.module import read_module
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.model.rollout import Kind, Plan, Wave
+from gdsdeploy.report import changes, html, junit, prometheus, text
+from gdsdeploy.report import json as json_object
+from gdsdeploy.report.model import Report, Trouble
+from gdsdeploy.rollout import answers
+from gdsdeploy.supporting import judge
+from tests.fuzz import repositories
+from tests.fuzz.campaign import Reader
+from tests.fuzz.mutation import changed, damaged, damaged_json
+from tests.unit.host.kmod.kmod_elf import SIGNATURE, module_bytes
+
+TESTS = Path(__file__).parents[1]
+EVIDENCE = TESTS / "evidence"
+HOSTS = ("h100-libcufile-1.20.0", "lab-vm-provisioned", "light-pinned")
+#: Files of readers that take a path are in memory where the machine has such a folder.
+_PLACE = tempfile.TemporaryDirectory(prefix="gds-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+FOLDER = Path(_PLACE.name)
+
+
+def of_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """A reader of bytes from a reader of a file."""
+
+    def written(data: bytes) -> object:
+        path = FOLDER / name
+        path.write_bytes(data)
+        return read(path)
+
+    return written
+
+
+def seeds(*files: Path | bytes) -> Callable[[], list[bytes]]:
+    return functools.cache(lambda: [file if isinstance(file, bytes) else file.read_bytes() for file in files])
+
+
+def read_lock(path: Path) -> None:
+    lockfile.read(path, warn=lambda _: None)
+
+
+def read_expectation(data: bytes) -> None:
+    expectation.from_json(data.decode("utf-8", "replace")).to_json()
+
+
+def loads(data: bytes) -> Any:
+    """JSON as it is after a transport has taken it in; readers of documents get nothing else."""
+    return json.loads(data.decode("utf-8", "replace"))
+
+
+# ── intent and lock ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def locks() -> list[bytes]:
+    from tests.unit.test_lockfile import LOCK
+
+    newer = LOCK.model_dump(mode="json") | {"lock_version": "1.9"}
+    newer["digest"] = lockfile._digest(newer)
+    return [lockfile.render(LOCK).encode(), lockfile.render(Lock(**newer)).encode()]
+
+
+def damaged_lock(data: bytes, random: Random) -> bytes:
+    """Half of them with a digest that fits, as somebody makes it who knows how."""
+    if random.random() < 0.5:
+        return damaged(data, random)
+    value = changed(yaml.load(data, Loader=yaml.CSafeLoader), random)
+    with contextlib.suppress(TypeError, AttributeError):
+        value["digest"] = lockfile._digest(value)
+    return json.dumps(value).encode()
+
+
+# ── journals ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def journals() -> list[bytes]:
+    path = FOLDER / "seed.sqlite"
+    plan = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
+    with journal.writing(path, doing="test", wall=lambda: 1.0) as writer:
+        writer.begin(plan)
+        writer.append_many([(Kind.BEGIN, host, {"step": "drain", "attempt": 1}) for host in "abcdefgh"])
+        writer.append(Kind.PAUSED, "", {"why": "x"})
+    return [path.read_bytes()]
+
+
+_EDITS = (
+    *("DELETE FROM event", "DROP TABLE event", "DELETE FROM event WHERE number = 1"),
+    *("UPDATE rollout SET id = x'ff'", "UPDATE rollout SET id = ''"),
+)
+
+
+def damaged_journal(data: bytes, random: Random) -> bytes:
+    """Bytes of the file, or what an editor of SQL would do."""
+    if random.random() < 0.5:
+        return damaged(data, random) if random.random() < 0.3 else flipped(data, random)
+    path = FOLDER / "edited.sqlite"
+    path.write_bytes(data)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as shell, contextlib.suppress(sqlite3.Error):
+        shell.executescript(
+            "PRAGMA synchronous=OFF; DROP TRIGGER event_stays; DROP TRIGGER event_keeps; DROP TRIGGER rollout_stays"
+        )
+        value = random.choice([b"\xff", None, 0, -1, 1e308, 2**62, "", "x", "\x1b", "null", "[" * 5000, "{}", "paused"])
+        column = random.choice(["rollout", "number", "time", "kind", "host", "data", "digest"])
+        shell.execute("PRAGMA foreign_keys = OFF")
+        shell.execute(f"UPDATE event SET {column} = ? WHERE number = ?", (value, random.randint(1, 10)))
+        if random.random() < 0.3:
+            shell.execute(random.choice(_EDITS))
+        if random.random() < 0.5:
+            redigest(shell)
+    return path.read_bytes()
+
+
+def redigest(shell: sqlite3.Connection) -> None:
+    """As somebody does who knows how digests are made."""
+    for key, number, at, kind, host, data in shell.execute(
+        "SELECT rollout, number, time, kind, host, data FROM event"
+    ).fetchall():
+        digest = journal._digest("20261121T1054-7f3a", number, at, kind, host, data)
+        shell.execute("UPDATE event SET digest = ? WHERE rollout IS ? AND number IS ?", (digest, key, number))
+
+
+def flipped(data: bytes, random: Random) -> bytes:
+    content = bytearray(data)
+    for _ in range(random.randint(1, 20)):
+        content[random.randrange(len(content))] = random.randrange(256)
+    return bytes(content)
+
+
+def read_journal(path: Path) -> None:
+    with journal.reading(path) as reader:
+        for summary in reader.rollouts():
+            list(reader.events(summary.id))
+            reader.plan(summary.id)
+        reader.newest()
+
+
+# ── evidence, reports and bundles ────────────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def expected() -> expectation.Expectation:
+    return expectation.from_json((EVIDENCE / "hosts/lab-vm.expectation.json").read_text())
+
+
+def reported(report: Report, number: int) -> None:
+    """In one of the formats: each takes longer than all the rest."""
+    formats: list[Callable[[Report], object]] = [
+        json_object.render, html.render, junit.render, prometheus.render, text.details, text.fleet_table,
+    ]  # fmt: skip
+    made = formats[number % len(formats)](report)
+    if isinstance(made, str):
+        made.encode()
+
+
+def judged(data: bytes) -> None:
+    evidence = evidence_file.document("x", data.decode("utf-8", "replace"))
+    host = validate.judged(expected(), evidence, validate.Asked(day="2026-11-22"), ())
+    reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
+
+
+def explained(data: bytes) -> None:
+    facts = facts_from(evidence_file.document("x", data.decode("utf-8", "replace")))
+    mode._text(facts)
+    json.dumps(mode._document(facts))
+    explain.explained(facts, "")
+    if not isinstance(facts.topology, Unknown):
+        shown.text(facts.topology)
+        json.dumps(shown.document(facts.topology))
+        golden.differences(golden.golden(facts.topology, "x"), facts.topology)
+
+
+@functools.cache
+def evidence() -> list[bytes]:
+    return [(EVIDENCE / f"hosts/{name}.json").read_bytes() for name in HOSTS]
+
+
+@functools.cache
+def bundles() -> list[bytes]:
+    hosts = {
+        "g": bundle.Host(expected(), loads(evidence()[-1])),
+        "lost": bundle.Host(expected(), None, Trouble("HostUnfit", "m", "h", 22)),
+    }
+    return [gzip.decompress(bundle.pack(Bundle("f.yml", "0", "2026-11-22T00:00:00Z", hosts), {}))]
+
+
+def damaged_bundle(data: bytes, random: Random) -> bytes:
+    """Damage to one of its files, or to the archive."""
+    if random.random() < 0.3:
+        data = flipped(data, random) if random.random() < 0.5 else damaged(data, random)
+        return data if random.random() < 0.5 else damaged(gzip.compress(data, 1), random)
+    made = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=made, mode="w") as new:
+        names = [name for name in old.getnames() if name.endswith(".json")]
+        chosen = random.choice(names)
+        for name in names:
+            content = old.extractfile(name).read()  # type: ignore[union-attr]
+            content = damaged_json(content, random) if name == chosen else content
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            new.addfile(info, io.BytesIO(content))
+    return made.getvalue()
+
+
+def read_bundle(path: Path) -> None:
+    reported(judge(bundle.read(path), progress=lambda _: None), path.stat().st_size // 512)
+
+
+def compared(data: bytes) -> None:
+    good = changes.report_from(
+        json_object.render(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
+    )
+    found = changes.compare(good, changes.report_from(data.decode("utf-8", "replace")))
+    changes.to_text(found)
+    changes.to_json(found)
+
+
+@functools.cache
+def reports() -> list[bytes]:
+    host = validate.judged(expected(), loads(evidence()[0]), validate.Asked(day="2026-11-22"), ())
+    return [json_object.render(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,))).encode()]
+
+
+@functools.cache
+def goldens() -> list[bytes]:
+    return [golden.to_json(golden.golden(facts_from(loads(data)).topology, "x")).encode() for data in evidence()[:1]]
+
+
+def read_golden(data: bytes) -> None:
+    wanted = golden.from_json(data.decode("utf-8", "replace"))
+    golden.differences(wanted, facts_from(loads(evidence()[0])).topology)
+
+
+# ── what hosts say ───────────────────────────────────────────────────────────────────────────────────────────────
+
+HOST = Endpoint("gpu1", "192.0.2.1", 22, "root", (), ())
+
+
+def raw_answer(data: bytes) -> Any:
+    return answer.document(HOST, b"MARK", Output(b"motd\nMARK" + data, "", 0))
+
+
+def plan_answer(data: bytes) -> None:
+    planning.checked_variants(Answer("gpu1", raw_answer(data), None, 0.0), {"variants": {}})
+
+
+def gate_record(data: bytes) -> None:
+    given = Answer("gpu1", raw_answer(data), None, 0.0)
+    host = validate._recorded(expected(), given, validate.Asked(day="2026-11-22"), ())
+    reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
+
+
+@functools.cache
+def gate_records() -> list[bytes]:
+    finding = {"check": "kernel.running", "verdict": "pass", "title": "t", "expected": "e", "found": "f", "hint": "",
+               "evidence": ["x"], "waiver": {"until": "2026-12-01", "reason": "r", "was": "fail"}}  # fmt: skip
+    record = gate.Record("open", "all passed", "pass", "b", "2026-11-22T00:00:00Z", 1.0, "gpu1", "gds", "sha256:1", "x",
+                         [["kernel", "6.12"]], [finding], ["gap"])  # fmt: skip
+    return [json.dumps({"boot_id": "b", "reason": "", "record": json.loads(record.to_json())}).encode()]
+
+
+def rollout_answer(data: bytes) -> None:
+    question, document = loads(data)
+    answers.checked("gpu1", question, document)
+
+
+@functools.cache
+def rollout_answers() -> list[bytes]:
+    from tests.loopback.rollout.test_answers import WHOLE
+
+    return [json.dumps([question, document]).encode() for question, document in WHOLE.items()]
+
+
+def damaged_answer(data: bytes, random: Random) -> bytes:
+    question, document = loads(data)
+    return json.dumps([question, changed(document, random)]).encode()
+
+
+CHANGE = {"kind": "install", "subject": "nvidia-driver", "after": "550", "disruption": "reboot"}
+REFUSAL = {"message": "no", "hint": "h", "kind": "refused"}
+RESULT = {"name": "packages", "changes": [CHANGE], "refusals": [REFUSAL], "unknown": ["x"], "report": {"a": 1}}
+TASK = {"host": "a", "role": "r", "task": "t"}
+DETAIL = {"msg": "m", "stderr": "e", "rc": 1, "cmd": ["a"], "gds_error": {"kind": "busy", "message": "m", "hint": "h"}}
+EVENTS = (
+    {"event": "play", "name": "all"},
+    {"event": "long", **TASK},
+    {"event": "result", **TASK, "status": "ok", "seconds": 1.5, "changed": True, "changes": [CHANGE]},
+    {"event": "result", **TASK, "status": "failed", "seconds": 1, "changed": False, "detail": DETAIL},
+)
+
+
+def event(data: bytes) -> None:
+    outcome = converge.Outcome(status=0)
+    for line in data.decode("utf-8", "replace").splitlines():
+        converge._event(line, outcome, lambda _: None, FOLDER / "log")
+
+
+# ── cufile.json, gdscheck, modules ───────────────────────────────────────────────────────────────────────────────
+
+
+def cufile(data: bytes) -> None:
+    old, new = release_of("1.4.0"), release_of("1.20.0")
+    check.check(data, new)
+    with contextlib.suppress(DocumentInvalid):
+        migrate.migrate(data, old, new)
+    cufile_facts(Document({"files": {"/etc/cufile.json": data.decode("utf-8", "replace")}}))
+
+
+def gdscheck(data: bytes) -> None:
+    found = runs.read(data)
+    json.dumps(gdscheck_document.document(found, "x"))
+    gdscheck_document.text(found, "x")
+
+
+@functools.cache
+def modules() -> list[bytes]:
+    good = module_bytes(
+        info=[("parm", "a:b")],
+        imports={"kfree": 5, "memcpy": None},
+        exports={"a": (1, True), "b": (2, False)},
+        signature=SIGNATURE,
+    )
+    return [good, good, lzma.compress(good), gzip.compress(good)]
+
+
+def kernel_module(data: bytes) -> None:
+    """By the ending that its first bytes belong to."""
+    endings = {b"\xfd7": ".xz", b"\x1f\x8b": ".gz", b"(\xb5": ".zst"}
+    of_file(f"m.ko{endings.get(data[:2], '')}", lambda path: read_module(str(path)))(data)
+
+
+def damaged_module(data: bytes, random: Random) -> bytes:
+    return flipped(data, random) if random.random() < 0.7 else damaged(data, random)
+
+
+# ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
+
+EXAMPLES = TESTS.parent / "examples"
+EXPECTATION = EVIDENCE / "hosts/lab-vm.expectation.json"
+PLAN = json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()
+LINES = b"\n".join(converge.MARK.encode() + json.dumps(item).encode() for item in EVENTS)
+
+READERS = (
+    Reader("fleet.yml", seeds(*sorted(EXAMPLES.glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),
+    Reader("gdsdeploy.lock", locks, of_file("gdsdeploy.lock", read_lock), (LockInvalid,), damaged_lock),
+    Reader("journal", journals, of_file("journal.sqlite", read_journal), (JournalUnusable,), damaged_journal),
+    Reader("support bundle", bundles, of_file("case.tar.gz", read_bundle), (GdsError,), damaged_bundle),
+    Reader("evidence, judged and reported", evidence, judged, (EvidenceFileError,), damaged_json),
+    Reader("evidence: mode, explain, topology", evidence, explained, (EvidenceFileError, GdsError), damaged_json),
+    Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
+    Reader("saved report (diff)", reports, compared, (ValueError,), damaged_json),
+    Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
+    Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
+    Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
+    Reader("answers to a rollout", rollout_answers, rollout_answer, (HostUnfit,), damaged_answer),
+    Reader("event lines of Ansible", seeds(LINES), event, ()),
+    Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
+    Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),
+    Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
+    Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
+    Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),
+    Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),
+    Reader("Release", seeds(repositories.RELEASE), repositories.release, REPOSITORY_ERRORS),
+    Reader("Packages", seeds(repositories.PACKAGES), repositories.package_list, REPOSITORY_ERRORS),
+)
+
+#: Readers whose answers are not yet checked by their types where they are taken in; they join READERS when they are.
+UNCHECKED = (Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),)

@@ -1,0 +1,125 @@
+"""Seeds and calls of the readers of what repositories serve; signatures, which come first, have tests of their own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from gdsdeploy.repo import apt, packages, rpm, rpmprimary
+from gdsdeploy.repo.rpmmodules import Modules
+from gdsdeploy.repo.signature import Signed
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+REPOSITORY = {"uri": "https://r.example", "keyring": Path("/k"), "fingerprints": (), "host_keyring": "/k"}
+REPOMD = b"""<?xml version="1.0" encoding="UTF-8"?>
+<repomd xmlns="http://linux.duke.edu/metadata/repo"><revision>1</revision>
+<data type="primary"><checksum type="sha256">%(sum)s</checksum><open-checksum type="sha256">%(sum)s</open-checksum>
+<location href="repodata/primary.xml.gz"/><timestamp>1700000000</timestamp>
+<size>100</size><open-size>500</open-size></data>
+<data type="modules"><checksum type="sha256">%(sum)s</checksum><location href="repodata/modules.yaml.gz"/>
+<timestamp>1700000000.5</timestamp><size>100</size></data></repomd>
+""" % {b"sum": b"0" * 64}
+PRIMARY = b"""<?xml version="1.0" encoding="UTF-8"?>
+<metadata xmlns="http://linux.duke.edu/metadata/common" xmlns:rpm="http://linux.duke.edu/metadata/rpm" packages="1">
+<package type="rpm"><name>nvidia-driver</name><arch>x86_64</arch><version epoch="3" ver="550.1" rel="1.el9"/>
+<checksum type="sha256" pkgid="YES">%s</checksum><time file="1" build="1"/><size package="1" installed="1" archive="1"/>
+<location href="Packages/n.rpm"/><format><rpm:vendor>NVIDIA</rpm:vendor><rpm:sourcerpm>n.src.rpm</rpm:sourcerpm>
+<rpm:provides><rpm:entry name="nvidia-driver" flags="EQ" epoch="3" ver="550.1" rel="1.el9"/></rpm:provides>
+<rpm:requires><rpm:entry name="/usr/bin/x"/>
+<rpm:entry name="(a if b)"/><rpm:entry name="kmod" flags="GE" epoch="0" ver="1"/></rpm:requires>
+<file>/usr/bin/nvidia</file></format></package>
+</metadata>
+""" % (b"0" * 64)
+FILELISTS = b"""<?xml version="1.0" encoding="UTF-8"?>
+<filelists xmlns="http://linux.duke.edu/metadata/filelists" packages="1">
+<package pkgid="%s" name="nvidia-driver" arch="x86_64"><version epoch="3" ver="550.1" rel="1.el9"/>
+<file>/opt/x</file></package></filelists>
+""" % (b"0" * 64)
+LISTS = PRIMARY + b"\0\0\0" + FILELISTS
+MODULES = b"""---
+document: modulemd
+version: 2
+data: {name: nvidia-driver, stream: 550-open, artifacts: {rpms: ["nvidia-driver-3:550.1-1.el9.x86_64"]}}
+...
+---
+document: modulemd-defaults
+version: 1
+data: {module: nvidia-driver, stream: 550-open}
+"""
+RELEASE = b"""Origin: Debian
+Suite: stable
+Codename: trixie
+Date: Sat, 21 Nov 2026 10:00:00 UTC
+Valid-Until: Sat, 28 Nov 2026 10:00:00 UTC
+Acquire-By-Hash: yes
+Components: main contrib
+SHA256:
+ %s 1234 main/binary-amd64/Packages.xz
+""" % (b"0" * 64)
+PACKAGES = b"""Package: nvidia-driver
+Source: nvidia-graphics-drivers (550.1-2)
+Version: 550.1-2
+Architecture: amd64
+Depends: libc6 (>= 2.36), a | b (<< 2:3~x), nvidia-kernel-dkms (= 550.1-2)
+Provides: nvidia-driver-any, v (= 2)
+Filename: pool/n.deb
+Size: 123
+SHA256: %s
+
+Package: dkms
+Version: 3.2.2-1~deb13u1
+Architecture: all
+Filename: pool/d.deb
+Size: 1
+SHA256: %s
+""" % (b"0" * 64, b"1" * 64)
+
+
+def fetching(data: bytes) -> Any:
+    return SimpleNamespace(small=lambda _: data)
+
+
+def unsigned(document: bytes, **_: object) -> Signed:
+    """In place of gpgv, which has tests of its own."""
+    return Signed(document, ("A" * 40,))
+
+
+def repomd(data: bytes) -> None:
+    with mock.patch.object(rpm, "verify", unsigned):
+        rpm.repomd(fetching(data), rpm.Repository("r", **REPOSITORY), now=NOW).index()
+
+
+def release(data: bytes) -> None:
+    repository = apt.Repository("r", suites=("trixie",), components=("main",), **REPOSITORY)
+    with mock.patch.object(apt, "verify", unsigned):
+        apt.release(fetching(data), repository, "trixie", now=NOW).index()
+
+
+def package_list(data: bytes) -> None:
+    found = packages.PackageList(
+        data, packages.Origin("r", "trixie", "main", "debian", ("amd64", "all"), "https://r.example/Packages")
+    )
+    for name in list(found.names()):
+        for candidate in found.named(name):
+            found.stanza(candidate)
+    found.providing("v")
+
+
+def primary(data: bytes) -> None:
+    listing, _, files = data.partition(b"\0\0\0")
+    found = rpmprimary.Primary(
+        listing, rpmprimary.Origin("r", ("x86_64", "noarch"), "https://r.example/p"), lambda: files
+    )
+    for name in list(found.names()):
+        found.named(name)
+    for name in ("nvidia-driver", "/usr/bin/nvidia", "/opt/x"):
+        found.providing(name)
+
+
+def module_metadata(data: bytes) -> None:
+    found = Modules()
+    found.add(data, "https://r.example/modules.yaml")
+    found.enable({})
