@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import click
@@ -55,7 +56,9 @@ def main(argv: list[str] | None = None) -> None:
             console.error(error.message, error.hint)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        words = io.StringIO()
+        error.show(words)
+        console.usage(words.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         console.error("interrupted", "Run the same command again: it goes on from what is done")

@@ -110,6 +110,24 @@ def test_one_module_writes_to_the_terminal() -> None:
     assert users_of("rich") <= allowed
 
 
+#: Own processes, which write to whoever started them, in a format of ours.
+CHILDREN = {"bootstrap.py", "callbacks/gds_events.py", "cufile/ask.py"}
+WRITERS = {"print", "click.echo", "click.secho", "click.echo_via_pager", "sys.stdout", "sys.stderr", "sys.__stdout__"}
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if not relative(p).startswith("host/")], ids=relative)
+def test_the_controller_writes_to_the_terminal_through_the_console(path: Path) -> None:
+    found = {ast.unparse(n) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.Name, ast.Attribute))}
+    assert not found & WRITERS or relative(path) in {*CHILDREN, "console.py"}
+
+
+def test_the_host_program_prints_through_what_makes_text_printable() -> None:
+    assert users_of("gdsdeploy.host.printable.Printable") == {"host/__main__.py"}
+    for path in (p for p in MODULES if relative(p).startswith("host/")):
+        found = {ast.unparse(n) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+        assert not found & {"sys.stdout.buffer", "sys.stderr.buffer", "sys.__stdout__", "sys.__stderr__"}, path
+
+
 def test_only_the_command_line_knows_click() -> None:
     assert {u for u in users_of("click") if not u.startswith("cli/")} == set()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy import console
 from gdsdeploy.builds import Supply
 from gdsdeploy.host.apply.model import KINDS, Change, Refusal
 from gdsdeploy.plan import BUILD, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
@@ -129,13 +130,14 @@ def test_every_kind_has_words() -> None:
     assert set(host_changes._WORDS) == set(KINDS)
 
 
-def test_changes_of_one_kind_share_a_line() -> None:
+def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     holds = [Change("hold", f"p{n}", "", "held", "not-held", resource="packages.driver") for n in range(5)]
     found = HostPlan("a", (*holds, WRITE))
     text = planned.text({"a": found})
     assert "  - hold p0, p1, p2 and 2 more\n      found not held; wanted held\n" in text
     assert "  - write /etc/cufile.json\n      found missing; wanted sha256:1" in text
-    assert "\x1b" not in planned.text({"a": HostPlan("a", (replace(WRITE, subject="/etc/\x1b[2J"),))})
+    console.data(planned.text({"a": HostPlan("a", (replace(WRITE, subject="/etc/\x1b[2J"),))}))
+    assert "\x1b" not in capsys.readouterr().out
 
 
 # --- what a host says is checked -------------------------------------------------------------------------------------
