@@ -240,9 +240,9 @@ def _date(text: str | None, uri: str, field: str) -> datetime | None:
         return None
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError as error:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise RepositoryUntrusted(f"{uri}: {field} is not a date: {text!r}") from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def _check_time(uri: str, date: datetime, valid_until: datetime | None, now: datetime) -> None:

@@ -158,7 +158,10 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
             date = max(date, float(data.findtext(f"{_REPO}timestamp") or 0))
         except ValueError as error:
             raise RepositoryUnusable(f"{uri}: {data.get('type')}: {error}") from error
-    moment = datetime.fromtimestamp(date, UTC)
+    try:
+        moment = datetime.fromtimestamp(date, UTC)
+    except (ValueError, OverflowError) as error:
+        raise RepositoryUnusable(f"{uri}: its timestamp {date:g} is not a date") from error
     if moment > now + MAX_FUTURE:
         raise RepositoryUntrusted(
             f"{uri}: this index is dated {_rfc3339(moment)}, and it is {_rfc3339(now)}",
