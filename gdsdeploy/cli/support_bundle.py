@@ -50,6 +50,6 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
         data, taken_out = pack_fleet(
             intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say
         )
-    write(output, data)
+    write(output, data, mode=0o600)
     console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in taken_out.items()) or 'nothing'}")
     console.data(str(output))
