@@ -20,7 +20,7 @@ VERBS = {
     "rollout": "Upgrade a fleet wave by wave, or have an engine that it has already do so",
     "validate": "Prove on each host what its stack is and which path its storage takes",
     "diff": "Say what changed between two runs of validate",
-    "support-bundle": "Pack what hosts say of themselves into one file, without addresses, serials and secrets",
+    "support-bundle": "Pack what hosts say of themselves into one file, with addresses, serials and secrets replaced",
     "remove": "Take back what provision changed on a host",
     "cufile": "Render, check and migrate cufile.json, and ask a real libcufile what it works with",
     "explain": "Say why a mount does not take the direct path, and what an error of cuFile means",
