@@ -169,7 +169,7 @@ def _documents(texts: Mapping[str, bytes], streams: set[tuple[str, str]]) -> Ite
         for piece in _DOCUMENT.split(text.decode("utf-8", "replace")):
             document = _END.split(piece, maxsplit=1)[0].strip("\n")
             try:
-                read = yaml.load(document, Loader=yaml.BaseLoader) or {}  # noqa: S506 - texts, lists and mappings
+                read = yaml.load(document, Loader=yaml.BaseLoader) or {}  # noqa: S506 # nosec B506 # only texts, lists and mappings
             except yaml.YAMLError as error:
                 raise RepositoryUnusable(f"{uri}: not module metadata: {error!r}") from error
             if _wanted(read, streams):

@@ -128,6 +128,14 @@ def test_the_host_program_prints_through_what_makes_text_printable() -> None:
         assert not found & {"sys.stdout.buffer", "sys.stderr.buffer", "sys.__stdout__", "sys.__stderr__"}, path
 
 
+def test_assertions_narrow_types_and_guard_nothing() -> None:
+    """``python -O`` leaves them out."""
+    for path in MODULES:
+        for node in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)):
+            text = ast.unparse(node.test)
+            assert text.endswith(" is not None") or text.startswith("isinstance("), f"{path}:{node.lineno}: {text}"
+
+
 def test_only_the_command_line_knows_click() -> None:
     assert {u for u in users_of("click") if not u.startswith("cli/")} == set()
 

@@ -9,8 +9,9 @@ import pytest
 
 from gdsdeploy import console
 from gdsdeploy.builds import Supply
+from gdsdeploy.host.apply import model
 from gdsdeploy.host.apply.model import KINDS, Change, Refusal
-from gdsdeploy.plan import BUILD, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
+from gdsdeploy.plan import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
 from gdsdeploy.report import host_changes, planned
 
 WANT = "a" * 32
@@ -124,6 +125,10 @@ def test_two_resources_may_want_the_same_folder() -> None:
 def test_a_reboot_that_the_profile_leaves_to_a_person_is_said() -> None:
     found = plan("a", {BUILD: [Result("reboot", (REBOOT,), report={"allowed": False})]}, BUILDS, None)
     assert "  - reboot into kernel 6.12, which its profile leaves to you  [reboot]\n" in planned.text({"a": found})
+
+
+def test_disruptions_are_those_of_hosts() -> None:
+    assert DISRUPTIONS == model.DISRUPTIONS
 
 
 def test_every_kind_has_words() -> None:
