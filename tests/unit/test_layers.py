@@ -137,7 +137,7 @@ def test_the_host_program_prints_through_what_makes_text_printable() -> None:
 
 def test_assertions_narrow_types_and_guard_nothing() -> None:
     """``python -O`` leaves them out."""
-    for path in MODULES:
+    for path in (p for p in MODULES if "assert " in p.read_text()):
         for node in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)):
             text = ast.unparse(node.test)
             assert text.endswith(" is not None") or text.startswith("isinstance("), f"{path}:{node.lineno}: {text}"
