@@ -31,13 +31,13 @@ $(VENV)/.complete: pyproject.toml requirements-dev.lock
 	    { echo "error: this Python cannot make virtual environments. On Debian: sudo apt-get install python3-venv" >&2; exit 4; }
 	@echo "‣ Python packages of requirements-dev.lock go into $(VENV)/ (about 500 MB, a minute or two)"
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --requirement requirements-dev.lock
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --editable .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Resolves the development set anew.
+# Resolves the development set anew, with the sha256 of each file: setup takes no other.
 lock: setup
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group dev --no-header --no-annotate \
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --group dev --no-header --no-annotate --generate-hashes \
 	    --output-file requirements-dev.lock pyproject.toml
 
 clean:

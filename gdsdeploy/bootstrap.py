@@ -41,7 +41,7 @@ def load(stream):
     os.write(1, mark)
     sys.path.insert(0, place)
     sys.argv = [place] + argv
-    exec(main, {"__name__": "__main__", "__file__": os.path.join(place, "__main__.py")})  # noqa: S102
+    exec(main, {"__name__": "__main__", "__file__": os.path.join(place, "__main__.py")})  # noqa: S102 # nosec B102 # the program that came with it
 
 
 def locate(name, program):

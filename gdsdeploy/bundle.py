@@ -5,7 +5,8 @@ A gzipped tar archive, the same bytes for the same content::
     gdsdeploy-support/
       README.txt                     what it is and what was taken out
       manifest.json                  versions, when, hosts and errors, waivers, what was taken out
-      fleet.yml, gdsdeploy.lock
+      fleet.yml                      masked, without comments
+      gdsdeploy.lock
       report.json                    what validate said, as its --json prints it
       hosts/<name>/evidence.json     what the host's files and programs said
       hosts/<name>/expectation.json  what it was held against
@@ -114,8 +115,15 @@ def redacted(bundle: Bundle, redactor: Redactor) -> Bundle:
         kept = tuple(waiver_from(redactor.value(item.as_dict())) for item in host.waivers)
         made = expectation_from(json.dumps(expected))
         hosts[redactor.text(name)] = Host(made, evidence, trouble, kept, host.seconds)
-    texts = {name: redactor.text(text) for name, text in bundle.texts.items()}
+    texts = {name: _redacted_text(redactor, name, text) for name, text in bundle.texts.items()}
     return Bundle(redactor.text(bundle.fleet), bundle.lock, bundle.when, hosts, texts)
+
+
+def _redacted_text(redactor: Redactor, name: str, text: str) -> str:
+    """JSON by its structure, anything else by patterns."""
+    if not name.endswith(".json"):
+        return redactor.text(text)
+    return json.dumps(redactor.value(json.loads(text)), indent=2, ensure_ascii=False) + "\n"
 
 
 def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:

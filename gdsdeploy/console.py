@@ -2,22 +2,37 @@
 
 Talk (progress, warnings, errors) goes to stderr, data to stdout, so that `--json | jq` always works.
 Colour never carries meaning alone; NO_COLOR and pipes are honoured by rich.
+
+What hosts, files and programs say goes through here, too.  So every text is made printable on its way out, and no
+caller has to: a terminal obeys nothing but the styles that this module adds.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
-from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-_talk = Console(stderr=True, highlight=False, soft_wrap=True)
-_data = Console(highlight=False, soft_wrap=True)
+from gdsdeploy.host.printable import printable
+
+
+class _Terminal(Console):
+    """Everything that is drawn passes through ``render``; control codes of rich's own are no text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+_talk = _Terminal(stderr=True, highlight=False, soft_wrap=True)
+_data = _Terminal(highlight=False, soft_wrap=True)
 _quiet = False
 
 
@@ -30,24 +45,34 @@ def configure(*, quiet: bool) -> None:
 def say(text: str = "") -> None:
     """One line of progress to stderr."""
     if not _quiet:
-        _talk.print(escape(text))
+        _talk.print(Text(text))
 
 
 def warn(text: str) -> None:
     """One warning to stderr."""
-    _talk.print(f"[yellow]warning:[/] {escape(text)}")
+    _talk.print(Text.assemble(("warning:", "yellow"), " ", text))
 
 
 def error(text: str, hint: str | None = None) -> None:
     """One error to stderr, followed by its next step."""
-    _talk.print(f"[bold red]error:[/] {escape(text)}")
+    _talk.print(Text.assemble(("error:", "bold red"), " ", text))
     if hint:
-        _talk.print(f"[bold]hint:[/] {escape(hint)}")
+        _talk.print(Text.assemble(("hint:", "bold"), " ", hint))
+
+
+def usage(text: str) -> None:
+    """How a command is used, and what was wrong, to stderr."""
+    _talk.print(Text(text))
 
 
 def data(text: str) -> None:
-    """Results to stdout, as they are, and at once: somebody may wait for each line."""
-    print(text, flush=True)  # noqa: T201 - this is the place that may
+    """Results to stdout, at once: somebody may wait for each line.  JSON stays the same document."""
+    print(printable(text), flush=True)  # noqa: T201 - this is the place that may
+
+
+def file(text: str) -> None:
+    """The text of a file to stdout: as it is where stdout is redirected, as ``data`` on a terminal."""
+    print(printable(text) if sys.stdout.isatty() else text, flush=True)  # noqa: T201 - this is the place that may
 
 
 def table(rows: Table) -> None:

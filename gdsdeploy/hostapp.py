@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from . import atomic, bootstrap, knownbuilds
+from . import __version__, atomic, bootstrap, knownbuilds, sbom
 
 SHEBANG = b"#!/usr/bin/env python3\n"
 #: Dates in the archive: the earliest that zip knows, so that they say nothing.
@@ -23,7 +23,7 @@ DATE = (1980, 1, 1, 0, 0, 0)
 SUFFIX = ".py"
 _PACKAGE = Path(__file__).parent
 #: What this module needs of gdsdeploy while it doesn't pack.
-MODULES = ("__init__.py", "atomic.py", "bootstrap.py", "hostapp.py", "knownbuilds.py")
+MODULES = ("__init__.py", "atomic.py", "bootstrap.py", "hostapp.py", "knownbuilds.py", "sbom.py")
 
 _MAIN = """\
 import os
@@ -113,6 +113,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN.encode()
     yield "gdsdeploy_bootstrap.py", _bootstrap()
     yield "gdsdeploy/__init__.py", b""
+    yield "gdsdeploy-host.cdx.json", sbom.of_host_program(__version__)
     yield "gdsdeploy/host/kmod/building/known.json", knownbuilds.for_hosts()
     for path in (_PACKAGE / "host").rglob(f"*{SUFFIX}"):
         yield f"gdsdeploy/{path.relative_to(_PACKAGE).as_posix()}", path.read_bytes()

@@ -17,7 +17,7 @@ from gdsdeploy.lockfile import Difference, Reason
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
-from gdsdeploy.repo import settings
+from gdsdeploy.repo import freshness, settings
 from gdsdeploy.repo.fetch import Fetcher, address
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
@@ -90,7 +90,7 @@ def resolve_fleet(
 
     old: stays as it is but for what ``upgrade`` names, and for what the fleet or the repositories force.
     Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for an index that is older than
-    the one in ``old``, and FleetInvalid for an unknown system.
+    the one in ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
     """
     reader = _Reader(fleet, fetcher, now, step)
     platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}
@@ -102,6 +102,7 @@ def resolve_fleet(
         universe, indices = reader.read(name, platforms[name])
         before = _before(fleet, old, name)
         _refuse_replay(name, before, indices)
+        warnings += [(name, verdict) for verdict in freshness.judge(indices, fleet.repositories, now)]
         keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
         try:
             resolution = resolve(
@@ -196,6 +197,7 @@ def check(
             continue
         try:
             universe, indices = reader.read(name, stack_platform_for(target.os))
+            freshness.judge(indices, fleet.repositories, now)
         except RepositoryUntrusted as error:
             reasons.append(Reason(Difference.INDEX_REFUSED, name, "", "", error.message))
             continue

@@ -7,6 +7,7 @@ is said once for each reason and dropped.  Addresses of webhooks often are secre
 from __future__ import annotations
 
 import json
+import os
 import queue
 import threading
 import time
@@ -21,6 +22,7 @@ import httpx
 
 from gdsdeploy import run
 from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.host.private import exposure
 from gdsdeploy.inventory import in_fleet
 from gdsdeploy.model.intended import Notify
 from gdsdeploy.model.rollout import FAILURES, Event, Kind
@@ -37,6 +39,8 @@ PAUSES: Final = (1.0, 4.0, 15.0)
 LAST: Final = 15.0
 #: Events that wait; the oldest is dropped for a new one.
 WAITING: Final = 1000
+#: Characters of a token at most.
+_TOKEN_SIZE: Final = 64 * 1024
 #: Answers after which it is worth to try again.
 _AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -180,10 +184,14 @@ def wanted(event: Event, settings: Notify) -> bool:
 
 def _token(path: Path) -> str:
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        with path.open(encoding="utf-8") as file:
+            exposed = exposure(str(path), os.fstat(file.fileno()))
+            token = file.read(_TOKEN_SIZE).strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise FleetInvalid(f"rollout.notify.token_file: {path}: {reason}") from None
+    if exposed:
+        raise FleetInvalid(f"rollout.notify.token_file: {path} {exposed[0]}", hint=f"Run: {exposed[1]}")
     if not token or not token.isprintable() or not token.isascii():
         raise FleetInvalid(f"rollout.notify.token_file: {path} holds no token", hint="One line of printable ASCII")
     return token

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 from gdsdeploy.builds import Supply
-from gdsdeploy.host.apply.model import DISRUPTIONS as _DISRUPTIONS
 from gdsdeploy.host.apply.model import KINDS, Change, Refusal
 
 Disruption = Literal["none", "module reload", "reboot"]
 #: From the least to the most.
 DISRUPTIONS: Final[tuple[Disruption, ...]] = ("none", "module reload", "reboot")
-assert DISRUPTIONS == _DISRUPTIONS
 
 #: Ways in which a machine may come to its modules, each a variant of its desired state: it builds them; it keeps what
 #: it has received; it receives an archive that it doesn't have yet.

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gdsdeploy.host.places import SECURE_BOOT
-
-#: What stands for a secret.
-REDACTED = "[redacted]"
+from gdsdeploy.secretwords import REDACTED, hide, names_secret
 
 _IPV4 = re.compile(r"(?<![\w.+~])(?:\d{1,3}\.){3}\d{1,3}(?![\w+~]|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![\w:])")
@@ -30,13 +28,40 @@ _NAMES = re.compile(
 )
 _SERIAL = re.compile(r"(?im)\b((?:board |chassis |product )?serial(?: number|_number)?\s*[:=]\s*)([^\s\"',;\\]{3,})")
 _HOME = re.compile(r"(/home/)([^/\s\"':;,]+)")
-_SECRET = re.compile(
-    r"(?i)(?<![\w-])([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
-    r"[\w.-]*(?:\\?[\"'])?\s*[:=]\s*)(\\?[\"'])?(?(2)(?:(?!\2).)*|[^\s,;\"'}\]]+\]?)"
+_LETTER = "[A-Za-z0-9]"
+USER = "user name"
+#: Login names that identify nobody, or that mean something else on every host.
+_COMMON = frozenset(
+    {
+        *(
+            "root",
+            "admin",
+            "administrator",
+            "user",
+            "ubuntu",
+            "debian",
+            "rocky",
+            "centos",
+            "almalinux",
+            "fedora",
+            "redhat",
+        ),
+        *(
+            "rhel",
+            "cloud-user",
+            "ec2-user",
+            "opc",
+            "ansible",
+            "slurm",
+            "nvidia",
+            "cuda",
+            "gds",
+            "nvme",
+            "dkms",
+            "kernel",
+        ),
+    }
 )
-_URL_LOGIN = re.compile(r"(://)[^/\s:@]+(?::[^/\s@]*)?(@)")
-_BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9+/_.=-]{8,}")
-_KEY_BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
 class Redactor:
@@ -51,7 +76,7 @@ class Redactor:
 
     def learn(self, kind: str, word: str) -> None:
         """Take ``word`` out wherever it stands from now on; what is too short would be found everywhere."""
-        if len(word) >= 4:
+        if len(word) >= (3 if kind == USER else 4) and word not in _COMMON:
             self._words.setdefault(word, self._stand_in(kind, word, lambda n: f"{kind.replace(' ', '-')}-{n}"))
 
     def value(self, value: Any) -> Any:
@@ -59,19 +84,21 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(str(key)): self.value(item) for key, item in value.items()}
+            return {self.text(str(key)): self._item(str(key), item) for key, item in value.items()}
         if isinstance(value, list):
             return [self.value(item) for item in value]
         return value
 
+    def _item(self, key: str, item: Any) -> Any:
+        if isinstance(item, str) and item and names_secret(key):
+            return item if item == REDACTED else self.secret()
+        return self.value(item)
+
     def text(self, text: str) -> str:
         """One text."""
-        text = _KEY_BLOCK.sub(self._secret, text)
-        text = _URL_LOGIN.sub(lambda m: m[1] + self._secret(m) + m[2], text)
-        text = _BEARER.sub(lambda m: m[1] + self._secret(m), text)
-        text = _SECRET.sub(lambda m: m[1] + (m[2] or "") + self._secret(m), text)
+        text = hide(text, self.secret)
         text = _SERIAL.sub(lambda m: m[1] + self._stand_in("serial number", m[2], lambda n: f"serial-{n}"), text)
-        text = _HOME.sub(lambda m: m[1] + self._stand_in("user name", m[2], lambda n: f"user{n}"), text)
+        text = _HOME.sub(lambda m: m[1] + self._stand_in(USER, m[2], lambda n: f"user{n}"), text)
         text = _NAMES.sub(lambda m: self._stand_in("device name", m[0], lambda n: f"device-{n}"), text)
         text = _UUID.sub(self._uuid, text)
         text = _MACHINE.sub(lambda m: self._stand_in("machine id", m[0], lambda n: f"{n:032x}"), text)
@@ -82,6 +109,13 @@ class Redactor:
         text = _IPV6.sub(self._ipv6, text)
         text = _IPV4.sub(self._ipv4, text)
         return self._replace_words(text)
+
+    def secret(self, value: str = "") -> str:
+        """Count one more secret; returns what stands for it.  value: an address is taken out wherever it stands."""
+        self._secrets += 1
+        if "://" in value:
+            self._words[value] = REDACTED
+        return REDACTED
 
     def summary(self) -> dict[str, int]:
         """Kind → how many different ones were replaced."""
@@ -94,10 +128,6 @@ class Redactor:
         if original in table.values():
             return original
         return table.setdefault(original, make(len(table) + 1))
-
-    def _secret(self, found: re.Match[str]) -> str:
-        self._secrets += REDACTED not in found[0]
-        return REDACTED
 
     def _uuid(self, found: re.Match[str]) -> str:
         # The name of an EFI variable, the same on every machine.
@@ -135,5 +165,7 @@ class Redactor:
     def _replace_words(self, text: str) -> str:
         for word in sorted(self._words, key=len, reverse=True):
             if word in text:
-                text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", self._words[word], text)
+                # A login name may be a part of other words: gds-tools is no user's.
+                before, after = (r"[\w.-]", r"[\w-]|\.\w") if word in self._kinds.get(USER, {}) else (_LETTER, _LETTER)
+                text = re.sub(rf"(?<!{before}){re.escape(word)}(?!{after})", self._words[word], text)
         return text

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
+import subprocess  # nosec B404 # started here and nowhere else
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def run(
     data = input.encode() if isinstance(input, str) else input
     sink: IO[bytes] | None = log.open("ab") if log else None
     try:
-        proc = subprocess.run(
+        proc = subprocess.run(  # nosec B603 # a list, never a shell
             args,
             input=data,
             stdin=subprocess.DEVNULL if data is None else None,
@@ -132,7 +132,7 @@ def stream(
     stop.check()
     args = [str(a) for a in argv]
     try:
-        proc = subprocess.Popen(
+        proc = subprocess.Popen(  # nosec B603 # a list, never a shell
             args,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -173,7 +173,7 @@ def spawn(argv: Sequence[str | Path], *, doing: str, log: Path) -> int:
     args = [str(a) for a in argv]
     with log.open("ab") as sink:
         try:
-            proc = subprocess.Popen(
+            proc = subprocess.Popen(  # nosec B603 # a list, never a shell
                 args,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
@@ -212,7 +212,7 @@ def dial(argv: Sequence[str], *, doing: str) -> Dialled:
     ours, theirs = socket.socketpair()
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
     try:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # nosec B603 # a list, never a shell
             list(argv), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr, start_new_session=True
         )
     except FileNotFoundError as error:
@@ -228,7 +228,7 @@ def become(argv: Sequence[str | Path], *, doing: str) -> NoReturn:
     """Turn this process into ``argv``, which then has the user's terminal and whose status is this one's."""
     args = [str(a) for a in argv]
     try:
-        os.execvp(args[0], args)  # noqa: S606 - as for the others: a list, and this is the place to review it
+        os.execvp(args[0], args)  # noqa: S606 # nosec B606 # as for the others: a list
     except FileNotFoundError as error:
         raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,13 +13,16 @@ from gdsdeploy.bundle import Bundle
 from gdsdeploy.errors import HostUnreachable
 from gdsdeploy.expect import expectation
 from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.maskedfleet import masked
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.redact import Redactor
+from gdsdeploy.redact import USER, Redactor
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, trouble_from
 from gdsdeploy.validate import EVIDENCE, TIMEOUT, Asked, fitted, judged, line, now
 
+#: An address that is no name.
+_NUMERIC = re.compile(r"[\d.:a-fA-F]+")
 #: What provision leaves in the folder of runs.
 LOGS = "provision-*.log"
 
@@ -52,13 +55,13 @@ def pack_fleet(
         progress(f"  {answer.host}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")
     hosts = {name: _host(fleet, expected[name], answers[name]) for name in names}
     whole = Bundle(fleet_path.name, lock.digest, when, hosts)
+    redactor = redactor_for(whole, fleet, hide_names=hide_names)
     texts = {
-        "fleet.yml": fleet_path.read_text(encoding="utf-8"),
+        "fleet.yml": masked(fleet_path.read_text(encoding="utf-8"), redactor.secret),
         "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
         "report.json": json_object.render(judge(whole, progress=lambda _: None)),
         **bundle.last_log(folders.state() / "runs", LOGS),
     }
-    redactor = redactor_for(whole, fleet, hide_names=hide_names)
     made = bundle.redacted(replace(whole, texts=texts), redactor)
     return bundle.pack(made, redactor.summary()), redactor.summary()
 
@@ -97,18 +100,24 @@ def redactor_for(whole: Bundle, fleet: Fleet | None = None, *, hide_names: bool)
     stand_ins = {name: f"host-{number}" for number, name in enumerate(names, 1)}
     versions = [text for host in whole.hosts.values() for text in _versions(host)]
     redactor = Redactor(versions=versions, names=stand_ins if hide_names else None)
-    for name in fleet.everyone() if fleet else ():
-        ssh = fleet.connection(name) if fleet else None
-        if ssh and ssh.address and ssh.address != name and not re.fullmatch(r"[\d.:a-fA-F]+", ssh.address):
+    own = [str(((host.evidence or {}).get("host") or {}).get("name", "")) for host in whole.hosts.values()]
+    for ssh in map(fleet.connection, fleet.everyone()) if fleet else ():
+        if ssh.address and ssh.address not in names and not _NUMERIC.fullmatch(ssh.address):
             redactor.learn("address", ssh.address)
-        if ssh and ssh.user and ssh.user != "root":
-            redactor.learn("user name", ssh.user)
-    for host in whole.hosts.values() if hide_names else ():
-        own = str(((host.evidence or {}).get("host") or {}).get("name", ""))
-        for word in (own, own.partition(".")[0]):
-            if word not in stand_ins:
-                redactor.learn("host name", word)
+            own.append(ssh.address)
+        redactor.learn(USER, ssh.user or "")
+    for domain in (domain for name in (*names, *own) for domain in _domains(name)):
+        redactor.learn("domain", domain)
+    for word in (word for name in own for word in (name, name.partition(".")[0]) if hide_names):
+        if word not in stand_ins:
+            redactor.learn("host name", word)
     return redactor
+
+
+def _domains(name: str) -> Iterator[str]:
+    """The domains that a host's name is in, but for the topmost."""
+    labels = [] if _NUMERIC.fullmatch(name) else name.split(".")
+    return (".".join(labels[at:]) for at in range(1, len(labels) - 1))
 
 
 def _versions(host: bundle.Host) -> list[str]:

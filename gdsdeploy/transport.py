@@ -24,6 +24,7 @@ import paramiko
 from gdsdeploy import hostapp, sshconfig, stopping
 from gdsdeploy.answer import Answer, Endpoint, Output, document
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.host.private import exposure
 from gdsdeploy.inventory import in_fleet
 from gdsdeploy.known_hosts import known_keys, recorded, refusal
 from gdsdeploy.model.fleet import Fleet
@@ -198,6 +199,9 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
                 f"{host.where()}: the identity file {file} does not exist",
                 hint="identity_file in the fleet file is relative to that file",
             )
+        # A public key names one of the agent's.
+        if file.suffix != ".pub" and (exposed := exposure(str(file), file.stat())):
+            raise HostUnreachable(f"{host.where()}: the identity file {file} {exposed[0]}", hint=f"Run: {exposed[1]}")
     try:
         client.connect(
             host.address,
@@ -318,7 +322,7 @@ def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: 
         raise EOFError
     channel = transport.open_session(timeout=max(0.1, deadline - time.monotonic()))
     channel.settimeout(max(0.1, deadline - time.monotonic()))
-    channel.exec_command(command(host.user))
+    channel.exec_command(command(host.user))  # nosec B601 # a fixed text
     channel.settimeout(0.0)
     stdout, stderr, left = bytearray(), bytearray(), memoryview(payload)
     grace = 0.0

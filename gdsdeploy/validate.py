@@ -227,9 +227,9 @@ def require_folder(file: Path | None) -> None:
         raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
 
 
-def write(file: Path, text: str | bytes) -> None:
-    """Write a report in one step; raises GdsError."""
+def write(file: Path, text: str | bytes, *, mode: int | None = None) -> None:
+    """Write a report in one step, with ``mode`` or as ``atomic.write`` chooses it; raises GdsError."""
     try:
-        atomic.write(file, text)
+        atomic.write(file, text, mode=mode)
     except OSError as caught:
         raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import click
@@ -19,7 +20,7 @@ VERBS = {
     "rollout": "Upgrade a fleet wave by wave, or have an engine that it has already do so",
     "validate": "Prove on each host what its stack is and which path its storage takes",
     "diff": "Say what changed between two runs of validate",
-    "support-bundle": "Pack what hosts say of themselves into one file, without addresses, serials and secrets",
+    "support-bundle": "Pack what hosts say of themselves into one file, with addresses, serials and secrets replaced",
     "remove": "Take back what provision changed on a host",
     "cufile": "Render, check and migrate cufile.json, and ask a real libcufile what it works with",
     "explain": "Say why a mount does not take the direct path, and what an error of cuFile means",
@@ -55,7 +56,9 @@ def main(argv: list[str] | None = None) -> None:
             console.error(error.message, error.hint)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        words = io.StringIO()
+        error.show(words)
+        console.usage(words.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         console.error("interrupted", "Run the same command again: it goes on from what is done")

@@ -30,9 +30,13 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
     """Pack what the hosts of FLEET say of themselves into one file that may be given to others.
 
     Each host is asked as validate asks it, and nothing is changed on it. Into the file go that evidence, what the host
-    was held against and what came of it, fleet file and lock, and the end of the last provision's log. Addresses of
-    networks and devices, UUIDs, serial numbers, user names and secrets are replaced before, and with --hide-names the
-    hosts' names; what was replaced is listed in it and here. Look through it before you give it away.
+    was held against and what came of it, fleet file and lock, and the end of the last provision's log.
+
+    Before, the fleet file loses its comments, and its webhooks, token files, commands, signing keys and SSH logins,
+    addresses and files are masked. Everywhere, addresses of networks and devices, DNS domains of the hosts, UUIDs,
+    serial numbers, login names and what looks like a secret are replaced, and with --hide-names the hosts' names.
+    What was replaced is counted in it and here. Patterns don't find every secret: look through it before you give it
+    away. Only you can read the file.
 
     A host that cannot be asked is in it with the reason.
 
@@ -50,6 +54,6 @@ def command(fleet: Path, output: Path, limit: str | None, hide_names: bool, time
         data, taken_out = pack_fleet(
             intent, lock, fleet, names, hide_names=hide_names, timeout=timeout, progress=console.say
         )
-    write(output, data)
+    write(output, data, mode=0o600)
     console.say(f"Replaced: {', '.join(f'{number} {kind}' for kind, number in taken_out.items()) or 'nothing'}")
     console.data(str(output))

@@ -77,7 +77,7 @@ def rendered(
     result = _overlaid(_nested(below), profile.cufile)
     sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}
     if variant == "container" and get(profile.cufile, "logging.dir") is None:
-        result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108
+        result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108 # nosec B108
     _refuse(name, profile, libcufile, release, result)
     entries = _entries(result, "", keys(release), sources)
     text = _template().render(entries=entries, usage=usage(profile, variant))
@@ -245,7 +245,7 @@ def _template() -> Template:
     environment = Environment(
         loader=loader,
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701
+        autoescape=False,  # noqa: S701 # nosec B701
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -15,6 +15,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
+from .printable import Printable
+
 if TYPE_CHECKING:
     from .expectation import Expectation
 
@@ -26,7 +28,12 @@ class UsageError(Exception):
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run one command and return its exit status."""
+    """Run one command and return its exit status; what it prints can't drive a terminal."""
+    with contextlib.redirect_stdout(Printable(sys.stdout)), contextlib.redirect_stderr(Printable(sys.stderr)):
+        return _run(argv)
+
+
+def _run(argv: Optional[Sequence[str]]) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     parser = _parser(words[0] if words else "")
     arguments = parser.parse_args(words)

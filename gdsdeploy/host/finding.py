@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Optional
 
-PASS = "pass"  # noqa: S105 - a verdict, not a secret
+PASS = "pass"  # noqa: S105 # nosec B105 # a verdict, not a secret
 FAIL = "fail"
 #: The third answer: the evidence does not decide it.  Never counted as a pass.
 UNKNOWN = "unknown"

@@ -181,7 +181,7 @@ def _read(direct: int, length: int, seconds: float) -> Dict[str, Any]:
 
 def _reader(direct: int, blocks: int, end: float, taken: Any, failures: List[OSError]) -> Callable[[], None]:
     def read() -> None:
-        places = random.Random()  # noqa: S311 - where to read next is no secret
+        places = random.Random()  # noqa: S311 # nosec B311 # where to read next is no secret
         with mmap.mmap(-1, BLOCK) as memory:
             view = memoryview(memory)
             try:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
+import subprocess  # nosec B404 # started here and nowhere else
 import threading
 import time
 from dataclasses import dataclass
@@ -232,7 +232,7 @@ def _run(
 ) -> Output:
     args = [os.fspath(item) for item in argv]
     try:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # nosec B603 # a list, never a shell
             args,
             stdin=stdin,
             stdout=subprocess.PIPE,

@@ -17,7 +17,11 @@ from gdsdeploy.lab.state import Lab, group_of
 def render(name: str, hosts: Sequence[Host], release: guest.Release, archive: Archive) -> str:
     """The fleet file for these hosts: VM hosts and nodes to provision, other light hosts to build on."""
     # YAML, not HTML: escaping would corrupt addresses.
-    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701
+    environment = Environment(
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 # nosec B701
+    )
     template = environment.from_string((guest.data("templates/fleet.yml.j2")).read_text())
     return template.render(
         name=name,

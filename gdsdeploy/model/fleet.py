@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from gdsdeploy.model.intended import Labels, Rollout
+from gdsdeploy.model.intended import Labels, Rollout, seconds
 from gdsdeploy.model.underload import Load
 from gdsdeploy.model.wording import matching
 
@@ -88,6 +88,10 @@ class Repository(_Model):
     fingerprints: Annotated[tuple[Fingerprint, ...], Strict(False)] | None = None
     #: Keyring path on the host for apt's Signed-By; default: one we install from ``keyring``.
     signed_by: AbsolutePath | None = None
+    #: Seconds that an index may be old, whatever its Valid-Until says; without it, an old one is a warning.
+    max_age: Annotated[int, Field(ge=3600, le=10 * 365 * 86400)] | None = None
+
+    _max_age = field_validator("max_age", mode="before")(seconds)
 
 
 class Mirror(_Model):

@@ -161,7 +161,7 @@ def repomd(fetcher: Fetcher, repository: Repository, *, now: datetime) -> Repomd
     try:
         moment = datetime.fromtimestamp(date, UTC)
     except (ValueError, OverflowError, OSError) as error:
-        raise RepositoryUnusable(f"{uri}: no time is {date:g} seconds after 1970") from error
+        raise RepositoryUnusable(f"{uri}: its timestamp {date:g} is not a date") from error
     if moment > now + MAX_FUTURE:
         raise RepositoryUntrusted(
             f"{uri}: this index is dated {_rfc3339(moment)}, and it is {_rfc3339(now)}",

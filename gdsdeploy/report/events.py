@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from gdsdeploy.host.printable import HIDDEN
 from gdsdeploy.model.rollout import Event, Kind, Step
 
 #: Raised when a field of the stream changes its meaning or goes away.
 VERSION: Final = 1
-#: What hosts and users say is shown, never obeyed by a terminal.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 #: What is being done while a step runs.
 DOING: Final[Mapping[str, str]] = {
@@ -55,7 +53,7 @@ def sentence(event: Event) -> str:
 def plain(text: str) -> str:
     """``text`` in one line without control characters."""
     first, *more = text.splitlines() or [""]
-    return _CONTROL.sub("\ufffd", " ".join([first, *(line.strip() for line in more)]))
+    return HIDDEN.sub("\ufffd", " ".join([first, *(line.strip() for line in more)]))
 
 
 def to_json(event: Event, rollout: str, fleet: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,10 +11,9 @@ from markupsafe import Markup, escape
 
 from gdsdeploy import __version__, resources
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding, worst
+from gdsdeploy.host.printable import HIDDEN
 from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import ORDER, SYMBOLS, WORDS, HostReport, Report, by_verdict, check_id, sentence, subject
-
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,12 @@ def _problems(rows: list[Row]) -> Iterator[Problem]:
 
 def _fit(value: object) -> object:
     """HTML has no control characters, and a host may have said some."""
-    return _CONTROL.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return HIDDEN.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _code(text: str) -> Markup:
     """What stands between backticks is a command."""
-    parts = [escape(_CONTROL.sub("\ufffd", part)) for part in text.split("`")]
+    parts = [escape(HIDDEN.sub("\ufffd", part)) for part in text.split("`")]
     if len(parts) % 2 == 0:
         return Markup("`").join(parts)
     return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -12,8 +11,6 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.report import host_changes
 
-#: What a host says is shown, never obeyed by the terminal.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 SYMBOLS = {"nothing to do": "✓", "changes": "~", "unknown": "?", "refused": "!", "not asked": "!"}
 
 Plans = Mapping[str, HostPlan | GdsError]
@@ -32,7 +29,7 @@ def text(plans: Plans) -> str:
     """The summary table, then per host what would change and why, then the outcome in one line."""
     blocks = ["\n".join(_table(plans)), *("\n".join(_host(name, found)) for name, found in plans.items())]
     blocks.append(sentence(plans))
-    return _CONTROL.sub("\ufffd", "\n\n".join(block for block in blocks if block))
+    return "\n\n".join(block for block in blocks if block)
 
 
 def line(name: str, found: HostPlan | GdsError) -> str:

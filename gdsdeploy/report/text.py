@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from rich.table import Table
@@ -15,8 +14,6 @@ from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Repo
 STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}
 #: Path of a mount → what the table of the fleet has; the others stand for themselves.
 PATHS = {"none": "not mounted"}
-#: What a host says is shown, never obeyed by the terminal.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Lines of evidence shown for one finding; the other formats have all of them.
 EVIDENCE_LINES = 5
 
@@ -32,11 +29,11 @@ def fleet_table(report: Report) -> Table:
     table.add_column("storage paths", overflow="fold")
     for host in report.hosts:
         table.add_row(
-            Text(_plain(host.host), style="bold"),
+            Text(host.host, style="bold"),
             Text(f"{SYMBOLS[host.verdict]} {WORDS[host.verdict]}", style=STYLES[host.verdict]),
             *(Text("-" if host.trouble else str(host.count(verdict))) for verdict in (PASS, FAIL, UNKNOWN)),
-            Text(_plain(", ".join(f"{name} {value}" for name, value in host.stack)) or "-"),
-            Text(_plain("\n".join(_paths(host))) or "-"),
+            Text(", ".join(f"{name} {value}" for name, value in host.stack) or "-"),
+            Text("\n".join(_paths(host)) or "-"),
         )
     return table
 
@@ -49,11 +46,7 @@ def details(report: Report) -> str:
         if block:
             lines += ["", *block]
     over = [f"the waiver of {w.check} ended on {w.until}: {w.reason}" for w in report.waivers if w.expired]
-    return _plain("\n".join([*lines, *(["", *over] if over else []), "", sentence(report)]))
-
-
-def _plain(text: str) -> str:
-    return _CONTROL.sub("\ufffd", text)
+    return "\n".join([*lines, *(["", *over] if over else []), "", sentence(report)])
 
 
 def _paths(host: HostReport) -> list[str]:

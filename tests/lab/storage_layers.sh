@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Layers and filesystems on the host's real NVMe disk, each tried by the program; run as root on a disposable host:
 #
 #   unshare --mount bash storage_layers.sh TOOLS PROGRAM

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import hostapp
+from gdsdeploy import __version__, hostapp
 
 ROOT = Path(__file__).parents[2]
-#: The only thing in it that is made, from compat.yml.
+#: The only things in it that are made: from compat.yml, and its bill of materials.
 RULES = "gdsdeploy/host/kmod/building/known.json"
+MATERIALS = "gdsdeploy-host.cdx.json"
 
 
 def interpreters() -> list[str]:
@@ -53,13 +54,15 @@ def test_it_holds_our_sources_and_nothing_else(program: Path) -> None:
     with zipfile.ZipFile(program) as archive:
         names = archive.namelist()
         assert names == sorted(names)
-        assert [name for name in names if not name.endswith(".py")] == [RULES]
+        assert [name for name in names if not name.endswith(".py")] == [MATERIALS, RULES]
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert json.loads(archive.read(MATERIALS))["metadata"]["component"]["version"] == __version__
         for name in names:
             if name.startswith("gdsdeploy/host/") and name != RULES:
                 assert archive.read(name) == (ROOT / name).read_bytes()
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy" / "host").rglob("*.py")}
-    assert set(names) == sources | {"__main__.py", "gdsdeploy_bootstrap.py", "gdsdeploy/__init__.py", RULES}
+    made = {"__main__.py", "gdsdeploy_bootstrap.py", "gdsdeploy/__init__.py", RULES, MATERIALS}
+    assert set(names) == sources | made
 
 
 def test_an_unchanged_program_is_not_written_again(tmp_path: Path) -> None:

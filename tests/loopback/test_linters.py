@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import resources
+from gdsdeploy.host.apply import gate, guard, signing
+from gdsdeploy.host.kmod.building import peermem
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -33,3 +35,31 @@ def test_linter_is_silent(argv: list[str]) -> None:
     env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(resources.collections())}
     done = subprocess.run([BIN / argv[0], *argv[1:]], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(argv)}\n{done.stdout}{done.stderr}"
+
+
+def _scripts(folder: Path) -> list[Path]:
+    """Shell scripts of the tree, and in ``folder`` those that the host program writes."""
+    written = {
+        "slurm-health": gate._SLURM_HEALTH_TEXT,
+        "sign-file": signing._SIGN_FILE_TEXT,
+        "conftest": peermem._CONFTEST.format(answer="define", script="/x"),
+        **{f"guard-{manager}": guard.hook(manager) for manager in guard.HOOKS},
+    }
+    for name, text in written.items():
+        (folder / name).write_text(text)
+    found = [*(ROOT / "gdsdeploy").rglob("*.sh"), *(ROOT / "tests").rglob("*.sh"), ROOT / ".ci" / "run"]
+    # NVIDIA's style, imitated.
+    ours = [path for path in found if "sources" not in path.parts]
+    return [*ours, ROOT / "gdsdeploy" / "lab" / "guest" / "grub-probe", *(folder / name for name in written)]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_shellcheck_is_silent(shell: str, tmp_path: Path) -> None:
+    named = [
+        path for path in _scripts(tmp_path) if ("bash" in path.read_text().partition("\n")[0]) == (shell == "bash")
+    ]
+    assert len(named) >= 3
+    # SC2016: what stands in single quotes is for an inner shell.
+    argv = [BIN / "shellcheck", "--shell", shell, "--exclude", "SC2016", *named]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +80,11 @@ def said() -> list[str]:
     return []
 
 
+def private(path: Path, content: str | bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
 def notifier(tmp_path: Path, said: list[str], **settings: Any) -> Notifier:
     fleet = tmp_path / "fleet.yml"
     quick = {key: settings.pop(key) for key in ("pauses", "answer") if key in settings}
@@ -92,7 +98,7 @@ def test_a_webhook_gets_each_event_with_its_token(
     serve: Callable[..., Server], tmp_path: Path, said: list[str]
 ) -> None:
     server = serve()
-    (tmp_path / "token").write_text(TOKEN + "\n")
+    private(tmp_path / "token", TOKEN + "\n")
     with notifier(tmp_path, said, webhook=server.address, token_file="token") as tell:
         tell(HALTED)
         tell(Event(8, 1795258801.0, Kind.FINISHED, data={"outcomes": {"rolled-back": 1}}))
@@ -135,7 +141,7 @@ def test_what_a_webhook_may_do(
     said: list[str],
 ) -> None:
     server = serve(*answers)
-    (tmp_path / "token").write_text(TOKEN)
+    private(tmp_path / "token", TOKEN)
     with notifier(tmp_path, said, webhook=server.address, token_file="token", answer=0.2) as tell:
         tell(HALTED)
     assert len(server.got) == tries
@@ -210,7 +216,7 @@ def test_a_token_that_cannot_be_read_is_said_before_the_rollout(
     content: str | bytes | None, tmp_path: Path, said: list[str]
 ) -> None:
     if content is not None:
-        (tmp_path / "token").write_bytes(content if isinstance(content, bytes) else content.encode())
+        private(tmp_path / "token", content)
     with pytest.raises(FleetInvalid, match="token_file"):
         notifier(tmp_path, said, webhook="http://127.0.0.1:1/", token_file="token")
 
@@ -218,3 +224,26 @@ def test_a_token_that_cannot_be_read_is_said_before_the_rollout(
 def test_events_that_do_not_exist_are_refused() -> None:
     with pytest.raises(ValueError, match="'finnished' is no event"):
         Notify(events=("finnished",))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o602, 0o610, 0o777])
+def test_a_token_that_others_can_read_is_refused_with_the_command(mode: int, tmp_path: Path, said: list[str]) -> None:
+    private(tmp_path / "token", TOKEN)
+    (tmp_path / "token").chmod(mode)
+    with pytest.raises(FleetInvalid, match=rf"can be read by others than its owner \(mode {mode:04o}\)") as caught:
+        notifier(tmp_path, said, webhook="http://127.0.0.1:1/", token_file="token")
+    assert caught.value.hint == f"Run: chmod 0600 {tmp_path / 'token'}"
+    assert TOKEN not in caught.value.message
+
+
+def test_a_token_of_another_owner_is_refused(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    private(tmp_path / "token", TOKEN)
+    owner = (tmp_path / "token").stat().st_uid
+    monkeypatch.setattr("gdsdeploy.host.private.os.geteuid", lambda: owner + 1)
+    settings = {"webhook": "http://127.0.0.1:1/", "token_file": "token"}
+    if owner == 0:
+        notifier(tmp_path, said, **settings).close()  # Root's file serves every user who can read it.
+        os.chown(tmp_path / "token", 4711, -1)
+    with pytest.raises(FleetInvalid, match="token belongs to uid") as caught:
+        notifier(tmp_path, said, **settings)
+    assert caught.value.hint == f"Run: chown {owner + 1} {tmp_path / 'token'}"

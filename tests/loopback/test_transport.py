@@ -147,6 +147,15 @@ def test_a_key_with_a_passphrase(sshd: Start, tmp_path: Path) -> None:
     assert "ssh-add" in (error.hint or "")
 
 
+def test_a_key_that_others_can_read_is_not_used(sshd: Start) -> None:
+    host = sshd().endpoint()
+    (key,) = host.identity_files
+    key.chmod(0o644)
+    error = refusal(host, HostUnreachable)
+    assert f"the identity file {key} can be read by others than its owner (mode 0644)" in error.message
+    assert error.hint == f"Run: chmod 0600 {key}"
+
+
 def test_a_key_in_an_agent(sshd: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, listening = sshd(), tmp_path / "agent"
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
 import pytest
+
+from gdsdeploy import __version__, sbom
 
 pytestmark = pytest.mark.wheel
 
@@ -106,3 +109,10 @@ def test_the_suite_runs_from_it(installed: Path, tmp_path: Path) -> None:
 def test_the_schema_of_reports_comes_along(installed: Path, tmp_path: Path) -> None:
     script = "from importlib import resources; print(resources.files('gdsdeploy.report') / 'report.schema.json')"
     assert Path(run([installed / "python", "-c", script], tmp_path).strip()).is_file()
+
+
+def test_the_bill_of_materials_comes_along(installed: Path) -> None:
+    (file,) = (installed.parent / "lib").glob("python*/site-packages/gdsdeploy-*.dist-info/sboms/*")
+    assert file.name == "gdsdeploy.cdx.json"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert file.read_bytes() == sbom.of_wheel(__version__, project["dependencies"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -321,3 +322,16 @@ def test_an_interrupted_write_leaves_the_old_lock(
         lockfile.write(path, lock)
     assert path.read_bytes() == before
     assert not list(tmp_path.glob(".gdsdeploy.lock*"))
+
+
+def test_an_index_that_stands_still_is_a_warning_and_with_max_age_an_error(
+    debian: Debian, capsys: pytest.CaptureFixture[str]
+) -> None:
+    still = [replace(suite, date=datetime.now(UTC) - timedelta(days=200), valid_for=None) for suite in suites()]
+    debian.publish(still)
+    assert run("lock", debian.fleet) == 0
+    assert "profile gds: [index-age]" in plain(capsys.readouterr().err)
+    debian.fleet.write_text(debian.fleet.read_text().replace("  debian: {", "  debian: {max_age: 30d, "))
+    for options in ((), ("--check",)):
+        assert run("lock", *options, debian.fleet) == RepositoryUntrusted.exit_code
+        assert "max_age of repositories.debian is 30 days" in plain(capsys.readouterr().err)

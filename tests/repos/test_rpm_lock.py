@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,10 @@ from gdsdeploy.errors import (
     RepositoryUntrusted,
     RepositoryUnusable,
 )
+from gdsdeploy.load import load_fleet
+from gdsdeploy.locking import resolve_fleet
 from gdsdeploy.model.lock import Target
+from gdsdeploy.repo.fetch import Fetcher
 from tests.commandline import run
 from tests.repos import rpmstack
 from tests.repos.conftest import Rhel
@@ -300,3 +303,10 @@ def test_a_fleet_that_cannot_be_right_is_refused(
 def test_a_repository_that_is_not_there_is_named(rhel: Rhel, capsys: pytest.CaptureFixture[str]) -> None:
     rhel.fleet.write_text(rhel.fleet.read_text().replace("/cuda'", "/elsewhere'"))
     assert "/elsewhere/repodata/repomd.xml: there is no such file" in refusal(rhel, capsys, RepositoryUnusable)
+
+
+def test_max_age_holds_for_rpm_repositories(rhel: Rhel) -> None:
+    rhel.fleet.write_text(rhel.fleet.read_text().replace("  cuda: {", "  cuda: {max_age: 10d, "))
+    fleet = load_fleet(rhel.fleet)
+    with Fetcher() as fetcher, pytest.raises(RepositoryUntrusted, match=r"index of cuda .*max_age .* is 10 days"):
+        resolve_fleet(fleet, fetcher, now=datetime.now(UTC) + timedelta(days=11))

@@ -110,6 +110,39 @@ def test_one_module_writes_to_the_terminal() -> None:
     assert users_of("rich") <= allowed
 
 
+#: Own processes, which write to whoever started them, in a format of ours.
+CHILDREN = {"bootstrap.py", "callbacks/gds_events.py", "cufile/ask.py"}
+WRITERS = {"print", "click.echo", "click.secho", "click.echo_via_pager", "sys.stdout", "sys.stderr", "sys.__stdout__"}
+
+
+@functools.cache
+def names(path: Path) -> set[str]:
+    """Names, and attributes of names, that a module has."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    dotted = {f"{n.value.id}.{n.attr}" for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    return dotted | {n.id for n in nodes if isinstance(n, ast.Name)}
+
+
+def test_the_controller_writes_to_the_terminal_through_the_console() -> None:
+    writers = {relative(p) for p in MODULES if not relative(p).startswith("host/") and names(p) & WRITERS}
+    assert writers == {*CHILDREN, "console.py"}
+
+
+def test_the_host_program_prints_through_what_makes_text_printable() -> None:
+    assert users_of("gdsdeploy.host.printable.Printable") == {"host/__main__.py"}
+    for path in (p for p in MODULES if relative(p).startswith("host/")):
+        text = path.read_text()
+        assert not any(word in text for word in ("stdout.buffer", "stderr.buffer", "sys.__std")), path
+
+
+def test_assertions_narrow_types_and_guard_nothing() -> None:
+    """``python -O`` leaves them out."""
+    for path in (p for p in MODULES if "assert " in p.read_text()):
+        for node in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)):
+            text = ast.unparse(node.test)
+            assert text.endswith(" is not None") or text.startswith("isinstance("), f"{path}:{node.lineno}: {text}"
+
+
 def test_only_the_command_line_knows_click() -> None:
     assert {u for u in users_of("click") if not u.startswith("cli/")} == set()
 

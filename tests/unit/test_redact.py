@@ -17,7 +17,9 @@ from gdsdeploy.bundle import Bundle, Host
 from gdsdeploy.host import checks
 from gdsdeploy.host.expectation import Expectation, from_json
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.redact import REDACTED, Redactor
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.redact import Redactor
+from gdsdeploy.secretwords import REDACTED
 from gdsdeploy.supporting import judge, redactor_for
 
 HOSTS = Path(__file__).parents[1] / "evidence" / "hosts"
@@ -169,3 +171,36 @@ def test_addresses_stay_addresses() -> None:
     for number in range(300):
         ipaddress.ip_address(redactor.text(f"10.0.{number // 250}.{number % 250 + 1}"))
     assert redactor.summary() == {"IPv4 address": 300}
+
+
+def a_fleet(**hosts: str) -> Fleet:
+    shared = {"version": 1, "profiles": {"p": {"os": "debian-13"}}}
+    return Fleet.model_validate(
+        {**shared, "hosts": {name: {"profile": "p", "user": user} for name, user in hosts.items()}}
+    )
+
+
+def test_domains_of_hosts_and_login_names_go_even_where_host_names_stay() -> None:
+    fleet = a_fleet(**{"gpu1.rz.corp.example": "bob", "gpu2": "ubuntu"})
+    given = whole({"host": {"name": "gpu2.lab.other.example"}})
+    redactor = redactor_for(given, fleet, hide_names=False)
+    text = "bob@gpu1.rz.corp.example: from mirror.corp.example, lab.other.example; bobsled, bob-tools, ID=ubuntu (bob)."
+    found = redactor.text(text)
+    for word in ("corp", "other.example", "bob@", "(bob)"):
+        assert word not in found, word
+    assert found.startswith("user-name-1@gpu1.domain-")
+    assert "bobsled, bob-tools, ID=ubuntu (user-name-1)." in found
+    assert redactor.text(found) == found
+    hidden = redactor_for(given, fleet, hide_names=True).text(text)
+    assert hidden.startswith("user-name-1@host-1:")
+
+
+@pytest.mark.parametrize("name", ["h100-libcufile-1.20.0", "h100-libcufile-1.15.1", "light-pinned", "lab-vm-bare"])
+def test_no_verdict_of_a_real_host_changes(name: str) -> None:
+    evidence = json.loads((HOSTS / f"{name}.json").read_text())
+    made = bundle.redacted(whole(evidence), redactor_for(whole(evidence), hide_names=True))
+    (host,) = made.hosts.values()
+    before = checks.run(facts_from(evidence), EXPECTATION)
+    after = checks.run(facts_from(host.evidence), host.expectation)
+    assert [(item.check, item.verdict) for item in after] == [(item.check, item.verdict) for item in before]
+    assert "secret" not in redactor_for(whole(evidence), hide_names=True).summary()

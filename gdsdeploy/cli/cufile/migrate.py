@@ -63,7 +63,7 @@ def command(file: str, old: str | None, new: str | None, output: Path | None, wa
     if want_json:
         console.data(json.dumps(as_json(file, source, target, migration)))
     elif output is None:
-        console.data(_bytes(migration).decode("utf-8", "replace").removesuffix("\n"))
+        console.file(_bytes(migration).decode("utf-8", "replace").removesuffix("\n"))
 
 
 def _hint(file: str, source: tuple[int, int]) -> str:

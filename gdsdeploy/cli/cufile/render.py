@@ -82,7 +82,7 @@ def command(
     elif changes is not None:
         console.data(changes.rstrip("\n")) if changes else console.say(f"{PATH} on {host} is as rendered")
     elif output is None:
-        console.data(made.text.rstrip("\n"))
+        console.file(made.text.rstrip("\n"))
 
 
 def _json(name: str, version: str, made: Rendered, changes: str | None) -> str:

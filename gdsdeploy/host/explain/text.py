@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
+from ..printable import line
 from . import blocks
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Path
 from .explanation import Explained, Explanation
 from .kinds import DMABUF, PEERMEM, Kind
 
 WIDTH = 88
-#: What a host says is shown, never obeyed by the terminal.
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 MEANS = {
     NVIDIA_FS: "straight between disk and GPU, through nvidia-fs",
     P2PDMA: "straight between disk and GPU, through PCI P2PDMA",
@@ -95,8 +93,8 @@ def _causes(causes: Sequence[Cause], heading: str, said: Set[Tuple[str, str]]) -
             continue
         said.add((cause.id, cause.what))
         for label, words in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
-            for line in words:
-                lines += _wrapped(line, f"     {label:<5}")
+            for text in words:
+                lines += _wrapped(text, f"     {label:<5}")
                 label = ""
     return lines
 
@@ -106,7 +104,7 @@ def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
     if kind.here is not True:
         shown = "not known whether it is here" if isinstance(kind.here, Unknown) else "none here"
     said = f"; libcufile says: {kind.row}" if kind.row else ""
-    yield "  {:<22}{}{}".format(kind.label, CONTROL.sub(" ", shown), CONTROL.sub(" ", said))
+    yield f"  {kind.label:<22}{line(shown)}{line(said)}"
     known = {cause.id for item in explanation.mounts for cause in item.path.causes}
     # What a mount above says in full is not said again, and a kind that nothing uses needs no explanation.
     if kind.here is True:
@@ -120,7 +118,7 @@ def _wrapped(words: str, first: str) -> List[str]:
         return []
     inner = " " * len(first)
     return textwrap.wrap(
-        CONTROL.sub(" ", words),
+        line(words),
         WIDTH,
         initial_indent=first,
         subsequent_indent=inner,

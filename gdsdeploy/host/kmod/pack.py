@@ -356,7 +356,7 @@ def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
             os.rename(folder, kept)
         try:
             if staging is not None:
-                os.chmod(staging, 0o755)  # noqa: S103 - mkdtemp made it 0700; everyone may read modules
+                os.chmod(staging, 0o755)  # noqa: S103 # nosec B103 # mkdtemp made it 0700; modules are no secret
                 os.rename(staging, folder)
             _write_overrides(kernel, overrides)
             _depmod(kernel)

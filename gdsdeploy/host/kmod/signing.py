@@ -14,12 +14,12 @@ import lzma
 import os
 import re
 import shutil
-import stat
 import tempfile
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import process
+from ..private import exposure
 from .certificate import Certificate, read_certificate
 from .elf import Elf
 from .errors import KmodError
@@ -162,9 +162,9 @@ def _check_key(path: str) -> None:
     except OSError as error:
         hint = "gdsdeploy kmod keygen makes one; it has to be on the machine that builds"
         raise SigningError(f"the key {path} cannot be used: {error.strerror}", hint) from None
-    if stat.S_IMODE(state.st_mode) & 0o077:
-        message = f"the key {path} can be read by others than its owner (mode {stat.S_IMODE(state.st_mode):04o})"
-        raise SigningError(message, f"chmod 0600 {path}; if others had it, make and enrol a new one")
+    exposed = exposure(path, state)
+    if exposed:
+        raise SigningError(f"the key {path} {exposed[0]}", f"{exposed[1]}; if others had it, make and enrol a new one")
 
 
 def _sign(tool: str, kernel: Kernel, path: str, by: Signer) -> None:

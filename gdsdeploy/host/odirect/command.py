@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 from ..evidence import storage
@@ -20,10 +19,10 @@ from ..facts.storage import Mount, StorageFacts, storage_facts
 from ..facts.unknown import Unknown
 from ..gdscheck.live import seconds as seconds_word
 from ..places import MOUNTINFO
+from ..printable import line
 from .audit import SECONDS, audit
 
 VERSION = 1
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _WIDTH = max(len(name) for name in ("write into preallocated space", "overwrite, unaligned memory"))
 
 
@@ -53,7 +52,7 @@ def answer(paths: Sequence[str], as_json: bool, seconds: float = SECONDS) -> str
     found = [_described(document, facts, tried[folder], folder) for folder in folders]
     if as_json:
         return json.dumps({"version": VERSION, "paths": found}, sort_keys=True)
-    return "\n".join(_CONTROL.sub(" ", line) for item in found for line in _text(item)).rstrip("\n")
+    return "\n".join(line(words) for item in found for words in _text(item)).rstrip("\n")
 
 
 def collected(folders: Sequence[str], seconds: float) -> Dict[str, Any]:

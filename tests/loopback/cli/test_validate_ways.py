@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -184,10 +185,15 @@ def test_a_host_whose_gate_never_ran_fails(made: Make, run: Run) -> None:
 def test_a_bundle_gives_the_same_verdicts_offline(made: Make, run: Run, tmp_path: Path) -> None:
     fleet, file = made(gpu1=RIGHT, gpu2=WRONG, gone={**RIGHT, "port": free_port()}), tmp_path / "case.tar.gz"
     with_waivers(fleet, {"check": "boot.autoload", "until": "9999-12-31", "reason": "week 50"})
+    secret = "https://hooks.slack.com/services/T0AAAA/B0BBBB/XXSECRETXX"
+    with fleet.path.open("a") as text:
+        text.write(f"rollout: {{notify: {{webhook: {secret}, token_file: chat-token}}}}  # {secret}\n")
     _, before, _ = run("validate", fleet.path, "--json")
     code, out, err = run("support-bundle", fleet.path, "-o", file)
     assert code == 0, err
     assert out.strip() == str(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert re.search(r"^Replaced: .*\d+ secret", err, re.MULTILINE)
     fleet.server.stop()
     code, after, _ = run("validate", "--evidence", file, "--json")
     assert code == 30
@@ -205,6 +211,9 @@ def test_a_bundle_gives_the_same_verdicts_offline(made: Make, run: Run, tmp_path
         texts = {name: archive.extractfile(name).read().decode() for name in names}  # type: ignore[union-attr]
     assert "gdsdeploy-support/hosts/gpu2/evidence.json" in names
     assert str(fleet.server.identity) in fleet.path.read_text()
+    assert str(fleet.server.identity) not in "".join(texts.values())
+    assert "XXSECRETXX" not in "".join(texts.values())
+    assert yaml.safe_load(texts["gdsdeploy-support/fleet.yml"])["rollout"]["notify"]["webhook"] == "[redacted]"
     replayed = json.loads(texts["gdsdeploy-support/report.json"])
     assert replayed["verdict"] == "fail"
     assert "gdsdeploy validate --evidence" in texts["gdsdeploy-support/README.txt"]

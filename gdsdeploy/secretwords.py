@@ -1,0 +1,115 @@
+"""Secrets in free text: what shows one, and where it begins and ends.  Pure.
+
+Patterns know the usual ways to write a secret, and no others: a password in the middle of a sentence stays.  What has a
+known structure is masked by that structure instead (``bundle.mask_fleet``, ``Redactor.value``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+#: What stands for a secret.
+REDACTED: Final = "[redacted]"
+
+#: Words that name a secret wherever they are part of a name: ``AWS_SECRET_ACCESS_KEY``, ``client-key-data``.
+_NAMED = (
+    r"passw(?:or)?d|passphrase|passcode|secret|token|webhook|credentials?|psk|client-key-data|bearer|cookie|\w+_pass|\w+_pwd"
+    r"|(?:api|access|private|pre-?shared|encryption|shared|auth|account|master|storage|signing_private)[_-]?key"
+)
+#: Words that do so only as a whole, right before an equals sign: options of mounts, parameters of addresses.
+_SHORT = r"pass|pwd|pin-value|pin|sig|signature|sas|auth|authkey|code|x-amz-(?:signature|credential)|hmac"
+#: Programs that take a secret behind an option of one letter, and their letters.
+_PROGRAMS = (
+    ("sshpass|mysql|mysqldump|mysqladmin|mariadb|docker|podman|helm|oc|racadm|7z|unzip|skopeo|buildah|az|smbmap", "p"),
+    ("ipmitool|ipmipower|ipmiconsole|bmc-config|snmpget|snmpwalk|zip", "[PpAX]"),
+    ("curl|smbclient|rpcclient|net", "[uU]"),
+    ("ldapsearch|ldapmodify|ldapadd|ldapwhoami", "w"),
+    ("redis-cli|mosquitto_pub|mosquitto_sub", "[aP]"),
+)
+
+_QUOTED = (
+    r"(?:'(?:[^'\n]|'')*'"  # of a shell, of YAML with its doubled quotes
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r'|\\"(?:\\\\\\"|(?!\\").)*\\")'  # JSON in a JSON string
+)
+#: Bare letters; a bracket only within a word, where it closes nothing.
+_BARE = r"(?:[^\s,;\"'}\]\\]|\\[^nrt\"]|[}\]](?=\w))"
+_UNCLOSED = r"\\?[\"'][^\n]*"
+_ENDING = r"(?:'[^'\n]*'|\"[^\"\n]*\")(?=\s|$)"
+#: A value: what was masked before, quoted and bare parts as a shell joins them, or what is left of a line that was cut.
+_VALUE = rf"(?:\[redacted\]|{_QUOTED}(?:{_QUOTED}|{_BARE}|\\')*|{_BARE}+(?:{_ENDING})?|{_UNCLOSED})"
+#: Behind a colon, words follow each other up to the end of the line or of what encloses it.
+_REST = rf"(?:\[redacted\]|{_QUOTED}(?:{_QUOTED}|\\')*|(?:{_BARE}|[ \t]|(?<=\w)[\"'](?=\w)|[,;](?=\S))+|{_UNCLOSED})"
+#: The name in front of a value; CONFIG_… is the kernel's.
+_NAME = rf"(?<![\w.-])(?!CONFIG_)[\w.-]{{0,100}}?(?:{_NAMED})[\w.-]{{0,60}}"
+_CLOSE = r"(?:\\?[\"'])?"
+
+
+def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    return re.compile(text, flags | re.IGNORECASE)
+
+
+_PATTERNS: Final = (
+    re.compile(r"(?s)(?P<secret>-----BEGIN [A-Z0-9 ]*PRIVATE KEY\b.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*|\Z))"),
+    # Everything before the last @ of an address' host.
+    re.compile(r"://(?P<secret>[^/\s\"'<>?#]+)@"),
+    _pattern(r"(?P<secret>https?://(?:hooks\.slack(?:-gov)?\.com|[\w.-]+\.webhook\.office\.com|[\w.-]+\.logic\.azure\.com"
+             r"|[\w.-]+\.powerplatform\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|chat\.googleapis\.com"
+             r"|api\.telegram\.org|events\.pagerduty\.com)(?=[:/?])[^\s\"'<>\\,;)\]}]*)"),
+    # Headers; a bearer's token wherever it stands.
+    _pattern(rf"(?<![\w-])(?:proxy-)?authorization{_CLOSE}\s*[:=]\s*[\"']?(?P<secret>\[redacted\]|[^\r\n\"'\\]+)"),
+    _pattern(rf"(?<![\w-])(?:(?:set-)?cookie|x-[\w-]*(?:auth|token|key)[\w-]*){_CLOSE}\s*:\s*[\"']?(?P<secret>\[redacted\]|[^\r\n\"'\\]+)"),
+    _pattern(r"\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/_.=~-]{8,})"),
+    # Names with a value behind them.
+    _pattern(rf"{_NAME}{_CLOSE}\s*=>?\s*(?P<secret>{_VALUE})"),
+    _pattern(rf"{_NAME}{_CLOSE}\s*:[ \t]*(?:[|>][+-]?[ \t]*\n\s+)?(?P<secret>{_REST})"),
+    _pattern(rf"(?<![\w.-])(?:{_SHORT})=(?P<secret>{_VALUE})"),
+    re.compile(rf"(?<![\w.-])(?!CONFIG_)[A-Z0-9_]{{1,100}}_(?:KEY|PW|PASS|SAS|PAT)=(?P<secret>{_VALUE})"),
+    # Ceph's and WireGuard's, openssl's, .netrc's.
+    re.compile(r"(?im)(?<![\w.-])key\s*[:=]\s*(?P<secret>[A-Za-z0-9+/]{20,}={0,2})(?![\w:.-])"),
+    re.compile(r"(?<![\w.-])pass:(?P<secret>\S+)"),
+    _pattern(r"\blogin\s+\S+\s+password\s+(?P<secret>\S+)"),
+    # Options of programs.
+    _pattern(rf"(?<![\w-])--?[\w-]{{0,60}}?(?:{_NAMED}|pass|pwd)\s+(?!-)(?P<secret>{_VALUE})"),
+    *(
+        re.compile(rf"(?<![\w-])(?:{names})\b[^\n|;&]{{0,300}}?\s-{letter}[ =]?(?P<secret>{_VALUE})")
+        for names, letter in _PROGRAMS
+    ),
+    # What is known by its form alone.
+    re.compile(r"(?<![A-Za-z0-9])(?P<secret>(?:AKIA|ASIA)[A-Z0-9]{16})(?![A-Za-z0-9])"),
+    re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{5,}\.[\w-]+(?:\.[\w-]*)*)"),
+    re.compile(
+        r"(?<![\w-])(?P<secret>gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{8,}|nvapi-[\w-]{16,}"
+        r"|hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|AIza[\w-]{30,}|pypi-[\w-]{20,}|dop_v1_\w{20,}|hvs\.[\w-]{16,})"
+    ),
+    re.compile(r"(?P<secret>\$(?:1|2[aby]|5|6|7|y|gy)\$[./A-Za-z0-9$=,-]{8,})"),
+)  # fmt: skip
+#: A key of a mapping whose value is a secret whatever it is.
+_KEY = _pattern(rf"[\w.-]*?(?:{_NAMED})(?:[_-]?data)?|pass|pwd|auth|authorization")
+
+
+def hide(text: str, found: Callable[[], object]) -> str:
+    """``text`` with REDACTED for each secret; ``found`` is called once for each that was not masked before."""
+
+    def masked(match: re.Match[str]) -> str:
+        if match["secret"].strip("\\\"'") != REDACTED:
+            found()
+        begin, end = match.span("secret")
+        return f"{match.string[match.start() : begin]}{_quoted_as(match['secret'])}{match.string[end : match.end()]}"
+
+    for pattern in _PATTERNS:
+        text = pattern.sub(masked, text)
+    return text
+
+
+def names_secret(key: str) -> bool:
+    """Whether the value that a mapping has for ``key`` is a secret."""
+    return _KEY.fullmatch(key) is not None
+
+
+def _quoted_as(secret: str) -> str:
+    """REDACTED in the quotes of what it replaces, so that JSON and YAML stay what they are."""
+    quote = next((mark for mark in ('\\"', '"', "'") if secret.startswith(mark) and secret.endswith(mark)), "")
+    return f"{quote}{REDACTED}{quote}"

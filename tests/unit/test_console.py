@@ -1,0 +1,194 @@
+"""Whatever is said, a terminal obeys nothing but our own styles: each public function, and verbs that show evidence."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import re
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from gdsdeploy import console
+from gdsdeploy.host import __main__ as host_program
+from gdsdeploy.host.printable import HIDDEN, Printable, line, printable
+from tests.commandline import run
+
+EVIDENCE = Path(__file__).parents[1] / "evidence"
+
+PAYLOADS = {
+    "title": "\x1b]0;owned\x07",
+    "clear": "\x1b[2J\x1b[H",
+    "clipboard": "\x1b]52;c;cm0gLXJmIC8=\x1b\\",
+    "C1": "\x9b2J\x9d0;owned\x9c",
+    "bidi": "a\u202egpj.exe\u2066\u200f\u061c",
+    "tags": "\U000e0041\u200b\ufeff",
+    "lines": "\u2028\u2029\x0b\x0c\x85",
+    "surrogate": "\ud800",
+    "delete": "\x7f\x08",
+}
+
+
+def a_table(text: str) -> None:
+    rows = Table("host", title=Text(text))
+    rows.add_column(Text(text), min_width=200)
+    rows.add_row("[bold]gpu1[/]", Text(text, style="red"))
+    console.table(rows)
+
+
+def a_step(text: str) -> None:
+    with console.step(text):
+        pass
+
+
+def a_live(text: str) -> None:
+    with console.live(lambda columns, rows: [text, f"{columns} {rows}"]):
+        console.say(text)
+
+
+def an_error(text: str) -> None:
+    console.error(text, text)
+
+
+WRITERS: dict[str, Callable[[str], None]] = {
+    "say": console.say,
+    "warn": console.warn,
+    "error": an_error,
+    "usage": console.usage,
+    "data": console.data,
+    "table": a_table,
+    "live": a_live,
+    "step": a_step,
+}
+
+
+def hidden(text: str) -> list[str]:
+    return [character for character in text if HIDDEN.match(character)]
+
+
+def test_every_public_function_is_here() -> None:
+    public = {name for name, item in vars(console).items() if inspect.isfunction(item) and not name.startswith("_")}
+    ours = {name for name in public if getattr(console, name).__module__ == console.__name__}
+    assert ours == {*WRITERS, "file", "configure", "is_live"}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_said_is_shown_and_not_obeyed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    WRITERS[name]("|".join(["before", *PAYLOADS.values(), "after"]))
+    found = "".join(capsys.readouterr())
+    assert hidden(found) == []
+    assert "before" in found
+    assert "\\u202e" in found
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS.keys() - {"data"}))
+def test_our_own_styles_stay_on_a_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    for stream in ("_talk", "_data"):
+        drawn = console._Terminal(file=written, force_terminal=True, color_system="standard", width=200)
+        monkeypatch.setattr(console, stream, drawn)
+    WRITERS[name]("".join(PAYLOADS.values()))
+    # Colours and, below a live block, cursor movements are rich's own.
+    own = re.findall(r"\x1b\[[0-9;?]*[mAKhlG]", written.getvalue())
+    assert hidden(re.sub(r"\x1b\[[0-9;?]*[mAKhlG]|\r", "", written.getvalue())) == []
+    assert bool(own) == (name in {"warn", "error", "table", "live"})
+    assert not any(code in {"\x1b[2J", "\x1b[H"} for code in own)
+
+
+def test_json_stays_the_same_document(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {key: text + "ok × \n\t" for key, text in PAYLOADS.items()}
+    console.data(json.dumps(value, ensure_ascii=False))
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == value
+    assert "ok × " in shown
+
+
+def test_a_file_is_exact_where_it_is_redirected_and_printable_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\ufeffa\r\n\x1b[2Jb"
+    console.file(text)
+    assert capsys.readouterr().out == text + "\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    console.file(text)
+    assert hidden(capsys.readouterr().out) == []
+
+
+def test_hidden_is_what_unicode_calls_so() -> None:
+    categories = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    named = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in categories}
+    matched = {chr(code) for code in range(sys.maxunicode + 1) if HIDDEN.match(chr(code))}
+    assert named - matched == {"\n", "\t"}
+    assert {unicodedata.category(character) for character in matched - named} <= {"Cn"}, "of a newer Unicode"
+    assert printable("é ✓ 漢字 \u00a0") == "é ✓ 漢字 \u00a0"
+    assert line("a\n\tb\x1b") == "a  b\\u001b"
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def hostile(path: Path, tmp_path: Path) -> Path:
+    """Evidence of a real host with a payload at the end of each line of each text in it."""
+    payload = "".join(text for name, text in PAYLOADS.items() if name != "surrogate")
+
+    def planted(value: object) -> object:
+        if isinstance(value, str):
+            return "\n".join(words + payload if words else words for words in value.split("\n"))
+        if isinstance(value, dict):
+            return {key: planted(item) for key, item in value.items()}
+        return [planted(item) for item in value] if isinstance(value, list) else value
+
+    document = json.loads(path.read_text())
+    for key, value in document.items():
+        if key not in ("version", "lock", "when"):
+            document[key] = planted(value)
+    (tmp_path / "host.json").write_text(json.dumps(document))
+    return tmp_path / "host.json"
+
+
+@pytest.mark.parametrize("verb", ["explain", "mode", "topology"])
+def test_verbs_that_show_evidence(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(verb, "--evidence", hostile(EVIDENCE / "hosts" / "h100-libcufile-1.20.0.json", tmp_path))
+    found = "".join(capsys.readouterr())
+    assert hidden(re.sub(r"\x1b\[[0-9;]*m", "", found)) == []
+    assert "\\u202e" in found
+
+
+def test_gdscheck_parse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (EVIDENCE / "gdscheck" / "gdscheck-p.libcufile-1.20.0.ngpu1.nvfs-2.28.open-driver.txt").read_text()
+    file = tmp_path / "a\x1b]0;owned\x07"
+    file.write_text(text.replace("Supported", "Supp\u202e\x1b]0;x\x07orted").replace("GPU INDEX", "GPU \x1b[5mINDEX"))
+    assert run("gdscheck", "parse", file) == 0
+    found = "".join(capsys.readouterr())
+    assert hidden(found) == []
+    assert "\\u001b" in found
+
+
+def test_errors_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("validate", "--n\x1b]0;owned\x07o") == 2
+    found = capsys.readouterr().err
+    assert hidden(found) == []
+    assert "Usage: gdsdeploy validate" in found
+    assert "No such option" in found
+
+
+def test_the_host_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "expectation.json"
+    file.write_text('{"\x1b]0;owned\x07\u202e')
+    assert host_program.main(["validate", "--expectation", str(tmp_path / "\x1b[2J\x9b")]) == 2
+    assert host_program.main(["explain", "--error", "5027"]) == 0
+    found = capsys.readouterr()
+    assert hidden(found.out + found.err) == []
+    assert "\\u001b[2J" in found.err
+    with pytest.raises(SystemExit):
+        host_program.main(["\x1b]0;owned\x07"])
+    assert hidden(capsys.readouterr().err) == []
+    written = io.StringIO()
+    Printable(written).writelines(["a\x1b", "b\n"])
+    assert written.getvalue() == "a\\u001bb\n"
