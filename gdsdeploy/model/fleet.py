@@ -264,8 +264,10 @@ class Profile(_Model):
     topology: TopologyWanted = TopologyWanted()
     #: Without it modules are signed as DKMS does by itself, or not at all.
     signing: Signing | None = None
-    #: Name of the builder whose audited modules the hosts receive; without it one of the hosts of each key builds.
+    #: Name of the builder whose audited modules the hosts receive; without it see ``builds.suppliers``.
     builder: Name | None = None
+    #: Whether other machines that the fleet file has build may supply them where that builder doesn't.
+    builder_fallback: bool = False
     modules: Modules = "auto"
     #: Whether provision may reboot a host of this profile.
     reboot: bool = True
@@ -404,6 +406,8 @@ def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     for name, profile in fleet.profiles.items():
         where = ("profiles", name, "builder")
         if profile.builder is None:
+            if profile.builder_fallback:
+                found.append(((*where[:2], "builder_fallback"), "there is no builder to fall back from: name one"))
             continue
         builder = fleet.builders.get(profile.builder)
         if builder is None:
