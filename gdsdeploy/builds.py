@@ -93,21 +93,6 @@ def want(target: Target, told: Told, *, profile: str, signing: str = "", kernel:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def suppliers(fleet: Fleet, profile: str) -> tuple[str, ...]:
-    """Machines whose builds others of ``profile`` may receive, the first one wanted first.
-
-    The fleet file alone decides, so that nothing that a host claims makes it one of them.  They are the profile's
-    builder, beside others only with ``builder_fallback``; else all that have to build; else the first that may.
-    """
-    members = [name for name, host in fleet.everyone().items() if host.profile == profile]
-    named = [name for name in members if fleet.modules(name) == "build"]
-    pinned = fleet.profiles[profile].builder
-    if pinned is not None:
-        others = named if fleet.profiles[profile].builder_fallback else []
-        return (pinned, *(name for name in others if name != pinned))
-    return tuple(named or [name for name in members if fleet.modules(name) == "auto"][:1])
-
-
 def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
     """The supply of a machine that has not told anything."""
     profile = fleet.profiles[fleet.everyone()[name].profile]
@@ -123,7 +108,7 @@ def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
 def supplies(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -> dict[str, Supply]:
     """The supply of every machine in ``told``, which are those that take part and have answered."""
     wants = _wants(fleet, lock, told, cached)
-    allowed = {name: suppliers(fleet, fleet.everyone()[name].profile) for name in told}
+    allowed = {name: fleet.suppliers(name) for name in told}
     found: dict[str, Supply] = {}
     for name in told:
         if fleet.modules(name) == "build":
@@ -142,14 +127,16 @@ def supplies(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached)
     # Those who build are also asked whether the controller has their build already.
     for name in told:
         cached(wants[name], allowed[name])
-    return {name: replace(found[name], delivers=name in _delivering(found, allowed)) for name in told}
+    delivering = _delivering(found, allowed)
+    return {name: replace(found[name], delivers=name in delivering) for name in told}
 
 
 def _supply(
     fleet: Fleet, name: str, wants: Mapping[str, str], told: Told, builders: Sequence[str], kept: Kept | None
 ) -> Supply:
     """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
-    wanted, pinned = wants[name], fleet.profiles[fleet.everyone()[name].profile].builder
+    wanted, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
+    pinned = profile.builder
     if kept is not None:
         why = "the controller has kept a build of its key"
         return Supply("receive", why, wanted, cached=True, origin=kept.builder)
@@ -157,33 +144,29 @@ def _supply(
         return Supply("receive", "what it has received is in place", wanted)
     if builders:
         return Supply("receive", f"{builders[0]} builds for its key", wanted, builder=builders[0], origin=builders[0])
-    if (
-        pinned is not None
-        and pinned not in wants
-        and not fleet.profiles[fleet.everyone()[name].profile].builder_fallback
-    ):
+    if pinned is not None and pinned not in wants and not profile.builder_fallback:
         lack = f"{pinned}, the builder of its profile, is not in this run or did not answer, and no build is kept"
         return Supply("receive", f"{pinned} builds for its profile", wanted, lack=lack)
     if fleet.modules(name) == "receive":
         lack = "the fleet file has it receive its modules, and no host that may supply it builds for its key"
         return Supply("receive", "the fleet file says so", wanted, lack=lack)
-    return Supply("build", _alone(fleet, name, pinned), wanted, origin=name)
+    return Supply("build", _alone(fleet, name, wants), wanted, origin=name)
 
 
-def _alone(fleet: Fleet, name: str, pinned: str | None) -> str:
+def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
     """Why a machine builds that may also receive."""
-    others = [item for item in suppliers(fleet, fleet.everyone()[name].profile) if item != name]
-    if pinned is not None:
-        return f"{pinned}, the builder of its profile, builds for another key"
-    if others:
-        return f"{others[0]}, which may supply it, does not build for its key in this run"
-    return "it is the first host of its profile"
+    supplier = fleet.suppliers(name)[0]
+    if supplier == name:
+        return "it is the first host of its profile"
+    if supplier not in wants:
+        return f"{supplier}, which would supply it, is not in this run or did not answer"
+    return f"{supplier}, which would supply it, builds for another key"
 
 
 def _delivering(found: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]]) -> set[str]:
     """Those whose builds others receive, and of each other want one supplier, whose build is kept."""
     delivering = {supply.builder for supply in found.values() if supply.builder}
-    delivered = {found[name].want for name in delivering}
+    delivered = {supply.want for supply in found.values() if supply.builder or supply.cached}
     for name, supply in found.items():
         if supply.mode == "build" and name in allowed[name] and supply.want not in delivered:
             delivered.add(supply.want)
@@ -197,7 +180,7 @@ def _wants(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -
     reference: dict[str, tuple[str, str]] = {}
     for name, wanted in plain.items():
         if wanted not in reference:
-            allowed = suppliers(fleet, fleet.everyone()[name].profile)
+            allowed = fleet.suppliers(name)
             # A supplier's kernel first: what others claim of theirs only keeps them apart.
             alike = sorted((item for item in plain if plain[item] == wanted), key=lambda item: item not in allowed)
             known = [_build_of(cached(wanted, allowed)), *(told[item].kernel_build for item in alike)]

@@ -58,7 +58,7 @@ def _waiting(
     own = builds.by_intent(fleet, lock, name)
     if own.mode == "build":
         return own
-    kept = look(supply.want, builds.suppliers(fleet, fleet.everyone()[name].profile))
+    kept = look(supply.want, fleet.suppliers(name))
     if kept is not None:
         return replace(supply, cached=True, origin=kept.builder)
     return replace(supply, builder="")

@@ -1,8 +1,8 @@
 """Build once: pack audited modules with a manifest, and install such an archive on hosts that need no compiler.
 
 An archive is a tar file with ``manifest.json``, what its builder has signed (see ``provenance.py``; nothing where it
-has no name) and ``modules/<file>``.  Installed modules are the folder updates/gdsdeploy of the kernel, replaced as a whole,
-and lines in depmod.d that prefer it.
+has no name) and ``modules/<file>``.  Installed modules are the folder updates/gdsdeploy of the kernel, replaced as a
+whole, and lines in depmod.d that prefer it.
 """
 
 from __future__ import annotations
