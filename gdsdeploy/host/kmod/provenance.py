@@ -73,7 +73,12 @@ def own_key(root: str = "/") -> bytes:
 
 def public_pem(seed: bytes) -> str:
     """The public key of ``seed`` as PEM."""
-    return _pem("PUBLIC KEY", _PUBLIC_DER + ed25519.public_key(seed))
+    return pem_of(ed25519.public_key(seed))
+
+
+def pem_of(public: bytes) -> str:
+    """A public key of 32 bytes as PEM."""
+    return _pem("PUBLIC KEY", _PUBLIC_DER + public)
 
 
 def public_bytes(pem: str) -> bytes:
