@@ -31,7 +31,12 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
         if not archive:
             return desired
         digest = self._bring(archive, options, variables)
-        key = "" if digest == NOT_DELIVERED else self.read(options.get("builder_key", "")).decode("ascii", "replace")
+        if digest == NOT_DELIVERED:
+            return {**desired, "archive_sha256": digest}
+        if not options.get("builder_key"):
+            message = "an archive of modules is received only with its builder's public key, and none is named"
+            raise GdsError("refused", message, "set builder_key, and builder to the name that it was signed with")
+        key = self.read(options["builder_key"]).decode("ascii", "replace")
         return {**desired, "archive_sha256": digest, "builder_key": key}
 
     def finish(self, options: Mapping[str, Any], variables: dict[str, Any]) -> None:

@@ -228,3 +228,11 @@ def test_a_plan_says_where_modules_come_from(supply: Supply, words: str) -> None
     assert f"? a:\n  {words}\n" in planned.text(plans)
     shown = json.loads(planned.to_json(plans, {}, fleet="f", lock_digest="d"))["hosts"]["a"]["modules"]
     assert (shown["from"], shown["want"]) == (supply.source, WANT)
+
+
+def test_a_plan_groups_hosts_by_whose_code_they_run() -> None:
+    supply = Supply("receive", "x", WANT, cached=True, origin="build1")
+    plans = {name: HostPlan(name, unknown=("why",), supply=supply) for name in ("a", "b")}
+    assert "\n\nThese hosts run kernel code built on build1: a, b\n\n" in planned.text(plans)
+    found = json.loads(planned.to_json(plans, {}, fleet="f", lock_digest="d"))
+    assert found["code_built_on"] == {"build1": ["a", "b"]}

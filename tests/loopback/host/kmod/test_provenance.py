@@ -115,7 +115,7 @@ def test_what_the_builder_has_not_signed_is_refused(
 
 def test_a_signature_of_another_archive_is_refused(made: Path, tmp_path: Path) -> None:
     """The review's attack: module bytes changed, manifest written anew, and the good signature kept."""
-    other = archive(tmp_path / "other.tar", "b", 5_000)
+    other = archive(tmp_path / "other.tar", "a", 9_000)
     good, bad = pack.read_provenance(str(made)), pack.read_provenance(str(other))
     with pytest.raises(PackError, match="is about another archive"):
         provenance.verify(bad, manifest_of(made), ORIGIN)
