@@ -1,15 +1,18 @@
-"""Archives of built modules on the controller, by the key of their build; safe under concurrent runs.
+"""Archives of built modules on the controller, by their content; safe under concurrent runs.
 
 Layout below the folder::
 
-    <key>/modules.tar, <key>/entry.json   one build; entry.json's time is that of its last use
-    wants/<want>                          what a host needs (see builds.py) → key of the build that serves it
+    <sha256>/modules.tar, <sha256>/entry.json   one build; entry.json's time is that of its last use
+    wants/<want>.<key>      what a host needs (see builds.py), and the public key of who signed → sha256 of the build
     lock                                  held for every change of names, never while bytes are copied
     .new-…, .old-…, run-…                 folders of a process; it holds the lock of the file ``owner`` in its own
 
 An entry appears by one rename, whole.  Whoever copies from one holds a shared lock of its archive, so that it is not
 evicted meanwhile.  All locks are flock(2)'s: the kernel lets go of them when a process dies, however it dies, and what
 such a process left is swept by the next one.
+
+What an archive claims decides nothing.  A build serves the want that it was put for, to those who accept the key that
+has signed it: no other builder, profile or fleet can change what a host gets.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -31,15 +34,18 @@ from typing import IO, Any
 from gdsdeploy import atomic, folders
 from gdsdeploy.errors import BuildCacheUnusable
 from gdsdeploy.host.kmod import pack
+from gdsdeploy.host.kmod.errors import PackError
 from gdsdeploy.host.kmod.key import key_of
+from gdsdeploy.host.kmod.provenance import Origin, key_id
 
 #: Bytes, when nothing else is set.
 DEFAULT_LIMIT = 20 << 30
 SETTING = "GDSDEPLOY_BUILD_CACHE_SIZE"
-_FORMAT = 1
+#: Entries of format 1 were kept by the key that they claimed, and nobody had signed them.
+_FORMAT = 2
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:iB|B)?\s*$")
-_KEY = re.compile(r"^[0-9a-f]{64}$")
+_DIGEST = re.compile(r"^[0-9a-f]{64}$")
 _ARCHIVE, _ENTRY, _OWNER = "modules.tar", "entry.json", "owner"
 _CHUNK = 1 << 20
 _SWEPT = (".new-", ".old-", "run-")
@@ -49,10 +55,12 @@ _SWEPT = (".new-", ".old-", "run-")
 class Entry:
     """One build in the cache."""
 
-    #: ``sha256:…``
-    key: str
-    #: of the archive, hexadecimal
+    #: of the archive, hexadecimal: its name
     sha256: str
+    #: the machine that signed it
+    builder: str
+    #: ``sha256:…`` of what it claims to be built from; only for people
+    key: str
     #: bytes
     size: int
     #: seconds since the epoch of its last use
@@ -83,52 +91,50 @@ class BuildCache:
             with self._locked():
                 self._sweep()
 
-    def put(self, archive: Path, want: str) -> Entry:
-        """Keep a copy of ``archive`` and let ``want`` be served by it; evicts what was not used for the longest time.
+    def put(self, archive: Path, want: str, origin: Origin) -> Entry:
+        """Keep a copy of ``archive``, which serves ``want`` from now on; evicts what was not used for the longest time.
 
-        Raises PackError when its content is not what its manifest says; then nothing has changed.
+        Another build that the same builder has put for ``want`` stays beside it.  Raises PackError unless ``origin``
+        has signed it and its content is what its manifest says; then nothing has changed.
         """
         with self._usable(), self._own(".new-") as new:
             copy = new / _ARCHIVE
             with archive.open("rb") as source:
                 digest = _copy(source, copy)
-            manifest = pack.verify(str(copy))
+            manifest = pack.verify(str(copy), origin)
             size = copy.stat().st_size
-            # Archives that were packed before builds had keys are known by their content.
-            key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else f"sha256:{digest}"
-            record = {"format": _FORMAT, "key": key, "sha256": digest, "size": size, "manifest": manifest}
+            record = {"format": _FORMAT, "sha256": digest, "builder": origin.name, "size": size, "manifest": manifest}
             atomic.write(new / _ENTRY, json.dumps(record, indent=2, sort_keys=True))
             with self._locked():
                 # Room first: who is killed in between leaves a cache that is not too large.
-                self._evict(self.limit - size, keep=key)
-                self._place(new, self._path(key))
-                atomic.write(self._want(want), key)
-                entry = self._read(self._path(key))
+                self._evict(self.limit - size, keep=digest)
+                self._place(new, self._path(digest))
+                atomic.write(self._want(want, origin), digest)
+                entry = self._read(self._path(digest))
         if entry is None:
             raise BuildCacheUnusable(
-                f"{self._path(key)} vanished while it was written", hint="Is another program there?"
+                f"{self._path(digest)} vanished while it was written", hint="Is another program there?"
             )
         return entry
 
-    def take(
-        self, want: str, destination: Path, fits: Callable[[dict[str, Any]], bool] = lambda _: True
-    ) -> Entry | None:
-        """Copy the build that serves ``want`` to ``destination``; None when there is none whose manifest fits.
+    def take(self, want: str, destination: Path, origins: Sequence[Origin]) -> Entry | None:
+        """Copy the build that serves ``want`` to ``destination``; None when none of ``origins`` has signed one.
 
-        One whose bytes have changed is dropped, with a message, and counts as none.
+        origins: whose builds may be taken, the first one wanted first.  One whose bytes have changed is dropped, with a
+        message, and counts as none.
         """
         with self._usable():
             with self._locked():
-                entry = self._serving(want)
-                if entry is None or not fits(entry.manifest):
+                entry, origin = next(self._serving(want, origins), (None, None))
+                if entry is None or origin is None:
                     return None
-                source = (self._path(entry.key) / _ARCHIVE).open("rb")
+                source = (self._path(entry.sha256) / _ARCHIVE).open("rb")
                 fcntl.flock(source, fcntl.LOCK_SH)
             with source:
                 read = os.fstat(source.fileno())
                 copy = destination.with_name(f".{destination.name}.{os.getpid()}")
                 try:
-                    whole = _copy(source, copy) == entry.sha256
+                    whole = _copy(source, copy) == entry.sha256 and _is_signed(copy, origin)
                     if whole:
                         copy.replace(destination)
                 finally:
@@ -138,7 +144,7 @@ class BuildCache:
                     self._drop_damaged(entry, read)
                     return None
                 with contextlib.suppress(FileNotFoundError):
-                    os.utime(self._path(entry.key) / _ENTRY)
+                    os.utime(self._path(entry.sha256) / _ENTRY)
         return entry
 
     def entries(self) -> list[Entry]:
@@ -157,7 +163,7 @@ class BuildCache:
         for entry in self.entries():
             with self._usable():
                 try:
-                    source = (self._path(entry.key) / _ARCHIVE).open("rb")
+                    source = (self._path(entry.sha256) / _ARCHIVE).open("rb")
                 except FileNotFoundError:
                     continue
                 with source:
@@ -175,11 +181,11 @@ class BuildCache:
         with self._own("run-") as folder:
             yield folder
 
-    def _path(self, key: str) -> Path:
-        return self.folder / key.partition(":")[2]
+    def _path(self, digest: str) -> Path:
+        return self.folder / digest
 
-    def _want(self, want: str) -> Path:
-        return self.folder / "wants" / want
+    def _want(self, want: str, origin: Origin) -> Path:
+        return self.folder / "wants" / f"{want}.{key_id(origin.public)[:32]}"
 
     @contextlib.contextmanager
     def _usable(self) -> Iterator[None]:
@@ -210,10 +216,18 @@ class BuildCache:
             owner.close()
 
     def _sweep(self) -> None:
-        """Delete the folders of processes that have died; with the lock."""
-        for path in self.folder.iterdir():
+        """Delete the folders of processes that have died, and what an older release has kept; with the lock."""
+        old = 0
+        for path in list(self.folder.iterdir()):
             if path.name.startswith(_SWEPT) and _is_free(path / _OWNER):
                 shutil.rmtree(path, ignore_errors=True)
+            elif _DIGEST.match(path.name) and _is_older(path / _ENTRY):
+                self._remove(path)
+                old += 1
+        if old:
+            self._warn(
+                f"{old} builds that an older gdsdeploy kept in {self.folder} are dropped: nobody has signed them"
+            )
 
     def _place(self, new: Path, path: Path) -> None:
         self._remove(path)
@@ -236,23 +250,24 @@ class BuildCache:
         """``read``: of the archive that was found to be damaged."""
         with contextlib.suppress(FileNotFoundError):
             # Another process may have put a good one there meanwhile.
-            if (self._path(entry.key) / _ARCHIVE).stat().st_ino == read.st_ino:
-                self._remove(self._path(entry.key))
+            if (self._path(entry.sha256) / _ARCHIVE).stat().st_ino == read.st_ino:
+                self._remove(self._path(entry.sha256))
         self._warn(
-            f"the build {entry.key[:19]}… in {self.folder} was damaged on disk and is dropped; it is built again"
+            f"the build {entry.sha256[:12]}… in {self.folder} was damaged on disk and is dropped; it is built again"
         )
 
-    def _serving(self, want: str) -> Entry | None:
-        try:
-            key = self._want(want).read_text()
-        except FileNotFoundError:
-            return None
-        return self._read(self._path(key)) if _KEY.match(key.partition(":")[2]) else None
+    def _serving(self, want: str, origins: Sequence[Origin]) -> Iterator[tuple[Entry, Origin]]:
+        for origin in origins:
+            with contextlib.suppress(FileNotFoundError):
+                digest = self._want(want, origin).read_text()
+                entry = self._read(self._path(digest)) if _DIGEST.match(digest) else None
+                if entry is not None and entry.builder == origin.name:
+                    yield entry, origin
 
     def _entries(self) -> list[Entry]:
         found = []
         for path in self.folder.iterdir():
-            if _KEY.match(path.name):
+            if _DIGEST.match(path.name):
                 entry = self._read(path)
                 if entry is not None:
                     found.append(entry)
@@ -263,9 +278,10 @@ class BuildCache:
         try:
             value = json.loads((path / _ENTRY).read_bytes())
             size = (path / _ARCHIVE).stat().st_size
-            if (value["format"], value["size"], self._path(value["key"])) == (_FORMAT, size, path):
-                used = (path / _ENTRY).stat().st_mtime
-                return Entry(value["key"], value["sha256"], size, used, dict(value["manifest"]))
+            if (value["format"], value["size"], value["sha256"]) == (_FORMAT, size, path.name):
+                used, manifest = (path / _ENTRY).stat().st_mtime, dict(value["manifest"])
+                key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else ""
+                return Entry(path.name, str(value["builder"]), key, size, used, manifest)
         except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             pass
         if path.exists():
@@ -280,12 +296,12 @@ class BuildCache:
         for entry in entries:
             if total <= limit:
                 break
-            path = self._path(entry.key)
-            if entry.key != keep and _is_free(path / _ARCHIVE):
+            path = self._path(entry.sha256)
+            if entry.sha256 != keep and _is_free(path / _ARCHIVE):
                 self._remove(path)
                 total -= entry.size
                 gone.append(entry)
-        served = {entry.key for entry in self._entries()}
+        served = {entry.sha256 for entry in self._entries()}
         for want in (self.folder / "wants").iterdir():
             if not want.name.startswith(".") and want.read_text() not in served:
                 want.unlink()
@@ -295,6 +311,23 @@ class BuildCache:
 def default(warn: Callable[[str], None]) -> BuildCache:
     """The user's cache, in the size that is set; raises BuildCacheUnusable."""
     return BuildCache(folders.cache() / "builds", limit_from(os.environ.get(SETTING)), warn)
+
+
+def _is_signed(archive: Path, origin: Origin) -> bool:
+    try:
+        pack.read_manifest(str(archive), origin)
+    except PackError:
+        return False
+    return True
+
+
+def _is_older(entry: Path) -> bool:
+    """Whether an older release has written it."""
+    try:
+        value = json.loads(entry.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(value, dict) and value.get("format") == 1
 
 
 def _copy(source: IO[bytes], target: Path) -> str:

@@ -19,8 +19,18 @@ from gdsdeploy.model.lock import Lock, Target
 _DECISIVE = {"kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source", "doca"}
 NONE = "none"
 
-#: Looks for a kept build: want → its manifest, None when there is none.
-Cached = Callable[[str], Mapping[str, Any] | None]
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept build."""
+
+    #: the machine that built and signed it
+    builder: str
+    manifest: Mapping[str, Any]
+
+
+#: Looks for a kept build: want, and the machines that may have built it → the build, None when there is none.
+Cached = Callable[[str, Sequence[str]], Kept | None]
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class Told:
     signatures: str = "free"
     #: file and sha256 of one of the locked kernel's own modules; both empty while that kernel is not installed
     kernel_build: tuple[str, str] = ("", "")
-    #: whether DKMS there has built everything for the locked kernel
+    #: whether DKMS there has built everything for the locked kernel; it then keeps that, and supplies nobody for it
     built: bool = False
     #: whether the modules that it received are in place, and of the locked versions
     received: bool = False
@@ -57,6 +67,8 @@ class Supply:
     lack: str = ""
     #: whether it is the one of all that build the same who hands it over
     delivers: bool = False
+    #: the machine whose build it runs; empty where nobody builds, or what it has received before stays
+    origin: str = ""
 
     @property
     def source(self) -> Literal["build", "host", "cache", "kept", "none"]:
@@ -66,9 +78,10 @@ class Supply:
         return "cache" if self.cached else "host" if self.builder else "none" if self.lack else "kept"
 
 
-def want(target: Target, told: Told, *, signing: str = "", kernel: str = "") -> str:
+def want(target: Target, told: Told, *, profile: str, signing: str = "", kernel: str = "") -> str:
     """Names what modules ``target`` needs on a machine that is as ``told``; 32 hexadecimal digits.
 
+    profile: hosts of one never receive what was built for another.
     signing: whose signature the modules have to have; empty: that of nobody in particular.
     kernel: sha256 that tells its kernel from another build of the same release.
     """
@@ -76,7 +89,7 @@ def want(target: Target, told: Told, *, signing: str = "", kernel: str = "") -> 
     lines = [f"{p.package} {p.version} {p.sha256}" for p in packages]
     # Where the lock has OFED, every machine is going to have that one.
     ofed = "locked" if any(p.part == "doca" for p in packages) else told.ofed
-    lines += [target.kernel.release, told.arch or target.arch, ofed, told.signatures, signing, kernel]
+    lines += [profile, target.kernel.release, told.arch or target.arch, ofed, told.signatures, signing, kernel]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
@@ -85,88 +98,93 @@ def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
     profile = fleet.profiles[fleet.everyone()[name].profile]
     wanted, wish = _want(fleet, lock, name, Told()), fleet.modules(name)
     if wish == "build" or (wish == "auto" and profile.builder is None):
-        return Supply("build", _own(fleet, name), wanted)
+        return Supply("build", _own(fleet, name), wanted, origin=name)
     if profile.builder is None:
         return Supply("receive", "the fleet file says so", wanted, lack="no host of its key builds")
-    return Supply("receive", f"{profile.builder} builds for its profile", wanted, builder=profile.builder)
+    why = f"{profile.builder} builds for its profile"
+    return Supply("receive", why, wanted, builder=profile.builder, origin=profile.builder)
 
 
 def supplies(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -> dict[str, Supply]:
     """The supply of every machine in ``told``, which are those that take part and have answered."""
     wants = _wants(fleet, lock, told, cached)
+    allowed = {name: fleet.suppliers(name) for name in told}
     found: dict[str, Supply] = {}
     for name in told:
         if fleet.modules(name) == "build":
-            found[name] = Supply("build", _own(fleet, name), wants[name])
+            found[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
         elif fleet.modules(name) == "auto" and told[name].built:
-            found[name] = Supply("build", "it has built them itself", wants[name])
-    waiting = [name for name in told if name not in found]
-    for name in waiting:
-        supply = _served(fleet, name, wants, found, told[name], cached)
-        if supply is not None:
-            found[name] = supply
-    for name in [name for name in waiting if name not in found]:
-        found[name] = _first(fleet, name, wants, found, waiting)
+            found[name] = Supply("build", "it has built them itself", wants[name], origin=name)
+    # Suppliers first: the others may receive what they build.
+    for name in sorted(told, key=lambda item: item not in allowed[item]):
+        if name not in found:
+            builders = [
+                item
+                for item in allowed[name]
+                if item in found and (found[item].mode, wants[item]) == ("build", wants[name])
+            ]
+            found[name] = _supply(fleet, name, wants, told[name], builders, cached(wants[name], allowed[name]))
     # Those who build are also asked whether the controller has their build already.
-    for wanted in dict.fromkeys(wants.values()):
-        cached(wanted)
-    delivering = {supply.builder for supply in found.values() if supply.builder}
-    delivered = {wants[name] for name in delivering}
-    for name, supply in found.items():
-        if supply.mode == "build" and supply.want not in delivered:
-            delivered.add(supply.want)
-            delivering.add(name)
+    for name in told:
+        cached(wants[name], allowed[name])
+    delivering = _delivering(found, allowed)
     return {name: replace(found[name], delivers=name in delivering) for name in told}
 
 
-def _served(
-    fleet: Fleet, name: str, wants: Mapping[str, str], found: Mapping[str, Supply], told: Told, cached: Cached
-) -> Supply | None:
-    """The supply of a machine that needs no one to be chosen to build; None: somebody has to be."""
-    wanted = wants[name]
-    if cached(wanted) is not None:
-        return Supply("receive", "the controller has kept a build of its key", wanted, cached=True)
-    pinned = fleet.profiles[fleet.everyone()[name].profile].builder
+def _supply(
+    fleet: Fleet, name: str, wants: Mapping[str, str], told: Told, builders: Sequence[str], kept: Kept | None
+) -> Supply:
+    """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
+    wanted, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
+    pinned = profile.builder
+    if kept is not None:
+        why = "the controller has kept a build of its key"
+        return Supply("receive", why, wanted, cached=True, origin=kept.builder)
     if told.received:
         return Supply("receive", "what it has received is in place", wanted)
-    builders = [item for item, supply in found.items() if supply.mode == "build" and wants[item] == wanted]
     if builders:
-        builder = pinned if pinned in builders else builders[0]
-        return Supply("receive", f"{builder} builds for its key", wanted, builder=builder)
-    if pinned is not None and pinned not in wants:
+        return Supply("receive", f"{builders[0]} builds for its key", wanted, builder=builders[0], origin=builders[0])
+    if pinned is not None and pinned not in wants and not profile.builder_fallback:
         lack = f"{pinned}, the builder of its profile, is not in this run or did not answer, and no build is kept"
         return Supply("receive", f"{pinned} builds for its profile", wanted, lack=lack)
-    return None
+    if fleet.modules(name) == "receive":
+        lack = "the fleet file has it receive its modules, and no host that may supply it builds for its key"
+        return Supply("receive", "the fleet file says so", wanted, lack=lack)
+    return Supply("build", _alone(fleet, name, wants), wanted, origin=name)
 
 
-def _first(
-    fleet: Fleet, name: str, wants: Mapping[str, str], found: Mapping[str, Supply], waiting: Sequence[str]
-) -> Supply:
-    """The first of the machines that wait for the same modules, and may build, builds for all of them."""
-    alike = [item for item in waiting if (wants[item] == wants[name] and item not in found) or item == name]
-    alike += [item for item in found if wants[item] == wants[name] and found[item].mode == "build"]
-    able = [item for item in alike if fleet.modules(item) != "receive"]
-    if not able:
-        lack = "the fleet file has it receive its modules, and no host of its key builds"
-        return Supply("receive", "the fleet file says so", wants[name], lack=lack)
-    chosen = next((item for item in able if item in found), able[0])
-    if chosen != name:
-        return Supply("receive", f"{chosen} builds for its key", wants[name], builder=chosen)
-    pinned = fleet.profiles[fleet.everyone()[name].profile].builder
-    if pinned is not None:
-        why = f"{pinned}, the builder of its profile, builds for another key"
-    else:
-        why = f"it is the first of {len(alike)} hosts of its key" if len(alike) > 1 else "no other host has its key"
-    return Supply("build", why, wants[name])
+def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
+    """Why a machine builds that may also receive."""
+    supplier = fleet.suppliers(name)[0]
+    if supplier == name:
+        return "it is the first host of its profile"
+    if supplier not in wants:
+        return f"{supplier}, which would supply it, is not in this run or did not answer"
+    return f"{supplier}, which would supply it, builds for another key"
+
+
+def _delivering(found: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]]) -> set[str]:
+    """Those whose builds others receive, and of each other want one supplier, whose build is kept."""
+    delivering = {supply.builder for supply in found.values() if supply.builder}
+    delivered = {supply.want for supply in found.values() if supply.builder or supply.cached}
+    for name, supply in found.items():
+        if supply.mode == "build" and name in allowed[name] and supply.want not in delivered:
+            delivered.add(supply.want)
+            delivering.add(name)
+    return delivering
 
 
 def _wants(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -> dict[str, str]:
     """Machine → want; of machines whose kernels are different builds of one release, only some keep the plain one."""
     plain = {name: _want(fleet, lock, name, item) for name, item in told.items()}
     reference: dict[str, tuple[str, str]] = {}
-    for wanted in dict.fromkeys(plain.values()):
-        known = [_build_of(cached(wanted)), *(told[name].kernel_build for name in plain if plain[name] == wanted)]
-        reference[wanted] = next((item for item in known if item[0]), ("", ""))
+    for name, wanted in plain.items():
+        if wanted not in reference:
+            allowed = fleet.suppliers(name)
+            # A supplier's kernel first: what others claim of theirs only keeps them apart.
+            alike = sorted((item for item in plain if plain[item] == wanted), key=lambda item: item not in allowed)
+            known = [_build_of(cached(wanted, allowed)), *(told[item].kernel_build for item in alike)]
+            reference[wanted] = next((item for item in known if item[0]), ("", ""))
     found = {}
     for name, wanted in plain.items():
         file, digest = told[name].kernel_build
@@ -182,11 +200,11 @@ def _want(fleet: Fleet, lock: Lock, name: str, told: Told, *, kernel: str = "") 
         # The key is a file of the machines that build: another fleet's, of the same name, is another key.
         machines = {item: fleet.connection(item).address for item in fleet.everyone()}
         who = f"{signing!r} {sorted(machines.items())}"
-    return want(lock.targets[profile], told, signing=who, kernel=kernel)
+    return want(lock.targets[profile], told, profile=profile, signing=who, kernel=kernel)
 
 
-def _build_of(manifest: Mapping[str, Any] | None) -> tuple[str, str]:
-    known = (manifest or {}).get("kernel_build")
+def _build_of(kept: Kept | None) -> tuple[str, str]:
+    known = kept.manifest.get("kernel_build") if kept is not None else None
     return (str(known.get("file", "")), str(known.get("sha256", ""))) if isinstance(known, Mapping) else ("", "")
 
 

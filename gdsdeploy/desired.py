@@ -81,7 +81,8 @@ _RECIPES = (
 _MODULES = Use(
     "gds_modules",
     "modules",
-    {"source": "gds_modules_from"} | _named("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive"),
+    {"source": "gds_modules_from"}
+    | _named("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
 )
 _SIGNING = Use(
     "gds_secureboot",
@@ -175,7 +176,7 @@ def document(values: Variables, files: Files, *, archive: str = "") -> list[dict
 
 
 def _fields(option: str, value: Any, values: Variables, files: Files, archive: str) -> dict[str, Any]:
-    """An option as fields of the desired state; three options name files of the controller."""
+    """An option as fields of the desired state; four options name files of the controller."""
     if option == "keys":
         return {"keys": [_key(entry, files) for entry in value]}
     if option == "shared":
@@ -183,6 +184,9 @@ def _fields(option: str, value: Any, values: Variables, files: Files, archive: s
         return {"certificate_content": base64.b64encode(content or b"").decode()}
     if option == "archive":
         return {"hand_over": bool(value)} if _builds(values) else {"archive_sha256": archive}
+    if option == "builder_key":
+        # What is verified with it comes while provision runs.
+        return {}
     return {option: value}
 
 

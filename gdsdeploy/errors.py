@@ -90,6 +90,12 @@ class BuildCacheUnusable(GdsError):
     exit_code = 18
 
 
+class SigningKeyUnusable(GdsError):
+    """A key that signs, or one that verifies, is missing, malformed, another than on record, or open to others."""
+
+    exit_code = 19
+
+
 class HostUnreachable(GdsError):
     """A host did not answer, or refused the login."""
 
@@ -196,6 +202,24 @@ class RollbackFailed(GdsError):
     """A host cannot be, or is not, what it was before."""
 
     exit_code = 56
+
+
+class AttestationInvalid(GdsError):
+    """A file is no signed statement, is not what was signed, or is not covered by any statement; each is named."""
+
+    exit_code = 60
+
+
+class AttestationRefused(GdsError):
+    """A statement is signed by a key that the policy does not accept for its kind, or the policy has expired."""
+
+    exit_code = 61
+
+
+class PolicyInvalid(GdsError):
+    """A policy of accepted keys cannot be read or breaks its schema; every problem is listed with its place."""
+
+    exit_code = 62
 
 
 class Interrupted(GdsError):

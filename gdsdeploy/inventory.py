@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gdsdeploy import mirrored, waivers
-from gdsdeploy.builds import Supply, Told, by_intent, want
+from gdsdeploy.builds import Supply, by_intent
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.host.gate import Settings
 from gdsdeploy.host.gate_metrics import FILE, FOLDERS
@@ -48,6 +48,8 @@ class Sources:
     supplies: Mapping[str, Supply] = field(default_factory=dict)
     #: where certificates of keys that sign modules are kept
     certificates: Path = Path("certificates")
+    #: where public keys of machines that build are on record
+    builders: Path = Path("builders")
     #: id of the run, which keeps each host for itself until it ends, and who others are told of; empty: no run
     run: str = ""
     who: str = ""
@@ -135,11 +137,6 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
 def in_fleet(fleet_dir: Path, name: str) -> Path:
     """A file that the fleet names: absolute, from the home directory, or relative to the fleet file."""
     return fleet_dir / Path(name).expanduser()
-
-
-def modules_archive(target: Target, directory: Path, wanted: str = "") -> Path:
-    """Where a run has the modules for machines that want ``wanted``: without it, what most machines want."""
-    return archive_of(wanted or want(target, Told()), directory)
 
 
 def archive_of(wanted: str, directory: Path) -> Path:
@@ -242,7 +239,9 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
         "gds_peermem_rdma": profile.rdma,
         "gds_peermem_before": list(profile.gate.before),
         **_modules(supply=supply, profile=profile, target=target),
-        "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, target=target, sources=sources),
+        "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, sources=sources),
+        "gds_modules_builder": supply.origin,
+        "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",
         **_gate(fleet, name, profile),
         **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
         "gds_reboot_kernel_release": target.kernel.release,
@@ -255,10 +254,10 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
     return found
 
 
-def _archive(name: str, *, is_host: bool, supply: Supply, target: Target, sources: Sources) -> str:
+def _archive(name: str, *, is_host: bool, supply: Supply, sources: Sources) -> str:
     """The archive that a machine hands over or receives; empty where it does neither."""
     alone = supply.mode == "build" and (not supply.delivers if name in sources.supplies else is_host)
-    return "" if alone or supply.source == "kept" else str(modules_archive(target, sources.modules, supply.want))
+    return "" if alone or supply.source == "kept" else str(archive_of(supply.want, sources.modules))
 
 
 def _package_roles(target: Target) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def plan_fleet(
     planned, and Interrupted.
     """
     if shelf is None:
-        with supplying.opened() as own:
+        with supplying.opened(fleet_path) as own:
             return plan_fleet(fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own)
     fleet_dir = fleet_path.resolve().parent
     found: dict[str, HostPlan | GdsError] = {}
@@ -74,7 +74,7 @@ def plan_fleet(
         if isinstance(fit, GdsError):
             add(name, fit)
     known = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
-    given = sources(fleet, lock, fleet_dir, known, shelf.folder)
+    given = sources(fleet, lock, fleet_dir, known, shelf)
     asked = documents(fleet, lock, given, [name for name in names if name not in found])
     checked: dict[str, Variants] = {}
     for answer in transport.fan_out(
@@ -116,7 +116,9 @@ def documents(fleet: Fleet, lock: Lock, given: Sources, names: Sequence[str]) ->
 
 def _possible(fleet: Fleet, lock: Lock, name: str, mode: str) -> Supply:
     wanted = builds.by_intent(fleet, lock, name).want
-    return Supply("build", "", wanted, delivers=True) if mode == "build" else Supply("receive", "", wanted, cached=True)
+    if mode == "build":
+        return Supply("build", "", wanted, delivers=True, origin=name)
+    return Supply("receive", "", wanted, cached=True)
 
 
 def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
@@ -158,12 +160,12 @@ def sources(
     lock: Lock,
     fleet_dir: Path,
     known: Mapping[str, Host] | None = None,
-    modules: Path | None = None,
+    shelf: Shelf | None = None,
 ) -> Sources:
     """Write what a run hands over to the controller's cache and render what it says.
 
     known: what the hosts are whose cufile.json is fitted to them; the file of one that is not among them is empty.
-    modules: where the run has its archives of modules; one that hands over none needs none.
+    shelf: the run's archives of modules, and the keys of who builds them; one that hands over none needs none.
     """
     known = known or {}
     cache = folders.cache()
@@ -171,8 +173,9 @@ def sources(
     return Sources(
         fleet_dir=fleet_dir,
         program=program,
-        modules=modules or cache / "modules",
+        modules=shelf.folder if shelf is not None else cache / "modules",
         certificates=cache / "certificates",
+        builders=shelf.keys.folder if shelf is not None else cache / "builders",
         expectations={name: expectation(fleet, lock, name, known.get(name)).to_json() for name in fleet.hosts},
         cufile={name: _cufile(fleet, lock, name, known.get(name)) for name in fleet.hosts},
     )

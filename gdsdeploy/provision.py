@@ -23,8 +23,9 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.planning import Planned, plan_fleet, sources
-from gdsdeploy.report.planned import supplied
+from gdsdeploy.report.planned import origins, supplied
 from gdsdeploy.rollout import releases
+from gdsdeploy.supplying import Shelf
 
 #: Seconds that a host may take to show that it has Python and that we may become root.
 CONTACT_TIMEOUT = 60
@@ -74,7 +75,7 @@ def provision(
         refused = first_contact(fleet, fleet_path.resolve().parent, names)
         return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity), names, refused, progress)
     release = releases.store(fleet_path, lock)
-    with supplying.opened() as shelf:
+    with supplying.opened(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
         refused = {name: found for name, found in planned.hosts.items() if isinstance(found, GdsError)}
         plans = {name: found for name, found in planned.hosts.items() if isinstance(found, HostPlan)}
@@ -87,13 +88,17 @@ def provision(
         for name, supply in planned.supplies.items():
             if name not in satisfied and name not in refused:
                 progress(f"  {name}: {supplied(supply)}")
-        play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf.folder)
+        for words in origins(planned.supplies):
+            progress(f"  {words}")
+        play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf)
         try:
             run = _play(play, names, refused, progress)
         finally:
             # Also of a run that was interrupted: what was built is not built again.
-            for error in shelf.keep():
+            for error in shelf.keep(lock, fleet, planned.supplies):
                 progress(f"  {error.message}")
+            for name, key in shelf.first_keys().items():
+                progress(f"  {name}: signs its modules with the key {key}, now on record")
         explained = _explained(run, planned.supplies, shelf.folder)
         if only_converges(extra):
             failed = explained.failures()
@@ -113,7 +118,7 @@ class _Play:
     identity: Identity
     satisfied: tuple[str, ...] = ()
     planned: Planned = field(default_factory=lambda: Planned({}, {}))
-    modules: Path | None = None
+    shelf: Shelf | None = None
 
     @property
     def fleet_dir(self) -> Path:
@@ -122,7 +127,7 @@ class _Play:
 
     def sources(self) -> Sources:
         """What the run hands to the hosts."""
-        given = sources(self.fleet, self.lock, self.fleet_dir, self.planned.known, self.modules)
+        given = sources(self.fleet, self.lock, self.fleet_dir, self.planned.known, self.shelf)
         return replace(given, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
 
 

@@ -2,65 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gdsdeploy import buildcache, console
 from gdsdeploy.buildcache import BuildCache
-from gdsdeploy.builds import Told
-from gdsdeploy.errors import BuildCacheUnusable, GdsError
+from gdsdeploy.builderkeys import BuilderKeys
+from gdsdeploy.builds import Kept, Supply, Told
+from gdsdeploy.errors import BuildCacheUnusable, GdsError, SigningKeyUnusable
 from gdsdeploy.host.apply.model import INSTALLS
-from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.kmod import pack, provenance
+from gdsdeploy.host.kmod.errors import KmodError, PackError
 from gdsdeploy.inventory import archive_of
-from gdsdeploy.model.fleet import Profile
-from gdsdeploy.model.lock import Target
+from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.plan import Variants, text
 
 
 class Shelf:
-    """A run's archives, each in ``folder`` under the name of its want."""
+    """A run's archives, each in ``folder`` under the name of its want; ``keys``: of the machines that build them."""
 
-    def __init__(self, cache: BuildCache, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, cache: BuildCache, folder: Path, keys: BuilderKeys) -> None:
+        self.folder, self.keys = folder, keys
         self._cache = cache
-        self._looked: dict[str, Mapping[str, Any] | None] = {}
+        self._known = keys.fingerprints()
+        self._looked: dict[tuple[str, tuple[str, ...]], Kept | None] = {}
         self._taken: dict[str, tuple[int, int]] = {}
 
-    def look(self, want: str) -> Mapping[str, Any] | None:
-        """The manifest of the kept build that serves ``want``, which is then in the folder; None without one."""
-        if want not in self._looked:
+    def look(self, want: str, builders: Sequence[str]) -> Kept | None:
+        """The kept build by one of ``builders`` that serves ``want``, which is then in the folder; None without one."""
+        asked = want, tuple(builders)
+        if asked not in self._looked:
             path = archive_of(want, self.folder)
-            entry = self._cache.take(want, path)
-            self._looked[want] = None if entry is None else entry.manifest
+            origins = [origin for origin in map(self.keys.origin, builders) if origin is not None]
+            entry = self._cache.take(want, path, origins)
+            self._looked[asked] = None if entry is None else Kept(entry.builder, entry.manifest)
             if entry is not None:
                 self._taken[want] = _state(path)
-        return self._looked[want]
+        return self._looked[asked]
 
-    def keep(self) -> list[GdsError]:
+    def keep(self, lock: Lock, fleet: Fleet, supplies: Mapping[str, Supply]) -> list[GdsError]:
         """Keep what builders have handed over since; what could not be kept, which harms nobody now."""
         lost: list[GdsError] = []
-        for path in sorted(self.folder.glob("*.tar")):
-            want = path.stem
-            if path.name.startswith(".") or self._taken.get(want) == _state(path):
+        for name, supply in supplies.items():
+            path = archive_of(supply.want, self.folder)
+            if not supply.delivers or not path.exists() or self._taken.get(supply.want) == _state(path):
                 continue
             try:
-                self._cache.put(path, want)
-                self._taken[want] = _state(path)
+                self._keep(path, supply.want, name, wanted_of(fleet, lock, name))
+                self._taken[supply.want] = _state(path)
             except BuildCacheUnusable as error:
                 lost.append(error)
-            except KmodError as error:
-                lost.append(BuildCacheUnusable(f"a build cannot be kept: {error.message}", hint=error.hint or None))
+            except (KmodError, SigningKeyUnusable) as error:
+                words = f"what {name} built cannot be kept: {error.message}"
+                lost.append(BuildCacheUnusable(words, hint=error.hint or None))
         return lost
+
+    def _keep(self, path: Path, want: str, builder: str, wanted: Mapping[str, str]) -> None:
+        origin = self.keys.origin(builder)
+        if origin is None:
+            raise PackError("the controller has no public key of it", "provision it again")
+        wrong = provenance.differences(pack.read_manifest(str(path), origin), wanted)
+        if wrong:
+            raise PackError("; ".join(wrong), "it is not what the lock has; look at that machine")
+        self._cache.put(path, want, origin)
+
+    def first_keys(self) -> dict[str, str]:
+        """Machine → fingerprint of the key that it has shown for the first time since the run began."""
+        return {name: key for name, key in self.keys.fingerprints().items() if name not in self._known}
+
+
+def wanted_of(fleet: Fleet, lock: Lock, name: str) -> dict[str, str]:
+    """What the manifest of modules for a machine has to claim, as ``provenance.differences`` takes it."""
+    profile = fleet.everyone()[name].profile
+    target = lock.targets[profile]
+    nvidia_fs = target.nvidia_fs if fleet.profiles[profile].mode == "nvidia-fs" else None
+    return {
+        "kernel_release": target.kernel.release,
+        "driver_version": target.driver.version,
+        "driver_flavour": target.driver.flavour,
+        "nvidia_fs_version": nvidia_fs.version if nvidia_fs is not None else "",
+    }
 
 
 @contextmanager
-def opened() -> Iterator[Shelf]:
+def opened(fleet_path: Path) -> Iterator[Shelf]:
     """The shelf of a run that begins; it is gone when the run ends.  Raises BuildCacheUnusable."""
     cache = buildcache.default(console.warn)
     with cache.run() as folder:
-        yield Shelf(cache, folder)
+        yield Shelf(cache, folder, BuilderKeys.of(fleet_path))
 
 
 def told(variants: Variants, profile: Profile, target: Target) -> Told:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,12 +142,20 @@ def judged(
         profile=expected.profile,
         findings=tuple(waiver.apply(findings, given, asked.today())),
         boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
+        evidence_digest=_digest(evidence),
+        expectation_digest=_digest(json.loads(expected.to_json())),
         stack=tuple(stack(facts)),
         gaps=tuple(facts.gaps),
         seconds=seconds,
         topology=None if isinstance(facts.topology, Unknown) else facts.topology,
         disks=disks_of(facts.storage),
     )
+
+
+def _digest(value: Any) -> str:
+    """Of JSON with sorted keys and without spaces, so that whoever has the same document has the same digest."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:

@@ -68,7 +68,7 @@ def satisfied(fleet: Path, names: list[str]) -> bool:
 
 def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
     # What hosts receive lies in a folder of each run; Ansible alone needs one, too.
-    with supplying.opened() as shelf:
+    with supplying.opened(fleet) as shelf:
         plan_fleet(load_fleet(fleet), lockfile.read(lockfile.beside(fleet)), fleet, names, shelf=shelf)
         return _measure(fleet, names, rounds, shelf.folder)
 

@@ -46,7 +46,7 @@ def fleet(name: str, count: int) -> Iterator[tuple[Path, Lab]]:
                 small_stack.write(path, _fleet(lab, small, server.uri), small.old)
                 lock = _of_fleet(path, small.old)
                 lockfile.write(lockfile.beside(path), lock)
-                small_stack.stock(folder / "modules", lock)
+                small_stack.stock(folder / "modules", path, lock)
                 for host in lab.hosts():
                     host.wait_ssh()
                 yield path, lab

@@ -18,8 +18,8 @@ Carrier = Literal["runner", "awx", "pull"]
 CARRIERS: tuple[Carrier, ...] = get_args(Carrier)
 #: Content of a file, or the file of this machine that has it.
 Content = bytes | Path
-KEYRINGS, MODULES, CERTIFICATES, KNOWN_HOSTS = (
-    "files/keyrings", "files/modules", "files/certificates", "files/known_hosts",
+KEYRINGS, MODULES, CERTIFICATES, BUILDER_KEYS, KNOWN_HOSTS = (
+    "files/keyrings", "files/modules", "files/certificates", "files/builders", "files/known_hosts",
 )  # fmt: skip
 #: Ansible looks for collections beside the playbook that it runs.
 COLLECTION = "collections/ansible_collections/gdsdeploy/gds"

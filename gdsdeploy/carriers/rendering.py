@@ -11,7 +11,7 @@ from gdsdeploy import hostapp, resources, supplying
 from gdsdeploy.builds import Supply
 from gdsdeploy.carriers import folder as folders
 from gdsdeploy.carriers import layout, playbooks
-from gdsdeploy.carriers.layout import CERTIFICATES, COLLECTION, MODULES, PROGRAM, Carrier, Content
+from gdsdeploy.carriers.layout import BUILDER_KEYS, CERTIFICATES, COLLECTION, MODULES, PROGRAM, Carrier, Content
 from gdsdeploy.carriers.reach import reached
 from gdsdeploy.carriers.supply import chosen
 from gdsdeploy.carriers.yamltext import HERE
@@ -88,10 +88,10 @@ def render(
     make a host's modules), and what asking a machine raises.
     """
     job = _Job(fleet, lock, fleet_path, carrier, modules_url.rstrip("/"))
-    with supplying.opened() as shelf:
+    with supplying.opened(fleet_path) as shelf:
         known, asked = _asked(job, shelf) if ask else (_fitted(job), {})
         supplies = chosen(fleet, lock, carrier, asked, shelf.look)
-        given = sources(fleet, lock, job.fleet_dir, known, shelf.folder)
+        given = sources(fleet, lock, job.fleet_dir, known, shelf)
         machines = _machines(job, given, supplies)
         files, served = _archives(job, shelf, supplies, machines)
         notes: list[str] = []
@@ -100,6 +100,7 @@ def render(
             machines = {name: (group, {**values, **ways[name]}) for name, (group, values) in machines.items()}
             files[job.base + layout.KNOWN_HOSTS] = known_hosts
         files |= _certificates(job, given, machines)
+        files |= _builder_keys(job, given, supplies)
         machines, keys = _carried_keys(job, machines)
         files |= {**keys, **_project(job, given), **layout.inventory_files(machines)}
         layout.require_no_secrets(files)
@@ -144,6 +145,7 @@ def _machines(job: _Job, given: Sources, supplies: Mapping[str, Supply]) -> dict
         program=Path(f"{HERE}/{PROGRAM}"),
         modules=Path(f"{HERE}/{MODULES}"),
         certificates=Path(f"{HERE}/{CERTIFICATES}"),
+        builders=Path(f"{HERE}/{BUILDER_KEYS}"),
     )
     found = {}
     for name, (group, values) in variables(inventory(job.fleet, job.lock, here)).items():
@@ -151,7 +153,8 @@ def _machines(job: _Job, given: Sources, supplies: Mapping[str, Supply]) -> dict
         own["gds_profile"] = job.fleet.everyone()[name].profile
         if job.carrier == "pull" and supplies[name].mode == "build":
             # There is no controller to hand anything to.
-            own |= {key: "" for key in ("gds_modules_archive", "gds_secureboot_shared") if key in own}
+            theirs = ("gds_modules_archive", "gds_modules_builder_key", "gds_secureboot_shared")
+            own |= {key: "" for key in theirs if key in own}
         found[name] = (group, own)
     return found
 
@@ -198,6 +201,12 @@ def _certificates(job: _Job, given: Sources, machines: Mapping[str, tuple[str, d
                 hint="Provision the builder of its profile from here once: it hands the certificate over",
             )
     return found
+
+
+def _builder_keys(job: _Job, given: Sources, supplies: Mapping[str, Supply]) -> dict[str, Content]:
+    """Public keys that are on record, of machines whose builds others receive; in a run, others are recorded."""
+    paths = {given.builders / f"{supply.origin}.pub" for supply in supplies.values() if supply.origin}
+    return {f"{job.base}{BUILDER_KEYS}/{path.name}": path.read_bytes() for path in sorted(paths) if path.is_file()}
 
 
 def _carried_keys(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from gdsdeploy import builds
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds import Cached, Supply
 from gdsdeploy.carriers.layout import Carrier
 from gdsdeploy.errors import NotProvisioned
 from gdsdeploy.model.fleet import Fleet
@@ -19,7 +18,7 @@ def chosen(
     lock: Lock,
     carrier: Carrier,
     asked: Mapping[str, Supply],
-    look: Callable[[str], Mapping[str, Any] | None],
+    look: Cached,
 ) -> dict[str, Supply]:
     """Machine → supply; ``asked``: of those that were asked what they are; ``look``: for a kept build, by its want.
 
@@ -51,7 +50,7 @@ def _waiting(
     carrier: Carrier,
     name: str,
     supply: Supply,
-    look: Callable[[str], Mapping[str, Any] | None],
+    look: Cached,
 ) -> Supply:
     """What becomes of a machine that waits for what another one builds; without a builder: nobody would."""
     if carrier != "pull" and supply.builder:
@@ -59,6 +58,7 @@ def _waiting(
     own = builds.by_intent(fleet, lock, name)
     if own.mode == "build":
         return own
-    if look(supply.want) is not None:
-        return replace(supply, cached=True)
+    kept = look(supply.want, fleet.suppliers(name))
+    if kept is not None:
+        return replace(supply, cached=True, origin=kept.builder)
     return replace(supply, builder="")

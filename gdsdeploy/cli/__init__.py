@@ -19,6 +19,7 @@ VERBS = {
     "provision": "Converge hosts to the lock: pin, build, install, configure, reboot",
     "rollout": "Upgrade a fleet wave by wave, or have an engine that it has already do so",
     "validate": "Prove on each host what its stack is and which path its storage takes",
+    "verify": "Verify signed locks, archives of modules and validations, without a network",
     "diff": "Say what changed between two runs of validate",
     "support-bundle": "Pack what hosts say of themselves into one file, with addresses, serials and secrets replaced",
     "remove": "Take back what provision changed on a host",

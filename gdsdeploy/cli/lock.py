@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console, lockdiff, lockfile, locking
+from gdsdeploy.attest import signing
 from gdsdeploy.errors import LockStale, RepositoryUntrusted
 from gdsdeploy.load import load_fleet
 from gdsdeploy.lockfile import Difference
@@ -28,8 +29,21 @@ _UNTRUSTED = (Difference.INDEX_REFUSED, Difference.INDEX_OLDER)
 @click.option("--upgrade", is_flag=True, help="Move everything to the newest that is admitted, or only WHAT.")
 @click.option("--check", is_flag=True, help="Write nothing; fail if the lock does not fit FLEET or its repositories.")
 @click.option("--explain", metavar="PACKAGE", help="Say why a package has its version, and what forbids newer ones.")
+@click.option("--sign", is_flag=True, help="Also sign the lock: gdsdeploy.lock.intoto.json beside it.")
+@click.option(
+    "--key", type=click.Path(path_type=Path), metavar="FILE", help="The private key for --sign; else your own."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def command(fleet: Path, what: tuple[str, ...], upgrade: bool, check: bool, explain: str | None, as_json: bool) -> None:
+def command(
+    fleet: Path,
+    what: tuple[str, ...],
+    upgrade: bool,
+    check: bool,
+    explain: str | None,
+    sign: bool,
+    key: Path | None,
+    as_json: bool,
+) -> None:
     """Resolve the pins of FLEET into gdsdeploy.lock beside it.
 
     For each profile one consistent set is chosen from signed repository metadata, before any host is touched:
@@ -47,17 +61,23 @@ def command(fleet: Path, what: tuple[str, ...], upgrade: bool, check: bool, expl
       gdsdeploy lock --upgrade fleet.yml kernel dkms      # also: nvidia-fs, libcufile, doca, any locked package
       gdsdeploy lock --check fleet.yml                    # for CI
       gdsdeploy lock --explain kernel fleet.yml
+      gdsdeploy lock --sign fleet.yml                     # for `gdsdeploy verify`; see docs/attest.md
     """
     if sum((upgrade, check, explain is not None)) > 1:
         raise click.UsageError("--upgrade, --check and --explain exclude each other")
     if what and not upgrade:
         raise click.UsageError(f"{' '.join(what)}: names what to move, which only --upgrade does")
+    if sign and (check or explain is not None):
+        raise click.UsageError("--sign goes with neither --check nor --explain")
+    signer = signing.opened(key) if sign else None
     if check:
         _check(fleet, as_json)
     elif explain is not None:
         _explain(fleet, explain, as_json)
     else:
         _lock(fleet, Upgrade(everything=upgrade and not what, what=frozenset(what)), as_json)
+    if signer is not None:
+        signing.of_lock(fleet, signer)
 
 
 def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:

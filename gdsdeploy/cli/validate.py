@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import bundle, console, lockfile, selection
+from gdsdeploy.attest import signing
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.waiver import Waiver
 from gdsdeploy.load import load_fleet
@@ -48,6 +49,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Also write JUnit XML, a suite per host.")
 @click.option("--html", type=_FILE, metavar="FILE", help="Also write one self-contained HTML file.")
+@click.option(
+    "--attest",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Also sign what was found: a statement in FILE (*.json), or DIR with report, lock and statement.",
+)
+@click.option("--key", type=_FILE, metavar="FILE", help="The private key for --attest; without it your own.")
 @click.option("--prometheus", type=_FILE, metavar="FILE", help="Also write metrics in Prometheus' text format.")
 def command(
     fleet: Path | None,
@@ -66,6 +74,8 @@ def command(
     junit: Path | None,
     html: Path | None,
     prometheus: Path | None,
+    attest: Path | None,
+    key: Path | None,
 ) -> None:
     """Prove on each host of FLEET what its stack is and which path its storage takes.
 
@@ -85,6 +95,7 @@ def command(
       gdsdeploy validate fleet.yml --limit 'gpu*' --junit gpus.xml
       gdsdeploy validate fleet.yml --since-boot
       gdsdeploy validate fleet.yml --load
+      gdsdeploy validate fleet.yml --attest acceptance/
       gdsdeploy validate fleet.yml --waive boot.autoload --until 2026-12-31 --reason 'CHG-4711'
       gdsdeploy validate --evidence case-4711.tar.gz
       gdsdeploy validate fleet.yml --pytest -- --junitxml=gpus.xml -k storage
@@ -93,7 +104,8 @@ def command(
     _fits(fleet, source, since_boot=since_boot, limit=limit, load=load)
     if as_pytest:
         given = {"--since-boot": since_boot, "--load": load, "--check": only, "--waive": waive, "--json": as_json,
-                 "--evidence": source, "--junit": junit, "--html": html, "--prometheus": prometheus}  # fmt: skip
+                 "--evidence": source, "--junit": junit, "--html": html, "--prometheus": prometheus,
+                 "--attest": attest}  # fmt: skip
         if alien := [name for name, value in given.items() if value]:
             raise click.UsageError(f"--pytest does not go with {alien[0]}; pytest has -k and --junitxml")
         assert fleet is not None
@@ -101,8 +113,11 @@ def command(
         return
     if pytest_args:
         raise click.UsageError(f"unexpected argument {pytest_args[0]!r}; arguments for pytest need --pytest")
-    for file in (junit, html, prometheus):
+    for file in (junit, html, prometheus, attest):
         require_folder(file)
+    if attest is not None and fleet is None:
+        raise click.UsageError("--attest signs what hosts say now: it does not go with --evidence")
+    signer = signing.opened(key) if attest is not None else None
     if source is not None:
         found = _replayed(source, asked)
     else:
@@ -117,6 +132,8 @@ def command(
     for file, render in files:
         if file is not None:
             write(file, render(found))
+    if attest is not None and fleet is not None and signer is not None:
+        signing.of_validation(found, fleet, attest, signer)
     error = outcome(found)
     if error is not None:
         raise error

@@ -293,8 +293,10 @@ class Profile(_Model):
     topology: TopologyWanted = TopologyWanted()
     #: Without it modules are signed as DKMS does by itself, or not at all.
     signing: Signing | None = None
-    #: Name of the builder whose audited modules the hosts receive; without it one of the hosts of each key builds.
+    #: Name of the builder whose audited modules the hosts receive; without it see :meth:`Fleet.suppliers`.
     builder: Name | None = None
+    #: Whether other machines that the fleet file has build may supply them where that builder doesn't.
+    builder_fallback: bool = False
     modules: Modules = "auto"
     #: Whether provision may reboot a host of this profile.
     reboot: bool = True
@@ -391,6 +393,8 @@ class Fleet(_Model):
     hosts: dict[Name, Host] = Field(min_length=1)
     waivers: Annotated[tuple[Waiver, ...], Strict(False)] = ()
     rollout: Rollout = Rollout()
+    #: profile → its suppliers, where they were chosen in a larger fleet
+    _suppliers: dict[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
 
     def everyone(self) -> dict[str, Host]:
         """Hosts and builders by name."""
@@ -400,6 +404,31 @@ class Fleet(_Model):
         """Where the modules of the host or builder ``name`` come from; a builder builds."""
         host = self.everyone()[name]
         return "build" if name in self.builders else host.modules or self.profiles[host.profile].modules
+
+    def suppliers(self, name: str) -> tuple[str, ...]:
+        """Machines whose modules the host or builder ``name`` may receive, the first one wanted first.
+
+        Nothing that a host claims makes it one of them.  They are the profile's builder, beside others only with
+        ``builder_fallback``; else all of its machines that have to build; else the first one that may.
+        """
+        profile = self.everyone()[name].profile
+        return self._suppliers.get(profile) or self._named_suppliers(profile)
+
+    def alone(self, name: str) -> Self:
+        """The fleet with no other machine than ``name``, whose suppliers are what they were."""
+        host, group = self.everyone()[name], "builders" if name in self.builders else "hosts"
+        found = self.model_copy(update={"builders": {}, "hosts": {}, group: {name: host}})
+        found._suppliers = {host.profile: self.suppliers(name)}
+        return found
+
+    def _named_suppliers(self, profile: str) -> tuple[str, ...]:
+        members = [name for name, host in self.everyone().items() if host.profile == profile]
+        named = [name for name in members if self.modules(name) == "build"]
+        pinned = self.profiles[profile].builder
+        if pinned is None:
+            return tuple(named or [name for name in members if self.modules(name) == "auto"][:1])
+        others = named if self.profiles[profile].builder_fallback else []
+        return (pinned, *(name for name in others if name != pinned))
 
     def connection(self, name: str) -> Ssh:
         """The host's own connection settings over the fleet's; ``address`` defaults to the name.
@@ -436,6 +465,8 @@ def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     for name, profile in fleet.profiles.items():
         where = ("profiles", name, "builder")
         if profile.builder is None:
+            if profile.builder_fallback:
+                found.append(((*where[:2], "builder_fallback"), "there is no builder to fall back from: name one"))
             continue
         builder = fleet.builders.get(profile.builder)
         if builder is None:

@@ -28,6 +28,7 @@ def state(found: HostPlan | GdsError) -> str:
 def text(plans: Plans) -> str:
     """The summary table, then per host what would change and why, then the outcome in one line."""
     blocks = ["\n".join(_table(plans)), *("\n".join(_host(name, found)) for name, found in plans.items())]
+    blocks.append("\n".join(origins(_supplies(plans))))
     blocks.append(sentence(plans))
     return "\n\n".join(block for block in blocks if block)
 
@@ -62,7 +63,27 @@ def to_json(plans: Plans, seconds: Mapping[str, float], *, fleet: str, lock_dige
                 "modules": None if found.supply is None else {"from": found.supply.source, **asdict(found.supply)},
             }
         hosts[name] = item
-    return json.dumps({"fleet": fleet, "lock": lock_digest, "hosts": hosts}, indent=2, ensure_ascii=False)
+    value = {"fleet": fleet, "lock": lock_digest, "hosts": hosts, "code_built_on": built_on(_supplies(plans))}
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def built_on(supplies: Mapping[str, Supply]) -> dict[str, list[str]]:
+    """Machine → the others that run kernel code which was built on it."""
+    found: dict[str, list[str]] = {}
+    for name, supply in supplies.items():
+        if supply.origin not in ("", name):
+            found.setdefault(supply.origin, []).append(name)
+    return found
+
+
+def origins(supplies: Mapping[str, Supply]) -> list[str]:
+    """The same, a sentence for each machine that builds for others."""
+    return [f"These hosts run kernel code built on {name}: {', '.join(of)}" for name, of in built_on(supplies).items()]
+
+
+def _supplies(plans: Plans) -> dict[str, Supply]:
+    known = {name: found.supply for name, found in plans.items() if isinstance(found, HostPlan)}
+    return {name: supply for name, supply in known.items() if supply is not None}
 
 
 def supplied(supply: Supply) -> str:

@@ -42,7 +42,7 @@ def preflight(work: Work) -> dict[str, Any]:
             f"{work.name}: packages are half-installed: {names}",
             hint="On the host: dpkg --configure -a, or dnf check; see what fails, and begin again",
         )
-    with supplying.opened() as shelf:
+    with supplying.opened(work.fleet_path) as shelf:
         seen = playing.look(work, shelf)
     if not seen.plan.satisfied:
         playing.refuse(work, seen)
@@ -161,7 +161,7 @@ def snapshot(work: Work) -> dict[str, Any]:
         document = work.ask("rollout", "snapshot")
         return {"snapshot": document, "boot_id": document["boot_id"]}
     back = work.towards(release)
-    with supplying.opened() as shelf:
+    with supplying.opened(work.fleet_path) as shelf:
         seen = playing.look(back, shelf)
     builds = seen.supply.mode == "build"
     was, becomes = packages(back, builds=builds), packages(work, builds=True)
@@ -175,6 +175,7 @@ def snapshot(work: Work) -> dict[str, Any]:
         "modules_before": {
             "mode": seen.supply.mode,
             "want": seen.supply.want,
+            "origin": seen.supply.origin,
             "archive": "" if builds else _kept(work, back, seen, document),
         },
     }

@@ -30,7 +30,7 @@ def apply(work: Work) -> dict[str, Any]:
     """
     lease.at_rest(work)
     _keep_default(work)
-    with supplying.opened() as shelf:
+    with supplying.opened(work.fleet_path) as shelf:
         seen = playing.look(work, shelf)
         playing.refuse(work, seen)
         if seen.sure and not seen.lacks("apply"):
@@ -66,7 +66,7 @@ def modules(work: Work) -> dict[str, Any]:
                 changed = playing.play(work, "modules", shelf, supply, seen.fit)
             finally:
                 # Also of a run that was stopped: what was built is not built again.
-                for error in shelf.keep():
+                for error in shelf.keep(work.lock, work.fleet, {work.name: supply}):
                     work.say(error.message)
     return {"supply": {"from": supply.source, "why": supply.why, "want": supply.want}, "changed": changed}
 
@@ -75,13 +75,13 @@ def modules(work: Work) -> dict[str, Any]:
 def _looked(work: Work) -> Iterator[tuple[Shelf, Look]]:
     """A look at the machine; while one builds what others of its key may receive, those wait and look again."""
     with ExitStack() as stack:
-        shelf = stack.enter_context(supplying.opened())
+        shelf = stack.enter_context(supplying.opened(work.fleet_path))
         seen = playing.look(work, shelf)
         if seen.supply.mode == "build" and work.fleet.modules(work.name) == "auto" and seen.lacks("modules"):
             with _GUARD:
                 lock = _BUILDING[seen.supply.want]
             stack.enter_context(lock)
-            shelf = stack.enter_context(supplying.opened())
+            shelf = stack.enter_context(supplying.opened(work.fleet_path))
             seen = playing.look(work, shelf)
         yield shelf, seen
 

@@ -86,7 +86,7 @@ def refuse(work: Work, seen: Look) -> None:
 
 def rendered(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
     """The inventory of the one machine, towards the lock."""
-    given = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf.folder)
+    given = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
     who = lease.identity(work)
     return inventory(work.fleet, work.lock, replace(given, supplies={work.name: supply}, run=who.run, who=who.who))
 

@@ -50,8 +50,8 @@ def undo(work: Work) -> dict[str, Any]:
     lease.at_rest(work)
     if back.has_kernel:
         work.ask("rollout", "once", "--clear")
-    with supplying.opened() as shelf:
-        supply, fit = _supply(back), _fit(back)
+    with supplying.opened(back.fleet_path) as shelf:
+        supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
         files = previous.have(back.target, _changed(work, back), work.told)
         with previous.offered(back.target, files) as offer:
             given = {
@@ -86,7 +86,15 @@ def _supply(back: Work) -> Supply:
         return Supply("build", "it has built them before", str(found["want"]))
     if found["archive"]:
         return Supply("receive", "it has kept what it had", str(found["want"]))
-    return Supply("receive", "the controller has kept a build of its key", str(found["want"]), cached=True)
+    why, builder = "the controller has kept a build of its key", str(found.get("origin", ""))
+    return Supply("receive", why, str(found["want"]), cached=True, origin=builder)
+
+
+def _on_shelf(supply: Supply, shelf: Shelf) -> Supply:
+    """The same supply; the archive that it takes from the cache is in the run's folder then."""
+    if supply.cached:
+        shelf.look(supply.want, [supply.origin])
+    return supply
 
 
 def _fit(back: Work) -> dict[str, Host]:
@@ -170,8 +178,8 @@ def undo_validate(work: Work) -> dict[str, Any]:
     """Every check against what the host was before, and its snapshot; takes away what still ran until now."""
     back = towards_before(work)
     if "snapshot" in work.known:
-        with supplying.opened() as shelf:
-            supply, fit = _supply(back), _fit(back)
+        with supplying.opened(back.fleet_path) as shelf:
+            supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran while the rest was taken back.
                 playing.play(back, "leftovers", shelf, supply, fit, _given(work, back))

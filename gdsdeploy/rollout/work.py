@@ -151,11 +151,7 @@ def alone(fleet: Fleet, name: str) -> Fleet:
 
     A profile that signs needs all addresses, by which its key is told from another fleet's.
     """
-    host = fleet.everyone()[name]
-    if fleet.profiles[host.profile].signing is not None:
-        return fleet
-    here = "builders" if name in fleet.builders else "hosts"
-    return fleet.model_copy(update={"builders": {}, "hosts": {}, here: {name: host}})
+    return fleet if fleet.profiles[fleet.everyone()[name].profile].signing is not None else fleet.alone(name)
 
 
 def error_named(kind: str) -> type[GdsError]:

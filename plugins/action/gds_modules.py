@@ -1,4 +1,8 @@
-"""Kernel modules; their archive goes from the machine that builds to those that receive, by the controller."""
+"""Kernel modules; their archive goes from the machine that builds to those that receive, by the controller.
+
+The builder signs it, and the controller has the builder's public key on record, from the first time on; machines that
+receive verify the archive with that key.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,48 @@ from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAc
 
 #: The checksum of an archive that has to be delivered first.
 NOT_DELIVERED = "none"
+#: Where a builder has its public key.
+PUBLIC_KEY = "/var/lib/gdsdeploy/builder.pub"
 
 
 class ActionModule(ApplyAction):  # type: ignore[misc]
-    """Brings ``archive`` to a machine that receives, and fetches it from one that builds."""
+    """Brings ``archive`` and its builder's key to a machine that receives, and fetches both from one that builds."""
 
     def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Which archive is meant, and on a machine that receives: the archive itself."""
-        desired = {key: value for key, value in options.items() if key != "archive"}
+        desired = {key: value for key, value in options.items() if key not in ("archive", "builder_key")}
         archive = options.get("archive", "")
         if options["source"] == "build":
+            desired["builder"] = options.get("builder") or str(variables.get("inventory_hostname", ""))
             return {**desired, "hand_over": bool(archive)}
-        return {**desired, "archive_sha256": self._bring(archive, options, variables) if archive else ""}
+        if not archive:
+            return desired
+        digest = self._bring(archive, options, variables)
+        if digest == NOT_DELIVERED:
+            return {**desired, "archive_sha256": digest}
+        if not options.get("builder_key"):
+            message = "an archive of modules is received only with its builder's public key, and none is named"
+            raise GdsError("refused", message, "set builder_key, and builder to the name that it was signed with")
+        key = self.read(options["builder_key"]).decode("ascii", "replace")
+        return {**desired, "archive_sha256": digest, "builder_key": key}
 
     def finish(self, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
-        """Fetch the archive from the machine that built it."""
+        """Fetch the archive from the machine that built it; nothing of a builder that has another key than before."""
         if options["source"] == "build" and options.get("archive"):
+            if options.get("builder_key"):
+                self._require_key(Path(options["builder_key"]), options, variables)
             self.play("fetch", {"src": _place(options), "dest": options["archive"], "flat": True}, variables)
+
+    def _require_key(self, record: Path, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
+        """Put the builder's public key on record where none is; raises GdsError where another one is."""
+        new = record.with_name(f"{record.name}.new")
+        self.play("fetch", {"src": PUBLIC_KEY, "dest": str(new), "flat": True}, variables)
+        if not record.exists() or record.read_bytes() == new.read_bytes():
+            new.replace(record)
+            return
+        message = f"{options['builder']} signs its modules with another key than the one on record: {record}"
+        hint = f"if it was installed anew: gdsdeploy kmod builders FLEET --accept {options['builder']}, then again"
+        raise GdsError("builder-key", message, hint)
 
     def _bring(self, archive: str, options: Mapping[str, Any], variables: dict[str, Any]) -> str:
         """The checksum of the archive, which is then on the host; raises GdsError where the controller has none."""

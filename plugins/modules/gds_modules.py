@@ -39,6 +39,19 @@ options:
       - When it is empty, nothing is fetched, and what was received before stays.
     type: path
     default: ''
+  builder:
+    description:
+      - Name of the machine that builds, under which it signs the archive; empty is its inventory name. On a machine
+        that receives, the name of the machine that has to have signed it.
+    type: str
+    default: ''
+  builder_key:
+    description:
+      - File on the controller with the builder's public key. It is fetched from a machine that builds, where the file
+        is missing; a builder with another key is refused.
+      - A machine that receives verifies the archive with it, before anything is unpacked.
+    type: path
+    default: ''
 """
 
 EXAMPLES = r"""

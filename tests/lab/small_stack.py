@@ -14,11 +14,13 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy import lockfile, supplying
+from gdsdeploy import buildcache, lockfile
+from gdsdeploy.builderkeys import BuilderKeys
 from gdsdeploy.builds import Told, want
 from gdsdeploy.host.kmod import pack
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.inventory import archive_of
+from gdsdeploy.host.kmod.provenance import Builder, Origin, public_pem
+from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Component, Index, Lock, LockedDriver, Package, Target
 from gdsdeploy.model.lock import Kernel as LockedKernel
 from tests.repos.archive import Archive, Key, Suite
@@ -190,15 +192,19 @@ def fleet(small: Small, uri: str, hosts: dict[str, dict[str, Any]], ssh: dict[st
     }  # fmt: skip
 
 
-def stock(folder: Path, *locks: Lock) -> None:
-    """Put the modules of each lock into the controller's cache, as a builder has left them."""
+def stock(folder: Path, fleet_path: Path, *locks: Lock) -> None:
+    """Put the modules of each lock into the controller's cache, as any machine of the fleet would have left them."""
+    keys, seed = BuilderKeys.of(fleet_path), b"s" * 32
     for lock in locks:
         target = lock.targets["gds"]
         root = Root(folder / target.driver.version)
         root.nvidia(info=[("version", target.driver.version)])
-        with supplying.opened() as shelf:
-            pack.pack(Kernel(RELEASE, str(root.path)), [], str(archive_of(want(target, Told()), shelf.folder)))
-            assert shelf.keep() == []
+        for name in load_fleet(fleet_path).everyone():
+            keys.path(name).write_text(public_pem(seed))
+            made = folder / f"{target.driver.version}-{name}.tar"
+            pack.pack(Kernel(RELEASE, str(root.path)), [], str(made), Builder(name, seed))
+            wanted = want(target, Told(), profile="gds")
+            buildcache.default(print).put(made, wanted, Origin(name, public_pem(seed)))
 
 
 def write(path: Path, value: dict[str, Any], lock: Lock) -> None:

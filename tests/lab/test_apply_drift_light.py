@@ -272,7 +272,7 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
             ssh = {**known, **{entry: str(folder / known[entry]) for entry in ("identity_file", "known_hosts")}}
             hosts = {host.name: {"profile": "gds", "port": host.port, "address": "127.0.0.1"}}
             small_stack.write(path, small_stack.fleet(small, server.uri, hosts, ssh), small.old)
-            small_stack.stock(tmp_path / "modules", small.old)
+            small_stack.stock(tmp_path / "modules", path, small.old)
             host.wait_ssh()
             send(host, {script: (HERE / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")})
             fleet = load_fleet(path)

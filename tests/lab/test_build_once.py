@@ -22,7 +22,9 @@ import yaml
 
 from gdsdeploy import buildcache, hostapp, lockfile, resources, supplying
 from gdsdeploy import lab as labs
+from gdsdeploy.builderkeys import BuilderKeys
 from gdsdeploy.builds import Supply
+from gdsdeploy.host.kmod.provenance import PUBLIC, public_pem
 from gdsdeploy.inventory import archive_of
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
@@ -30,7 +32,7 @@ from gdsdeploy.load import load_fleet
 from gdsdeploy.planning import plan_fleet
 from tests.lab.roleplay import connections
 from tests.naming import unique
-from tests.unit.host.kmod.kmod_root import RELEASE, Root
+from tests.unit.host.kmod.kmod_root import RELEASE, VERSION, Root
 
 pytestmark = pytest.mark.lab
 
@@ -96,12 +98,14 @@ def fetched(host: Host, path: str) -> bytes:
     return base64.b64decode(host.ssh(["sudo", "base64", path]).stdout)
 
 
-def receive(host: Host, archive: Path | str, tmp: Path) -> tuple[int, str]:
-    """Run the role as provision would; its exit code and output."""
+def receive(host: Host, archive: Path | str, tmp: Path, key: bytes = b"") -> tuple[int, str]:
+    """Run the role as provision would, with build1's public key; its exit code and output."""
+    (tmp / "build1.pub").write_bytes(key)
     variables = {
         "ansible_become": True, "ansible_ssh_common_args": f"-F {host.ssh_config}", "gds_modules_from": "receive",
         "gds_modules_kernel_release": RELEASE, "gds_modules_archive": str(archive),
-        "gds_modules_manager": "apt", "gds_modules_driver_version": "1",
+        "gds_modules_builder": "build1", "gds_modules_builder_key": str(tmp / "build1.pub"),
+        "gds_modules_manager": "apt", "gds_modules_driver_version": VERSION,
         "gds_modules_driver_tree": "/usr/src/x", "gds_modules_driver_dkms_name": "x",
     }  # fmt: skip
     (tmp / "inventory.yml").write_text(yaml.safe_dump({"all": {"hosts": {host.name: variables}}}))
@@ -139,27 +143,32 @@ def test_what_one_has_built_the_other_receives(
 ) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     first, second = hosts
-    packed = json.loads(
-        first.ssh(
-            ["sudo", "python3", PROGRAM, "kmod", "pack", "--kernel", RELEASE, "--json", "--output", ARCHIVE]
-        ).stdout
-    )
+    words = ["kmod", "pack", "--builder", "build1", "--kernel", RELEASE, "--json", "--output", ARCHIVE]
+    packed = json.loads(first.ssh(["sudo", "python3", PROGRAM, *words]).stdout)
     before = supplies(fleet)
-    with supplying.opened() as shelf:
+    key = fetched(first, PUBLIC)
+    BuilderKeys.of(fleet).path("build1").write_bytes(key)
+    with supplying.opened(fleet) as shelf:
         archive_of(before["build2"].want, shelf.folder).write_bytes(fetched(first, ARCHIVE))
-        assert shelf.keep() == []
+        assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), before) == []
     (entry,) = buildcache.default(print).entries()
     assert entry.manifest == packed
 
     after = supplies(fleet)
     assert {name: supply.source for name, supply in after.items()} == {"build1": "cache", "build2": "cache"}
-    with supplying.opened() as shelf:
-        assert shelf.look(after["build2"].want) == packed
+    assert after["build2"].origin == "build1"
+    with supplying.opened(fleet) as shelf:
+        kept = shelf.look(after["build2"].want, ["build1"])
+        assert kept is not None
+        assert (kept.builder, kept.manifest) == ("build1", packed)
         archive = archive_of(after["build2"].want, shelf.folder)
-        status, said = receive(second, archive, tmp_path)
+        status, said = receive(second, archive, tmp_path, public_pem(b"e" * 32).encode())
+        assert status == 2
+        assert "isn't by the builder that the controller knows" in said
+        status, said = receive(second, archive, tmp_path, key)
         assert status == 0, said
         assert "changed: [build2]" in said
-        status, said = receive(second, archive, tmp_path)
+        status, said = receive(second, archive, tmp_path, key)
         assert (status, "changed=0" in said) == (0, True), said
     audit = json.loads(second.ssh(["python3", PROGRAM, "kmod", "audit", "--kernel", RELEASE, "--json"]).stdout)
     assert {item["file"].rsplit("/", 1)[0] for item in audit} == {PLACED}
@@ -182,7 +191,7 @@ def test_nothing_of_a_tampered_build_stays(hosts: tuple[Host, Host], tmp_path: P
     data = bytearray(fetched(first, ARCHIVE))
     data[data.index(b"\x7fELF") + 200] ^= 1
     (tmp_path / "bad.tar").write_bytes(bytes(data))
-    status, said = receive(second, tmp_path / "bad.tar", tmp_path)
+    status, said = receive(second, tmp_path / "bad.tar", tmp_path, fetched(first, PUBLIC))
     assert status == 2
     assert "does not have its manifest" in said
     left = second.ssh(

@@ -21,9 +21,11 @@ import yaml
 
 from gdsdeploy import buildcache, lockfile
 from gdsdeploy import lab as labs
+from gdsdeploy.builderkeys import BuilderKeys
 from gdsdeploy.builds import by_intent
 from gdsdeploy.host.kmod import pack
 from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.provenance import Builder, Origin, public_pem
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.load import load_fleet
@@ -229,7 +231,7 @@ def test_modules_are_fetched_and_held_against_the_manifest(
     """A host whose modules are fetched over HTTPS; it has a kernel's modules, and neither headers nor compiler."""
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     value = yaml.safe_load((GOLDEN.parent / "fleet.yml").read_text())
-    del value["builders"], value["profiles"]["gds"]["builder"]
+    value["builders"], value["profiles"]["gds"]["builder"] = {"maker": "gds"}, "maker"
     value["hosts"] = {"build1": {"profile": "gds", "modules": "receive"}}
     changed = tmp_path / "fleet.yml"
     changed.write_text(yaml.safe_dump(value))
@@ -239,9 +241,11 @@ def test_modules_are_fetched_and_held_against_the_manifest(
     built.nvidia_fs()
     bare.remove_headers()
     bare.lists()
-    pack.pack(Kernel(RELEASE, str(built.path)), (), str(tmp_path / "modules.tar"))
+    maker = Builder("maker", b"m" * 32)
+    pack.pack(Kernel(RELEASE, str(built.path)), (), str(tmp_path / "modules.tar"), maker)
+    BuilderKeys.of(changed).path("maker").write_text(public_pem(maker.seed))
     wanted = by_intent(load_fleet(changed), lockfile.read(GOLDEN), "build1").want
-    buildcache.default(print).put(tmp_path / "modules.tar", wanted)
+    buildcache.default(print).put(tmp_path / "modules.tar", wanted, Origin("maker", public_pem(maker.seed)))
 
     shutil.rmtree(site.served / "modules", ignore_errors=True)
     for path in [item for item in site.checkout.iterdir() if item.name != ".git"]:

@@ -161,7 +161,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             ways = {host.name: Way(host.port) for host in lab.hosts()}
             made = Site(lab, folder / "fleet.yml", small, ways, server.uri)
             small_stack.write(made.path, fleet_of(made), small.old)
-            small_stack.stock(folder / "modules", small.old, small.new)
+            small_stack.stock(folder / "modules", made.path, small.old, small.new)
             for host in lab.hosts():
                 host.wait_ssh()
             run = provision(

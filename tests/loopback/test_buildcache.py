@@ -1,4 +1,4 @@
-"""The cache of builds: by key, bounded, whole whatever happens to the processes that use it."""
+"""The cache of builds: by content, bounded, whole whatever happens to the processes that use it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,35 @@ from gdsdeploy import buildcache
 from gdsdeploy.buildcache import BuildCache
 from gdsdeploy.cli.kmod.cache import command
 from gdsdeploy.errors import BuildCacheUnusable
+from gdsdeploy.host.kmod import provenance
 from gdsdeploy.host.kmod.errors import PackError
 from gdsdeploy.host.kmod.key import INGREDIENTS, key_of
+from gdsdeploy.host.kmod.provenance import Builder, Origin, public_pem
 
 SIZE = 40_000
 
 
-def archive(path: Path, name: str, size: int = SIZE) -> Path:
+#: The builder that signs, and what others know of it.
+SIGNER = Builder("build1", b"1" * 32, "run-1")
+ORIGIN = Origin("build1", public_pem(SIGNER.seed))
+OTHER = Builder("evil", b"2" * 32)
+EVIL = Origin("evil", public_pem(OTHER.seed))
+
+
+def archive(path: Path, name: str, size: int = SIZE, signer: Builder | None = SIGNER) -> Path:
     """An archive of one module, keyed by ``name``, whose content is ``name`` again and again."""
     data = (name.encode() + b"\n") * (size // (len(name) + 1))
     manifest = {
         "format": 1, "kernel_release": "6.12.94", "vermagic": "6.12.94 SMP ", "symvers": "", "compiler": name,
         "key": {**dict.fromkeys(INGREDIENTS, "x"), "compiler": name},
-        "driver": {"version": "550.1", "flavour": "open", "tree": ""},
+        "driver": {"version": "550.1", "flavour": "open", "tree": ""}, "nvidia_fs": {"version": "", "source": ""},
         "modules": [{"name": "nvidia", "file": "nvidia.ko", "sha256": hashlib.sha256(data).hexdigest(),
                      "size": len(data), "srcversion": ""}],
     }  # fmt: skip
     text = json.dumps(manifest).encode()
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as made:
-        for member, content in (("manifest.json", text), ("modules/nvidia.ko", data)):
+        signed = [("provenance.dsse.json", provenance.sign(text, signer))] if signer is not None else []
+        for member, content in (("manifest.json", text), *signed, ("modules/nvidia.ko", data)):
             info = tarfile.TarInfo(member)
             info.size = len(content)
             made.addfile(info, io.BytesIO(content))
@@ -63,38 +73,98 @@ def names(folder: Path) -> set[str]:
 
 def test_what_was_put_is_taken_back_by_what_is_wanted(cache: BuildCache, tmp_path: Path) -> None:
     made = archive(tmp_path / "a.tar", "a")
-    entry = cache.put(made, "want-a")
+    entry = cache.put(made, "want-a", ORIGIN)
     assert entry.key == key_of({**dict.fromkeys(INGREDIENTS, "x"), "compiler": "a"})
-    assert cache.take("want-b", tmp_path / "none.tar") is None
-    assert cache.take("want-a", tmp_path / "copy.tar") is not None
+    assert cache.take("want-b", tmp_path / "none.tar", [ORIGIN]) is None
+    assert cache.take("want-a", tmp_path / "copy.tar", [ORIGIN]) is not None
     assert (tmp_path / "copy.tar").read_bytes() == made.read_bytes()
-    assert names(cache.folder) == {entry.key[7:], "wants", "lock"}
-    assert cache.take("want-a", tmp_path / "unfit.tar", lambda _: False) is None
+    assert names(cache.folder) == {entry.sha256, "wants", "lock"}
+    assert cache.take("want-a", tmp_path / "unfit.tar", [EVIL]) is None
     assert not (tmp_path / "unfit.tar").exists()
 
 
-def test_two_wants_share_one_build_and_the_last_build_of_a_key_counts(cache: BuildCache, tmp_path: Path) -> None:
-    cache.put(archive(tmp_path / "a.tar", "a"), "one")
-    cache.put(archive(tmp_path / "b.tar", "a", SIZE * 2), "two")
-    assert [entry.size for entry in cache.entries()] == [(tmp_path / "b.tar").stat().st_size]
-    cache.take("one", tmp_path / "copy.tar")
-    assert (tmp_path / "copy.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+def test_builds_that_claim_one_key_are_kept_beside_each_other(cache: BuildCache, tmp_path: Path) -> None:
+    """A host of another fleet, or of another profile, claims the key of what this one has: nothing changes here."""
+    good = archive(tmp_path / "good.tar", "a")
+    bad = archive(tmp_path / "bad.tar", "a", SIZE * 2, OTHER)
+    kept = cache.put(good, "prod", ORIGIN)
+    other = cache.put(bad, "dev", EVIL)
+    assert kept.key == other.key
+    assert {entry.sha256 for entry in cache.entries()} == {kept.sha256, other.sha256}
+    for want in ("prod", "dev"):
+        assert (cache.take(want, tmp_path / "copy.tar", [ORIGIN]) is not None) is (want == "prod")
+    assert (tmp_path / "copy.tar").read_bytes() == good.read_bytes()
+
+
+def test_another_builder_cannot_serve_a_want_that_is_served(cache: BuildCache, tmp_path: Path) -> None:
+    good, bad = archive(tmp_path / "good.tar", "a"), archive(tmp_path / "bad.tar", "a", SIZE * 2, OTHER)
+    cache.put(good, "want", ORIGIN)
+    cache.put(bad, "want", EVIL)
+    for origins, made in (([ORIGIN], good), ([EVIL, ORIGIN], bad), ([ORIGIN, EVIL], good)):
+        assert cache.take("want", tmp_path / "copy.tar", origins) is not None
+        assert (tmp_path / "copy.tar").read_bytes() == made.read_bytes()
+
+
+def test_the_newest_of_a_builder_serves_and_the_one_before_stays_beside_it(cache: BuildCache, tmp_path: Path) -> None:
+    first, second = (cache.put(archive(tmp_path / f"{name}.tar", name), "want", ORIGIN) for name in "ab")
+    assert {entry.sha256 for entry in cache.entries()} == {first.sha256, second.sha256}
+    taken = cache.take("want", tmp_path / "copy.tar", [ORIGIN])
+    assert taken is not None
+    assert taken.sha256 == second.sha256
+
+
+@pytest.mark.parametrize("signer", [None, OTHER, Builder("evil", SIGNER.seed), Builder("build1", OTHER.seed)])
+def test_what_the_builder_has_not_signed_is_not_kept(cache: BuildCache, tmp_path: Path, signer: Builder | None) -> None:
+    with pytest.raises(PackError, match="sign"):
+        cache.put(archive(tmp_path / "a.tar", "a", signer=signer), "want", ORIGIN)
+    assert names(cache.folder) == {"wants", "lock"}
+
+
+def test_an_entry_that_somebody_put_there_by_hand_is_not_taken(
+    cache: BuildCache, tmp_path: Path, said: list[str]
+) -> None:
+    """Who can write into the cache, and nothing else, supplies nobody."""
+    entry = cache.put(archive(tmp_path / "a.tar", "a"), "want", ORIGIN)
+    made = archive(tmp_path / "b.tar", "a", signer=OTHER)
+    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    folder = (cache.folder / entry.sha256).rename(cache.folder / digest)
+    record = json.loads((folder / "entry.json").read_text())
+    (folder / "modules.tar").write_bytes(made.read_bytes())
+    (folder / "entry.json").write_text(json.dumps({**record, "sha256": digest, "size": made.stat().st_size}))
+    (pointer,) = (cache.folder / "wants").iterdir()
+    pointer.write_text(digest)
+    assert cache.take("want", tmp_path / "copy.tar", [ORIGIN]) is None
+    assert not (tmp_path / "copy.tar").exists()
+    assert len(said) == 1
+
+
+def test_what_an_older_release_kept_is_dropped_with_one_line(tmp_path: Path, said: list[str]) -> None:
+    for name in "ab":
+        folder = tmp_path / "builds" / (name * 64)
+        folder.mkdir(parents=True)
+        archive(folder / "modules.tar", name, signer=None)
+        (folder / "entry.json").write_text(json.dumps({"format": 1, "key": f"sha256:{name * 64}", "size": 1}))
+    cache = BuildCache(tmp_path / "builds", 1 << 30, said.append)
+    assert cache.entries() == []
+    assert said == [f"2 builds that an older gdsdeploy kept in {cache.folder} are dropped: nobody has signed them"]
+    BuildCache(tmp_path / "builds", 1 << 30, said.append)
+    assert len(said) == 1
 
 
 def test_what_was_not_used_for_the_longest_time_goes_first(cache: BuildCache, tmp_path: Path) -> None:
     for number, name in enumerate("abc"):
-        entry = cache.put(archive(tmp_path / f"{name}.tar", name), f"want-{name}")
-        os.utime(cache.folder / entry.key[7:] / "entry.json", (number, number))
-    cache.take("want-a", tmp_path / "x.tar")
+        entry = cache.put(archive(tmp_path / f"{name}.tar", name), f"want-{name}", ORIGIN)
+        os.utime(cache.folder / entry.sha256 / "entry.json", (number, number))
+    cache.take("want-a", tmp_path / "x.tar", [ORIGIN])
     cache.limit = 3 * entry.size
-    cache.put(archive(tmp_path / "d.tar", "d"), "want-d")
+    cache.put(archive(tmp_path / "d.tar", "d"), "want-d", ORIGIN)
     assert {item.manifest["compiler"] for item in cache.entries()} == {"a", "c", "d"}
-    assert names(cache.folder / "wants") == {"want-a", "want-c", "want-d"}
+    assert {name.partition(".")[0] for name in names(cache.folder / "wants")} == {"want-a", "want-c", "want-d"}
 
 
 def test_what_is_in_use_is_not_evicted(cache: BuildCache, tmp_path: Path) -> None:
-    entry = cache.put(archive(tmp_path / "a.tar", "a"), "want-a")
-    with (cache.folder / entry.key[7:] / "modules.tar").open("rb") as file:
+    entry = cache.put(archive(tmp_path / "a.tar", "a"), "want-a", ORIGIN)
+    with (cache.folder / entry.sha256 / "modules.tar").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert cache.prune(0) == []
     assert [item.key for item in cache.prune(0)] == [entry.key]
@@ -105,8 +175,8 @@ def test_what_is_in_use_is_not_evicted(cache: BuildCache, tmp_path: Path) -> Non
 def test_a_damaged_build_is_dropped_with_a_message(
     cache: BuildCache, tmp_path: Path, said: list[str], damage: str
 ) -> None:
-    entry = cache.put(archive(tmp_path / "a.tar", "a"), "want-a")
-    kept = cache.folder / entry.key[7:] / "modules.tar"
+    entry = cache.put(archive(tmp_path / "a.tar", "a"), "want-a", ORIGIN)
+    kept = cache.folder / entry.sha256 / "modules.tar"
     data = kept.read_bytes()
     if damage == "flip":
         kept.write_bytes(data[:-2000] + bytes([data[-2000] ^ 1]) + data[-1999:])
@@ -116,18 +186,18 @@ def test_a_damaged_build_is_dropped_with_a_message(
         kept.with_name("entry.json").write_text("{")
     else:
         kept.unlink()
-    assert cache.take("want-a", tmp_path / "copy.tar") is None
+    assert cache.take("want-a", tmp_path / "copy.tar", [ORIGIN]) is None
     assert not (tmp_path / "copy.tar").exists()
     assert len(said) == 1
     assert "damaged on disk" in said[0]
     assert names(cache.folder) == {"wants", "lock"}
-    cache.put(tmp_path / "a.tar", "want-a")
-    assert cache.take("want-a", tmp_path / "copy.tar") is not None
+    cache.put(tmp_path / "a.tar", "want-a", ORIGIN)
+    assert cache.take("want-a", tmp_path / "copy.tar", [ORIGIN]) is not None
 
 
 def test_verify_finds_a_changed_byte(cache: BuildCache, tmp_path: Path, said: list[str]) -> None:
-    good, bad = (cache.put(archive(tmp_path / f"{name}.tar", name), name) for name in "ab")
-    kept = cache.folder / bad.key[7:] / "modules.tar"
+    good, bad = (cache.put(archive(tmp_path / f"{name}.tar", name), name, ORIGIN) for name in "ab")
+    kept = cache.folder / bad.sha256 / "modules.tar"
     data = kept.read_bytes()
     kept.write_bytes(data[:3000] + b"!" + data[3001:])
     assert [item.key for item in cache.verify()] == [bad.key]
@@ -141,7 +211,7 @@ def test_an_archive_that_is_not_what_it_says_is_not_kept(cache: BuildCache, tmp_
     for wrong in (data[:-20000], data.replace(b"a\na\na\n", b"a\nb\na\n", 1), b"text"):
         made.write_bytes(wrong)
         with pytest.raises(PackError):
-            cache.put(made, "want-a")
+            cache.put(made, "want-a", ORIGIN)
         assert names(cache.folder) == {"wants", "lock"}
 
 
@@ -166,7 +236,7 @@ def test_what_is_no_size(text: str) -> None:
 
 def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
-    buildcache.default(print).put(archive(tmp_path / "a.tar", "a"), "want-a")
+    buildcache.default(print).put(archive(tmp_path / "a.tar", "a"), "want-a", ORIGIN)
     run = CliRunner()
     listed = json.loads(run.invoke(command, ["list", "--json"], catch_exceptions=False).stdout)
     assert [item["modules"] for item in listed["builds"]] == [["nvidia"]]
@@ -194,8 +264,8 @@ def test_a_put_that_is_killed_at_any_step_leaves_the_old_or_the_new(
     while not ended:
         step += 1
         before = BuildCache(folder, 1 << 30, said.append)
-        before.put(other, "want-c")
-        before.put(old, "want-a")
+        before.put(other, "want-c", ORIGIN)
+        before.put(old, "want-a", ORIGIN)
         child = os.fork()
         if child == 0:
             left = step
@@ -209,15 +279,15 @@ def test_a_put_that_is_killed_at_any_step_leaves_the_old_or_the_new(
             sys.addaudithook(count)
             try:
                 # Replaces one build and evicts the other.
-                BuildCache(folder, SIZE, said.append).put(new, "want-a")
+                BuildCache(folder, SIZE, said.append).put(new, "want-a", ORIGIN)
             finally:
                 os._exit(0)
         ended = os.WIFEXITED(os.waitpid(child, 0)[1])
         after = BuildCache(folder, 1 << 30, said.append)
         assert after.verify() == []
         assert said == [], f"killed at step {step}"
-        assert names(folder) == {*(entry.key[7:] for entry in after.entries()), "wants", "lock"}
-        if after.take("want-a", tmp_path / "x.tar"):
+        assert names(folder) == {*(entry.sha256 for entry in after.entries()), "wants", "lock"}
+        if after.take("want-a", tmp_path / "x.tar", [ORIGIN]):
             assert (tmp_path / "x.tar").read_bytes() in (old.read_bytes(), new.read_bytes())
     assert (tmp_path / "x.tar").read_bytes() == new.read_bytes()
     assert step > 30
@@ -228,6 +298,8 @@ WORKER = """
 import random, sys
 from pathlib import Path
 from gdsdeploy.buildcache import BuildCache
+from gdsdeploy.host.kmod.provenance import Origin, public_pem
+ORIGIN = Origin("build1", public_pem(b"1" * 32))
 folder, work, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
 def complain(text):
@@ -239,11 +311,11 @@ while True:
     cache = BuildCache(folder, 200_000, complain)
     what = chance.random()
     if what < 0.4:
-        cache.put(work / (name + ".tar"), name)
+        cache.put(work / (name + ".tar"), name, ORIGIN)
     elif what < 0.9:
         with cache.run() as mine:
             copy, made = mine / "x.tar", work / (name + ".tar")
-            if cache.take(name, copy) and copy.read_bytes() != made.read_bytes():
+            if cache.take(name, copy, [ORIGIN]) and copy.read_bytes() != made.read_bytes():
                 complain("taken bytes differ")
     else:
         cache.prune(60_000)
@@ -281,11 +353,11 @@ def test_processes_that_are_killed_leave_nothing_half(tmp_path: Path) -> None:
     cache = BuildCache(folder, 200_000, said.append)
     assert cache.verify() == []
     assert said == []
-    keys = {entry.key[7:] for entry in cache.entries()}
+    keys = {entry.sha256 for entry in cache.entries()}
     assert names(folder) == {*keys, "wants", "lock"}, "the next process sweeps what the killed ones left"
     assert sum(entry.size for entry in cache.entries()) <= 200_000
     for want in "abcdefgh":
-        if cache.take(want, tmp_path / "x.tar"):
+        if cache.take(want, tmp_path / "x.tar", [ORIGIN]):
             assert (tmp_path / "x.tar").read_bytes() == (tmp_path / f"{want}.tar").read_bytes()
 
 

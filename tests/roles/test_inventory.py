@@ -10,10 +10,11 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy import lockfile
-from gdsdeploy.inventory import Sources, inventory, modules_archive
+from gdsdeploy.builds import Told, want
+from gdsdeploy.inventory import Sources, archive_of, inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet, Repository
-from gdsdeploy.model.lock import Lock
+from gdsdeploy.model.lock import Lock, Target
 
 ROOT = Path(__file__).parents[2]
 #: Used alone, or with what only a rollout knows.
@@ -124,13 +125,17 @@ def test_every_locked_package_of_a_machine_is_pinned(fleet: Fleet, lock: Lock) -
         assert installed <= {p["package"] for p in values["gds_repo_pins"]}, name
 
 
+def modules_archive(target: Target) -> Path:
+    return archive_of(want(target, Told(), profile="gds"), Path("/m"))
+
+
 def test_modules_of_another_lock_have_another_name(lock: Lock) -> None:
     target = lock.targets["gds"]
     source = next(p for p in target.packages if p.part == "nvidia-fs-source")
     changed = tuple(p.model_copy(update={"sha256": "0" * 64}) if p is source else p for p in target.packages)
     other = target.model_copy(update={"packages": changed})
-    assert modules_archive(target, Path("/m")) != modules_archive(other, Path("/m"))
-    assert modules_archive(target, Path("/m")) == modules_archive(target.model_copy(), Path("/m"))
+    assert modules_archive(target) != modules_archive(other)
+    assert modules_archive(target) == modules_archive(target.model_copy())
 
 
 def test_p2pdma_loads_no_nvidia_fs(fleet: Fleet, lock: Lock) -> None:

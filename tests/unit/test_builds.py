@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies
 
 from gdsdeploy import lockfile
-from gdsdeploy.builds import Supply, Told, by_intent, supplies, want
+from gdsdeploy.builds import Kept, Supply, Told, by_intent, supplies
+from gdsdeploy.builds import want as want_of
 from gdsdeploy.expect import expectation
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet, references
-from gdsdeploy.report.planned import supplied
+from gdsdeploy.model.lock import Target
+from gdsdeploy.report.planned import built_on, origins, supplied
 
 LOCK = lockfile.read(Path(__file__).parents[1] / "golden" / "lab" / "gdsdeploy.lock")
 TARGET = LOCK.targets["gds"]
@@ -35,32 +39,48 @@ def fleet(*hosts: str, builder: bool = False, profile: dict[str, Any] | None = N
     return Fleet.model_validate(value)
 
 
-def chosen(made: Fleet, told: dict[str, Told], *kept: str, manifest: dict[str, Any] | None = None) -> dict[str, Supply]:
-    return supplies(made, LOCK, told, lambda wanted: (manifest or {}) if wanted in kept else None)
+def want(target: Target, told: Told) -> str:
+    return want_of(target, told, profile="gds")
+
+
+def chosen(
+    made: Fleet, told: dict[str, Told], *kept: str, manifest: dict[str, Any] | None = None, by: str = ""
+) -> dict[str, Supply]:
+    """``kept``: wants of kept builds; ``by``: who built them, by default whoever may."""
+
+    def cached(wanted: str, builders: Sequence[str]) -> Kept | None:
+        builder = by or next(iter(builders), "")
+        return Kept(builder, manifest or {}) if wanted in kept and builder in builders else None
+
+    return supplies(made, LOCK, told, cached)
 
 
 def said(found: dict[str, Supply]) -> dict[str, str]:
     return {name: supply.builder or supply.source for name, supply in found.items()}
 
 
-def test_the_first_host_of_a_key_builds_for_the_others() -> None:
+def test_the_first_host_of_a_profile_builds_for_the_others() -> None:
     found = chosen(fleet("a", "b", "c"), dict.fromkeys("abc", PLAIN))
     assert said(found) == {"a": "build", "b": "a", "c": "a"}
-    assert found["a"].why == "it is the first of 3 hosts of its key"
+    assert found["a"].why == "it is the first host of its profile"
     assert supplied(found["b"]) == "receives its modules from a: a builds for its key"
 
 
-def test_hosts_with_another_ofed_tree_get_another_builder() -> None:
-    found = chosen(fleet("a", "b", "c", "d"), {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED})
-    assert said(found) == {"a": "build", "b": "build", "c": "a", "d": "b"}
+def test_hosts_with_another_ofed_tree_build_themselves_or_get_the_builder_that_the_fleet_names() -> None:
+    told = {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED}
+    found = chosen(fleet("a", "b", "c", "d"), told)
+    assert said(found) == {"a": "build", "b": "build", "c": "a", "d": "build"}
+    assert found["b"].why == "a, which would supply it, builds for another key"
     assert found["a"].want != found["b"].want
+    found = chosen(fleet("a", "b", "c", "d", a="build", b="build"), told)
+    assert said(found) == {"a": "build", "b": "build", "c": "a", "d": "b"}
 
 
-def test_the_pinned_builder_builds_for_its_key_and_another_host_for_another() -> None:
+def test_the_pinned_builder_builds_for_its_key_and_hosts_of_another_for_themselves() -> None:
     made = fleet("a", "b", "c", builder=True)
     found = chosen(made, {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": OFED})
-    assert said(found) == {"build1": "build", "a": "build1", "b": "build", "c": "b"}
-    assert found["b"].why == "build1, the builder of its profile, builds for another key"
+    assert said(found) == {"build1": "build", "a": "build1", "b": "build", "c": "build"}
+    assert found["b"].why == "build1, which would supply it, builds for another key"
 
 
 def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
@@ -78,7 +98,7 @@ def test_a_builder_that_takes_no_part_leaves_a_host_without() -> None:
 def test_what_was_built_or_received_stays() -> None:
     built, received = replace(PLAIN, built=True), replace(PLAIN, received=True)
     found = chosen(fleet("a", "b", "c"), {"a": PLAIN, "b": built, "c": received})
-    assert said(found) == {"a": "b", "b": "build", "c": "kept"}
+    assert said(found) == {"a": "build", "b": "build", "c": "kept"}
     assert said(chosen(fleet("a", builder=True), {"a": received})) == {"a": "kept"}
 
 
@@ -86,14 +106,14 @@ def test_the_fleet_file_has_the_last_word() -> None:
     found = chosen(fleet("a", "b", "c", a="receive", b="build"), dict.fromkeys("abc", PLAIN), want(TARGET, PLAIN))
     assert said(found) == {"a": "cache", "b": "build", "c": "cache"}
     assert said(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "b", "b": "build"}
+    assert said(chosen(fleet("a", "b", a="receive"), {"a": PLAIN})) == {"a": "none"}
     found = chosen(fleet("a", "b", profile={"modules": "receive"}), dict.fromkeys("ab", PLAIN))
     assert {supply.source for supply in found.values()} == {"none"}
-    refuses = fleet("a", "b", builder=True, profile={"modules": "receive"}, b="build")
-    assert said(chosen(refuses, {"build1": OFED, "a": PLAIN, "b": PLAIN})) == {
-        "build1": "build",
-        "a": "b",
-        "b": "build",
-    }
+    told = {"build1": OFED, "a": PLAIN, "b": PLAIN}
+    for fallback, source in ((False, "none"), (True, "b")):
+        profile = {"modules": "receive", "builder_fallback": fallback}
+        found = chosen(fleet("a", "b", builder=True, profile=profile, b="build"), told)
+        assert said(found) == {"build1": "build", "a": source, "b": "build"}
 
 
 def test_another_build_of_the_same_kernel_release_is_another_key() -> None:
@@ -161,7 +181,7 @@ def test_a_host_is_expected_to_have_a_compiler_only_if_it_has_to_build() -> None
 
 def test_of_those_that_build_the_same_one_hands_it_over() -> None:
     built = replace(PLAIN, built=True)
-    found = chosen(fleet("a", "b", "c"), {"a": built, "b": built, "c": replace(OFED, built=True)})
+    found = chosen(fleet("a", "b", "c", c="build", a="build"), {"a": built, "b": built, "c": replace(OFED, built=True)})
     assert [name for name, supply in found.items() if supply.delivers] == ["a", "c"]
     found = chosen(fleet("a", "b", builder=True, a="build"), dict.fromkeys(("a", "b", "build1"), PLAIN))
     assert said(found) == {"a": "build", "b": "build1", "build1": "build"}
@@ -174,5 +194,79 @@ def test_what_a_builder_has_built_is_looked_up() -> None:
         "a": replace(PLAIN, built=True, kernel_build=KERNEL),
         "b": replace(PLAIN, built=True, kernel_build=(KERNEL[0], "b")),
     }
-    found = supplies(fleet("a", "b"), LOCK, told, lambda wanted: asked.append(wanted))
+    found = supplies(fleet("a", "b"), LOCK, told, lambda wanted, _: asked.append(wanted))
     assert {supply.want for supply in found.values()} <= set(asked)
+
+
+class TestClaims:
+    """What a host claims of itself decides what it does, never what others run."""
+
+    CLAIM = replace(PLAIN, built=True)
+
+    def test_the_last_host_of_a_fleet_claims_to_have_built(self) -> None:
+        found = chosen(fleet("gpu1", "gpu2", "evil"), {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM})
+        assert said(found) == {"gpu1": "build", "gpu2": "gpu1", "evil": "build"}
+        assert not found["evil"].delivers
+        assert "evil" not in {supply.origin for name, supply in found.items() if name != "evil"}
+
+    @pytest.mark.parametrize("fallback", [False, True])
+    def test_the_builder_takes_no_part_and_a_host_claims_to_have_built(self, fallback: bool) -> None:
+        made = fleet("gpu1", "gpu2", "evil", builder=True, profile={"builder_fallback": fallback})
+        found = chosen(made, {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM})
+        source = "build" if fallback else "none"
+        assert said(found) == {"gpu1": source, "gpu2": source, "evil": "build"}
+
+    def test_a_kept_build_counts_only_if_a_supplier_built_it(self) -> None:
+        made, kept = fleet("gpu1", "evil", builder=True), want(TARGET, PLAIN)
+        assert said(chosen(made, {"gpu1": PLAIN}, kept, by="evil")) == {"gpu1": "none"}
+        found = chosen(made, {"gpu1": PLAIN}, kept, by="build1")
+        assert (found["gpu1"].source, found["gpu1"].origin) == ("cache", "build1")
+
+    def test_a_host_of_another_profile_supplies_nobody(self) -> None:
+        value = fleet("gpu1", "gpu2").model_dump()
+        value["profiles"]["other"] = value["profiles"]["gds"]
+        value["hosts"] = {"evil": {"profile": "other", "modules": "build"}, **value["hosts"]}
+        lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
+        found = supplies(
+            Fleet.model_validate(value), lock, dict.fromkeys(("evil", "gpu1", "gpu2"), PLAIN), lambda *_: None
+        )
+        assert said(found) == {"evil": "build", "gpu1": "build", "gpu2": "gpu1"}
+
+    @given(
+        order=strategies.permutations(["gpu1", "gpu2", "gpu3", "evil"]),
+        claims=strategies.builds(
+            Told,
+            arch=strategies.sampled_from(["x86_64", "aarch64", ""]),
+            ofed=strategies.sampled_from(["none", "sha256:0f"]),
+            kernel_build=strategies.sampled_from([("", ""), KERNEL, (KERNEL[0], "bb")]),
+            built=strategies.booleans(),
+            received=strategies.booleans(),
+        ),
+        honest=strategies.lists(strategies.sampled_from([PLAIN, OFED, replace(PLAIN, built=True)]), min_size=3),
+    )
+    @settings(max_examples=100, deadline=None)
+    def test_no_claim_promotes_a_host(self, order: list[str], claims: Told, honest: list[Told]) -> None:
+        """Whoever runs another machine's build runs that of a supplier, which is one before anybody is asked."""
+        made = fleet(*order)
+        told = {name: claims if name == "evil" else honest[int(name[3:]) - 1] for name in order}
+        for name, supply in chosen(made, told).items():
+            assert supply.origin in ("", name, order[0])
+
+    def test_in_a_fleet_of_one_its_suppliers_are_those_of_the_whole(self) -> None:
+        made = fleet("gpu1", "gpu2")
+        assert made.alone("gpu2").suppliers("gpu2") == ("gpu1",)
+        found = chosen(made.alone("gpu2"), {"gpu2": PLAIN})
+        assert (said(found), found["gpu2"].delivers) == ({"gpu2": "build"}, False)
+
+
+def test_a_fallback_needs_a_builder_to_fall_back_from() -> None:
+    made = fleet("a", profile={"builder_fallback": True})
+    assert references(made) == [
+        (("profiles", "gds", "builder_fallback"), "there is no builder to fall back from: name one")
+    ]
+
+
+def test_a_plan_says_whose_code_hosts_run() -> None:
+    found = chosen(fleet("a", "b", "c", builder=True), {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": PLAIN})
+    assert built_on(found) == {"build1": ["a", "c"]}
+    assert origins(found) == ["These hosts run kernel code built on build1: a, c"]

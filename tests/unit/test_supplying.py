@@ -10,53 +10,110 @@ from typing import Any
 import pytest
 
 from gdsdeploy import buildcache, builds, lockfile, plan, provision, supplying
+from gdsdeploy.builderkeys import BuilderKeys, fingerprint
 from gdsdeploy.builds import Supply, Told
 from gdsdeploy.converge import HostResult, Outcome
-from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, NotProvisioned
+from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, GdsError, NotProvisioned, SigningKeyUnusable
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.inventory import archive_of
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.report import planned
-from tests.loopback.test_buildcache import archive
+from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, SIGNER, archive
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
 LOCK = lockfile.read(LAB / "gdsdeploy.lock")
 TARGET = LOCK.targets["gds"]
-PROFILE = load_fleet(LAB / "fleet.yml").profiles["gds"]
+FLEET = load_fleet(LAB / "fleet.yml")
+PROFILE = FLEET.profiles["gds"]
 WANT = "a" * 32
 
 
+BUILDS = {"build1": Supply("build", "", WANT, delivers=True)}
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    # What the archives of these tests are of, in the place of the lab's lock.
+    monkeypatch.setattr(supplying, "wanted_of", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"})
 
 
+@pytest.fixture
+def keys(tmp_path: Path) -> BuilderKeys:
+    """The fleet's record, which has build1's key."""
+    found = BuilderKeys.of(tmp_path / "fleet.yml")
+    found.path("build1").write_text(ORIGIN.public)
+    return found
+
+
+def keep(shelf: supplying.Shelf) -> list[GdsError]:
+    return shelf.keep(LOCK, FLEET, BUILDS)
+
+
+@pytest.mark.usefixtures("keys")
 def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
     made = archive(tmp_path / "a.tar", "a")
-    with supplying.opened() as shelf:
-        assert shelf.look(WANT) is None
+    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+        assert shelf.look(WANT, ["build1"]) is None
         archive_of(WANT, shelf.folder).write_bytes(made.read_bytes())
-        assert shelf.keep() == []
+        assert keep(shelf) == []
         gone = shelf.folder
     assert not gone.exists()
-    with supplying.opened() as shelf:
-        manifest = shelf.look(WANT)
-        assert manifest is not None
-        assert manifest["compiler"] == "a"
+    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+        assert shelf.look(WANT, ["gpu1"]) is None
+        kept = shelf.look(WANT, ["gpu1", "build1"])
+        assert kept is not None
+        assert (kept.builder, kept.manifest["compiler"]) == ("build1", "a")
         path = archive_of(WANT, shelf.folder)
         assert path.read_bytes() == made.read_bytes()
         path.write_bytes(archive(tmp_path / "b.tar", "b").read_bytes())
-        assert shelf.keep() == []
+        assert keep(shelf) == []
     assert {entry.manifest["compiler"] for entry in buildcache.default(print).entries()} == {"a", "b"}
+    with supplying.opened(tmp_path / "other.yml") as shelf:
+        assert shelf.look(WANT, ["build1"]) is None, "another fleet knows another build1, or none"
 
 
+@pytest.mark.usefixtures("keys")
 def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) -> None:
-    with supplying.opened() as shelf:
+    with supplying.opened(tmp_path / "fleet.yml") as shelf:
         archive_of(WANT, shelf.folder).write_text("half of an archive")
-        (lost,) = shelf.keep()
+        (lost,) = keep(shelf)
     assert isinstance(lost, BuildCacheUnusable)
     assert buildcache.default(print).entries() == []
+
+
+@pytest.mark.usefixtures("keys")
+def test_what_is_signed_by_another_or_claims_another_stack_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+        path = archive_of(WANT, shelf.folder)
+        for signer in (None, OTHER, SIGNER._replace(seed=OTHER.seed)):
+            archive(path, "a", signer=signer)
+            assert "what build1 built cannot be kept" in keep(shelf)[0].message
+        archive(path, "a")
+        for name, value in (("driver_version", "551"), ("kernel_release", "6.13"), ("nvidia_fs_version", "2")):
+            monkeypatch.setattr(supplying, "wanted_of", lambda *_, wanted={name: value}: wanted)
+            assert f"its {name.replace('_', ' ')} is" in keep(shelf)[0].message
+        assert buildcache.default(print).entries() == []
+
+
+def test_a_key_is_on_record_from_the_first_time_on_and_another_is_refused(tmp_path: Path) -> None:
+    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+        keys = shelf.keys
+        assert keys.origin("build1") is None
+        keys.path("build1").write_text(ORIGIN.public)
+        assert shelf.first_keys() == {"build1": fingerprint(ORIGIN.public)}
+        with pytest.raises(SigningKeyUnusable, match="build1 has shown no other key"):
+            keys.accept("build1")
+        keys.path("build1").with_name("build1.pub.new").write_text(EVIL.public)
+        assert keys.refused("build1") == fingerprint(EVIL.public) == keys.accept("build1")
+        assert keys.fingerprints() == {"build1": fingerprint(EVIL.public)}
+        keys.path("build1").write_text(ORIGIN.public[:60])
+        with pytest.raises(SigningKeyUnusable, match=r"build1\.pub: the builder's public key: not an Ed25519 key"):
+            keys.origin("build1")
 
 
 def answered(dkms: Any = (), received: Any = None, key: Any = None, coming: Sequence[str] = ()) -> dict[str, Any]:
@@ -84,7 +141,7 @@ def test_what_a_host_told() -> None:
 def test_half_a_character_of_a_host_breaks_nothing() -> None:
     value = answered(key={"arch": "\ud800", "ofed": "\udfff", "signatures": "\ud800"})
     found = told(value)
-    builds.want(TARGET, found)
+    builds.want(TARGET, found, profile="gds")
 
 
 def test_another_kernel_package_is_going_to_be_replaced() -> None:
@@ -171,3 +228,11 @@ def test_a_plan_says_where_modules_come_from(supply: Supply, words: str) -> None
     assert f"? a:\n  {words}\n" in planned.text(plans)
     shown = json.loads(planned.to_json(plans, {}, fleet="f", lock_digest="d"))["hosts"]["a"]["modules"]
     assert (shown["from"], shown["want"]) == (supply.source, WANT)
+
+
+def test_a_plan_groups_hosts_by_whose_code_they_run() -> None:
+    supply = Supply("receive", "x", WANT, cached=True, origin="build1")
+    plans = {name: HostPlan(name, unknown=("why",), supply=supply) for name in ("a", "b")}
+    assert "\n\nThese hosts run kernel code built on build1: a, b\n\n" in planned.text(plans)
+    found = json.loads(planned.to_json(plans, {}, fleet="f", lock_digest="d"))
+    assert found["code_built_on"] == {"build1": ["a", "b"]}

@@ -17,12 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
-from gdsdeploy import buildcache, console, hostapp, lockfile, supplying
+from gdsdeploy import console, hostapp, lockfile, supplying
 from gdsdeploy import lab as labs
+from gdsdeploy.builderkeys import BuilderKeys
+from gdsdeploy.builds import Supply
+from gdsdeploy.host.kmod.provenance import PUBLIC
 from gdsdeploy.inventory import archive_of
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
@@ -72,7 +76,19 @@ def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
     hosts = lab.hosts()
     release, first = target.kernel.release, hosts[0]
     archive = ARCHIVE.format(release)
-    pack = ["sudo", "python3", PROGRAM, "kmod", "pack", "--kernel", release, "--output", archive]
+    pack = [
+        "sudo",
+        "python3",
+        PROGRAM,
+        "kmod",
+        "pack",
+        "--builder",
+        first.name,
+        "--kernel",
+        release,
+        "--output",
+        archive,
+    ]
     if first.ssh(pack, ok=range(255), timeout=600).status != 0:
         # Not one that another run has left.
         command("provision", builder_fleet, "--limit", first.name)
@@ -86,9 +102,11 @@ def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
     os.environ["GDSDEPLOY_CACHE_DIR"] = cache
     fleet = as_hosts(builder_fleet)
     bare = sources(fleet)
-    with supplying.opened() as shelf:
+    copy[-1] = PUBLIC
+    BuilderKeys.of(fleet).path(first.name).write_bytes(subprocess.run(copy, check=True, capture_output=True).stdout)
+    with supplying.opened(fleet) as shelf:
         archive_of(next(iter(bare.values()))[1], shelf.folder).write_bytes(packed)
-        assert shelf.keep() == []
+        assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), supplies(fleet)) == []
     kept = sources(fleet)
     assert sorted(source for source, _ in bare.values()) == ["build", *["host"] * (len(hosts) - 1)], bare
     assert {source for source, _ in kept.values()} == {"cache"}, kept
@@ -99,7 +117,7 @@ def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
             built.append(timed(host, *dkms(target)))
             console.say(f"  {host.name}: DKMS: {built[-1][0]:.1f} s of processor time in {built[-1][1]:.0f} s")
             unbuild(host, target)
-        received.append(receive(host, kept[host.name][1], target))
+        received.append(receive(host, fleet, kept[host.name][1], target))
         console.say(f"  {host.name}: received: {received[-1][0]:.2f} s of processor time in {received[-1][1]:.1f} s")
     middle = statistics.median(cpu for cpu, _ in built), statistics.median(cpu for cpu, _ in received)
     return {
@@ -132,9 +150,12 @@ def as_hosts(builder_fleet: Path) -> Path:
 
 def sources(path: Path) -> dict[str, tuple[str, str]]:
     """Host → where its modules would come from, and what it wants."""
+    return {name: (supply.source, supply.want) for name, supply in supplies(path).items()}
+
+
+def supplies(path: Path) -> Mapping[str, Supply]:
     fleet = load_fleet(path)
-    found = plan_fleet(fleet, lockfile.read(lockfile.beside(path)), path, list(fleet.hosts)).supplies
-    return {name: (supply.source, supply.want) for name, supply in found.items()}
+    return plan_fleet(fleet, lockfile.read(lockfile.beside(path)), path, list(fleet.hosts)).supplies
 
 
 def items(target: Target) -> list[str]:
@@ -168,13 +189,12 @@ def timed(host: Host, *argv: str, data: bytes | None = None) -> tuple[float, flo
     return float(cpu), float(seconds)
 
 
-def receive(host: Host, want: str, target: Target) -> tuple[float, float]:
+def receive(host: Host, fleet: Path, want: str, target: Target) -> tuple[float, float]:
     """Take the build out of the cache, bring it, audit and install it: processor seconds of both sides, and seconds."""
     begin, cpu = time.perf_counter(), time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "modules.tar"
-        assert buildcache.default(console.warn).take(want, copy) is not None
-        data = copy.read_bytes()
+    with supplying.opened(fleet) as shelf:
+        assert shelf.look(want, load_fleet(fleet).suppliers(host.name)) is not None
+        data = archive_of(want, shelf.folder).read_bytes()
     here = time.process_time() - cpu
     archive, release = ARCHIVE.format(target.kernel.release), target.kernel.release
     there, _ = timed(

@@ -14,6 +14,7 @@ VERBS = {
     "keygen": "Make a key that signs modules, and its certificate",
     "enrol": "Have the firmware take that key, with its owner at the console",
     "cache": "The builds that this machine keeps, so that each is built once",
+    "builders": "The keys of the machines that build for others",
     "trees": "List the driver source trees of this machine",
     "preflight": "Say whether a stack builds and would load on a kernel, before any host has it",
 }

@@ -34,7 +34,7 @@ def command() -> None:
 @command.command("list")
 @_json
 def list_builds(as_json: bool) -> None:
-    """Show every build, the last used first: its key, kernel, driver and size.
+    """Show every build, the last used first: its content's digest, kernel, driver, size and builder.
 
     \b
     Examples:
@@ -101,6 +101,7 @@ def _cache() -> BuildCache:
 def _described(entries: Sequence[Entry]) -> list[dict[str, object]]:
     return [
         {
+            "builder": entry.builder,
             "key": entry.key,
             "ingredients": entry.manifest.get("key"),
             "kernel_release": entry.manifest["kernel_release"],
@@ -122,7 +123,7 @@ def _line(entry: Entry) -> str:
     driver = entry.manifest.get("driver") or {}
     used = time.strftime("%Y-%m-%d", time.gmtime(entry.used))
     what = f"{entry.manifest['kernel_release']}, driver {driver.get('version', '?')} ({driver.get('flavour', '?')})"
-    return f"{entry.key[7:19]}  {what}, {_megabytes(entry.size)}, used {used}"
+    return f"{entry.sha256[:12]}  {what}, {_megabytes(entry.size)}, built on {entry.builder}, used {used}"
 
 
 def _megabytes(size: int) -> str:

@@ -90,7 +90,7 @@ def _applied(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
         answer["variants"] = check_variants(document, arguments.resources)
         return
     wanted = engine.items(document, arguments.resources)
-    host = Host(arguments.check, say=_say)
+    host = Host(arguments.check, say=_say, run_id=arguments.run_id)
     results: List[engine.Result] = []
     try:
         with _alone(arguments):

@@ -21,10 +21,16 @@ _TAIL = 12
 
 
 class Host:
-    """``check``: only look.  ``root``: where the system is; programs always run in the running system."""
+    """``check``: only look.  ``root``: where the system is; programs always run in the running system.
 
-    def __init__(self, check: bool = False, root: str = "/", say: Callable[[str], None] = lambda _: None) -> None:
+    ``run_id``: of the run that this is part of; empty: none.
+    """
+
+    def __init__(
+        self, check: bool = False, root: str = "/", say: Callable[[str], None] = lambda _: None, run_id: str = ""
+    ) -> None:
         self.check = check
+        self.run_id = run_id
         self.root = root
         self.record = Record(root)
         #: things a person should know that are no change

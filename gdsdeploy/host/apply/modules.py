@@ -10,14 +10,14 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..kmod import driver as drivers
-from ..kmod import key, pack, tree
+from ..kmod import key, pack, provenance, tree
 from ..kmod import signing as signatures
 from ..kmod.audit import audit
 from ..kmod.building import dkms
-from ..kmod.errors import KernelError, KmodError
+from ..kmod.errors import KernelError, KmodError, PackError
 from ..kmod.kernel import Kernel
 from ..kmod.rootdir import inside, list_folder
 from ..kmod.vouch import FOLDER, received
@@ -40,6 +40,8 @@ class Desired:
 
     ``source``: build or receive.  ``names``: modules to load.  ``signed``: modules get the signature of
     ``/etc/gdsdeploy/signing.json``.  ``hand_over``: pack what was built, for the controller to fetch.
+    ``builder``: the name in the fleet of the machine that builds: this one, or the one whose archive it receives.
+    ``builder_key``: that machine's public key (PEM), for machines that receive.
     ``archive_sha256``: of the archive to receive, which is brought before; empty: what is there stays; none: a builder
     has to deliver it first.
     """
@@ -56,6 +58,8 @@ class Desired:
     names: List[str] = field(default_factory=list)
     signed: bool = False
     hand_over: bool = False
+    builder: str = ""
+    builder_key: str = ""
     archive_sha256: str = ""
 
 
@@ -203,9 +207,10 @@ def _built(host: Host, desired: Desired) -> Dict[str, Any]:
     )
     if desired.signed:
         found["unsigned"] = _asked(lambda: unsigned(_kernel(host, release), _certificate(host)))
-    if desired.hand_over:
+    # Without its key it has packed nothing yet, and a check makes none.
+    if desired.hand_over and host.exists(provenance.KEY):
         archive = inside(host.root, ARCHIVE.format(release))
-        asked = _asked(lambda: pack.is_current(archive, _kernel(host, release)))
+        asked = _asked(lambda: pack.is_current(archive, _kernel(host, release), _builder(host, desired)))
         found["packed"] = asked["value"] is True
     return found
 
@@ -292,7 +297,11 @@ def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
     if pack_them:
         archive = inside(host.root, ARCHIVE.format(kernel.release))
         os.makedirs(os.path.dirname(archive), mode=0o755, exist_ok=True)
-        pack.pack(kernel, (), archive)
+        pack.pack(kernel, (), archive, _builder(host, desired))
+
+
+def _builder(host: Host, desired: Desired) -> provenance.Builder:
+    return provenance.Builder(desired.builder, provenance.own_key(host.root), host.run_id)
 
 
 # Received
@@ -329,11 +338,23 @@ def _receive(host: Host, desired: Desired) -> None:
         hint = "a machine that builds has to be provisioned first: run provision without --limit, or with it"
         raise ApplyError(message, hint, "refused")
     archive = inside(host.root, path)
+    # Without a digest it is what this host had before.
+    origin = provenance.Origin(desired.builder, desired.builder_key) if wanted else None
     try:
-        done = pack.install(archive, Kernel(desired.kernel_release, host.root))
+        _require_locked(archive, desired, origin)
+        done = pack.install(archive, Kernel(desired.kernel_release, host.root), origin=origin)
     except KmodError:
         # A refused archive must not be taken for one that is in place.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(archive)
         raise
     host.notes += done["notes"]
+
+
+def _require_locked(archive: str, desired: Desired, origin: Optional[provenance.Origin]) -> None:
+    """Raise PackError unless the archive is of the versions that the lock has."""
+    names = ("kernel_release", "driver_version", "driver_flavour", "nvidia_fs_version")
+    wanted = {name: getattr(desired, name) for name in names}
+    wrong = provenance.differences(pack.read_manifest(archive, origin), wanted) if origin is not None else []
+    if wrong:
+        raise PackError("refusing to install {}: {}".format(archive, "; ".join(wrong)), "provision its builder again")

@@ -18,6 +18,7 @@ from .building import command
 from .driver import Expected
 from .errors import KmodError, guarded
 from .kernel import Kernel
+from .provenance import Builder, own_key
 
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 
@@ -104,6 +105,8 @@ def _add_archive(commands: Any) -> None:
     parser.add_argument("--kernel", default="", metavar="REL")
     parser.add_argument("--root", default="/", metavar="DIR")
     parser.add_argument("--output", required=True, metavar="FILE")
+    text = "sign it with this machine's own key, as the fleet's machine NAME"
+    parser.add_argument("--builder", default="", metavar="NAME", help=text)
     parser = _add(commands, "install", _install, "verify and audit an archive, then place its modules")
     parser.add_argument("archive", metavar="FILE")
     parser.add_argument("--kernel", default="", metavar="REL")
@@ -132,7 +135,8 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
-    manifest = pack.pack(_kernel(arguments), arguments.modules, arguments.output)
+    builder = Builder(arguments.builder, own_key(arguments.root)) if arguments.builder else None
+    manifest = pack.pack(_kernel(arguments), arguments.modules, arguments.output, builder)
     names = ", ".join(item["name"] for item in manifest["modules"])
     _show(arguments.json, manifest, lambda: "packed {} for kernel {}".format(names, manifest["kernel_release"]))
     return OK

@@ -1,7 +1,8 @@
 """Build once: pack audited modules with a manifest, and install such an archive on hosts that need no compiler.
 
-An archive is a tar file with ``manifest.json`` and ``modules/<file>``; the same modules give the same bytes.  Installed
-modules are the folder updates/gdsdeploy of the kernel, replaced as a whole, and lines in depmod.d that prefer it.
+An archive is a tar file with ``manifest.json``, what its builder has signed (see ``provenance.py``; nothing where it
+has no name) and ``modules/<file>``.  Installed modules are the folder updates/gdsdeploy of the kernel, replaced as a
+whole, and lines in depmod.d that prefer it.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ import tarfile
 import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from .. import atomic, jsontext, process
+from .. import atomic, process
 from . import driver as drivers
+from . import provenance
+from .archive import FORMAT, read_manifest, read_provenance, unpack, verify
 from .audit import STACK, Result, audit
 from .depmod import override_line
 from .errors import AuditError, PackError
-from .files import SIZE_LIMIT
 from .findings import decisive
 from .kernel import Kernel
 from .key import NONE, objections, of_modules
 from .module import Module, name_of, read_module
+from .provenance import Builder, Origin
 from .rootdir import inside
-from .vouch import FOLDER, MANIFEST, MANIFEST_LIMIT, identity, installed_manifest, is_same_build, sha256
+from .vouch import FOLDER, MANIFEST, identity, installed_manifest, is_same_build, sha256
 
-FORMAT = 1
-_MODULES_LIMIT = 64
+__all__ = ["install", "pack", "read_manifest", "read_provenance", "unpack", "verify"]
 _OVERRIDES = "/etc/depmod.d/gdsdeploy-{}.conf"
 _DEPMOD_TIMEOUT = 600.0
 #: Why a file is not as an archive has it, in words.
@@ -40,7 +42,6 @@ _REASONS = {
     "manifest": "manifest",
     "preference": "preference",
 }
-_TEXTS = ("kernel_release", "vermagic", "symvers", "compiler")
 
 
 class Difference(NamedTuple):
@@ -53,10 +54,11 @@ class Difference(NamedTuple):
         return f"{self.path} ({_REASONS[self.reason]})"
 
 
-def pack(kernel: Kernel, modules: Sequence[str], output: str) -> Dict[str, Any]:
+def pack(kernel: Kernel, modules: Sequence[str], output: str, builder: Optional[Builder] = None) -> Dict[str, Any]:
     """Write ``modules`` (names or files; by default NVIDIA's that are there) to ``output``; return the manifest.
 
-    Raises AuditError unless the audit of all of them passes, PackError when the archive cannot be written.
+    builder: who signs it; hosts of a fleet receive nothing that is not signed.  Raises AuditError unless the audit of
+    all of them passes, PackError when the archive cannot be written.
     """
     chosen = list(modules) or stack(kernel)
     if not chosen:
@@ -73,6 +75,9 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str) -> Dict[str, Any]:
         with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
             text = (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode("utf-8")
             archive.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
+            if builder is not None:
+                envelope = provenance.sign(text, builder)
+                archive.addfile(_member(provenance.MEMBER, len(envelope)), io.BytesIO(envelope))
             for path in sorted(paths, key=os.path.basename):
                 with open(path, "rb") as file:
                     archive.addfile(_member("modules/" + os.path.basename(path), os.fstat(file.fileno()).st_size), file)
@@ -88,20 +93,22 @@ def stack(kernel: Kernel) -> List[str]:
     return [name for name in STACK if drivers.find(kernel, name) is not None]
 
 
-def is_current(archive: str, kernel: Kernel) -> bool:
-    """Whether packing the modules that are there would give the same archive again."""
+def is_current(archive: str, kernel: Kernel, builder: Optional[Builder] = None) -> bool:
+    """Whether packing the modules that are there would give the same archive again, but for the run and the time."""
+    origin = Origin(builder.name, provenance.public_pem(builder.seed)) if builder is not None else None
     try:
-        manifest = read_manifest(archive)
+        manifest = read_manifest(archive, origin)
     except PackError:
         return False
     names = stack(kernel)
     return bool(names) and manifest == _manifest(kernel, [_path(kernel, name) for name in names])
 
 
-def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]:
+def install(archive: str, kernel: Kernel, check: bool = False, origin: Optional[Origin] = None) -> Dict[str, Any]:
     """Verify and audit ``archive`` against this host's ``kernel``, then place its modules; idempotent.
 
-    check: say what would change and change nothing.  Returns ``{"changed", "changes": [text], "notes": [text],
+    check: say what would change and change nothing.  origin: who has to have signed it, which is verified before
+    anything is unpacked.  Returns ``{"changed", "changes": [text], "notes": [text],
     "modules": [name], "audit": [result]}``.  Raises PackError or AuditError, and then nothing has changed.
     """
     base = os.path.dirname(kernel.folder)
@@ -111,7 +118,7 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
     except OSError as error:
         raise PackError(f"cannot write below {base}: {error.strerror}") from None
     try:
-        manifest = _unpack(archive, kernel.release, staging)
+        manifest = unpack(archive, kernel.release, staging, origin)
         names = [item["file"] for item in manifest["modules"]]
         paths = [os.path.join(staging, name) for name in names]
         same_build = is_same_build(kernel, manifest.get("kernel_build"))
@@ -139,31 +146,6 @@ def install(archive: str, kernel: Kernel, check: bool = False) -> Dict[str, Any]
         raise PackError(message, "the modules that were there are still in place") from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def read_manifest(archive: str) -> Dict[str, Any]:
-    """The manifest of ``archive``, whose modules are not looked at; raises PackError."""
-    try:
-        with tarfile.open(archive, "r:") as opened:
-            return _read_manifest(opened, archive)
-    except OSError as error:
-        raise PackError(f"{archive}: cannot be read: {error.strerror or error}") from None
-    except (tarfile.TarError, ValueError, EOFError) as error:
-        raise PackError(f"{archive}: is not an archive of modules: {error}", "copy it again") from None
-
-
-def verify(archive: str) -> Dict[str, Any]:
-    """The manifest of ``archive``, with every module's digest compared with it; raises PackError."""
-    with tempfile.TemporaryDirectory(prefix="gdsdeploy-verify-") as folder:
-        return _unpack(archive, "", folder)
-
-
-def unpack(archive: str, release: str, folder: str) -> Dict[str, Any]:
-    """Extract the modules of ``archive`` to ``folder``, verified, and return its manifest; raises PackError or OSError.
-
-    release: of the kernel that they have to be for.
-    """
-    return _unpack(archive, release, folder)
 
 
 def differences(archive: str, kernel: Kernel) -> List[Difference]:
@@ -247,79 +229,6 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size, member.mode, member.mtime = size, 0o644, 0
     return member
-
-
-def _unpack(path: str, release: str, staging: str) -> Dict[str, Any]:
-    """Extract the archive's modules to ``staging`` and return its manifest, with every digest verified.
-
-    release: of the kernel that they have to be for; empty: any.
-    """
-    try:
-        with tarfile.open(path, "r:") as archive:
-            manifest = _read_manifest(archive, path)
-            if release and manifest["kernel_release"] != release:
-                message = "{} was packed for kernel {}, not {}".format(path, manifest["kernel_release"], release)
-                raise PackError(message, "build the modules for this kernel")
-            wanted = {"modules/" + item["file"]: item for item in manifest["modules"]}
-            for member in iter(archive.next, None):
-                if member.name not in wanted:
-                    raise PackError(f"{path}: has {member.name[:100]!r}, which its manifest does not list")
-                _extract(archive, member, wanted.pop(member.name), staging, path)
-            if wanted:
-                raise PackError("{}: lacks {}".format(path, ", ".join(sorted(wanted))), "copy it again")
-        with open(os.path.join(staging, MANIFEST), "w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=2, sort_keys=True)
-    except OSError as error:
-        if error.filename is not None and os.fspath(error.filename) != path:
-            raise
-        raise PackError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (tarfile.TarError, ValueError, EOFError) as error:
-        raise PackError(f"{path}: is not an archive of modules: {error}", "copy it again") from None
-    return manifest
-
-
-def _read_manifest(archive: tarfile.TarFile, path: str) -> Dict[str, Any]:
-    member = archive.next()
-    if member is None or member.name != MANIFEST or not member.isreg() or member.size > MANIFEST_LIMIT:
-        raise PackError(f"{path}: does not begin with its manifest")
-    file = archive.extractfile(member)
-    assert file is not None
-    value = jsontext.loads(file.read().decode("utf-8"))
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise PackError(f"{path}: its manifest has another format than {FORMAT}")
-    modules = value.get("modules")
-    if not all(isinstance(value.get(key), str) for key in _TEXTS) or not isinstance(modules, list):
-        raise PackError("{}: its manifest lacks {} or modules".format(path, ", ".join(_TEXTS)))
-    if not 0 < len(modules) <= _MODULES_LIMIT or not all(_is_entry(item) for item in modules):
-        raise PackError(f"{path}: its manifest has no proper list of modules")
-    return value
-
-
-def _is_entry(item: Any) -> bool:
-    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in ("name", "file", "sha256")):
-        return False
-    file: str = item["file"]
-    size = item.get("size")
-    plain = os.path.basename(file) == file and not file.startswith(".") and name_of(file) != file.replace("-", "_")
-    return plain and isinstance(size, int) and 0 < size <= SIZE_LIMIT
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Dict[str, Any], staging: str, path: str) -> None:
-    file = archive.extractfile(member) if member.isreg() else None
-    if file is None or member.size != entry["size"]:
-        raise PackError("{}: {} is not a file of {} bytes".format(path, member.name, entry["size"]), "copy it again")
-    target = os.path.join(staging, entry["file"])
-    try:
-        with open(target, "xb") as copy:
-            shutil.copyfileobj(file, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
-    except OSError as error:
-        # A full disk does not name the file that it has no room for.
-        raise OSError(error.errno, error.strerror, target) from None
-    os.chmod(target, 0o644)
-    if sha256(target) != entry["sha256"]:
-        raise PackError(f"{path}: {member.name} does not have its manifest's sha256", "copy it again")
 
 
 def _differences(kernel: Kernel, manifest: Dict[str, Any], overrides: str) -> List[Difference]:

@@ -15,6 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gdsdeploy import buildcache, folders, lockfile, planning, resources
+from gdsdeploy.builderkeys import BuilderKeys
 from gdsdeploy.builds import by_intent
 from gdsdeploy.carriers import CARRIERS
 from gdsdeploy.carriers.yamltext import HERE, dump
@@ -23,7 +24,7 @@ from gdsdeploy.errors import FleetInvalid, GdsError, HostUnreachable, NotProvisi
 from gdsdeploy.host import carried
 from gdsdeploy.inventory import inventory
 from gdsdeploy.load import load_fleet
-from tests.loopback.test_buildcache import archive
+from tests.loopback.test_buildcache import ORIGIN, archive
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
 BIN = Path(sys.executable).parent
@@ -32,6 +33,7 @@ BIN = Path(sys.executable).parent
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     return tmp_path / "cache"
 
 
@@ -77,10 +79,11 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def keep_a_build(fleet: Path, tmp_path: Path) -> bytes:
-    """Have the cache keep a build that serves gpu1."""
+    """Have the cache keep a build by build1 that serves gpu1."""
     wanted = by_intent(load_fleet(fleet), lockfile.read(LAB / "gdsdeploy.lock"), "gpu1").want
     made = archive(tmp_path / "kept.tar", "kept")
-    buildcache.default(print).put(made, wanted)
+    buildcache.default(print).put(made, wanted, ORIGIN)
+    BuilderKeys.of(fleet).path("build1").write_text(ORIGIN.public)
     return made.read_bytes()
 
 
@@ -129,6 +132,8 @@ def test_machines_have_the_variables_of_provision(fleet: Path, tmp_path: Path) -
     for name, (group_name, values) in planning.variables(inventory(intent, lock, given)).items():
         found = listed["_meta"]["hostvars"][name]
         assert name in listed[group_name]["hosts"]
+        key = Path(values.pop("gds_modules_builder_key")).name
+        assert found["gds_modules_builder_key"] == f"{{{{ playbook_dir }}}}/files/builders/{key}"
         archive_name = Path(values.pop("gds_modules_archive")).name
         assert found["gds_modules_archive"] == f"{{{{ playbook_dir }}}}/files/modules/{archive_name}"
         roles = {key: value for key, value in values.items() if key.startswith("gds_")}
@@ -342,6 +347,7 @@ def test_a_host_that_pulls_waits_for_nobody(fleet: Path, tmp_path: Path) -> None
     render(fleet, tmp_path / "pull", "pull")
     (inside,) = (tmp_path / "pull" / "files" / "modules").iterdir()
     assert inside.read_bytes() == kept
+    assert (tmp_path / "pull/files/builders/build1.pub").read_text() == ORIGIN.public
     values = yaml.safe_load((tmp_path / "pull/inventory/host_vars/gpu1.yml").read_text())
     assert values["gds_modules_archive"] == f"{{{{ playbook_dir }}}}/files/modules/{inside.name}"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +68,22 @@ def test_json_is_all_that_is_on_standard_output(made: Make, run: Run) -> None:
     assert host["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert host["stack"]["kernel"] == RUNNING
     assert [finding["check"] for finding in host["findings"]] == ["kernel.running"]
+
+
+def test_what_was_found_is_signed(made: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    fleet = made(gpu1=RIGHT)
+    code, out, err = run(fleet.path, *KERNEL, "--json", "--attest", tmp_path / "proof")
+    assert code == 0, err
+    assert (tmp_path / "proof/report.json").read_text() == out, "a statement without a folder is about that"
+    policy = tmp_path / "trust.yml"
+    policy.write_text("version: 1\nkeys: {me: state/attest/operator.pub}\naccept: {validation: [me]}\n")
+    assert commandline.run("verify", tmp_path / "proof", "--policy", policy) == 0
+    envelope = json.loads((tmp_path / "proof/validation.intoto.json").read_text())
+    (host,) = json.loads(base64.b64decode(envelope["payload"]))["predicate"]["hosts"].values()
+    assert host["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert host["evidence"] != host["expectation"]
+    assert all(re.fullmatch("sha256:[0-9a-f]{64}", host[name]) for name in ("evidence", "expectation"))
 
 
 def test_all_checks_run_without_a_selection(made: Make, run: Run) -> None:

@@ -231,7 +231,8 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     monkeypatch.setattr(undoing, "_managed", lambda *_: {"/etc/cufile.json"})
     monkeypatch.setattr(undoing.previous, "have", lambda *_: {})
     monkeypatch.setattr(undoing.previous, "offered", lambda *_: nullcontext())
-    monkeypatch.setattr(undoing.supplying, "opened", lambda: nullcontext(SimpleNamespace(folder=tmp_path)))
+    shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
+    monkeypatch.setattr(undoing.supplying, "opened", lambda _: nullcontext(shelf))
     monkeypatch.setattr(
         playing,
         "rendered",

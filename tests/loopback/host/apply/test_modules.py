@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gdsdeploy.host.kmod import pack, tree
 from gdsdeploy.host.kmod.building import dkms
 from gdsdeploy.host.kmod.errors import BuildError, PackError
 from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.kmod.provenance import KEY, PUBLIC, Builder, Origin, own_key, public_pem
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, item, predicted, short, tree_of
 from tests.unit.host.kmod.kmod_keys import Pair, pair
@@ -38,7 +40,9 @@ COMMON: dict[str, Any] = {
     "names": ["nvidia", "nvidia-fs"],
 }
 BUILD = {"source": "build", **COMMON}
-RECEIVE = {"source": "receive", **COMMON}
+#: Who has built what is received.
+BUILDER = Builder("build1", b"b" * 32, "run-1")
+RECEIVE = {"source": "receive", **COMMON, "builder": "build1", "builder_key": public_pem(BUILDER.seed)}
 SOURCES_COME = Change("upgrade", "nvidia-fs-dkms", "1", "2", "version", resource="packages.modules")
 
 
@@ -190,9 +194,14 @@ def test_packages_to_come_are_built(tmp_path: Path, built: Path) -> None:
 
 
 def test_an_archive_is_handed_over_when_it_would_change(built: Path, builder: Dkms) -> None:
-    desired = {**BUILD, "hand_over": True}
+    desired = {**BUILD, "hand_over": True, "builder": "build1"}
     assert short(check(built, "modules", desired).changes) == [("pack", ARCHIVE, "missing")]
+    assert not (built / KEY.lstrip("/")).exists(), "a check makes no key"
     apply(built, "modules", desired)
+    origin = Origin("build1", (built / PUBLIC.lstrip("/")).read_text())
+    assert pack.verify(str(built / ARCHIVE.lstrip("/")), origin)["modules"]
+    renamed = check(built, "modules", {**desired, "builder": "build2"}).changes
+    assert short(renamed) == [("pack", ARCHIVE, "content")]
     digest = hashlib.sha256((built / ARCHIVE.lstrip("/")).read_bytes()).hexdigest()
     again = apply(built, "modules", desired)
     assert (again.changes, again.report["archive"]) == ([], digest)
@@ -227,9 +236,9 @@ class TestSigned:
     def test_what_is_signed_anew_is_packed_anew(self, built: Path, owner: Pair) -> None:
         for file in (built / f"lib/modules/{RELEASE}/updates/dkms").iterdir():
             file.write_bytes(owner.sign(file.read_bytes()))
-        desired = {**BUILD, "signed": True, "hand_over": True}
-        (built / "var/lib/gdsdeploy").mkdir()
-        pack.pack(Kernel(RELEASE, str(built)), (), str(built / ARCHIVE.lstrip("/")))
+        desired = {**BUILD, "signed": True, "hand_over": True, "builder": "build1"}
+        builder = Builder("build1", own_key(str(built)))
+        pack.pack(Kernel(RELEASE, str(built)), (), str(built / ARCHIVE.lstrip("/")), builder)
         assert check(built, "modules", desired).changes == []
         pair(built / "keys", "other")
         (built / "etc/gdsdeploy/signing.json").write_text(json.dumps({"certificate": "/keys/other.der"}))
@@ -249,7 +258,7 @@ class TestReceived:
     @pytest.fixture
     def archive(self, built: Path, tmp_path: Path) -> Path:
         path = tmp_path / "modules.tar"
-        pack.pack(Kernel(RELEASE, str(built)), (), str(path))
+        pack.pack(Kernel(RELEASE, str(built)), (), str(path), BUILDER)
         return path
 
     @pytest.fixture
@@ -316,6 +325,31 @@ class TestReceived:
         with pytest.raises(PackError, match="is not an archive of modules"):
             modules._receive(Host(root=str(host)), item("modules", desired).desired)
         assert not (host / ARCHIVE.lstrip("/")).exists()
+
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            ({"builder_key": public_pem(b"e" * 32)}, "isn't by the builder that the controller knows"),
+            ({"builder": "gpu7"}, "signed as 'urn:gdsdeploy:builder:build1', not by gpu7"),
+            ({"builder_key": ""}, "the builder's public key: not an Ed25519 key"),
+            ({"driver_version": "999.1"}, f"its driver version is {VERSION}, not 999.1"),
+            ({"nvidia_fs_version": "3"}, "its nvidia fs version is 2.19.7, not 3"),
+        ],
+    )
+    def test_nothing_is_unpacked_of_what_its_builder_has_not_signed_or_the_lock_does_not_have(
+        self, host: Path, archive: Path, more: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(ApplyError, match=re.escape(words)):
+            apply(host, "modules", self.of(archive, **more))
+        assert not list(host.rglob("updates/gdsdeploy"))
+        assert not (host / ARCHIVE.lstrip("/")).exists()
+
+    def test_an_archive_that_nobody_has_signed_is_refused(self, host: Path, built: Path) -> None:
+        path = host / ARCHIVE.lstrip("/")
+        pack.pack(Kernel(RELEASE, str(built)), (), str(path))
+        with pytest.raises(ApplyError, match="nobody has signed it"):
+            apply(host, "modules", self.of(path))
+        assert not list(host.rglob("updates/gdsdeploy"))
 
     def test_the_controller_can_judge_anew_what_was_observed(self, host: Path, archive: Path) -> None:
         observed = json.loads(json.dumps(check(host, "modules", RECEIVE).report["observed"]))

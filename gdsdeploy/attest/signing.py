@@ -1,0 +1,77 @@
+"""Sign a lock or a validation and write the statement."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from securesystemslib.signer import Signer
+
+from gdsdeploy import atomic, console, lockfile
+from gdsdeploy.attest import dsse, keys, statement
+from gdsdeploy.attest.verify import SUFFIX
+from gdsdeploy.errors import GdsError
+from gdsdeploy.report import json as json_object
+from gdsdeploy.report.model import Report
+from gdsdeploy.validate import now
+
+VALIDATION = f"validation{SUFFIX}"
+
+
+def opened(path: Path | None) -> Signer:
+    """The key in ``path``, or the operator's own, which is said when it was made.  Raises SigningKeyUnusable."""
+    new = path is None and not keys.default().exists()
+    signer = keys.signer(path)
+    if new:
+        console.say(
+            f"Made a key to sign with: {keys.default()}; others verify with {keys.default().with_suffix('.pub')}"
+        )
+    return signer
+
+
+def of_lock(fleet: Path, signer: Signer) -> None:
+    """Sign the lock beside ``fleet``; raises GdsError where a file cannot be read or written."""
+    path = lockfile.beside(fleet)
+    payload = statement.of_lock(_read(path), _read(fleet), digest=lockfile.read(path).digest, who=_who(), when=now())
+    _write({path.with_name(path.name + SUFFIX): dsse.seal(payload, signer)})
+
+
+def of_validation(report: Report, fleet: Path, target: Path, signer: Signer) -> None:
+    """Sign ``report``: the statement in the file ``target``, or in a folder with what it is about; raises GdsError."""
+    text, lock = json_object.render(report).encode(), _read(lockfile.beside(fleet))
+    payload = statement.of_validation(report, text, lock, _read(fleet), who=_who(), when=now())
+    sealed = dsse.seal(payload, signer)
+    if target.suffix == ".json" and not target.is_dir():
+        _write({target: sealed})
+        return
+    try:
+        target.mkdir(exist_ok=True)
+    except OSError as error:
+        raise GdsError(f"{target}: cannot be made: {error.strerror}") from None
+    _write({target / "report.json": text, target / "gdsdeploy.lock": lock, target / VALIDATION: sealed})
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise GdsError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _write(files: Mapping[Path, bytes]) -> None:
+    for path, data in files.items():
+        try:
+            atomic.write(path, data)
+        except OSError as error:
+            raise GdsError(f"{path}: cannot be written: {error.strerror}") from None
+        console.say(f"Wrote {path}")

@@ -1,0 +1,211 @@
+"""Verify files, folders and tar files against a policy, offline; in a folder every file has to be covered.
+
+A statement is a file ``*.intoto.json``; an archive of modules has its own inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from gdsdeploy.attest import dsse, statement
+from gdsdeploy.attest.policy import Policy
+from gdsdeploy.attest.statement import Kind, Statement
+from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError
+from gdsdeploy.host.kmod import pack, provenance
+from gdsdeploy.host.kmod.errors import PackError
+
+SUFFIX = ".intoto.json"
+#: Files and bytes of a folder or tar file that are looked at.
+_MANY, _LARGE = 10_000, 1 << 33
+_TAR = (".tar", ".tar.gz", ".tgz")
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A statement that holds: who has signed it, as the policy names the key, and the files that it is about."""
+
+    place: str
+    kind: Kind
+    signer: str
+    key_id: str
+    files: tuple[str, ...]
+
+
+@dataclass
+class Result:
+    """What holds, and what does not."""
+
+    verified: list[Verified] = field(default_factory=list)
+    errors: list[GdsError] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """A folder or tar file: name → SHA-256, and the content of statements."""
+
+    digests: Mapping[str, str]
+    statements: Mapping[str, bytes]
+
+
+def verify(path: Path, policy: Policy) -> Result:
+    """Judge a folder, a tar file of one, an archive of modules, a statement, or a file that has one beside it."""
+    result = Result()
+    try:
+        if path.is_dir():
+            _closed(str(path), _folder(path), policy, result, path)
+        elif path.name.endswith(_TAR) and (envelope := _of_modules(path)):
+            result.verified.append(_modules(path, envelope, policy))
+        elif path.name.endswith(_TAR):
+            _closed(str(path), _tar(path), policy, result)
+        else:
+            _single(path, policy, result)
+    except GdsError as error:
+        result.errors.append(error)
+    except OSError as error:
+        result.errors.append(AttestationInvalid(f"{error.filename or path}: cannot be read: {error.strerror or error}"))
+    return result
+
+
+def _closed(place: str, found: _Files, policy: Policy, result: Result, folder: Path | None = None) -> None:
+    """Every statement holds, its files are there as signed, and there is no other file."""
+    covered: set[str] = set()
+    for name, data in found.statements.items():
+        # Files are named from the folder of their statement.
+        covered |= _about(f"{place}/{name}", data, found.digests, str(PurePosixPath(name).parent), policy, result)
+    for name in sorted(found.digests.keys() - covered - found.statements.keys()):
+        file = folder / name if folder is not None else None
+        envelope = _of_modules(file) if file is not None and name.endswith(".tar") else b""
+        if file is not None and envelope:
+            result.verified.append(_modules(file, envelope, policy))
+        else:
+            result.errors.append(AttestationInvalid(f"{place}/{name}: no statement that holds is about this file"))
+    if not found.digests:
+        result.errors.append(AttestationInvalid(f"{place}: there is nothing in it to verify"))
+
+
+def _single(path: Path, policy: Policy, result: Result) -> None:
+    """A statement with the files beside it, or a file with its statement."""
+    beside = path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
+    if beside != path and not path.exists():
+        raise AttestationInvalid(f"{path}: there is no such file")
+    if not beside.is_file():
+        raise AttestationInvalid(f"{path}: there is no {beside.name} beside it", hint="gdsdeploy lock --sign makes one")
+    data = _beginning(beside)
+    names = statement.read(dsse.read(data, str(beside)).payload, str(beside)).files()
+    there = {name: path.parent / name for name in names if PurePosixPath(name).name == name}
+    digests = {name: _sha256(file) for name, file in there.items() if file.is_file() and not file.is_symlink()}
+    covered = _about(str(beside), data, digests, ".", policy, result)
+    if beside != path and path.name not in covered and not result.errors:
+        result.errors.append(AttestationInvalid(f"{path}: {beside.name} is not about this file"))
+
+
+def _about(
+    place: str, data: bytes, digests: Mapping[str, str], folder: str, policy: Policy, result: Result
+) -> set[str]:
+    """The files that a statement covers; what is wrong goes to ``result``."""
+    try:
+        made, signer, key_id = _accepted(data, place, policy)
+    except GdsError as error:
+        result.errors.append(error)
+        return set()
+    files = {str(PurePosixPath(folder) / name): digest for name, digest in made.files().items()}
+    missing = [name for name in files if name not in digests]
+    other = [name for name in files if name in digests and digests[name] != files[name]]
+    result.errors += [AttestationInvalid(f"{place}: {name}, which it is about, is missing") for name in missing]
+    result.errors += [AttestationInvalid(f"{place}: {name} is not what was signed") for name in other]
+    if made.kind is not None and not missing and not other:
+        result.verified.append(Verified(place, made.kind, signer, key_id, tuple(files)))
+    return set(files)
+
+
+def _accepted(data: bytes, place: str, policy: Policy) -> tuple[Statement, str, str]:
+    """A statement with the name and the id of the key that has signed it; raises AttestationInvalid or -Refused."""
+    envelope = dsse.read(data, place)
+    made = statement.read(envelope.payload, place)
+    accepted = policy.accepted.get(made.kind, {}) if made.kind is not None else {}
+    key_id = dsse.signed_by(envelope, accepted.values())
+    if key_id is None:
+        shown = ", ".join(key[:16] for key in envelope.signatures) or "nobody"
+        message = f"{place}: no key that {policy.path} accepts for {made.kind} has a good signature of it"
+        raise AttestationRefused(f"{message} (signed by {shown})", hint="Accept the key, or do not trust the file")
+    return made, next(name for name, key in accepted.items() if key.keyid == key_id), key_id
+
+
+def _of_modules(path: Path) -> bytes:
+    """The envelope inside an archive of modules; empty for any other file."""
+    try:
+        return pack.read_provenance(str(path))
+    except PackError:
+        return b""
+
+
+def _modules(path: Path, envelope: bytes, policy: Policy) -> Verified:
+    made, signer, key_id = _accepted(envelope, str(path), policy)
+    try:
+        builder = str(made.predicate["runDetails"]["builder"]["id"]).removeprefix(provenance.BUILDER)
+        raw = bytes.fromhex(policy.accepted["modules"][signer].keyval["public"])
+        pack.verify(str(path), provenance.Origin(builder, provenance.pem_of(raw)))
+    except (LookupError, TypeError, PackError) as error:
+        raise AttestationInvalid(f"{path}: is not what was signed: {error}") from None
+    return Verified(str(path), "modules", signer, key_id, tuple(made.files()))
+
+
+def _folder(path: Path) -> _Files:
+    digests: dict[str, str] = {}
+    contents: dict[str, bytes] = {}
+    for file in _walk(path):
+        name = file.relative_to(path).as_posix()
+        if file.is_symlink() or not file.is_file():
+            raise AttestationInvalid(f"{file}: is not a plain file: a link could lead anywhere")
+        if len(digests) >= _MANY:
+            raise AttestationInvalid(f"{path}: more than {_MANY} files")
+        digests[name] = _sha256(file)
+        if name.endswith(SUFFIX):
+            contents[name] = _beginning(file)
+    return _Files(digests, contents)
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(path):
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        yield from (Path(folder) / name for name in sorted([*files, *links]))
+
+
+def _tar(path: Path) -> _Files:
+    digests: dict[str, str] = {}
+    contents: dict[str, bytes] = {}
+    left = _LARGE
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                left -= member.size
+                if member.isdir():
+                    continue
+                if not member.isreg() or name in digests or len(digests) >= _MANY or left < 0:
+                    raise AttestationInvalid(f"{path}: {name[:100]}: twice, not a plain file, or one too many")
+                file = archive.extractfile(member)
+                assert file is not None
+                if name.endswith(SUFFIX):
+                    contents[name] = file.read(provenance.LIMIT + 1)
+                    file.seek(0)
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise AttestationInvalid(f"{path}: not a tar file, or cut off: {error}") from None
+    return _Files(digests, contents)
+
+
+def _beginning(path: Path) -> bytes:
+    """As much as a statement may have, and a byte more."""
+    with path.open("rb") as file:
+        return file.read(provenance.LIMIT + 1)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,45 @@
+"""``gdsdeploy kmod builders``: the keys of the machines that build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.builderkeys import BuilderKeys
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.load import load_fleet
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option(
+    "--accept", metavar="NAME", help="Put the key on record that this machine has shown, and that was refused."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(fleet: Path, accept: str | None, as_json: bool) -> None:
+    """Show the keys with which machines of FLEET sign the modules that they build for others.
+
+    A key is put on record when its machine hands modules over for the first time. Another key is refused from then on:
+    compare it with what the machine itself says (openssl pkey -pubin -in /var/lib/gdsdeploy/builder.pub -outform DER |
+    tail -c 32 | sha256sum), and accept it where the machine was installed anew.
+
+    \b
+    Examples:
+      gdsdeploy kmod builders fleet.yml
+      gdsdeploy kmod builders fleet.yml --accept build1
+    """
+    known = load_fleet(fleet).everyone()
+    keys = BuilderKeys.of(fleet)
+    if accept is not None:
+        if accept not in known:
+            raise FleetInvalid(f"{fleet}: there is no host or builder {accept!r}", hint="Correct --accept")
+        console.say(f"{accept}: {keys.accept(accept)} is on record now")
+    found = [{"name": name, "key": key, "refused": keys.refused(name)} for name, key in keys.fingerprints().items()]
+    if as_json:
+        console.data(json.dumps({"fleet": str(fleet), "builders": found}, indent=2))
+        return
+    for item in found:
+        console.data(f"{item['name']}  {item['key']}" + (f"  refused: {item['refused']}" if item["refused"] else ""))

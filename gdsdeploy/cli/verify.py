@@ -1,0 +1,61 @@
+"""``gdsdeploy verify``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from gdsdeploy import console
+from gdsdeploy.attest import policy as policies
+from gdsdeploy.attest.verify import Result, verify
+
+
+@click.command()
+@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="PATH…")
+@click.option(
+    "--policy", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Whose signatures are accepted."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(paths: tuple[Path, ...], policy: Path, as_json: bool) -> None:
+    """Verify signed locks, archives of modules and validations, without a network.
+
+    PATH is a file with its statement FILE.intoto.json beside it, a statement, an archive of modules (*.tar), or a
+    folder or a tar file of one. In a folder every file has to be covered by a statement, and every file that a
+    statement is about has to be there. docs/attest.md has the fields of statements and of the policy.
+
+    \b
+    Exit code, of the last error:
+      60  a file is not a signed statement, is not what was signed, is missing or is not covered
+      61  no key that the policy accepts for this kind of statement has signed it, or the policy has expired
+      62  the policy cannot be used
+      19  a key of the policy cannot be used
+      0   everything holds
+
+    \b
+    Examples:
+      gdsdeploy verify gdsdeploy.lock --policy trust.yml
+      gdsdeploy verify acceptance/ --policy trust.yml
+      gdsdeploy verify modules-6.12.94.tar --policy trust.yml --json
+    """
+    accepted = policies.read(policy, dt.datetime.now(dt.UTC).date())
+    found = Result()
+    for path in paths:
+        one = verify(path, accepted)
+        found.verified += one.verified
+        found.errors += one.errors
+    if as_json:
+        errors = [{"kind": type(e).__name__, "message": e.message, "hint": e.hint} for e in found.errors]
+        value = {"policy": str(policy), "verified": [asdict(item) for item in found.verified], "errors": errors}
+        console.data(json.dumps(value, indent=2, ensure_ascii=False))
+    else:
+        for item in found.verified:
+            files = f"{len(item.files)} file{'' if len(item.files) == 1 else 's'}"
+            console.data(f"{item.place}: {item.kind}, signed by {item.signer} (key {item.key_id[:16]}), {files}")
+    for error in found.errors[:-1]:
+        console.error(error.message, error.hint)
+    if found.errors:
+        raise found.errors[-1]

@@ -1,0 +1,269 @@
+"""Statements about locks, validations and archives: signed, verified offline, and every change is one clear error."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import integers
+
+from gdsdeploy import lockfile
+from gdsdeploy.attest import dsse, keys, signing
+from gdsdeploy.cli import group
+from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError, PolicyInvalid, SigningKeyUnusable
+from gdsdeploy.report.model import HostReport, Report
+from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, archive
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "lab"
+BOOT = "3f1c7a52-5a0e-4b1e-9c58-0d6f0a3c9a11"
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    for name in ("fleet.yml", "gdsdeploy.lock"):
+        shutil.copy(GOLDEN / name, folder / name)
+    return folder / "fleet.yml"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """It accepts the operator for locks and validations, and build1 for archives."""
+    keys.signer(None)
+    (tmp_path / "build1.pub").write_text(ORIGIN.public)
+    path = tmp_path / "trust.yml"
+    path.write_text(
+        "version: 1\nexpires: 2099-12-31\n"
+        f"keys:\n  operator: {keys.default().with_suffix('.pub')}\n  build1: build1.pub\n"
+        "accept:\n  lock: [operator]\n  validation: [operator]\n  modules: [build1]\n"
+    )
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, fleet: Path) -> Path:
+    """A folder as ``validate --attest`` leaves it."""
+    made = tmp_path / "acceptance"
+    host = HostReport("gpu1", "gds", boot_id=BOOT, evidence_digest="sha256:e", expectation_digest="sha256:x")
+    report = Report(
+        str(fleet), lockfile.read(fleet.with_name("gdsdeploy.lock")).digest, "2026-01-01T00:00:00Z", (host,)
+    )
+    signing.of_validation(report, fleet, made, keys.signer(None))
+    return made
+
+
+def verify(policy: Path, *paths: Path) -> tuple[Result, dict[str, Any]]:
+    result = CliRunner().invoke(group, ["verify", "--json", "--policy", str(policy), *map(str, paths)])
+    assert result.exception is None or isinstance(result.exception, (GdsError, SystemExit)), result.exception
+    return result, json.loads(result.stdout) if result.stdout else {}
+
+
+def refused(policy: Path, path: Path, kind: type[GdsError], words: str) -> None:
+    """There is an error of this kind with these words; all name the file."""
+    result, found = verify(policy, path)
+    assert isinstance(result.exception, GdsError)
+    assert (kind.__name__, True) in [(item["kind"], words in item["message"]) for item in found["errors"]], found
+    assert all(str(path) in item["message"] for item in found["errors"])
+
+
+def test_a_lock_is_signed_and_verified(fleet: Path, policy: Path) -> None:
+    signing.of_lock(fleet, keys.signer(None))
+    lock = fleet.with_name("gdsdeploy.lock")
+    statement = lock.with_name("gdsdeploy.lock.intoto.json")
+    for path in (lock, statement):
+        result, found = verify(policy, path)
+        assert result.exit_code == 0, result.output
+        (item,) = found["verified"]
+        assert (item["kind"], item["signer"], item["files"]) == ("lock", "operator", ["gdsdeploy.lock"])
+    payload = json.loads(base64.b64decode(json.loads(statement.read_text())["payload"]))
+    assert payload["predicate"]["lock"] == lockfile.read(lock).digest
+    assert set(payload["predicate"]) == {"tool", "signed_by", "signed_at", "lock", "fleet"}
+    lock.write_text(lock.read_text() + "\n")
+    refused(policy, lock, AttestationInvalid, "gdsdeploy.lock is not what was signed")
+    refused(policy, fleet, AttestationInvalid, "there is no fleet.yml.intoto.json beside it")
+    lock.unlink()
+    refused(policy, statement, AttestationInvalid, "gdsdeploy.lock, which it is about, is missing")
+    refused(policy, lock, AttestationInvalid, "there is no such file")
+
+
+def test_a_folder_holds_what_was_signed_and_nothing_else(folder: Path, policy: Path, tmp_path: Path) -> None:
+    result, found = verify(policy, folder)
+    assert result.exit_code == 0, result.output
+    assert found["verified"][0]["files"] == ["report.json", "gdsdeploy.lock"]
+    payload = json.loads(base64.b64decode(json.loads((folder / signing.VALIDATION).read_text())["payload"]))
+    assert (
+        payload["predicate"]["hosts"]
+        == {"gpu1": {"verdict": "pass", "boot_id": BOOT, "expectation": "sha256:x", "evidence": "sha256:e"}}
+        or payload["predicate"]["hosts"]["gpu1"]["boot_id"] == BOOT
+    )
+    packed = tmp_path / "acceptance.tar.gz"
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(folder, ".")
+    assert verify(policy, packed)[0].exit_code == 0
+    (folder / "notes.txt").write_text("extra")
+    refused(policy, folder, AttestationInvalid, "notes.txt: no statement that holds is about this file")
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(folder, ".")
+    refused(policy, packed, AttestationInvalid, "notes.txt: no statement that holds is about this file")
+    (folder / "notes.txt").unlink()
+    (folder / "report.json").unlink()
+    refused(policy, folder, AttestationInvalid, "report.json, which it is about, is missing")
+    (folder / "report.json").symlink_to("/etc/passwd")
+    refused(policy, folder, AttestationInvalid, "is not a plain file")
+
+
+def test_a_folder_without_a_statement_holds_nothing(tmp_path: Path, policy: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused(policy, empty, AttestationInvalid, "there is nothing in it to verify")
+
+
+def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder: Path, policy: Path) -> None:
+    made = archive(tmp_path / "modules.tar", "a")
+    result, found = verify(policy, made)
+    assert result.exit_code == 0, result.output
+    assert (found["verified"][0]["kind"], found["verified"][0]["signer"]) == ("modules", "build1")
+    shutil.copy(made, folder / "modules.tar")
+    assert verify(policy, folder)[0].exit_code == 0
+    data = made.read_bytes()
+    made.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
+    refused(policy, made, AttestationInvalid, "does not have its manifest's sha256")
+    archive(made, "a", signer=OTHER)
+    refused(policy, made, AttestationRefused, "no key that")
+
+
+def test_a_key_counts_only_for_its_kind(fleet: Path, policy: Path) -> None:
+    signing.of_lock(fleet, keys.signer(None))
+    lock = fleet.with_name("gdsdeploy.lock")
+    policy.write_text(policy.read_text().replace("lock: [operator]", "lock: [build1]"))
+    refused(policy, lock, AttestationRefused, "accepts for lock has a good signature")
+
+
+def test_a_flipped_character_of_a_statement_is_refused(folder: Path, policy: Path) -> None:
+    place = folder / signing.VALIDATION
+    text = place.read_text()
+
+    @given(where=integers(0, len(text) - 1), other=integers(33, 126))
+    @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def flip(where: int, other: int) -> None:
+        changed = text[:where] + chr(other) + text[where + 1 :]
+        place.write_text(changed)
+        result, found = verify(policy, folder)
+        if result.exit_code == 0:
+            # Signed is what the envelope decodes to.
+            assert dsse.read(changed.encode(), "x").payload == dsse.read(text.encode(), "x").payload
+        else:
+            assert isinstance(result.exception, (AttestationInvalid, AttestationRefused))
+            assert found["errors"]
+
+    flip()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not a signed statement"),
+        (b"[" * 100_000, "not a signed statement"),
+        (b'{"payload": "e30=", "payloadType": "x", "signatures": []}', "its payload is 'x'"),
+        (b'{"payload": "e30=", "payloadType": 5, "signatures": []}', "its payload is '5'"),
+        (b'{"payload": "e30=", "payloadType": "application/vnd.in-toto+json", "signatures": [1]}', "not a signed"),
+        (b'{"payload": "e30=", "payloadType": "application/vnd.in-toto+json", "signatures": []}', "no in-toto"),
+        (b" " * (1 << 20 | 1), "larger than 1 MiB"),
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_what_is_no_statement_is_one_error_with_its_file(folder: Path, policy: Path, data: bytes, words: str) -> None:
+    (folder / signing.VALIDATION).write_bytes(data)
+    refused(policy, folder, AttestationInvalid, words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"predicateType": "urn:other"}, "unknown kind of statement: 'urn:other'"),
+        ({"_type": "https://in-toto.io/Statement/v0.1"}, "no in-toto statement: _type"),
+        ({"subject": []}, "no in-toto statement: subject"),
+        ({"subject": [{"name": "../x", "digest": {"sha256": "a" * 64}}]}, "which it is about, is missing"),
+        ({"subject": [{"name": "x", "digest": {"sha256": "a" * 64}}] * 2}, "names a file more than once"),
+    ],
+)
+def test_a_signed_statement_has_to_make_sense(folder: Path, policy: Path, change: dict[str, Any], words: str) -> None:
+    place = folder / signing.VALIDATION
+    value = json.loads(dsse.read(place.read_bytes(), "x").payload)
+    place.write_bytes(dsse.seal(json.dumps({**value, **change}).encode(), keys.signer(None)))
+    refused(policy, folder, AttestationInvalid, words)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (("2099-12-31", "2020-01-01"), AttestationRefused, "the policy has expired on 2020-01-01"),
+        (("2099-12-31", "soon"), PolicyInvalid, "expires"),
+        (("[build1]", "[carol]"), PolicyInvalid, "there is no key 'carol'"),
+        (("build1.pub", "nowhere.pub"), PolicyInvalid, "nowhere.pub: No such file"),
+        (("build1.pub", "trust.yml"), SigningKeyUnusable, "trust.yml: not a public Ed25519 key in PEM"),
+        (("version: 1", "version: 2"), PolicyInvalid, "version"),
+        (("modules:", "modulse:"), PolicyInvalid, "accept.modulse"),
+        (("version: 1\n", "version: [\n"), PolicyInvalid, "not valid YAML"),
+    ],
+)
+def test_a_policy_that_cannot_be_used(
+    folder: Path, policy: Path, change: tuple[str, str], kind: type[GdsError], words: str
+) -> None:
+    policy.write_text(policy.read_text().replace(*change))
+    result, _ = verify(policy, folder)
+    assert isinstance(result.exception, kind)
+    assert words.lower() in result.exception.message.lower()
+    assert str(policy.parent) in result.exception.message
+
+
+def test_a_policy_may_hold_a_key_itself(folder: Path, policy: Path) -> None:
+    text = "\n".join(f"    {line}" for line in keys.default().with_suffix(".pub").read_text().splitlines())
+    policy.write_text(
+        policy.read_text().replace(f"operator: {keys.default().with_suffix('.pub')}", f"operator: |\n{text}")
+    )
+    assert verify(policy, folder)[0].exit_code == 0
+    policy.write_text(policy.read_text().replace("PUBLIC KEY", "EC KEY"))
+    assert isinstance(verify(policy, folder)[0].exception, (SigningKeyUnusable, PolicyInvalid))
+
+
+def test_the_operators_key_is_made_once_for_nobody_else(tmp_path: Path) -> None:
+    first, place = keys.signer(None), keys.default()
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert keys.signer(None).public_key.keyid == first.public_key.keyid == keys.signer(place).public_key.keyid
+    place.chmod(0o640)
+    with pytest.raises(SigningKeyUnusable, match="can be read by others"):
+        keys.signer(place)
+    for name, data in (("text", b"no key"), ("public", EVIL.public.encode())):
+        path = tmp_path / name
+        path.write_bytes(data)
+        path.chmod(0o600)
+        with pytest.raises(SigningKeyUnusable, match="not an unencrypted private Ed25519 key"):
+            keys.signer(path)
+    with pytest.raises(SigningKeyUnusable, match="nowhere: No such file"):
+        keys.signer(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["lock", "--sign", "--check", "fleet.yml"],
+        ["validate", "--attest", "x.json", "--evidence", "bundle.tar.gz"],
+        ["validate", "fleet.yml", "--attest", "x.json", "--pytest"],
+    ],
+)
+def test_flags_that_do_not_go_together(words: list[str]) -> None:
+    assert CliRunner().invoke(group, words).exit_code == 2

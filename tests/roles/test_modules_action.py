@@ -1,0 +1,104 @@
+"""The action of gds_modules: a builder's key is on record from the first time on, and receivers get it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILDS = {"source": "build", "kernel_release": "6.12", "archive": "x.tar", "builder": "build1"}
+
+
+class Refused(Exception):
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.message, self.hint = kind, message, hint
+
+
+class Base:
+    """Stands for the base of all actions: what it would do on a host."""
+
+    def __init__(self, host: dict[str, str]) -> None:
+        #: path on the host → content
+        self.host = host
+        self.fetched: list[str] = []
+
+    def play(self, action: str, arguments: dict[str, Any], _: dict[str, Any]) -> None:
+        assert action == "fetch"
+        self.fetched.append(arguments["src"])
+        Path(arguments["dest"]).parent.mkdir(parents=True, exist_ok=True)
+        Path(arguments["dest"]).write_text(self.host[arguments["src"]])
+
+    def read(self, path: str) -> bytes:
+        if not Path(path).is_file():
+            raise Refused("not-delivered", path)
+        return Path(path).read_bytes()
+
+    def bring(self, source: str, *_: Any) -> str:
+        return f"digest of {Path(source).name}"
+
+
+@pytest.fixture
+def action(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    name = "ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply"
+    parts = name.split(".")
+    for number in range(1, len(parts) + 1):
+        module = ModuleType(".".join(parts[:number]))
+        module.__path__ = []  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    sys.modules[name].__dict__.update(ApplyAction=Base, GdsError=Refused)
+    spec = importlib.util.spec_from_file_location("gds_modules_action", ROOT / "plugins/action/gds_modules.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    made: Callable[..., Any] = loaded.ActionModule
+    return made
+
+
+def host(key: str) -> dict[str, str]:
+    return {"/var/lib/gdsdeploy/builder.pub": key, "/var/lib/gdsdeploy/modules-6.12.tar": "archive"}
+
+
+def test_the_first_key_is_put_on_record_and_another_is_refused(action: Callable[..., Any], tmp_path: Path) -> None:
+    record, archive = tmp_path / "builders/build1.pub", tmp_path / "x.tar"
+    options = {**BUILDS, "archive": str(archive), "builder_key": str(record)}
+    action(host("first")).finish(options, {})
+    assert (record.read_text(), archive.read_text()) == ("first", "archive")
+    archive.unlink()
+    action(host("first")).finish(options, {})
+    assert archive.exists()
+    archive.unlink()
+    other = action(host("second"))
+    with pytest.raises(Refused, match="build1 signs its modules with another key than the one on record") as caught:
+        other.finish(options, {})
+    assert caught.value.kind == "builder-key"
+    assert "gdsdeploy kmod builders FLEET --accept build1" in caught.value.hint
+    assert not archive.exists(), "nobody receives what it built"
+    assert (record.read_text(), record.with_name("build1.pub.new").read_text()) == ("first", "second")
+
+
+def test_a_receiver_gets_the_key_of_its_builder(action: Callable[..., Any], tmp_path: Path) -> None:
+    archive, record = tmp_path / "x.tar", tmp_path / "build1.pub"
+    archive.touch()
+    options = {**BUILDS, "source": "receive", "archive": str(archive), "builder_key": str(record)}
+    with pytest.raises(Refused, match=r"build1\.pub"):
+        action({}).prepare(options, {})
+    with pytest.raises(Refused, match="only with its builder's public key"):
+        action({}).prepare({**options, "builder_key": ""}, {})
+    record.write_text("key")
+    found = action({}).prepare(options, {})
+    assert (found["builder"], found["builder_key"], found["archive_sha256"]) == ("build1", "key", "digest of x.tar")
+    kept = action({}).prepare({**options, "archive": ""}, {})
+    assert not {"archive_sha256", "builder_key"} & set(kept)
+
+
+def test_a_builder_without_a_name_has_that_of_the_inventory(action: Callable[..., Any]) -> None:
+    found = action({}).prepare({**BUILDS, "builder": ""}, {"inventory_hostname": "gpu7"})
+    assert (found["builder"], found["hand_over"]) == ("gpu7", True)
