@@ -18,8 +18,8 @@ from pydantic_core import ErrorDetails
 from gdsdeploy import waivers, yamlfile
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.host import golden
-from gdsdeploy.model import wording
 from gdsdeploy.model.fleet import Fleet, references
+from gdsdeploy.model.text import WORDS
 from gdsdeploy.platform import known
 from gdsdeploy.yamlfile import Document
 
@@ -153,7 +153,7 @@ def _words(item: ErrorDetails, last: Sequence[str]) -> str:
     if item["type"] == "dict_type" and last:
         return f"a mapping of names to {last[0]} is needed here"
     if item["type"] == "string_pattern_mismatch":
-        return wording.WORDS[item["ctx"]["pattern"]]
+        return WORDS[item["ctx"]["pattern"]]
     message = _TYPES.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]}"
 

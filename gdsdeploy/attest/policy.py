@@ -11,10 +11,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from securesystemslib.signer import Key
 
+from gdsdeploy import yamlfile
 from gdsdeploy.attest import keys
 from gdsdeploy.attest.statement import Kind
 from gdsdeploy.errors import AttestationRefused, PolicyInvalid
-from gdsdeploy.load import load
+from gdsdeploy.load import checked
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -49,7 +50,7 @@ def read(path: Path, today: dt.date) -> Policy:
 
     Raises PolicyInvalid with every problem, SigningKeyUnusable for a key, AttestationRefused when it has expired.
     """
-    made = load(path, _Policy, error=PolicyInvalid, also=_unknown)
+    made = checked(yamlfile.read(path, error=PolicyInvalid), _Policy, error=PolicyInvalid, also=_unknown)
     if made.expires is not None and made.expires < today:
         hint = "Review its keys, and set another day"
         raise AttestationRefused(f"{path}: the policy has expired on {made.expires}", hint=hint)

@@ -7,8 +7,6 @@ import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
     Strict,
@@ -17,30 +15,11 @@ from pydantic import (
     model_validator,
 )
 
-from gdsdeploy.model.intended import Labels, Rollout, seconds
+from gdsdeploy.model.intended import Labels, Rollout
+from gdsdeploy.model.repository import Mirror, Repository
+from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, PackageName, matching
 from gdsdeploy.model.underload import Load
-from gdsdeploy.model.wording import matching
 
-#: A name that is safe as a file name, an inventory host and a DNS label.
-Name = Annotated[
-    str,
-    matching(
-        r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
-        "a name is made of letters, digits, dots, hyphens and underscores, and begins and ends with a letter or digit",
-    ),
-]
-AbsolutePath = Annotated[str, matching(r"^/[^\x00\n]*$", "write an absolute path, one that begins with /")]
-Fingerprint = Annotated[
-    str, matching(r"^[0-9A-F]{40}$", "a fingerprint is the 40 digits 0-9 and A-F of a primary key, without spaces")
-]
-PackageName = Annotated[
-    str, matching(r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$", "write the name of a package, without a version")
-]
-Address = Annotated[
-    str, matching(r"^(https?|file)://[^\s]+$", "write an address that begins with https://, http:// or file://")
-]
-#: Or empty.
-MaybePath = Annotated[str, matching(r"^(/[^\x00\n]+)?$", "write an absolute path, or '' for none")]
 GpuClass = Literal[
     "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"
 ]  # fmt: skip
@@ -70,40 +49,7 @@ def _check_pin(value: object) -> object:
     return value
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Repository(_Model):
-    """A signed package repository; what is left out comes from the platform's preset of the same name."""
-
-    kind: Literal["apt", "rpm"] | None = None
-    #: Base address; without it, the controller's own apt configuration says where this archive is.
-    uri: Address | None = None
-    suites: Annotated[tuple[str, ...], Strict(False)] | None = None
-    components: Annotated[tuple[str, ...], Strict(False)] | None = None
-    #: OpenPGP keyring file on the controller that holds the signing keys.
-    keyring: AbsolutePath | None = None
-    #: Full fingerprints of the primary keys that may sign; one good signature by one of them is required.
-    fingerprints: Annotated[tuple[Fingerprint, ...], Strict(False)] | None = None
-    #: Keyring path on the host for apt's Signed-By; default: one we install from ``keyring``.
-    signed_by: AbsolutePath | None = None
-    #: Seconds that an index may be old, whatever its Valid-Until says; without it, an old one is a warning.
-    max_age: Annotated[int, Field(ge=3600, le=10 * 365 * 86400)] | None = None
-
-    _max_age = field_validator("max_age", mode="before")(seconds)
-
-
-class Mirror(_Model):
-    """A mirror that `gdsdeploy mirror` wrote, which the hosts use instead of the original repositories."""
-
-    #: As the hosts reach it.
-    uri: Address
-    #: File on the controller that has its key, relative to the fleet file; the mirror's folder has it.
-    keyring: Annotated[str, StringConstraints(min_length=1)]
-
-
-class Driver(_Model):
+class Driver(Model):
     """The NVIDIA driver asked for."""
 
     version: str = "newest"
@@ -114,7 +60,7 @@ class Driver(_Model):
     _pin = field_validator("version", mode="before")(_check_pin)
 
 
-class Mount(_Model):
+class Mount(Model):
     """A storage mount of a profile and the path that its I/O has to take."""
 
     mount: AbsolutePath
@@ -162,7 +108,7 @@ SCHEDULERS = (
 )
 
 
-class Gate(_Model):
+class Gate(Model):
     """The boot gate of a host: see docs/gate.md."""
 
     enabled: bool = True
@@ -180,7 +126,7 @@ class Gate(_Model):
     metrics: MaybePath = ""
 
 
-class Waiver(_Model):
+class Waiver(Model):
     """A check that need not pass until a day."""
 
     #: Id of a check, with or without a subject.
@@ -199,7 +145,7 @@ class Waiver(_Model):
         return value
 
 
-class Fit(_Model):
+class Fit(Model):
     """What of a profile's cufile.json is fitted to each host, from what that host is."""
 
     #: RDMA interfaces whose addresses are listed: ``rail``: one for each network; ``near``: the nearest to each GPU.
@@ -215,7 +161,7 @@ _OLD_KERNELS = ("rhel-8",)
 Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 
 
-class TopologyWanted(_Model):
+class TopologyWanted(Model):
     """What the PCIe tree of a profile's hosts has to be."""
 
     #: The farthest that the nearest NVMe disk, or network adapter, of each GPU may be.
@@ -232,7 +178,7 @@ class TopologyWanted(_Model):
         return self._document
 
 
-class Signing(_Model):
+class Signing(Model):
     """Whose signature the modules of a profile get; both files are on the machine that builds them."""
 
     #: Readable by root only, and never copied from there; or pkcs11:… for OpenSSL.
@@ -257,7 +203,7 @@ class Signing(_Model):
         return "" if self.signer else self.key or "/etc/gdsdeploy-keys/modules.key"
 
 
-class Profile(_Model):
+class Profile(Model):
     """One kind of host: operating system, pins, configuration."""
 
     os: Annotated[
@@ -351,7 +297,7 @@ class Profile(_Model):
         return value
 
 
-class Ssh(_Model):
+class Ssh(Model):
     """How to reach a host.  Relative file names are relative to the fleet file."""
 
     address: str | None = None
@@ -381,7 +327,7 @@ class Host(Ssh):
         return {"profile": value} if isinstance(value, str) else value
 
 
-class Fleet(_Model):
+class Fleet(Model):
     """The whole of a fleet file."""
 
     version: Literal[1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, field_validator, model_validator
+from pydantic import Field, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.rollout import Kind
-from gdsdeploy.model.wording import matching
+from gdsdeploy.model.text import Model, matching
 
 #: Keys and values by which hosts are grouped and ordered.
 LabelName = Annotated[
@@ -40,11 +40,7 @@ def seconds(value: object) -> object:
     return value
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Canary(_Model):
+class Canary(Model):
     """The first wave: those whose failure costs least."""
 
     #: hosts by name or shell pattern
@@ -59,7 +55,7 @@ class Canary(_Model):
     _soak = field_validator("soak", mode="before")(seconds)
 
 
-class Batches(_Model):
+class Batches(Model):
     """How large the waves after the canary are."""
 
     strategy: Literal["fixed", "linear", "exponential"] = "exponential"
@@ -75,7 +71,7 @@ class Batches(_Model):
     _soak = field_validator("soak", mode="before")(seconds)
 
 
-class Failures(_Model):
+class Failures(Model):
     """How many hosts may fail before no other is begun: at this number the rollout halts."""
 
     canary: Annotated[int, Field(ge=1)] = 1
@@ -90,7 +86,7 @@ class Failures(_Model):
         return value
 
 
-class Drain(_Model):
+class Drain(Model):
     """How hosts are taken out of work, and brought back."""
 
     by: Literal["none", "slurm", "kubernetes", "command"] = "none"
@@ -116,7 +112,7 @@ class Drain(_Model):
         return self
 
 
-class Notify(_Model):
+class Notify(Model):
     """Who is told what happens; a failure to tell never stops a rollout."""
 
     #: JSON is posted there, one event each
@@ -147,7 +143,7 @@ _WINDOW = re.compile(
 )
 
 
-class Rollout(_Model):
+class Rollout(Model):
     """Everything that a rollout of this fleet keeps to."""
 
     canary: Canary = Canary()

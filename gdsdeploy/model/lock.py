@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Strict
+from pydantic import Strict
 
-from gdsdeploy.model.wording import matching
+from gdsdeploy.model.text import Model, matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
 LOCK_VERSION = "1.1"
@@ -24,11 +24,7 @@ Part = Literal[
 ]  # fmt: skip
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Package(_Model):
+class Package(Model):
     """One package file."""
 
     package: str
@@ -46,7 +42,7 @@ class Package(_Model):
     component: str
 
 
-class Index(_Model):
+class Index(Model):
     """One signed index that the lock was resolved from."""
 
     repository: str
@@ -64,7 +60,7 @@ class Index(_Model):
     host_keyring: str
 
 
-class Kernel(_Model):
+class Kernel(Model):
     """The kernel that the modules are built for."""
 
     #: as ``uname -r`` prints it
@@ -73,7 +69,7 @@ class Kernel(_Model):
     version: str
 
 
-class LockedDriver(_Model):
+class LockedDriver(Model):
     """The driver: its upstream version as ``/proc/driver/nvidia/version`` shows it."""
 
     version: str
@@ -86,13 +82,13 @@ class LockedDriver(_Model):
     module: str = ""
 
 
-class Component(_Model):
+class Component(Model):
     """Upstream version of nvidia-fs, libcufile or gds-tools."""
 
     version: str
 
 
-class Source(_Model):
+class Source(Model):
     """nvidia-fs: upstream version and its source tree on the host."""
 
     version: str
@@ -100,7 +96,7 @@ class Source(_Model):
     dkms_name: str
 
 
-class Refused(_Model):
+class Refused(Model):
     """A newer choice that was not taken, and what forbade it."""
 
     #: The subject, a blank and the choice, e.g. ``kernel 6.12.107+deb13-amd64``; nothing but the properties splits it.
@@ -120,7 +116,7 @@ class Refused(_Model):
         return self.what.partition(" ")[2]
 
 
-class Target(_Model):
+class Target(Model):
     """Everything resolved for one profile."""
 
     os: str
@@ -142,7 +138,7 @@ class Target(_Model):
     packages: Annotated[tuple[Package, ...], Strict(False)]
 
 
-class Lock(_Model):
+class Lock(Model):
     """The whole of gdsdeploy.lock."""
 
     lock_version: str

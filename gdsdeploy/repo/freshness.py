@@ -8,8 +8,8 @@ from typing import Final
 
 from gdsdeploy.compat import Verdict
 from gdsdeploy.errors import RepositoryUntrusted
-from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index
+from gdsdeploy.model.repository import Repository
 
 #: Older than that, an index without Valid-Until is worth a warning; stable releases get a new one more often.
 OLD: Final = timedelta(days=180)

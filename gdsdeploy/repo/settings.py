@@ -13,7 +13,7 @@ from pathlib import Path
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.fleet import Repository as Wish
+from gdsdeploy.model.repository import Repository as Wish
 from gdsdeploy.platform.base import Preset, StackPlatform
 from gdsdeploy.repo import apt, rpm
 from gdsdeploy.repo.aptsources import controller_sources

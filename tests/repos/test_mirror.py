@@ -15,7 +15,7 @@ from gdsdeploy import lockfile, mirror, mirrored
 from gdsdeploy.cli import main
 from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted
 from gdsdeploy.mirror.closure import closure
-from gdsdeploy.model.fleet import Mirror
+from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.order import DEB

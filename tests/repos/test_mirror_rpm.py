@@ -19,8 +19,8 @@ from gdsdeploy.errors import LockStale, MissingProgram, NoSolution, RepositoryUn
 from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.mirror.closure import closure
-from gdsdeploy.model.fleet import Mirror
 from gdsdeploy.model.lock import Target
+from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.order import RPM
 from gdsdeploy.repo.rpm import Repository, read

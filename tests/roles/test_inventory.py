@@ -13,8 +13,9 @@ from gdsdeploy import lockfile
 from gdsdeploy.builds import Told, want
 from gdsdeploy.inventory import Sources, archive_of, inventory
 from gdsdeploy.load import load_fleet
-from gdsdeploy.model.fleet import Fleet, Repository
+from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.model.repository import Repository
 
 ROOT = Path(__file__).parents[2]
 #: Used alone, or with what only a rollout knows.

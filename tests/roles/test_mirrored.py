@@ -17,7 +17,7 @@ from gdsdeploy.host.apply.packages.managers import Index
 from gdsdeploy.inventory import inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.mirrored import HOST_KEY, HOST_KEYRING
-from gdsdeploy.model.fleet import Mirror
+from gdsdeploy.model.repository import Mirror
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"

@@ -11,9 +11,9 @@ import yaml
 from gdsdeploy import lockfile, yamlfile
 from gdsdeploy.errors import FleetInvalid, GdsError, LockInvalid
 from gdsdeploy.load import load_fleet
-from gdsdeploy.model import wording
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
+from gdsdeploy.model.text import WORDS
 
 SMALL = 'version: 1\nprofiles:\n  gds: {os: debian-13, driver: "550"}\nhosts:\n  gpu1: gds\n'
 EXAMPLE = (Path(__file__).parents[2] / "examples/cuda-rhel-9.yml").read_text()
@@ -132,7 +132,7 @@ def patterns(schema: object) -> set[str]:
 
 @pytest.mark.parametrize("model", [Fleet, Lock])
 def test_every_pattern_has_words(model: type[Fleet] | type[Lock]) -> None:
-    assert patterns(model.model_json_schema()) <= set(wording.WORDS)
+    assert patterns(model.model_json_schema()) <= set(WORDS)
 
 
 def test_a_fleet_file_in_place_of_a_lock(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted
-from gdsdeploy.model.fleet import Repository
 from gdsdeploy.model.lock import Index
+from gdsdeploy.model.repository import Repository
 from gdsdeploy.repo.freshness import OLD, judge
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
