@@ -31,7 +31,6 @@ from gdsdeploy.plan import change
 MARK = "\x1e"
 #: Lines of a failed command's output that the error quotes.
 TAIL_LINES = 12
-#: What DKMS prints when a package's own script has it build, and that fails.
 #: All that Ansible itself says of a command that failed.
 _ENDED = "non-zero return code"
 #: Settings of the user's environment that ansible-playbook gets.  Any other could change what is run, or whether host

@@ -93,8 +93,10 @@ class Document:
         value = self._section("commands").get(name)
         if not isinstance(value, dict):
             return Unknown(f"{name} was not run")
-        status, stdout, stderr, log = (value.get(key, "") for key in ("status", "stdout", "stderr", "log"))
-        if not isinstance(status, int) or not all(isinstance(item, str) for item in (stdout, stderr, log)):
+        # None for what is missing: what a program wrote is then not known, rather than nothing.
+        parts = [value.get("status"), value.get("stdout"), value.get("stderr"), value.get("log", "")]
+        status, stdout, stderr, log = parts
+        if not isinstance(status, int) or not all(isinstance(item, str) for item in parts[1:]):
             return Unknown(f"the record of {name} is malformed")
         if "error" in value:
             return Unknown("the output of {} is {}".format(name, value["error"]))
