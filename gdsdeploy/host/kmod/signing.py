@@ -17,9 +17,9 @@ import shutil
 import stat
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
 
-from .. import process
+from .. import atomic, process
 from .certificate import Certificate, read_certificate
 from .elf import Elf
 from .errors import KmodError
@@ -169,27 +169,22 @@ def _check_key(path: str) -> None:
 
 def _sign(tool: str, kernel: Kernel, path: str, by: Signer) -> None:
     suffix = os.path.splitext(path)[1]
-    temporary = path + ".new"
     folder = tempfile.mkdtemp(prefix="gdsdeploy-sign-")
     try:
         plain = os.path.join(folder, "module.ko")
-        with open_plain(path, SigningError) as source, open(plain, "wb") as target:
-            shutil.copyfileobj(source, target, CHUNK)
+        with open_plain(path, SigningError) as source, open(plain, "wb") as copy:
+            shutil.copyfileobj(source, copy, CHUNK)
         _unsign(plain)
         _strip(plain)
         size = os.path.getsize(plain)
         _append(tool, hash_of(kernel), plain, by)
         _verify(plain, path, size, by)
-        _pack(plain, temporary, suffix)
-        shutil.copystat(path, temporary)
         state = os.stat(path)
-        os.chown(temporary, state.st_uid, state.st_gid)
-        os.replace(temporary, path)
+        with atomic.replacing(path, stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid)) as target:
+            _pack(plain, target, suffix)
     except OSError as error:
         raise SigningError(f"{path}: cannot be signed: {error.strerror or error}") from None
     finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -244,8 +239,8 @@ def _verify(plain: str, path: str, size: int, by: Signer) -> None:
             raise SigningError(message, "give the certificate that belongs to the key")
 
 
-def _pack(plain: str, target: str, suffix: str) -> None:
-    with open(plain, "rb") as source, open(target, "wb") as out:
+def _pack(plain: str, out: IO[bytes], suffix: str) -> None:
+    with open(plain, "rb") as source:
         if suffix == ".xz":
             with lzma.open(out, "wb", check=lzma.CHECK_CRC32, filters=_XZ_FILTERS) as packed:
                 shutil.copyfileobj(source, packed, CHUNK)
@@ -256,8 +251,6 @@ def _pack(plain: str, target: str, suffix: str) -> None:
                 raise SigningError(f"cannot compress it: {_said(done)}", f"install {argv[0]}")
         else:
             shutil.copyfileobj(source, out, CHUNK)
-        out.flush()
-        os.fsync(out.fileno())
 
 
 def _said(done: process.Output) -> str:
