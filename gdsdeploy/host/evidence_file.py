@@ -19,7 +19,7 @@ VERSION = 1
 FILE_LIMIT = 64 * 1024 * 1024
 #: The name of evidence that does not say which host it is of.
 UNNAMED = ""
-_HINT = "Save it on the host: python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
+_HINT = "Save it on the host: python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
 #: Which file of a bundle is evidence, and of which host.
 _EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json$")
 #: How archives begin: the first bytes of gzip, and what a tar header has from byte 257 on.

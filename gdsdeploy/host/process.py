@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ OUTPUT_LIMIT = 16 * 1024 * 1024
 
 #: Administrators' programs live in sbin, which a unit's or a user's PATH may lack.
 EXTRA_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+
+#: How this program starts Python for a library that may crash it: with none of the caller's variables and modules.
+PYTHON = (sys.executable or "python3", "-I", "-S")
 
 #: Exit statuses as a shell reports them, for the two cases in which the program itself gave none.
 NOT_FOUND = 127
