@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -98,8 +99,8 @@ def run(
 ) -> Output:
     """Run ``argv`` to its end, at most ``timeout`` seconds, and return what it left; its faults are no exceptions.
 
-    ``env`` is added to this process's own environment; a value of None removes that variable.  ``LC_ALL`` is always C
-    and PATH always contains the sbin folders.  At the time limit the program is killed with everything that it started
+    ``env`` is added to this process's own environment; a value of None removes that variable.  ``LC_ALL`` is always C,
+    and PATH as :func:`search_path` has it.  At the time limit the program is killed with everything that it started
     (it gets a session of its own).
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
@@ -280,9 +281,31 @@ def _environment(extra: Optional[Mapping[str, Optional[str]]]) -> Dict[str, str]
             env[name] = value
     env["LC_ALL"] = "C"
     env.pop("LANGUAGE", None)
-    present = env.get("PATH", os.defpath).split(os.pathsep)
-    env["PATH"] = os.pathsep.join(present + [item for item in EXTRA_PATH.split(":") if item not in present])
+    env["PATH"] = search_path(env)
     return env
+
+
+def search_path(env: Mapping[str, str] = os.environ) -> str:
+    """PATH, with the sbin folders; for root, without folders that others own or that everybody can write to."""
+    present = env.get("PATH", os.defpath).split(os.pathsep)
+    present += [item for item in EXTRA_PATH.split(":") if item not in present]
+    return os.pathsep.join(item for item in present if os.geteuid() != 0 or _is_roots(item))
+
+
+def _is_roots(folder: str) -> bool:
+    """Whether root runs programs from there: not from a user's folder, which ``sudo -E`` or ``su`` brings along."""
+    place = os.path.realpath(folder) if os.path.isabs(folder) else ""
+    while place:
+        try:
+            found = os.stat(place)
+        except OSError:
+            return False
+        if found.st_uid != 0 or found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            return False
+        if place == "/":
+            return True
+        place = os.path.dirname(place)
+    return False
 
 
 def _read(pipe: Optional[IO[bytes]], target: _Target) -> threading.Thread:

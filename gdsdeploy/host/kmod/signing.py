@@ -143,7 +143,7 @@ def sign_file(kernel: Kernel) -> str:
     # Debian has it in a package of its own, to which the headers link; Ubuntu also as kmodsign.
     places = [inside(kernel.root, f"/lib/modules/{release}/build/scripts/sign-file")]
     places += [inside(kernel.root, "/usr/lib/linux-kbuild-{}/scripts/sign-file".format(release.rsplit("-", 1)[0]))]
-    places += [shutil.which("kmodsign") or ""]
+    places += [shutil.which("kmodsign", path=process.search_path()) or ""]
     found = next((place for place in places if os.access(place, os.X_OK)), "")
     if not found:
         message = f"kernel {release} has no scripts/sign-file: its headers are not installed"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import __main__, atomic, gate
+from gdsdeploy.host import __main__, atomic, gate, process
 from gdsdeploy.host.apply import lock
 from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.files import FOLDER, File
@@ -277,3 +277,31 @@ def test_a_file_that_is_swapped_while_it_is_written_gives_nothing_else_its_mode(
         new.rename(hostile.folder / "taken")
         new.symlink_to(hostile.victim)
     assert hostile.untouched()
+
+
+@pytest.mark.parametrize("kind", ["theirs", "below theirs", "world", "relative", "link"])
+def test_root_runs_no_program_from_a_folder_of_others(
+    hostile: Hostile, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = hostile.folder
+    if kind == "below theirs":
+        folder = hostile.folder / "bin"
+        folder.mkdir()
+    if kind == "world":
+        os.chown(hostile.folder, 0, 0)
+        hostile.folder.chmod(0o777)
+    (folder / "modprobe").write_text("#!/bin/sh\necho theirs\n")
+    (folder / "modprobe").chmod(0o755)
+    named = {"relative": ".", "link": str(hostile.victim.parent / "bin")}.get(kind, str(folder))
+    if kind == "link":
+        Path(named).symlink_to(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{named}:/usr/bin:/bin")
+    assert "theirs" not in process.run(["modprobe", "--version"], 20).stdout
+    assert process.search_path().startswith("/usr/bin:/bin")
+    assert process.run(["sh", "-c", "command -v modprobe"], 20).stdout.strip() != f"{folder}/modprobe"
+
+
+def test_a_folder_of_root_keeps_its_place(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{hostile.victim.parent}:/usr/bin")
+    assert process.search_path().startswith(f"{hostile.victim.parent}:/usr/bin:")
