@@ -31,16 +31,10 @@ from gdsdeploy.plan import change
 MARK = "\x1e"
 #: Lines of a failed command's output that the error quotes.
 TAIL_LINES = 12
+#: Python without modules of the folder that it is started in.
+_PYTHON = (sys.executable, "-P")
 #: All that Ansible itself says of a command that failed.
 _ENDED = "non-zero return code"
-#: Settings of the user's environment that ansible-playbook gets.  Any other could change what is run, or whether host
-#: keys are checked, so it is taken out.
-_KEPT = frozenset(
-    {
-        *("ANSIBLE_HOME", "ANSIBLE_LOCAL_TEMP", "ANSIBLE_REMOTE_TEMP", "ANSIBLE_FORKS", "ANSIBLE_TIMEOUT"),
-        *("ANSIBLE_VERBOSITY", "ANSIBLE_DEBUG", "ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_BECOME_PASSWORD_FILE"),
-    }
-)
 #: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
 _PARSER = """\
 import json, sys
@@ -95,7 +89,7 @@ def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequenc
 
     ansible-playbook is the one that the Python that runs us has, whatever PATH says.
     """
-    command = [sys.executable, "-m", "ansible", "playbook", "--inventory", str(inventory)]
+    command = [*_PYTHON, "-m", "ansible", "playbook", "--inventory", str(inventory)]
     if limit:
         command += ["--limit", ",".join(limit)]
     return [*command, *extra, str(resources.playbook(playbook))]
@@ -106,16 +100,17 @@ def environment(
 ) -> dict[str, str | None]:
     """Our ansible.cfg and what depends on this run.  None removes a variable that the user's environment has.
 
-    control_dir: where OpenSSH keeps its multiplexing sockets (their paths are limited to about 100 bytes).
+    control_dir: where OpenSSH keeps its multiplexing sockets (their paths are limited to about 100 bytes); Ansible's
+    home, too, because it loads plugins from there.
     program: the host program, which the modules of the collection run.
     """
-    removed = dict.fromkeys(name for name in inherited if name.startswith("ANSIBLE_") and name not in _KEPT)
     return {
-        **removed,
+        **run.cleared(inherited),
         "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg"),
         "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
         "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
+        "ANSIBLE_HOME": str(control_dir),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "GDSDEPLOY_HOST_PROGRAM": str(program),
@@ -128,7 +123,8 @@ def refused_flags(extra: Sequence[str]) -> str:
     """Why ansible-playbook's parser refuses the arguments ``extra``; empty: it takes them."""
     if not extra:
         return ""
-    done = run.run([sys.executable, "-c", _PARSER, *extra, "playbook.yml"], doing="read the flags of ansible-playbook")
+    command = [*_PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
+    done = run.run(command, doing="read the flags of ansible-playbook", env=run.cleared())
     found = json.loads(done.stdout)
     unknown = [word for word in found["extra"] if word.startswith("-")]
     if unknown:

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from . import __version__, atomic, bootstrap, knownbuilds, sbom
 
-SHEBANG = b"#!/usr/bin/env python3\n"
+#: Of every start of Python as root: no variables, nothing from the current folder or a user's, no site-packages.
+FLAGS = ("-I", "-S")
+SHEBANG = b"#!/usr/bin/python3 -IS\n"
 #: Dates in the archive: the earliest that zip knows, so that they say nothing.
 DATE = (1980, 1, 1, 0, 0, 0)
 #: Compiled files are left out: they belong to one Python and hold dates.
@@ -78,7 +80,7 @@ def keep(folder: Path) -> Path:
 def start(python: str = "python3") -> str:
     """A shell command that runs on a host what :func:`sent` gives it on standard input; ``python`` is quoted."""
     source = f'f=open(0,"rb",closefd=False);exec(f.read({len(_bootstrap())}));load(f)'
-    return f"{python} -I -S -c '{source}'"
+    return f"{python} {' '.join(FLAGS)} -c '{source}'"
 
 
 def sent(program: bytes, argv: Sequence[str], text: bytes, mark: bytes, *, limit: int = 0) -> bytes:

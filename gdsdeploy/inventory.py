@@ -107,6 +107,14 @@ def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
     return {"all": {"children": groups, **run}}
 
 
+#: Variables come before the environment, whatever that has: of a shell, of CI, of AWX, which turns the check off.
+#: ssh takes the first value of an option, and these arguments are the first on its command line.
+CHECKED = {
+    "ansible_host_key_checking": True,
+    "ansible_ssh_args": "-o StrictHostKeyChecking=yes -C -o ControlMaster=auto -o ControlPersist=60s",
+}
+
+
 def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
     """Ansible's connection variables for one host; host keys are always checked."""
     ssh = fleet.connection(name)
@@ -122,6 +130,7 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
         ]
     found: dict[str, Any] = {
         "ansible_host": ssh.address,
+        **CHECKED,
         "ansible_ssh_common_args": " ".join(options),
     }
     if ssh.port:

@@ -24,6 +24,23 @@ from gdsdeploy.errors import MissingProgram, ProgramFailed
 
 #: Lines of a failed program's output that are quoted in the error.
 TAIL_LINES = 25
+#: Beginnings of variables that no program gets which reaches hosts: they choose what Ansible, ssh, Python or a shell
+#: loads, and whether host keys are checked.
+_STRAY = ("ANSIBLE_", "SSH_", "PYTHON", "LD_", "BASH_ENV")
+#: The exceptions, and why.
+KEPT = {
+    "ANSIBLE_BECOME_PASSWORD_FILE": "how an operator without passwordless sudo becomes root",
+    "ANSIBLE_DEBUG": "what is printed",
+    "ANSIBLE_FORKS": "how many hosts at once",
+    "ANSIBLE_LOCAL_TEMP": "where there is room on this machine",
+    "ANSIBLE_REMOTE_TEMP": "where there is room on a host, in a folder that Ansible makes for itself",
+    "ANSIBLE_TIMEOUT": "how long a login may take",
+    "ANSIBLE_VAULT_PASSWORD_FILE": "how variables that the operator gives with -e @FILE are decrypted",
+    "ANSIBLE_VERBOSITY": "what is printed",
+    "LD_LIBRARY_PATH": "a Python of a module system or of conda doesn't start without it",
+    "SSH_AGENT_PID": "the agent's process",
+    "SSH_AUTH_SOCK": "the agent, which has the keys to log in with",
+}
 
 
 @dataclass(frozen=True)
@@ -53,13 +70,22 @@ def as_root(argv: Sequence[str]) -> list[str]:
     return list(argv) if os.geteuid() == 0 else ["sudo", "--", *argv]
 
 
+def cleared(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Each variable that whatever reaches a host must not inherit → None, as ``env`` of this module's functions."""
+    return dict.fromkeys(name for name in inherited if name.startswith(_STRAY) and name not in KEPT)
+
+
+def _environment(env: Mapping[str, str | None] | None) -> dict[str, str]:
+    return {name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None}
+
+
 def run(
     argv: Sequence[str | Path],
     *,
     doing: str,
     ok: Sequence[int] = (0,),
     input: str | bytes | None = None,  # noqa: A002 - as subprocess calls it
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
     timeout: float | None = None,
     log: Path | None = None,
@@ -69,7 +95,7 @@ def run(
 
     doing: what the user would call this step; begins the error message ("cannot <doing>: …").
     ok: exit statuses that mean something; any other raises ProgramFailed.
-    env: variables added to (not replacing) the current environment.
+    env: variables added to (not replacing) the current environment; None removes one.
     timeout: seconds; past it the program is killed and ProgramFailed raised.
     log: a file that receives stdout and stderr together instead of memory; the error quotes its end.
     Raises MissingProgram when the program does not exist.
@@ -84,7 +110,7 @@ def run(
             stdin=subprocess.DEVNULL if data is None else None,
             stdout=sink or subprocess.PIPE,
             stderr=subprocess.STDOUT if sink else subprocess.PIPE,
-            env={**os.environ, **(env or {})},
+            env=_environment(env),
             cwd=cwd,
             timeout=timeout,
             check=False,
@@ -137,7 +163,7 @@ def stream(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
+            env=_environment(env),
             cwd=cwd,
             text=True,
             errors="replace",
@@ -208,12 +234,20 @@ class Dialled:
 
 
 def dial(argv: Sequence[str], *, doing: str) -> Dialled:
-    """Start ``argv`` with a socket as its standard input and output, as ssh does with a ProxyCommand."""
+    """Start ``argv`` with a socket as its standard input and output, as ssh does with a ProxyCommand.
+
+    It gets no variable of :func:`cleared`.
+    """
     ours, theirs = socket.socketpair()
     stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
     try:
         process = subprocess.Popen(  # nosec B603 # a list, never a shell
-            list(argv), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr, start_new_session=True
+            list(argv),
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=stderr,
+            env=_environment(cleared()),
+            start_new_session=True,
         )
     except FileNotFoundError as error:
         ours.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy.errors import HostUnreachable, ProgramFailed
-from gdsdeploy.run import run
+from gdsdeploy.run import cleared, run
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -
     argv += ["-p", str(port)] if port else []
     argv += ["-l", user] if user else []
     try:
-        done = run([*argv, "--", name], doing=f"read the SSH configuration of {name}", hint="Install OpenSSH's client")
+        doing, hint = f"read the SSH configuration of {name}", "Install OpenSSH's client"
+        done = run([*argv, "--", name], doing=doing, env=cleared(), hint=hint)
     except ProgramFailed as error:
         raise HostUnreachable(error.message, hint=f"Try: ssh -G {shlex.quote(name)}") from None
     return parse(done.stdout, config)

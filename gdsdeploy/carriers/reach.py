@@ -11,6 +11,7 @@ from typing import Any
 from gdsdeploy import transport
 from gdsdeploy.carriers.layout import KNOWN_HOSTS
 from gdsdeploy.carriers.yamltext import HERE
+from gdsdeploy.inventory import CHECKED
 from gdsdeploy.known_hosts import known_keys, record_name
 from gdsdeploy.model.fleet import Fleet
 
@@ -42,6 +43,7 @@ def reached(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> tuple[dict[s
         options += [f"HostKeyAlias={end.host_key_alias}"] if end.host_key_alias else []
         found: dict[str, Any] = {
             "ansible_host": end.address,
+            **CHECKED,
             "ansible_ssh_common_args": " ".join(f"-o {option}" for option in options),
         }
         if end.port != 22:

@@ -19,7 +19,7 @@ from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import FleetInvalid, GdsError, NotProvisioned
 from gdsdeploy.host import carried
-from gdsdeploy.inventory import Sources, archive_of, inventory
+from gdsdeploy.inventory import CHECKED, Sources, archive_of, inventory
 from gdsdeploy.lockfile import beside
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
@@ -31,7 +31,7 @@ _FETCHED = "/var/lib/gdsdeploy/modules-{}.tar"
 #: Variables of ssh that the inventory of a run on this machine has.
 _SSH = (
     "ansible_host", "ansible_port", "ansible_user", "ansible_become", "ansible_ssh_common_args",
-    "ansible_ssh_private_key_file",
+    "ansible_ssh_private_key_file", *CHECKED,
 )  # fmt: skip
 _ENVIRONMENT = b'---\nLC_ALL: C.UTF-8\nPYTHONUNBUFFERED: "1"\n'
 

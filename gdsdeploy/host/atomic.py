@@ -1,29 +1,214 @@
-"""Replace a file at once: a reader meets the old content or the new one, and so does a boot after a power cut."""
+"""Every file that this program leaves on a host is written here, and nobody but root decides where that is.
+
+A reader meets the old content or the new one, and so does a boot after a power cut.  A path is walked part by part,
+each from the descriptor of its folder.  What is written is a new file under a name that nobody can guess, which is
+renamed in that folder.  Mode and owner are changed through descriptors only.
+
+Root refuses folders that others can change.  ``shared`` allows them, for what belongs to others anyway: links there
+aren't followed, so that whatever others put there, root writes to that folder or not at all.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
+import secrets
+import shutil
+import stat
+from typing import IO, Iterator, Optional, Tuple, Union
+
+#: (uid, gid)
+Owner = Tuple[int, int]
+
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LINKS_LIMIT = 40
+#: Ubuntu lets the group syslog change it.
+_SHARED = ("/var/log",)
+_SUFFIX = ".gdsdeploy-new"
 
 
-def write(path: str, text: str) -> None:
-    """Replace ``path``, readable for all; its folder is made.  Raises OSError; then the file is as it was."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.new"
+class UnsafePathError(OSError):
+    """Others than root could lead root's writing elsewhere; ``filename``: the folder, file or link that is theirs."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(errno.EPERM, f"{path} {why}", path)
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str, mode: int = 0o644, owner: Optional[Owner] = None, *, make: bool = True, shared: bool = False
+) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of ``path`` when the block ends.
+
+    make: its folder, too.  owner: only root gives files away.  Raises OSError, UnsafePathError; ``path`` is then as it
+    was, and so it is when the block raises.
+    """
+    with _parent(path, make=make, shared=shared) as (folder, name):
+        temporary = _temporary(name)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                yield file
+                file.flush()
+                _own(fd, mode, owner)
+                os.fsync(fd)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+        os.fsync(folder)
+
+
+def write(
+    path: str,
+    content: Union[str, bytes],
+    mode: int = 0o644,
+    owner: Optional[Owner] = None,
+    *,
+    shared: bool = False,
+) -> None:
+    """Replace ``path``, text as UTF-8; as :func:`replacing`."""
+    with replacing(path, mode, owner, shared=shared) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def copy(source: str, target: str) -> None:
+    """Replace ``target`` by the content of a file, with its mode; as :func:`replacing`."""
+    with open(source, "rb") as file, replacing(target, os.fstat(file.fileno()).st_mode & 0o777) as new:
+        shutil.copyfileobj(file, new)
+
+
+def link(path: str, target: str, owner: Owner) -> None:
+    """Replace ``path`` by a symbolic link; as :func:`replacing`."""
+    with _parent(path) as (folder, name):
+        temporary = _temporary(name)
+        os.symlink(target, temporary, dir_fd=folder)
+        if os.geteuid() == 0:
+            os.chown(temporary, *owner, dir_fd=folder, follow_symlinks=False)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = None) -> None:
+    """Make a folder and those above it.  mode, owner: that it gets even if it exists.  Raises OSError.
+
+    Without them, raises UnsafePathError for a folder that others than root can change.
+    """
+    fd = _walked(os.path.abspath(path))
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        remove(temporary)
-        raise
+        if mode is None:
+            _is_roots(fd, path, shared=False)
+        else:
+            _own(fd, mode, owner)
+    finally:
+        os.close(fd)
+
+
+def opened(path: str, flags: int = os.O_RDWR) -> int:
+    """A descriptor of a file that stays where it is (a lock, a log), made if need be; its folder is made.
+
+    Raises OSError, UnsafePathError for a file that isn't root's alone.
+    """
+    with _parent(path) as (folder, name):
+        safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags | safe, 0o644, dir_fd=folder)
+    found = os.fstat(fd)
+    if os.geteuid() == 0 and not (stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1):
+        os.close(fd)
+        raise UnsafePathError(path, "is not a file of root's alone")
+    return fd
 
 
 def remove(path: str) -> None:
-    """Remove a file if it is there."""
+    """Remove a file or a link if it is there.  Raises OSError."""
+    with contextlib.suppress(FileNotFoundError), _parent(path, make=False, shared=True) as (folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
+def sweep(path: str) -> None:
+    """Remove what writers that were killed left beside ``path``; nobody may be writing it meanwhile."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _parent(path, make=False) as (folder, name):
+        left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
+        for each in filter(left.fullmatch, os.listdir(folder)):
+            os.unlink(each, dir_fd=folder)
+
+
+def _temporary(name: str) -> str:
+    # Never read by systemd, modprobe, apt, dnf or run-parts: it begins with a dot and has no suffix of theirs.
+    return f".{name}.{secrets.token_hex(8)}{_SUFFIX}"
+
+
+def _own(fd: int, mode: int, owner: Optional[Owner]) -> None:
+    # Tests run without root; there every file is the tester's.
+    if owner is not None and os.geteuid() == 0:
+        os.fchown(fd, *owner)
+    os.fchmod(fd, mode)
+
+
+@contextlib.contextmanager
+def _parent(path: str, *, make: bool = True, shared: bool = False) -> Iterator[Tuple[int, str]]:
+    """A descriptor of the folder of ``path``, and the name in it."""
+    above, name = os.path.split(os.path.abspath(path))
+    fd = _walked(above, make=make, shared=shared)
     try:
-        os.unlink(path)
+        _is_roots(fd, above, shared=shared)
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def _walked(path: str, *, make: bool = True, shared: bool = False, links: int = 0) -> int:
+    """A descriptor of the folder at an absolute path, and of nothing that others put in its place."""
+    parts = [part for part in path.split("/") if part]
+    fd, done = os.open("/", _FOLDER | os.O_RDONLY), "/"
+    try:
+        for place, part in enumerate(parts):
+            below = os.path.join(done, part)
+            only_root = _is_roots(fd, done, shared=shared)
+            target = _target(fd, part, make=make)
+            if target:
+                if not only_root:
+                    raise UnsafePathError(below, "is a link in a folder that others than root can change")
+                if links == _LINKS_LIMIT:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), below)
+                whole = os.path.normpath(os.path.join(done, target, *parts[place + 1 :]))
+                return _walked(whole, make=make, shared=shared, links=links + 1)
+            # Folders on the way needn't be readable.
+            inner = os.open(part, _FOLDER | (os.O_PATH if place + 1 < len(parts) else os.O_RDONLY), dir_fd=fd)
+            os.close(fd)
+            fd, done = inner, below
+        return os.dup(fd)
+    finally:
+        os.close(fd)
+
+
+def _target(folder: int, name: str, *, make: bool) -> str:
+    """Where the link ``name`` leads, empty where it is none; where nothing is there, a folder is made."""
+    try:
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            return os.readlink(name, dir_fd=folder)
     except FileNotFoundError:
-        return
+        if not make:
+            raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=folder)
+    return ""
+
+
+def _is_roots(fd: int, path: str, *, shared: bool) -> bool:
+    """Whether only root can change the folder; raises UnsafePathError where that has to be so.
+
+    In one with the sticky bit, nobody can take away what root puts there.
+    """
+    if os.geteuid() != 0:
+        return True
+    found = os.fstat(fd)
+    others = found.st_mode & 0o002 or (found.st_mode & 0o020 and found.st_gid != 0)
+    if found.st_uid == 0 and not others:
+        return True
+    if (found.st_uid == 0 and found.st_mode & stat.S_ISVTX) or shared or path in _SHARED:
+        return False
+    access = f"owner {found.st_uid}, group {found.st_gid}, mode {stat.S_IMODE(found.st_mode):04o}"
+    raise UnsafePathError(path, f"can be changed by others than root ({access}), so root writes nothing there")

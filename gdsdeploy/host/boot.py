@@ -93,7 +93,7 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
         return {"changed": False, "changes": [], "kernel": "", "entry": ""}
     if changes and not check:
         _only_here(root)
-        os.unlink(inside(root, DEFAULTS))
+        atomic.remove(inside(root, DEFAULTS))
         _run(["grub-editenv", GRUB_ENV, "unset", "saved_entry"])
         _run(["update-grub"])
     now = default_kernel(root)

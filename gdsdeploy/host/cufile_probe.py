@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import glob
 import os
-import sys
 import tempfile
 from typing import Any, Callable, Dict, List
 
 from .places import CUFILE, CUFILE_CONTROL, CUFILE_OPEN
+from .process import PYTHON
 
 #: Seconds for one child; with a GPU, cuInit alone can take several.
 TIMEOUT = 20.0
@@ -85,7 +85,7 @@ def _argv(libraries: List[str], log: str, overlay: str) -> List[str]:
     argv = [*without_cufile(), "CUFILE_LOGFILE_PATH=" + log, "CUFILE_LOGGING_LEVEL=INFO"]
     if overlay:
         argv.append("CUFILE_ENV_PATH_JSON=" + overlay)
-    return [*argv, sys.executable or "python3", "-I", "-S", "-c", CHILD, *libraries]
+    return [*argv, *PYTHON, "-c", CHILD, *libraries]
 
 
 def without_cufile() -> List[str]:

@@ -20,7 +20,7 @@ VERSION = 1
 TOTAL = 64 * 1024 * 1024
 #: The name of evidence that does not say which host it is of.
 UNNAMED = ""
-_HINT = "Save it on the host: python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
+_HINT = "Save it on the host: python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz evidence --json >FILE"
 #: The files of a bundle that are read, and which of them is evidence, of which host.
 _KEPT = re.compile(r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json")
 _EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json")

@@ -89,7 +89,7 @@ def _tell(record: gate.Record, settings: gate.Settings, arguments: argparse.Name
         lines.append((syslog.LOG_ERR, f"the verdict cannot be written: {error}"))
     for folder in gate_metrics.folders(settings):
         try:
-            atomic.write(os.path.join(folder, gate_metrics.FILE), gate_metrics.render(record))
+            atomic.write(os.path.join(folder, gate_metrics.FILE), gate_metrics.render(record), shared=True)
         except OSError as error:
             lines.append((syslog.LOG_WARNING, f"the metrics cannot be written: {error}"))
     if settings.slurm:

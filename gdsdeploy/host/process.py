@@ -6,7 +6,9 @@ import contextlib
 import os
 import select
 import signal
+import stat
 import subprocess  # nosec B404 # started here and nowhere else
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ OUTPUT_LIMIT = 16 * 1024 * 1024
 
 #: Administrators' programs live in sbin, which a unit's or a user's PATH may lack.
 EXTRA_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+
+#: How this program starts Python for a library that may crash it: with none of the caller's variables and modules.
+PYTHON = (sys.executable or "python3", "-I", "-S")
 
 #: Exit statuses as a shell reports them, for the two cases in which the program itself gave none.
 NOT_FOUND = 127
@@ -94,8 +99,8 @@ def run(
 ) -> Output:
     """Run ``argv`` to its end, at most ``timeout`` seconds, and return what it left; its faults are no exceptions.
 
-    ``env`` is added to this process's own environment; a value of None removes that variable.  ``LC_ALL`` is always C
-    and PATH always contains the sbin folders.  At the time limit the program is killed with everything that it started
+    ``env`` is added to this process's own environment; a value of None removes that variable.  ``LC_ALL`` is always C,
+    and PATH as :func:`search_path` has it.  At the time limit the program is killed with everything that it started
     (it gets a session of its own).
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
@@ -276,9 +281,31 @@ def _environment(extra: Optional[Mapping[str, Optional[str]]]) -> Dict[str, str]
             env[name] = value
     env["LC_ALL"] = "C"
     env.pop("LANGUAGE", None)
-    present = env.get("PATH", os.defpath).split(os.pathsep)
-    env["PATH"] = os.pathsep.join(present + [item for item in EXTRA_PATH.split(":") if item not in present])
+    env["PATH"] = search_path(env)
     return env
+
+
+def search_path(env: Mapping[str, str] = os.environ) -> str:
+    """PATH, with the sbin folders; for root, without folders that others own or that everybody can write to."""
+    present = env.get("PATH", os.defpath).split(os.pathsep)
+    present += [item for item in EXTRA_PATH.split(":") if item not in present]
+    return os.pathsep.join(item for item in present if os.geteuid() != 0 or _is_roots(item))
+
+
+def _is_roots(folder: str) -> bool:
+    """Whether root runs programs from there: not from a user's folder, which ``sudo -E`` or ``su`` brings along."""
+    place = os.path.realpath(folder) if os.path.isabs(folder) else ""
+    while place:
+        try:
+            found = os.stat(place)
+        except OSError:
+            return False
+        if found.st_uid != 0 or found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            return False
+        if place == "/":
+            return True
+        place = os.path.dirname(place)
+    return False
 
 
 def _read(pipe: Optional[IO[bytes]], target: _Target) -> threading.Thread:

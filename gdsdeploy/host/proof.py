@@ -16,13 +16,13 @@ import json
 import os
 import pkgutil
 import secrets
-import sys
 import tempfile
 from typing import Any, Callable, Dict, List, Sequence
 
 from .cufile_probe import LIBRARIES, without_cufile
 from .odirect.scratch import PREFIX, ended_cleanly
 from .places import CUFILE, NVFS, PROOF, PROOF_COMPAT
+from .process import PYTHON
 
 #: Seconds for one try: CUDA alone may take several to begin, and each mount and GPU has its own read.
 TIMEOUT = 20.0
@@ -74,7 +74,7 @@ def _try(
     name = PREFIX + secrets.token_hex(8)
     request = {"libraries": libraries(), "mounts": list(folders), "stats": NVFS + "/stats", "log": log, "name": name}
     argv = [*without_cufile(), "CUFILE_ENV_PATH_JSON=" + path, "CUFILE_LOGFILE_PATH=" + log]
-    argv += ["CUFILE_LOGGING_LEVEL=TRACE", sys.executable or "python3", "-I", "-S", program, json.dumps(request)]
+    argv += ["CUFILE_LOGGING_LEVEL=TRACE", *PYTHON, program, json.dumps(request)]
     with ended_cleanly():
         try:
             return str(command(run, argv, timeout=timeout, cwd=folder).stdout)

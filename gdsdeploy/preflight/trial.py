@@ -78,7 +78,17 @@ def _build(there: Root, target: Target, mode: Mode) -> dict[str, Any]:
     if target.nvidia_fs is not None:
         modules.append("nvidia-fs")
         options += ["--source", target.nvidia_fs.source_tree]
-    argv = ["python3", f"/build/{_PROGRAM}", "kmod", "build", *modules, *options, "--kernel", target.kernel.release]
+    argv = [
+        "python3",
+        *hostapp.FLAGS,
+        f"/build/{_PROGRAM}",
+        "kmod",
+        "build",
+        *modules,
+        *options,
+        "--kernel",
+        target.kernel.release,
+    ]
     argv += ["--driver-version", target.driver.version, "--driver-flavour", target.driver.flavour]
     done = there.run([*argv, "--output", "/build/modules/", "--json"], doing="build", ok=range(256))
     if not done.stdout.lstrip().startswith("{"):
@@ -117,7 +127,14 @@ def _rules(outcome: dict[str, Any]) -> list[dict[str, str]]:
 def _audited(there: Root, target: Target, modules: Sequence[Module]) -> list[Module]:
     """The audit of all together: each against the driver that would be loaded, not only against its sources."""
     files = sorted(path.name for path in (there.build / "modules").glob("*.ko"))
-    argv = ["python3", f"/build/{_PROGRAM}", "kmod", "audit", *(f"/build/modules/{name}" for name in files)]
+    argv = [
+        "python3",
+        *hostapp.FLAGS,
+        f"/build/{_PROGRAM}",
+        "kmod",
+        "audit",
+        *(f"/build/modules/{name}" for name in files),
+    ]
     argv += ["--kernel", target.kernel.release, "--driver-version", target.driver.version]
     argv += ["--driver-flavour", target.driver.flavour, "--json"]
     done = there.run(argv, doing="audit what was built", ok=_ANSWERS)

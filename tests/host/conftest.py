@@ -101,7 +101,7 @@ def _ask(host: Host, expectation: str | None) -> dict[str, Any]:
     folder = _carry({"gdsdeploy-host.pyz": hostapp.build(), "expectation.json": (expectation or "").encode()}, host)
     given = f"{folder}/expectation.json" if expectation is not None else expected_state.PATH
     program = f"{folder}/gdsdeploy-host.pyz"
-    words = ["timeout", str(TIMEOUT), "python3", "-I", program, "validate", "--json", "--expectation", given]
+    words = ["timeout", str(TIMEOUT), "python3", "-I", "-S", program, "validate", "--json", "--expectation", given]
     command = f"{shlex.join(words)}; status=$?; rm -rf {shlex.quote(folder)}; exit $status"
     if host.check_output("id -u") == "0":
         done = host.run(command)

@@ -27,7 +27,7 @@ def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
         "provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]
     )
     assert found == [
-        sys.executable, "-m", "ansible", "playbook",
+        sys.executable, "-P", "-m", "ansible", "playbook",
         "--inventory", "/s/inventory.yml", "--limit", "gpu1,gpu2", "--check", "--diff", "-vv",
         str(resources.playbook("provision")),
     ]  # fmt: skip

@@ -123,7 +123,7 @@ def test_a_python_that_is_too_old_is_told_so() -> None:
 
 
 def test_it_can_be_started_by_name(program: Path) -> None:
-    assert program.read_bytes().startswith(b"#!/usr/bin/env python3\n")
+    assert program.read_bytes().startswith(b"#!/usr/bin/python3 -IS\n")
     assert subprocess.run([program, "hello"], capture_output=True, check=True).stdout
 
 

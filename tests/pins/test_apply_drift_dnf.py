@@ -6,6 +6,7 @@ The real dnf and rpm, above this machine's folders, in memory.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -54,8 +55,14 @@ def site(tmp_path_factory: pytest.TempPathFactory, signing_key: Key, plugins: Pa
     defines = ("__gpg /usr/bin/gpg", f"_gpg_name {signing_key.fingerprint}", f"_gpg_path {signing_key.home}")
     options = [word for define in defines for word in ("--define", define)]
     subprocess.run(["rpmsign", "--addsign", *options, *(www / "rpms").glob("*.rpm")], check=True, capture_output=True)
-    shutil.copytree(www / "rpms", www / "all")
-    RpmArchive(www / "all", streams=STREAMS).publish(signing_key)
+    for name in ("all", "rebuilt"):
+        shutil.copytree(www / "rpms", www / name)
+    # The same name and version, signed with the right key.
+    build([DRIVERS[1]], www / "again")
+    subprocess.run(["rpmsign", "--addsign", *options, *(www / "again").glob("*")], check=True, capture_output=True)
+    shutil.copy(www / "again" / DRIVERS[1].file, www / "rebuilt")
+    for name in ("all", "rebuilt"):
+        RpmArchive(www / name, streams=STREAMS).publish(signing_key)
     (www / "key").write_text(signing_key.armoured())
     files = {
         "dnf/dnf.conf": f"[main]\npluginpath={plugins}\nmodule_platform_id=platform:el9\ngpgcheck=1\nbest=0\n",
@@ -69,23 +76,33 @@ def site(tmp_path_factory: pytest.TempPathFactory, signing_key: Key, plugins: Pa
         yield www, server
 
 
-def document(www: Path, server: Server) -> dict[str, Any]:
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def document(www: Path, server: Server, folder: str = "all") -> dict[str, Any]:
     pins = [{"package": rpm.name, "version": rpm.version} for rpm in LOCKED]
+    locked = [{**pin, "sha256": digest(www / "all" / rpm.file)} for pin, rpm in zip(pins, LOCKED, strict=True)]
     key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-drift"
     index = {
-        "repository": "drift", "uri": f"{server.uri}/all", "suite": "", "components": [], "host_keyring": key,
+        "repository": "drift", "uri": f"{server.uri}/{folder}", "suite": "", "components": [], "host_keyring": key,
         "exclusive": True,
     }  # fmt: skip
     content = base64.b64encode((www / "key").read_bytes()).decode()
     driver, *others = pins
     resources: list[tuple[str, str, dict[str, Any]]] = [
-        ("repositories", "", {"indices": [index], "keys": [{"dest": key, "content": content}], "pins": pins}),
-        ("pins", "", {"indices": [index], "pins": pins, "deny": ["drift-denied"], "modules": ["drift:locked"]}),
+        ("repositories", "", {"indices": [index], "keys": [{"dest": key, "content": content}], "pins": locked}),
+        ("pins", "", {"indices": [index], "pins": locked, "deny": ["drift-denied"], "modules": ["drift:locked"]}),
         ("packages", "driver", {"wanted": [driver]}),
         ("packages", "cufile", {"wanted": others}),
     ]
     listed = [{"resource": name, "instance": i, "desired": {"manager": "dnf", **d}} for name, i, d in resources]
     return {"version": 1, "resources": listed}
+
+
+def environment(home: Path, plugins: Path) -> dict[str, str]:
+    own = {"HOME": str(home), "PYTHONPATH": f"{plugins}:{LAB}", "no_proxy": "127.0.0.1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **own}
 
 
 def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(
@@ -95,10 +112,7 @@ def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(
     (www / "desired.json").write_text(json.dumps(document(www, server)))
     (www / "versions.json").write_text(json.dumps(VERSIONS))
     hostapp.build(www / "gdsdeploy-host.pyz")
-    env = {
-        **os.environ, "HOME": str(tmp_path), "PYTHONPATH": f"{plugins}:{LAB}", "no_proxy": "127.0.0.1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
+    env = environment(tmp_path, plugins)
     play = [sys.executable, LAB / "drifts_dnf.py", www, "60", "1", *os.environ.get("DRIFTS", "").split()]
     argv = in_place(PREPARE, www, *play, over=("etc", "var", "srv"), processes=True)
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=600)
@@ -106,3 +120,39 @@ def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["problems"] == []
     assert report["drifts"] >= 60
+
+
+#: Refused with another file of the driver; then, with the locked one, everything is there.
+APPLY = """
+for name in rebuilt locked; do
+    python3 -I -S host.pyz apply --json --desired $name.json >$name.answer || echo "$name: $?"
+    rpm -qa --qf "$name: %{NAME}\n"
+    ls /etc/yum.repos.d/gdsdeploy.repo 2>&1 || true
+done
+"""
+
+
+def test_a_package_that_was_built_again_is_not_installed(
+    site: tuple[Path, Server], plugins: Path, tmp_path: Path
+) -> None:
+    www, server = site
+    hostapp.build(www / "host.pyz")
+    for name, folder in (("rebuilt", "rebuilt"), ("locked", "all")):
+        (www / f"{name}.json").write_text(json.dumps(document(www, server, folder)))
+    argv = in_place(PREPARE, www, "sh", "-euc", APPLY, over=("etc", "var", "srv"), processes=True)
+    done = subprocess.run(
+        argv, env=environment(tmp_path, plugins), capture_output=True, text=True, check=False, timeout=300
+    )
+    answers = {name: json.loads((www / f"{name}.answer").read_text()) for name in ("rebuilt", "locked")}
+    assert answers["locked"]["error"] is None, answers["locked"]["error"]
+    error = answers["rebuilt"]["error"]
+    there, locked = digest(www / "rebuilt" / DRIVERS[1].file), digest(www / "all" / DRIVERS[1].file)
+    assert error["message"] == (
+        f"dnf on this host offers other files than the locked ones: drift-driver=3:2-1 has sha256 {there}, "
+        f"and in the lock {locked}"
+    )
+    assert error["kind"] == "verify"
+    assert done.stdout.split("locked: ")[0].splitlines()[0].startswith("rebuilt: 1"), done.stdout + done.stderr
+    installed = [line for line in done.stdout.splitlines() if "drift-" in line]
+    assert sorted(installed) == ["locked: drift-common", "locked: drift-cufile", "locked: drift-driver"]
+    assert "gdsdeploy.repo: No such file" in done.stdout.replace("'", ""), "its repository is taken back"

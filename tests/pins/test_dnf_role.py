@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -65,7 +66,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, signing_key: Key, plugins: Pa
 def document(site: tuple[Path, Server], **changed: Any) -> dict[str, Any]:
     """Repositories, pins and packages of this host; changed: by ``RESOURCE_FIELD``."""
     www, server = site
-    pins = [{"package": rpm.name, "version": rpm.version, "sha256": "0" * 64} for rpm in STACK]
+    digests = [hashlib.sha256((www / "all" / rpm.file).read_bytes()).hexdigest() for rpm in STACK]
+    pins = [{"package": r.name, "version": r.version, "sha256": d} for r, d in zip(STACK, digests, strict=True)]
     key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-cuda"
     index = {"repository": "cuda", "uri": f"{server.uri}/all", "suite": "", "components": [], "host_keyring": key}
     content = base64.b64encode((www / "key").read_bytes()).decode()

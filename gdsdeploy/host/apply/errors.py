@@ -7,6 +7,7 @@ import errno
 import os
 from typing import Iterator
 
+from ..atomic import UnsafePathError
 from ..kmod.errors import KmodError
 
 FAILED, UNUSABLE, BUSY = 1, 2, 52
@@ -73,5 +74,7 @@ def io_error(path: str, error: OSError) -> ApplyError:
     """The error for a path that can't be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ApplyError(f"{path}: no space left on the device", f"make room: df {os.path.dirname(path)}", "no-space")
+    if isinstance(error, UnsafePathError):
+        return ApplyError(str(error.strerror), f"have it changed by root only, or move it away: {error.filename}", "io")
     hint = f"look at it: ls -ld {path}" if error.errno in _IN_THE_WAY else "run it as root, on a writable filesystem"
     return ApplyError(f"{path}: {error.strerror or error}", hint, "io")

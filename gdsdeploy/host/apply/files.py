@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import os
 import shutil
 import stat
 from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional
 
+from .. import atomic
 from ..rollout import written
 from .errors import CannotTellError
 from .model import NONE, Change, Refusal
@@ -20,6 +20,7 @@ FILE, FOLDER, ABSENT = "file", "folder", "absent"
 LINK = "link"
 #: The first line of everything that gdsdeploy renders says so.
 MARK = written.MARK
+ROOT = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -122,95 +123,41 @@ def bring_about(place: str, file: File) -> None:
         if os.path.isdir(place) and not os.path.islink(place):
             shutil.rmtree(place)
         else:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(place)
+            atomic.remove(place)
         return
     if file.kind == FOLDER:
         if os.path.islink(place):
             os.unlink(place)
-        os.makedirs(place, mode=0o755, exist_ok=True)
-        _own(place, file.mode)
+        atomic.make_folder(place, file.mode, ROOT)
         return
     replace(place, file.content, file.mode)
 
 
-def replace(place: str, content: bytes, mode: int, owner: Sequence[int] = (0, 0)) -> None:
-    """Write a file at once: a reader, and a boot after a power cut, meets the old content or the new one.
+def replace(place: str, content: bytes, mode: int, owner: atomic.Owner = ROOT) -> None:
+    """Write a file at once, and sweep what a killed run left beside it: there is one writer at a time.
 
-    Its folder is made.  Raises OSError; then the file is as it was.
+    Raises OSError; then the file is as it was.
     """
-    os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
-    sweep(place)
-    temporary = _temporary(place)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(fd, mode)
-            _chown(fd, owner)
-            os.fsync(fd)
-        os.replace(temporary, place)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    _sync(os.path.dirname(place))
-
-
-def sweep(place: str) -> None:
-    """Remove what a run that was killed left beside ``place``; there is one writer at a time."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        os.unlink(_temporary(place))
+    atomic.sweep(place)
+    atomic.write(place, content, mode, owner)
 
 
 def put_back(place: str, before: Any) -> None:
     """Make ``place`` what ``record.look`` said it was; None: nothing.  Raises OSError."""
-    sweep(place)
+    atomic.sweep(place)
     folder = os.path.isdir(place) and not os.path.islink(place)
     if folder and (before is None or "folder" not in before):
         # Others may keep things in a folder that we made: then it stays, and this raises OSError.
         os.rmdir(place)
+    owner = (int(before["uid"]), int(before["gid"])) if before else ROOT
     if before is None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
+        atomic.remove(place)
     elif "link" in before:
-        os.symlink(str(before["link"]), _temporary(place))
-        if os.geteuid() == 0:
-            os.lchown(_temporary(place), int(before["uid"]), int(before["gid"]))
-        os.replace(_temporary(place), place)
+        atomic.link(place, str(before["link"]), owner)
     elif "content" in before:
-        owner = (int(before["uid"]), int(before["gid"]))
         replace(place, base64.b64decode(str(before["content"])), int(before["mode"]), owner)
     elif folder:
-        os.chmod(place, int(before["mode"]))
-        if os.geteuid() == 0:
-            os.chown(place, int(before["uid"]), int(before["gid"]))
-
-
-def _temporary(place: str) -> str:
-    # Never read by systemd, modprobe, apt, dnf or run-parts: it begins with a dot and has no suffix of theirs.
-    return os.path.join(os.path.dirname(place), f".{os.path.basename(place)}.gdsdeploy-new")
-
-
-def _own(place: str, mode: int) -> None:
-    os.chmod(place, mode)
-    if os.geteuid() == 0:
-        os.chown(place, 0, 0)
-
-
-def _chown(fd: int, owner: Sequence[int]) -> None:
-    # Tests run without root; there every file is the tester's.
-    if os.geteuid() == 0:
-        os.fchown(fd, *owner)
-
-
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        atomic.make_folder(place, int(before["mode"]), owner)
 
 
 def _state(found: Entry) -> str:

@@ -15,6 +15,7 @@ from .file_resource import FileResource, restoring
 from .files import File
 from .host import Host
 from .model import Change, Refusal
+from .program import COMMAND
 
 UNIT = "gds-gate.service"
 SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
@@ -22,11 +23,11 @@ SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
 FOUND = (f"{RUN_FOLDER}/{RECORD}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
 #: How the file begins that a fleet file may have elsewhere: when the gate opened.
 _OPENED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
-_SLURM_HEALTH_TEXT = """\
+_SLURM_HEALTH_TEXT = f"""\
 #!/bin/sh
 # Rendered by gdsdeploy; changes here are overwritten. HealthCheckProgram of slurm.conf: drains this node while the gate
 # is closed or has not judged this boot, and resumes it when the gate opens, if nobody else had drained it.
-exec python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz gate slurm-health
+exec {COMMAND} gate slurm-health
 """
 
 
@@ -129,7 +130,7 @@ def unit(desired: Desired) -> str:
         "",
         "[Service]",
         "Type=oneshot",
-        "ExecStart=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz gate run --quiet",
+        f"ExecStart={COMMAND} gate run --quiet",
         "# What looks at the host ends by itself; this is for a file system that does not even let it.",
         f"TimeoutStartSec={desired.seconds + 60}",
         "",

@@ -47,8 +47,8 @@ provision this host again"
     logger --tag gdsdeploy-guard --priority daemon.warning -- "$text" 2>/dev/null
     exit 0
 fi
-timeout 600 python3 -I "$program" guard hook "$event" "$release" </dev/null >&2 ||
-    echo "gdsdeploy: kernel $release: the check did not end well; see: python3 $program guard status" >&2
+timeout 600 python3 -I -S "$program" guard hook "$event" "$release" </dev/null >&2 ||
+    echo "gdsdeploy: kernel $release: the check did not end well; see: python3 -I -S $program guard status" >&2
 exit 0
 """
 

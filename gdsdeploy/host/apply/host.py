@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .. import process
+from .. import atomic, process
 from ..kmod.errors import KmodError
 from ..kmod.rootdir import LoopError, inside, list_folder
 from ..process import Output
@@ -196,7 +196,7 @@ class Host:
 
     def _sweep(self, path: str) -> None:
         try:
-            files.sweep(beside(self.root, path))
+            atomic.sweep(beside(self.root, path))
         except OSError as error:
             raise io_error(path, error) from None
 

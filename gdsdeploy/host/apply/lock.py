@@ -15,6 +15,7 @@ import pwd
 import time
 from typing import Any, Dict, Iterator
 
+from .. import atomic
 from .errors import ApplyError, BusyError
 
 PATH = "/run/gdsdeploy/apply.lock"
@@ -81,10 +82,8 @@ def holder(path: str = PATH) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    folder = os.path.dirname(path)
     try:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = atomic.opened(path)
     except OSError as error:
         raise ApplyError(f"{path}: {error.strerror}", "run it as root", "io") from None
     try:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
+from .. import atomic
 from ..kmod import driver as drivers
 from ..kmod import key, pack, provenance, tree
 from ..kmod import signing as signatures
@@ -296,7 +297,7 @@ def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
         raise ApplyError(message, "gdsdeploy-host.pyz kmod audit shows all findings", "modules")
     if pack_them:
         archive = inside(host.root, ARCHIVE.format(kernel.release))
-        os.makedirs(os.path.dirname(archive), mode=0o755, exist_ok=True)
+        atomic.make_folder(os.path.dirname(archive))
         pack.pack(kernel, (), archive, _builder(host, desired))
 
 

@@ -11,6 +11,7 @@ from .file_resource import FileResource, restoring
 from .files import FOLDER, File
 from .host import Host
 from .model import NONE, RELOAD, Change, Refusal
+from .program import COMMAND
 
 UNIT = "gds-peermem.service"
 LEGACY = "nv_peer_mem.service"
@@ -106,8 +107,8 @@ Before={" ".join(before)}
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem load
-ExecStop=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem unload
+ExecStart={COMMAND} peermem load
+ExecStop={COMMAND} peermem unload
 TimeoutStartSec=300
 
 [Install]

@@ -14,6 +14,8 @@ from .host import Host
 from .model import Change
 
 PATH = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
+#: How systemd, the kernel's hooks and DKMS start it: no variables, no user's folder, no site-packages.
+COMMAND = f"/usr/bin/python3 -I -S {PATH}"
 #: Where the bootstrap puts the zipapp that it unpacks.
 UNPACKED = os.path.join(os.path.abspath(__file__).partition("/gdsdeploy/host/apply/")[0], "program.pyz")
 FOLDERS = ("/usr/lib/gdsdeploy", "/etc/gdsdeploy", "/var/lib/gdsdeploy")

@@ -7,9 +7,9 @@ from typing import List
 
 from .file_resource import FileResource
 from .files import FOLDER, File
+from .program import COMMAND
 
 FOLDER_PATH = "/etc/dkms"
-_PROGRAM = "python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 _LOG = "/var/log/gdsdeploy/kmod/${kernelver}"
 
 
@@ -46,7 +46,7 @@ def driver(desired: Desired) -> str:
     """The text of the driver's recipe."""
     name = desired.driver_dkms_name
     build = (
-        f"{_PROGRAM} kmod build --kernel ${{kernelver}} --driver-tree . --driver-version ${{PACKAGE_VERSION}}"
+        f"{COMMAND} kmod build --kernel ${{kernelver}} --driver-tree . --driver-version ${{PACKAGE_VERSION}}"
         f" --driver-flavour {desired.driver_flavour} --output . --peermem stub --log {_LOG}/{name}.log --kept {name}"
         " --verbose driver"
     )
@@ -55,7 +55,7 @@ def driver(desired: Desired) -> str:
 # DKMS reads this after the package's own dkms.conf of the driver: for the given kernel whatever runs, nvidia-peermem
 # against the OFED of that kernel, and a build that is audited before it is installed.
 AUTOINSTALL="yes"
-MAKE[0]="/usr/bin/{build}"
+MAKE[0]="{build}"
 {_end(name)}"""
 
 
@@ -63,7 +63,7 @@ def nvidia_fs(desired: Desired) -> str:
     """The text of nvidia-fs's recipe."""
     name = desired.nvidia_fs_dkms_name
     build = (
-        f"{_PROGRAM} kmod build --kernel ${{kernelver}} --source . --driver-tree {desired.driver_tree}"
+        f"{COMMAND} kmod build --kernel ${{kernelver}} --source . --driver-tree {desired.driver_tree}"
         f" --driver-version {desired.driver_version} --driver-flavour {desired.driver_flavour} --output nvidia-fs.ko"
         f" --log {_LOG}/{name}.log --kept {name} --verbose nvidia-fs"
     )
@@ -74,7 +74,7 @@ def nvidia_fs(desired: Desired) -> str:
 BUILD_DEPENDS[0]="{desired.driver_dkms_name}"
 BUILD_DEPENDS_REBUILD="yes"
 AUTOINSTALL="yes"
-MAKE[0]="/usr/bin/{build}"
+MAKE[0]="{build}"
 {_end(name)}\
 # No initramfs holds nvidia-fs, so none has to be made anew; newer DKMS warns when the variable is there at all.
 if [ -n "${{REMAKE_INITRD:-}}" ]; then
@@ -87,5 +87,5 @@ def _end(name: str) -> str:
     return f"""\
 CLEAN="true"
 # Run from the folder of the source, wherever that is; a copy is kept for the day on which a rebuild fails.
-POST_INSTALL="../../../../../../../../usr/bin/{_PROGRAM} kmod kept save --kernel ${{kernelver}} {name}"
+POST_INSTALL="../../../../../../../..{COMMAND} kmod kept save --kernel ${{kernelver}} {name}"
 """

@@ -15,6 +15,7 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence, Tuple
 
+from .. import atomic
 from ..kmod import pack
 from ..kmod.rootdir import inside
 from ..rollout import keep, written
@@ -242,12 +243,8 @@ def _write(host: Host, desired: Desired, path: str) -> None:
     if path in offered:
         host.write_unrecorded(offered[path])
         return
-    place = inside(host.root, path)
     try:
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        shutil.copyfile(inside(host.root, desired.modules), place + ".new")
-        os.chmod(place + ".new", 0o644)
-        os.replace(place + ".new", place)
+        atomic.copy(inside(host.root, desired.modules), inside(host.root, path))
     except OSError as error:
         raise io_error(path, error) from None
     host.forget()
@@ -258,8 +255,7 @@ def _extract(host: Host) -> None:
     host.remove_tree(PLACE)
     place = inside(host.root, PLACE)
     try:
-        os.makedirs(place, 0o755)
-        os.chmod(place, _READABLE)
+        atomic.make_folder(place, _READABLE)
         with tarfile.open(inside(host.root, ARCHIVE), "r:") as archive:
             for member in archive:
                 _extract_one(archive, member, place)
@@ -276,13 +272,10 @@ def _extract_one(archive: tarfile.TarFile, member: tarfile.TarInfo, place: str) 
     if target != place and not target.startswith(place + "/"):
         raise ApplyError(f"{ARCHIVE}: {member.name!r} leads out of its folder", kind="refused")
     if member.isdir():
-        os.makedirs(target, 0o755, exist_ok=True)
-        os.chmod(target, _READABLE)
+        atomic.make_folder(target, _READABLE)
         return
     source = archive.extractfile(member) if member.isreg() else None
     if source is None:
         raise ApplyError(f"{ARCHIVE}: {member.name!r} is neither a file nor a folder", kind="refused")
-    os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
-    with source, open(target, "wb") as file:
+    with source, atomic.replacing(target) as file:
         shutil.copyfileobj(source, file)
-        os.fchmod(file.fileno(), 0o644)

@@ -19,6 +19,7 @@ from .file_resource import FileResource
 from .files import FOLDER, Entry, File
 from .host import Host
 from .model import REBOOT, Change, Refusal
+from .program import COMMAND
 
 #: The certificate on machines that receive their modules.
 RECEIVED = "/etc/gdsdeploy/modules.der"
@@ -27,11 +28,11 @@ FRAMEWORK = "/etc/dkms/framework.conf.d/gdsdeploy.conf"
 _CERTIFICATE_LIMIT = 1 << 16
 #: States of :func:`mok.enrol` in which a person has to act.
 _OPEN = ("absent", "pending")
-_SIGN_FILE_TEXT = """\
+_SIGN_FILE_TEXT = f"""\
 #!/bin/sh
 # Rendered by gdsdeploy; changes here are overwritten. DKMS calls it as it calls the kernel's sign-file:
 # HASH KEY CERTIFICATE MODULE. Who signs is in /etc/gdsdeploy/signing.json; sign-file of the module's kernel does it.
-exec /usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod sign "$4"
+exec {COMMAND} kmod sign "$4"
 """
 _FRAMEWORK_TEXT = """\
 # Rendered by gdsdeploy; changes here are overwritten.
@@ -187,7 +188,7 @@ def _enrolment(host: Host, desired: Desired, data: bytes) -> Dict[str, str]:
 def _missing(desired: Desired, path: str) -> Refusal:
     key = f" --key {desired.key}" if desired.key else ""
     hint = (
-        "make the key on the machine that builds, once: sudo python3 /usr/lib/gdsdeploy/gdsdeploy-host.pyz kmod keygen"
+        f"make the key on the machine that builds, once: sudo {COMMAND} kmod keygen"
         f' --name "NAME OF YOUR FLEET" --certificate {desired.certificate}{key}'
     )
     name = "no-key" if path == desired.key else "no-certificate"

@@ -12,7 +12,8 @@ HEAD = """\
 
 Made from the register of checks by `python -m gdsdeploy.host.checks.page`; a test keeps it so.
 
-`gdsdeploy validate FLEET` runs them on every host of a fleet, `python3 gdsdeploy-host.pyz validate` on the host itself.
+`gdsdeploy validate FLEET` runs them on every host of a fleet,
+`python3 -I -S gdsdeploy-host.pyz validate` on the host itself.
 Each one ends in one of three ways:
 
 | verdict | means |

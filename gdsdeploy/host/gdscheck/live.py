@@ -11,14 +11,13 @@ import glob
 import json
 import os
 import re
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional
 
 from .. import cufile_errors
 from ..cufile_probe import CHILD, LIBRARIES, TIMEOUT, without_cufile
-from ..process import TIMED_OUT, Output, run
+from ..process import PYTHON, TIMED_OUT, Output, run
 from . import document, runs
 from .report import REFUSED, Report
 
@@ -55,7 +54,7 @@ def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Ope
     with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
         log = os.path.join(folder, "cufile.log")
         argv = [*without_cufile(), "CUFILE_LOGFILE_PATH=" + log, "CUFILE_LOGGING_LEVEL=INFO"]
-        argv += [sys.executable or "python3", "-I", "-S", "-c", CHILD, *names]
+        argv += [*PYTHON, "-c", CHILD, *names]
         done = run(argv, timeout=timeout, cwd=folder)
         return _opened(done, _head(log))
 

@@ -144,10 +144,10 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, entry: Dict[str,
         with open(target, "xb") as copy:
             shutil.copyfileobj(file, copy)
             copy.flush()
+            os.fchmod(copy.fileno(), 0o644)
             os.fsync(copy.fileno())
     except OSError as error:
         # A full disk does not name the file that it has no room for.
         raise OSError(error.errno, error.strerror, target) from None
-    os.chmod(target, 0o644)
     if sha256(target) != entry["sha256"]:
         raise PackError(f"{path}: {member.name} does not have its manifest's sha256", "copy it again")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, TextIO, Tuple
 
-from .. import process
+from .. import atomic, process
 from .errors import BuildError, KernelError
 from .kernel import Kernel
 
@@ -42,15 +42,18 @@ class Log:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            with open(path, "w", encoding="utf-8"):
-                pass
+            with os.fdopen(atomic.opened(path, os.O_WRONLY), "w") as log:
+                log.truncate()
         except OSError as error:
             raise BuildError(f"cannot write the build log {path}: {error.strerror}") from None
 
     def note(self, text: str) -> None:
         """Append a line of our own."""
-        with open(self.path, "a", encoding="utf-8") as log:
+        with self._opened() as log:
             log.write(text + "\n")
+
+    def _opened(self) -> TextIO:
+        return os.fdopen(atomic.opened(self.path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
 
     def failed(self, message: str, hint: str) -> None:
         """End the log with why the build failed; :func:`failure_in` reads it."""
@@ -61,7 +64,7 @@ class Log:
         settings: Dict[str, Optional[str]] = dict.fromkeys(_CLEARED)
         settings.update(env or {})
         done = process.run(argv, TIMEOUT, settings, cwd)
-        with open(self.path, "a", encoding="utf-8") as log:
+        with self._opened() as log:
             log.write("$ cd {} && {}\n{}{}".format(cwd, " ".join(argv), done.stdout, done.stderr))
             log.write(f"[exit status {done.status}]\n")
         return done

@@ -12,7 +12,7 @@ import secrets
 import tempfile
 from typing import Any, Dict, List
 
-from .. import process
+from .. import atomic, process
 from .certificate import Certificate
 from .errors import KmodError
 from .signing import read_certificate_file
@@ -56,8 +56,7 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
             raise MokError(f"{path} is there already", "a new key has to be enrolled again; move the old one")
     if not name or any(char in name for char in "\n$\\#[]") or days < 1:
         raise MokError(f"{name!r} for {days} days makes no certificate", "give a name and some days")
-    os.makedirs(os.path.dirname(os.path.abspath(key)), mode=0o700, exist_ok=True)
-    os.makedirs(os.path.dirname(os.path.abspath(certificate)), exist_ok=True)
+    _make_folders(key, certificate)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=os.path.dirname(os.path.abspath(key))) as folder:
         request, new = os.path.join(folder, "request.conf"), os.path.join(folder, "key")
         with open(request, "w", encoding="utf-8") as file:
@@ -77,6 +76,15 @@ def make_key(key: str, certificate: str, name: str, days: int) -> Certificate:
         except OSError as error:
             raise MokError(f"cannot write {key} and {certificate}: {error.strerror}") from None
     return read_certificate_file(certificate)
+
+
+def _make_folders(key: str, certificate: str) -> None:
+    try:
+        for path, mode in ((key, 0o700), (certificate, None)):
+            folder = os.path.dirname(os.path.abspath(path))
+            atomic.make_folder(folder, None if os.path.isdir(folder) else mode)
+    except OSError as error:
+        raise MokError(f"cannot write {key} and {certificate}: {error.strerror}") from None
 
 
 def enrol(certificate: str, root: str = "/", check: bool = False, where_needed: bool = False) -> Dict[str, Any]:
@@ -152,10 +160,7 @@ def _request(certificate: str, found: Certificate) -> None:
 
 def _keep(password: str) -> None:
     try:
-        if os.path.lexists(ONE_TIME):
-            os.unlink(ONE_TIME)
-        with open(os.open(ONE_TIME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(password + "\n")
+        atomic.write(ONE_TIME, password + "\n", 0o600)
     except OSError as error:
         raise MokError(f"cannot write {ONE_TIME}: {error.strerror}", "run it as root") from None
 

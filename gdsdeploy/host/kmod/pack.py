@@ -13,7 +13,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import IO, Any, Dict, List, NamedTuple, Optional, Sequence
 
 from .. import atomic, process
 from . import driver as drivers
@@ -70,22 +70,27 @@ def pack(kernel: Kernel, modules: Sequence[str], output: str, builder: Optional[
     if len(set(names)) != len(names):
         raise PackError("two of the modules have the same file name: {}".format(", ".join(sorted(names))))
     manifest = _manifest(kernel, paths)
-    temporary = output + ".new"
     try:
-        with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
-            text = (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode("utf-8")
-            archive.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
-            if builder is not None:
-                envelope = provenance.sign(text, builder)
-                archive.addfile(_member(provenance.MEMBER, len(envelope)), io.BytesIO(envelope))
-            for path in sorted(paths, key=os.path.basename):
-                with open(path, "rb") as file:
-                    archive.addfile(_member("modules/" + os.path.basename(path), os.fstat(file.fileno()).st_size), file)
-        os.replace(temporary, output)
+        with atomic.replacing(output, make=False) as target:
+            write_archive(target, manifest, paths, builder)
     except OSError as error:
-        atomic.remove(temporary)
         raise PackError(f"cannot write {output}: {error.strerror or error}") from None
     return manifest
+
+
+def write_archive(
+    target: IO[bytes], manifest: Dict[str, Any], paths: Sequence[str], builder: Optional[provenance.Builder] = None
+) -> None:
+    """Write the manifest, signed by ``builder``, and the files of the modules; raises OSError, tarfile.TarError."""
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        text = (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode("utf-8")
+        archive.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
+        if builder is not None:
+            envelope = provenance.sign(text, builder)
+            archive.addfile(_member(provenance.MEMBER, len(envelope)), io.BytesIO(envelope))
+        for path in sorted(paths, key=os.path.basename):
+            with open(path, "rb") as file:
+                archive.addfile(_member("modules/" + os.path.basename(path), os.fstat(file.fileno()).st_size), file)
 
 
 def stack(kernel: Kernel) -> List[str]:
@@ -260,7 +265,7 @@ def _swap(kernel: Kernel, staging: Optional[str], overrides: str) -> None:
     old = tempfile.mkdtemp(prefix=".gdsdeploy-old-", dir=os.path.dirname(kernel.folder))
     kept = os.path.join(old, "kept")
     try:
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        atomic.make_folder(os.path.dirname(folder))
         if os.path.isdir(folder):
             os.rename(folder, kept)
         try:

@@ -14,11 +14,11 @@ import json
 import os
 import secrets
 import stat
-import tempfile
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple
 
-from .. import ed25519
+from .. import atomic, ed25519
+from ..private import exposure
 from .errors import PackError
 from .key import key_of
 from .rootdir import inside
@@ -60,14 +60,13 @@ def own_key(root: str = "/") -> bytes:
     """
     path = inside(root, KEY)
     if not os.path.lexists(path):
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        _write(path, _pem("PRIVATE KEY", _PRIVATE_DER + secrets.token_bytes(32)), 0o600)
-    mode = os.lstat(path)
-    if not stat.S_ISREG(mode.st_mode) or mode.st_mode & 0o077 or mode.st_uid != os.geteuid():
+        atomic.write(path, _pem("PRIVATE KEY", _PRIVATE_DER + secrets.token_bytes(32)), 0o600)
+    state = os.lstat(path)
+    if not stat.S_ISREG(state.st_mode) or exposure(path, state):
         raise PackError(f"{KEY}: others than root could have read or changed it", "remove it: a new one is made")
     with open(path, encoding="ascii", errors="replace") as file:
         seed = _der(file.read(4096), "PRIVATE KEY", _PRIVATE_DER, KEY)
-    _write(inside(root, PUBLIC), public_pem(seed), 0o644)
+    atomic.write(inside(root, PUBLIC), public_pem(seed))
     return seed
 
 
@@ -204,17 +203,3 @@ def _der(pem: str, kind: str, beginning: bytes, name: str) -> bytes:
     if (first, last) != edges or not der.startswith(beginning) or len(der) != len(beginning) + 32:
         raise PackError(f"{name}: not an Ed25519 key as PEM has it")
     return der[len(beginning) :]
-
-
-def _write(path: str, text: str, mode: int) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=".builder-", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            os.fchmod(descriptor, mode)
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -14,11 +14,12 @@ import lzma
 import os
 import re
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, List, Optional, Sequence, Tuple
 
-from .. import process
+from .. import atomic, process
 from ..private import exposure
 from .certificate import Certificate, read_certificate
 from .elf import Elf
@@ -143,7 +144,7 @@ def sign_file(kernel: Kernel) -> str:
     # Debian has it in a package of its own, to which the headers link; Ubuntu also as kmodsign.
     places = [inside(kernel.root, f"/lib/modules/{release}/build/scripts/sign-file")]
     places += [inside(kernel.root, "/usr/lib/linux-kbuild-{}/scripts/sign-file".format(release.rsplit("-", 1)[0]))]
-    places += [shutil.which("kmodsign") or ""]
+    places += [shutil.which("kmodsign", path=process.search_path()) or ""]
     found = next((place for place in places if os.access(place, os.X_OK)), "")
     if not found:
         message = f"kernel {release} has no scripts/sign-file: its headers are not installed"
@@ -169,27 +170,22 @@ def _check_key(path: str) -> None:
 
 def _sign(tool: str, kernel: Kernel, path: str, by: Signer) -> None:
     suffix = os.path.splitext(path)[1]
-    temporary = path + ".new"
     folder = tempfile.mkdtemp(prefix="gdsdeploy-sign-")
     try:
         plain = os.path.join(folder, "module.ko")
-        with open_plain(path, SigningError) as source, open(plain, "wb") as target:
-            shutil.copyfileobj(source, target, CHUNK)
+        with open_plain(path, SigningError) as source, open(plain, "wb") as copy:
+            shutil.copyfileobj(source, copy, CHUNK)
         _unsign(plain)
         _strip(plain)
         size = os.path.getsize(plain)
         _append(tool, hash_of(kernel), plain, by)
         _verify(plain, path, size, by)
-        _pack(plain, temporary, suffix)
-        shutil.copystat(path, temporary)
         state = os.stat(path)
-        os.chown(temporary, state.st_uid, state.st_gid)
-        os.replace(temporary, path)
+        with atomic.replacing(path, stat.S_IMODE(state.st_mode), (state.st_uid, state.st_gid)) as target:
+            _pack(plain, target, suffix)
     except OSError as error:
         raise SigningError(f"{path}: cannot be signed: {error.strerror or error}") from None
     finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -244,8 +240,8 @@ def _verify(plain: str, path: str, size: int, by: Signer) -> None:
             raise SigningError(message, "give the certificate that belongs to the key")
 
 
-def _pack(plain: str, target: str, suffix: str) -> None:
-    with open(plain, "rb") as source, open(target, "wb") as out:
+def _pack(plain: str, out: IO[bytes], suffix: str) -> None:
+    with open(plain, "rb") as source:
         if suffix == ".xz":
             with lzma.open(out, "wb", check=lzma.CHECK_CRC32, filters=_XZ_FILTERS) as packed:
                 shutil.copyfileobj(source, packed, CHUNK)
@@ -256,8 +252,6 @@ def _pack(plain: str, target: str, suffix: str) -> None:
                 raise SigningError(f"cannot compress it: {_said(done)}", f"install {argv[0]}")
         else:
             shutil.copyfileobj(source, out, CHUNK)
-        out.flush()
-        os.fsync(out.fileno())
 
 
 def _said(done: process.Output) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import shutil
 import tarfile
@@ -16,7 +14,7 @@ from ..kmod.audit import STACK
 from ..kmod.errors import KmodError, PackError
 from ..kmod.kernel import Kernel
 from ..kmod.rootdir import inside
-from ..kmod.vouch import FOLDER, MANIFEST, installed_manifest, sha256, vouched
+from ..kmod.vouch import FOLDER, installed_manifest, sha256, vouched
 
 PLACE = "/var/lib/gdsdeploy/rollout"
 #: Where provision leaves the archive that it made or received.
@@ -51,10 +49,10 @@ def _keep(ident: str, release: str, root: str) -> Dict[str, Any]:
     place = inside(root, archive)
     if _has(place, digests):
         return {"changed": False, "archive": archive, "from": "kept", **answer}
-    os.makedirs(os.path.dirname(place), exist_ok=True)
+    atomic.make_folder(os.path.dirname(place))
     provisioned = inside(root, _PROVISIONED.format(kernel.release))
     if _has(provisioned, digests):
-        _copy(provisioned, place)
+        atomic.copy(provisioned, place)
         source = "provision"
     elif _is_received(kernel, digests):
         _rebuild(kernel, place)
@@ -98,16 +96,6 @@ def _has(archive: str, digests: Dict[str, str]) -> bool:
     return {item["file"]: item["sha256"] for item in modules} == digests
 
 
-def _copy(source: str, target: str) -> None:
-    temporary = target + ".new"
-    try:
-        shutil.copyfile(source, temporary)
-        _place(temporary, target)
-    except BaseException:
-        atomic.remove(temporary)
-        raise
-
-
 def _is_received(kernel: Kernel, digests: Dict[str, str]) -> bool:
     """Whether the received modules are all there is to keep, and unchanged since they were audited."""
     files = {item.get("file") for item in installed_manifest(kernel).get("modules", [])}
@@ -118,32 +106,10 @@ def _rebuild(kernel: Kernel, target: str) -> None:
     """The archive as it was received: its manifest and its modules are still beside each other."""
     folder = os.path.join(kernel.folder, FOLDER)
     manifest = installed_manifest(kernel)
-    temporary = target + ".new"
     try:
-        with tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
-            text = (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode("utf-8")
-            archive.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
-            for name in sorted(item["file"] for item in manifest["modules"]):
-                with open(os.path.join(folder, name), "rb") as file:
-                    archive.addfile(_member("modules/" + name, os.fstat(file.fileno()).st_size), file)
-        pack.verify(temporary)
-        _place(temporary, target)
+        with atomic.replacing(target) as file:
+            pack.write_archive(file, manifest, [os.path.join(folder, item["file"]) for item in manifest["modules"]])
+            file.flush()
+            pack.verify(f"/proc/self/fd/{file.fileno()}")
     except tarfile.TarError as error:
         raise PackError(f"cannot write {target}: {error}") from None
-    finally:
-        atomic.remove(temporary)
-
-
-def _member(name: str, size: int) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode, member.mtime = size, 0o644, 0
-    return member
-
-
-def _place(temporary: str, target: str) -> None:
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, target)

@@ -34,8 +34,7 @@ def order(wanted: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
     present = boot_id(root)
     if present != wanted:
         return _did("already rebooted", present)
-    os.makedirs(inside(root, FOLDER), exist_ok=True)
-    with open(inside(root, FOLDER) + "/reboot.lock", "a") as lock:
+    with os.fdopen(atomic.opened(inside(root, FOLDER) + "/reboot.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         earlier = ordered(root)
         if earlier is not None and (_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):

@@ -89,8 +89,7 @@ def exchange(wanted: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> D
     Raises RolloutError: ``unsafe`` and nothing was done; ``reload`` and what was loaded before is loaded again;
     ``reload-lost`` where even that failed, and only a reboot helps.
     """
-    os.makedirs(FOLDER, exist_ok=True)
-    with open(FOLDER + "/reload.lock", "a") as lock:
+    with os.fdopen(atomic.opened(FOLDER + "/reload.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         chosen = plan(wanted, ident, kernel, of)
         if not chosen.needed and not _begun():

@@ -59,7 +59,18 @@ def waiting(system: System) -> System:
 def begun(system: System, *words: str, **named: Any) -> subprocess.Popen[str]:
     """An apply that has written the gate's files and is enabling its unit."""
     process = system.start(
-        *["env", "PATH=/usr/local/sbin:/usr/bin:/bin", "python3", "-I", SENT, "apply", "--json", "--desired", "-"],
+        *[
+            "env",
+            "PATH=/usr/local/sbin:/usr/bin:/bin",
+            "python3",
+            "-I",
+            "-S",
+            SENT,
+            "apply",
+            "--json",
+            "--desired",
+            "-",
+        ],
         *words,
         **named,
     )

@@ -84,7 +84,7 @@ def test_a_unit_loses_the_links_that_it_no_longer_asks_for(system: System) -> No
 def test_sent_in_memory_it_puts_itself_in_place(system: System) -> None:
     """As a controller sends it: through a descriptor of its own, without a file."""
     system.install("/usr/local/sbin/send.py", SEND)
-    done = system.start("python3", "-I", "/usr/local/sbin/send.py", SENT)
+    done = system.start("python3", "-I", "-S", "/usr/local/sbin/send.py", SENT)
     status, answer = ended(done, json.dumps(document(resource("program"))))
     assert (status, answer["error"]) == (0, None)
     assert system.path(PROGRAM).read_bytes() == system.path(SENT).read_bytes()

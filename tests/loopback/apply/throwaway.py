@@ -61,12 +61,12 @@ class System:
 
     def apply(self, document: Any, *words: str, program: str = SENT, before: str = "") -> tuple[int, dict[str, Any]]:
         """Exit status and answer of ``apply``."""
-        argv = ["python3", "-I", program, "apply", "--json", "--desired", "-", *words]
+        argv = ["python3", "-I", "-S", program, "apply", "--json", "--desired", "-", *words]
         return ended(self.start(*argv, before=before), json.dumps(document))
 
     def remove(self, *words: str, program: str = SENT) -> tuple[int, dict[str, Any]]:
         """Exit status and answer of ``remove``."""
-        return ended(self.start("python3", "-I", program, "remove", "--json", *words))
+        return ended(self.start("python3", "-I", "-S", program, "remove", "--json", *words))
 
     def install(self, path: str, text: str) -> None:
         """Have a program in the layer."""

@@ -140,6 +140,8 @@ def test_machines_have_the_variables_of_provision(fleet: Path, tmp_path: Path) -
         assert {key: found[key] for key in roles} == roles
         assert (found["ansible_host"], found["ansible_port"]) == (values["ansible_host"], values["ansible_port"])
         assert "StrictHostKeyChecking=yes" in found["ansible_ssh_common_args"]
+        assert found["ansible_ssh_args"].startswith("-o StrictHostKeyChecking=yes ")
+        assert found["ansible_host_key_checking"] is True
         assert "ansible_ssh_private_key_file" not in found
     assert (folder / "files/known_hosts").read_text().count("\n") == 2
 

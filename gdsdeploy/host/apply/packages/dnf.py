@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import os
 from dataclasses import replace
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
 
 from ...kmod.rootdir import list_folder
 from ...rollout import packages as database
@@ -24,7 +26,9 @@ BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 #: The plugin that reads the list, and the file by which it is known to be there.
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
 _DNF = ["dnf", "--quiet", "--assumeyes"]
-_FORMAT = "%{name}=%{epoch}:%{version}-%{release}\n"
+_FORMAT = "%{name}=%{epoch}:%{version}-%{release} %{arch} %{chksum}\n"
+#: A transaction takes what was compared with the lock: package lists aren't read anew meanwhile.
+_INSTALL = ["--setopt=install_weak_deps=False", "--setopt=gdsdeploy-*.metadata_expire=-1", "install"]
 
 
 class Dnf(Manager):
@@ -88,9 +92,10 @@ class Dnf(Manager):
             return
         wanted = {f"{pin.package}={with_epoch(pin.version)}" for pin in desired.pins}
         names = [pin.package for pin in desired.pins]
-        others = wanted ^ _offered(host, [], names)
-        if others:
-            others = wanted ^ _offered(host, ["--refresh"], names)
+        offered = _offered(host, [], names)
+        if wanted ^ offered.keys() or self._rebuilt(host, desired.pins, offered):
+            offered = _offered(host, ["--refresh"], names)
+        others = wanted ^ offered.keys()
         if others:
             hint = (
                 "Another lock or module stream is in the way, or the repository no longer has them "
@@ -98,6 +103,28 @@ class Dnf(Manager):
             )
             words = f"dnf would not take exactly the locked versions of: {', '.join(sorted(others))}"
             raise ApplyError(words, hint, "verify")
+        rebuilt = self._rebuilt(host, desired.pins, offered)
+        if rebuilt:
+            hint = (
+                'If the vendor built them again, "gdsdeploy lock FLEET" takes the new files, for review; otherwise a'
+                " repository serves other files under the same version, which nobody should install"
+            )
+            words = f"dnf on this host offers other files than the locked ones: {'; '.join(rebuilt)}"
+            raise ApplyError(words, hint, "verify")
+
+    def _rebuilt(self, host: Host, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
+        """What is offered with another sha256 than the lock's, with both; what is installed is left alone.
+
+        dnf holds the files that it downloads against the digests that it tells here.
+        """
+        there, found = self.installed(host), []
+        for pin in pins:
+            name = f"{pin.package}={with_epoch(pin.version)}"
+            installed = pin.package in there and self.same(pin.version) in there[pin.package].versions
+            others = offered.get(name, set()) - {pin.sha256}
+            if pin.sha256 and others and not installed:
+                found.append(f"{name} has sha256 {', '.join(sorted(others))}, and in the lock {pin.sha256}")
+        return found
 
     def unpin(self, host: Host) -> List[Change]:
         """Our locks go, locks of others stay; module streams are as before."""
@@ -132,7 +159,7 @@ class Dnf(Manager):
         if remove:
             self.purge(host, remove)
         names = [f"{item.package}-{with_epoch(item.version)}" for item in install]
-        argv = [*_DNF, "--setopt=install_weak_deps=False", "install", "--", *names]
+        argv = [*_DNF, *_INSTALL, "--", *names]
         run(host, argv, TRANSACTION_SECONDS)
 
     def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
@@ -206,6 +233,20 @@ def _settings(text: str) -> Mapping[str, str]:
     return found
 
 
-def _offered(host: Host, options: Sequence[str], names: Sequence[str]) -> Any:
+def _offered(host: Host, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
+    """NAME=VERSION of everything that dnf would choose from → sha256 of each file of it that this machine can run."""
     shown = host.query([*_DNF, *options, "repoquery", "--qf", _FORMAT, "--", *names])
-    return {line for line in shown.splitlines() if line}
+    found: Dict[str, Set[str]] = {}
+    for name, arch, checksum in (line.split(" ", 2) for line in shown.splitlines() if line):
+        sums = found.setdefault(name, set())
+        if arch in ("noarch", os.uname().machine):
+            sums.add(_digest(checksum))
+    return found
+
+
+def _digest(text: str) -> str:
+    """Of ``(KIND, BYTES)``, as dnf prints it; what is none is none of the lock's."""
+    try:
+        return bytes(ast.literal_eval(text)[1]).hex()
+    except (ValueError, SyntaxError, TypeError, LookupError):
+        return text

@@ -9,6 +9,7 @@ import shutil
 import sys
 from typing import Any, List, Tuple
 
+from ... import atomic
 from .. import tree
 from ..errors import BuildError, KmodError
 from ..kbuild import cores
@@ -116,7 +117,7 @@ def _report(arguments: argparse.Namespace, modules: List[str], variables: List[s
     job = Job(kernel, chosen, jobs, variables, arguments.ahead, arguments.peermem)
     if arguments.log:
         try:
-            os.makedirs(os.path.dirname(os.path.abspath(arguments.log)), exist_ok=True)
+            atomic.make_folder(os.path.dirname(os.path.abspath(arguments.log)))
         except OSError as error:
             raise BuildError(f"cannot make the folder of {arguments.log}: {error.strerror}") from None
     report = build(job, modules, arguments.source, arguments.output, arguments.log)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-from ... import process
+from ... import atomic, process
 from .. import driver as drivers
 from .. import ofed
 from ..audit import audit
@@ -223,11 +223,8 @@ def _failed_before(kernel: Kernel, package: Package) -> str:
 
 
 def _remember(release: str, package: Package, key: str) -> None:
-    path = inside("/", _log(release, package) + ".failed")
-    if not key:
-        if os.path.exists(path):
-            os.unlink(path)
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(key)
+    path = _log(release, package) + ".failed"
+    if key:
+        atomic.write(path, key)
+    else:
+        atomic.remove(path)

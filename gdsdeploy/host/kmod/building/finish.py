@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from typing import Any, Dict, List, Sequence, Tuple
 
+from ... import atomic
 from ..audit import Result, audit
 from ..driver import Expected
 from ..errors import BuildError
@@ -71,20 +73,13 @@ def audited(
 
 def placed(items: Sequence[Tuple[str, str, Dict[str, Any]]]) -> List[Built]:
     """Put (built file, where it goes, its audit) into place: each file is at every moment the old or the new one."""
-    temporary: List[str] = []
     try:
-        for built, output, _result in items:
-            temporary.append(output + ".new")
-            shutil.copyfile(built, temporary[-1])
-            with open(temporary[-1], "rb+") as file:
-                os.fsync(file.fileno())
-            os.chmod(temporary[-1], 0o644)
-        for _built, output, _result in items:
-            os.replace(output + ".new", output)
+        with contextlib.ExitStack() as targets:
+            for built, output, _result in items:
+                target = targets.enter_context(atomic.replacing(output, make=False))
+                with open(built, "rb") as file:
+                    shutil.copyfileobj(file, target)
     except OSError as error:
-        for name in temporary:
-            if os.path.exists(name):
-                os.unlink(name)
         raise BuildError(f"cannot write {error.filename or output}: {error.strerror}") from None
     done = []
     for _built, output, result in items:

@@ -18,7 +18,7 @@ import shutil
 import tempfile
 from typing import List
 
-from ... import process
+from ... import atomic, process
 from ..errors import BuildError
 from ..kernel import Kernel, releases
 from ..module import name_of
@@ -39,7 +39,7 @@ def save(kernel: Kernel, name: str) -> List[str]:
     place = _place(kernel, name)
     base = os.path.dirname(place)
     try:
-        os.makedirs(base, exist_ok=True)
+        atomic.make_folder(base)
         staging = tempfile.mkdtemp(prefix=".new-", dir=base)
         try:
             for file in files:
@@ -66,16 +66,13 @@ def restore(kernel: Kernel, name: str) -> List[str]:
         if kernel.by_name.get(name_of(file)):
             continue
         try:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            shutil.copy2(path, target + ".new")
-            os.replace(target + ".new", target)
+            atomic.copy(path, target)
         except OSError as error:
             raise BuildError(f"cannot put {target} back: {error.strerror}") from None
         back.append(file)
     if back:
         listed = sorted({*_restored(place), *back})
-        with open(os.path.join(place, "restored"), "w", encoding="utf-8") as text:
-            text.write("".join(file + "\n" for file in listed))
+        atomic.write(os.path.join(place, "restored"), "".join(file + "\n" for file in listed))
         _depmod(kernel)
     return back
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
+from ... import atomic
 from ..errors import BuildError, KmodError
 from ..kbuild import Log
 from . import known
@@ -129,6 +130,6 @@ def _one(bench: Bench, name: str, source: str, output: str, log: Log) -> Outcome
 
 def _make_folder(path: str) -> None:
     try:
-        os.makedirs(path, exist_ok=True)
+        atomic.make_folder(path)
     except OSError as error:
         raise BuildError(f"cannot make the folder {path}: {error.strerror}") from None

@@ -7,6 +7,7 @@ import os
 import shutil
 from typing import List
 
+from ... import atomic
 from ..errors import BuildError, TreeError
 from ..kbuild import Log, first_error
 from .finish import audited, placed, provenance, record
@@ -48,8 +49,7 @@ def build_driver(bench: Bench, output: str, log: Log) -> List[Built]:
         record(log, file, {**entries, **own})
     results = audited(job, log, files, {}, "driver " + job.tree.version, peermem=job.peermem == "required")
     bench.take_versions(files[0])
-    os.makedirs(output, exist_ok=True)
-    shutil.copyfile(os.path.join(folder, "Module.symvers"), os.path.join(output, "Module.symvers"))
+    atomic.copy(os.path.join(folder, "Module.symvers"), os.path.join(output, "Module.symvers"))
     items = [
         (file, os.path.join(os.path.abspath(output), os.path.basename(file)), result)
         for file, result in zip(files, results)

@@ -105,7 +105,15 @@ def test_without_root_it_says_what_it_could_not_read() -> None:
         hostapp.build(folder / "host.pyz")
         (folder / "expectation.json").write_text(replace(expectation, cufile_path=str(secret)).to_json())
         nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-        argv = ["/usr/bin/python3", "-I", folder / "host.pyz", "evidence", "--expectation", folder / "expectation.json"]
+        argv = [
+            "/usr/bin/python3",
+            "-I",
+            "-S",
+            folder / "host.pyz",
+            "evidence",
+            "--expectation",
+            folder / "expectation.json",
+        ]
         done = subprocess.run(argv, capture_output=True, check=True, **nobody)  # type: ignore[call-overload]
     found = json.loads(done.stdout)
     assert found["host"]["uid"] != 0

@@ -37,13 +37,13 @@ def test_the_drivers_name_in_dkms_replaces_the_packages(tmp_path: Path) -> None:
 
 def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
     words = shlex.split(sourced(tmp_path, '"${MAKE[0]}"')[0])
-    assert words[:3] == ["/usr/bin/python3", "-I", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
+    assert words[:4] == ["/usr/bin/python3", "-I", "-S", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
     # DKMS puts its own options into commands that begin with make.
     assert not words[0].startswith("make")
     parser = argparse.ArgumentParser()
     cli.add_parsers(parser.add_subparsers())
     # DKMS appends this for kernels that clang compiled.
-    arguments = parser.parse_args([*words[3:], "LLVM=1"])
+    arguments = parser.parse_args([*words[4:], "LLVM=1"])
     assert arguments.kernel == "6.12.94+deb13-amd64"
     assert arguments.driver_tree == "/usr/src/nvidia-current-open-550.163.01"
     assert (arguments.driver_version, arguments.driver_flavour) == ("550.163.01", "open")
@@ -56,7 +56,7 @@ def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path
     words = shlex.split(sourced(tmp_path, '"${MAKE[0]}"', recipe="driver")[0])
     parser = argparse.ArgumentParser()
     cli.add_parsers(parser.add_subparsers())
-    arguments = parser.parse_args([*words[3:], "LLVM=1"])
+    arguments = parser.parse_args([*words[4:], "LLVM=1"])
     assert (arguments.driver_version, arguments.driver_tree, arguments.output) == ("550.163.01", ".", ".")
     assert (arguments.words, arguments.peermem) == (["driver", "LLVM=1"], "stub")
     assert arguments.kept == "nvidia-current-open"
@@ -70,8 +70,8 @@ def test_what_runs_after_an_install_is_found_from_wherever_the_source_is(tmp_pat
             assert os.path.normpath(f"{place}/{program}") == "/usr/bin/python3"
         parser = argparse.ArgumentParser()
         cli.add_parsers(parser.add_subparsers())
-        assert words[0] == "-I"
-        arguments = parser.parse_args(words[2:])
+        assert words[:2] == ["-I", "-S"]
+        arguments = parser.parse_args(words[3:])
         assert (arguments.action, arguments.names, arguments.kernel) == ("save", [name], "6.12.94+deb13-amd64")
 
 

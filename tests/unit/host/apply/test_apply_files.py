@@ -84,7 +84,7 @@ def test_a_link_to_a_folder_stays_and_the_folder_gets_the_mode(tmp_path: Path) -
 def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_take(tmp_path: Path) -> None:
     place = tmp_path / "etc/x.conf"
     place.parent.mkdir()
-    left = place.with_name(".x.conf.gdsdeploy-new")
+    left = place.with_name(".x.conf.0123456789abcdef.gdsdeploy-new")
     left.write_text("half of ")
     files.replace(str(place), b"x\n", 0o644)
     assert [path.name for path in place.parent.iterdir()] == ["x.conf"]

@@ -32,7 +32,7 @@ Before=slurmd.service k3s.service
 
 [Service]
 Type=oneshot
-ExecStart=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz gate run --quiet
+ExecStart=/usr/bin/python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz gate run --quiet
 # What looks at the host ends by itself; this is for a file system that does not even let it.
 TimeoutStartSec=90
 

@@ -30,8 +30,8 @@ Before=gds-gate.service slurmd.service kubelet.service pbs.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem load
-ExecStop=/usr/bin/python3 -I /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem unload
+ExecStart=/usr/bin/python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem load
+ExecStop=/usr/bin/python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.pyz peermem unload
 TimeoutStartSec=300
 
 [Install]

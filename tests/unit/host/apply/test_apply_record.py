@@ -25,7 +25,9 @@ def kept(root: Path) -> dict[str, object]:
 def test_it_is_written_before_the_path_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda old, new: (order.append(Path(new).name), replace(old, new))[1])
+    monkeypatch.setattr(
+        os, "replace", lambda old, new, **folders: (order.append(Path(new).name), replace(old, new, **folders))[1]
+    )
     apply(tmp_path, Some(), Wanted([File.of("/etc/x.conf", "x\n")]))
     assert order == ["before.json", "before.json", "x.conf"]
     assert kept(tmp_path) == {"/etc": None, "/etc/x.conf": None}

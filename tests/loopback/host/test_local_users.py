@@ -1,0 +1,307 @@
+"""Accounts of a host lead none of root's writing elsewhere: each writer, while ``nobody`` plants what it can."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event as EventClass
+from pathlib import Path
+
+import pytest
+
+from gdsdeploy.host import __main__, atomic, gate, process
+from gdsdeploy.host.apply import lock
+from gdsdeploy.host.apply.errors import ApplyError
+from gdsdeploy.host.apply.files import FOLDER, File
+from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.kmod.building.finish import placed
+from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.kmod.kbuild import Log
+from gdsdeploy.host.kmod.mok import make_key
+
+NOBODY = 65534
+SECRET = "root's own\n"
+ROUNDS = 30
+
+FORK = multiprocessing.get_context("fork")
+
+
+def plant(folder: Path, victim: Path, name: str, pid: int, ready: EventClass) -> None:
+    """As nobody: links under every name that can be guessed, then, for ever, under each name that appears."""
+    os.chdir(folder)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    guessed = {name, f".{name}.gdsdeploy-new", f"{name}.new", f"{name}.lock"}
+    guessed |= {f"{name}.{near}.new" for near in range(pid - 20, pid + 300)}
+    planted = {Path(item) for item in guessed}
+    for item in planted:
+        item.symlink_to(victim)
+    ready.set()
+    while True:
+        for item in Path().iterdir():
+            if item not in planted or not item.is_symlink():
+                with contextlib.suppress(OSError):
+                    item.rename("taken")
+                with contextlib.suppress(OSError):
+                    item.symlink_to(victim)
+
+
+@dataclass
+class Hostile:
+    """A folder that ``nobody`` works in, and a file of root's that may not change."""
+
+    folder: Path
+    victim: Path
+
+    @contextlib.contextmanager
+    def attack(self, name: str) -> Iterator[None]:
+        """Plant for a file ``name`` while the block runs; everything that can be guessed is there when it begins."""
+        ready = FORK.Event()
+        process = FORK.Process(target=plant, args=(self.folder, self.victim, name, os.getpid(), ready))
+        process.start()
+        try:
+            assert ready.wait(20)
+            yield
+        finally:
+            process.kill()
+            process.join()
+
+    def untouched(self) -> bool:
+        """Whether the victim is as it was."""
+        found = self.victim.stat()
+        return (self.victim.read_text(), found.st_mode & 0o7777, found.st_uid, found.st_nlink) == (SECRET, 0o600, 0, 1)
+
+
+@pytest.fixture
+def hostile() -> Iterator[Hostile]:
+    base = Path(tempfile.mkdtemp(prefix="gds-local-", dir="/tmp"))
+    base.chmod(0o755)
+    made = Hostile(base / "theirs", base / "roots" / "victim")
+    made.folder.mkdir()
+    os.chown(made.folder, NOBODY, NOBODY)
+    made.victim.parent.mkdir(mode=0o755)
+    made.victim.write_text(SECRET)
+    made.victim.chmod(0o600)
+    yield made
+    shutil.rmtree(base)
+
+
+def metrics(place: Path) -> None:
+    """The whole of ``gate run``: nothing is expected of this host, which closes the gate."""
+    run, settings = place.parents[1] / "roots" / "run", place.parents[1] / "roots" / "gate.json"
+    settings.write_text(gate.Settings(file="", metrics=str(place.parent)).to_json())
+    words = ["--quiet", "--run-folder", str(run), "--state-folder", str(run), "--settings", str(settings)]
+    __main__.main(["gate", "run", *words, "--expectation", "/nonexistent"])
+
+
+def opened(place: Path) -> None:
+    record = gate.Record(gate.OPEN, "fine", "pass", "x", "2026-01-01T00:00:00Z", 0.1)
+    gate.keep(record, gate.Settings(file=str(place)), *[str(place.parents[1] / "roots" / "run")] * 2)
+
+
+def configured(place: Path) -> None:
+    Host(root=str(place.parent)).write(File.of(f"/{place.name}", "x\n"))
+
+
+def locked(place: Path) -> None:
+    with lock.held(path=str(place)):
+        pass
+
+
+def module(place: Path) -> None:
+    placed([(__file__, str(place), {})])
+
+
+def rebooted(place: Path) -> None:
+    os.close(atomic.opened(str(place)))
+
+
+def logged(place: Path) -> None:
+    Log(str(place)).note("x")
+
+
+def folder(place: Path) -> None:
+    Host(root=str(place.parent)).write(File("/deep/er", FOLDER))
+
+
+def keyed(place: Path) -> None:
+    make_key(str(place.parent / "made.key"), str(place.parent / "made.der"), "test", 1)
+
+
+def copied(place: Path) -> None:
+    atomic.copy(__file__, str(place))
+
+
+def linked(place: Path) -> None:
+    atomic.link(str(place), "/dev/null", (0, 0))
+
+
+REFUSING = [opened, configured, locked, module, rebooted, logged, folder, keyed, copied, linked]
+
+
+@pytest.mark.parametrize("kind", ["theirs", "group", "world"])
+@pytest.mark.parametrize("writer", REFUSING, ids=lambda writer: writer.__name__)
+def test_root_writes_nothing_into_a_folder_that_others_can_change(
+    hostile: Hostile, writer: Callable[[Path], None], kind: str
+) -> None:
+    if kind != "theirs":
+        os.chown(hostile.folder, 0, NOBODY if kind == "group" else 0)
+        hostile.folder.chmod(0o775 if kind == "group" else 0o777)
+    with hostile.attack("x"), pytest.raises((OSError, KmodError)) as caught:
+        writer(hostile.folder / "x")
+    assert f"{hostile.folder} can be changed by others than root" in str(caught.value)
+    assert hostile.untouched()
+    assert [path for path in hostile.folder.iterdir() if path.lstat().st_uid == 0] == []
+
+
+def test_metrics_go_into_a_folder_of_their_exporter_and_nowhere_else(hostile: Hostile) -> None:
+    with hostile.attack("gdsdeploy.prom"):
+        for _ in range(ROUNDS):
+            metrics(hostile.folder / "gdsdeploy.prom")
+            assert hostile.untouched()
+    metrics(hostile.folder / "gdsdeploy.prom")
+    written = hostile.folder / "gdsdeploy.prom"
+    assert (written.is_symlink(), written.stat().st_mode & 0o777) == (False, 0o644)
+    assert written.read_text().startswith("# HELP gdsdeploy_gate_open")
+    assert [path.name for path in hostile.victim.parent.iterdir() if path.name not in ("run", "gate.json")] == [
+        "victim"
+    ]
+
+
+def in_the_way(place: Path, kind: str, victim: Path) -> None:
+    """Something at the path itself."""
+    if kind == "link":
+        place.symlink_to(victim)
+    elif kind == "hard link":
+        place.hardlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        (place / "in it").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder"])
+def test_what_lies_at_the_path_is_replaced_or_stays_and_is_never_written_to(hostile: Hostile, kind: str) -> None:
+    place = hostile.folder / "gdsdeploy.prom"
+    in_the_way(place, kind, hostile.victim)
+    metrics(place)
+    if kind == "folder":
+        assert [path.name for path in hostile.folder.rglob("*")] == ["gdsdeploy.prom", "in it"], "nothing is left over"
+    else:
+        assert place.is_file()
+        assert not place.is_symlink()
+    assert hostile.untouched()
+
+
+@pytest.mark.parametrize("part", ["textfile", "above/textfile"])
+def test_a_folder_for_metrics_that_is_a_link_of_others_is_refused(hostile: Hostile, part: str) -> None:
+    planted = hostile.folder / part.partition("/")[0]
+    planted.symlink_to(hostile.victim.parent)
+    os.lchown(planted, NOBODY, NOBODY)
+    with pytest.raises(atomic.UnsafePathError, match="is a link in a folder that others than root can change"):
+        atomic.write(str(hostile.folder / part / "gdsdeploy.prom"), "x", shared=True)
+    assert [path.name for path in hostile.victim.parent.iterdir()] == ["victim"]
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "folder"])
+@pytest.mark.parametrize("writer", [locked, logged], ids=lambda writer: writer.__name__)
+def test_in_a_folder_for_all_root_opens_no_file_that_others_have_left(
+    hostile: Hostile, writer: Callable[[Path], None], kind: str
+) -> None:
+    os.chown(hostile.folder, 0, 0)
+    hostile.folder.chmod(0o1777)
+    place = hostile.folder / "x"
+    in_the_way(place, kind, hostile.victim)
+    if kind in ("link", "pipe"):
+        os.lchown(place, NOBODY, NOBODY)
+    with pytest.raises((ApplyError, KmodError)):
+        writer(place)
+    assert hostile.victim.read_text() == SECRET
+    assert hostile.victim.stat().st_mode & 0o7777 == 0o600
+
+
+def test_in_a_folder_for_all_a_planted_link_is_replaced(hostile: Hostile) -> None:
+    os.chown(hostile.folder, 0, 0)
+    hostile.folder.chmod(0o1777)
+    (hostile.folder / "x").symlink_to(hostile.victim)
+    os.lchown(hostile.folder / "x", NOBODY, NOBODY)
+    atomic.write(str(hostile.folder / "x"), "new")
+    assert (hostile.folder / "x").read_text() == "new"
+    assert hostile.untouched()
+
+
+def test_the_logs_of_ubuntu_follow_no_link_of_the_group_that_may_change_their_folder(
+    hostile: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(hostile.folder, 0, NOBODY)
+    hostile.folder.chmod(0o775)
+    monkeypatch.setattr(atomic, "_SHARED", (str(hostile.folder),))
+    atomic.make_folder(str(hostile.folder / "gdsdeploy/kmod"))
+    atomic.write(str(hostile.folder / "gdsdeploy/kmod/a.log"), "x")
+    shutil.rmtree(hostile.folder / "gdsdeploy")
+    (hostile.folder / "gdsdeploy").symlink_to(hostile.victim.parent)
+    with pytest.raises(atomic.UnsafePathError, match="is a link in a folder"):
+        atomic.write(str(hostile.folder / "gdsdeploy/kmod/a.log"), "x")
+    assert [path.name for path in hostile.victim.parent.iterdir()] == ["victim"]
+
+
+def test_links_of_root_are_followed_and_those_that_lead_round_are_an_error(hostile: Hostile) -> None:
+    roots = hostile.victim.parent
+    (roots / "real").mkdir()
+    (roots / "relative").symlink_to("./real/../real")
+    (roots / "round").symlink_to(roots / "round")
+    atomic.write(str(roots / "relative" / "x"), "x")
+    assert (roots / "real/x").read_text() == "x"
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        atomic.write(str(roots / "round" / "x"), "x")
+
+
+def test_a_name_that_somebody_guessed_is_not_opened(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic.secrets, "token_hex", lambda _: "0" * 16)
+    (hostile.folder / f".x.{'0' * 16}.gdsdeploy-new").symlink_to(hostile.victim)
+    with pytest.raises(FileExistsError):
+        atomic.write(str(hostile.folder / "x"), "new", shared=True)
+    assert hostile.untouched()
+
+
+def test_a_file_that_is_swapped_while_it_is_written_gives_nothing_else_its_mode(hostile: Hostile) -> None:
+    with atomic.replacing(str(hostile.folder / "x"), shared=True) as file:
+        file.write(b"new")
+        (new,) = hostile.folder.iterdir()
+        new.rename(hostile.folder / "taken")
+        new.symlink_to(hostile.victim)
+    assert hostile.untouched()
+
+
+@pytest.mark.parametrize("kind", ["theirs", "below theirs", "world", "relative", "link"])
+def test_root_runs_no_program_from_a_folder_of_others(
+    hostile: Hostile, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = hostile.folder
+    if kind == "below theirs":
+        folder = hostile.folder / "bin"
+        folder.mkdir()
+    if kind == "world":
+        os.chown(hostile.folder, 0, 0)
+        hostile.folder.chmod(0o777)
+    (folder / "modprobe").write_text("#!/bin/sh\necho theirs\n")
+    (folder / "modprobe").chmod(0o755)
+    named = {"relative": ".", "link": str(hostile.victim.parent / "bin")}.get(kind, str(folder))
+    if kind == "link":
+        Path(named).symlink_to(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", f"{named}:/usr/bin:/bin")
+    assert "theirs" not in process.run(["modprobe", "--version"], 20).stdout
+    assert process.search_path().startswith("/usr/bin:/bin")
+    assert process.run(["sh", "-c", "command -v modprobe"], 20).stdout.strip() != f"{folder}/modprobe"
+
+
+def test_a_folder_of_root_keeps_its_place(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{hostile.victim.parent}:/usr/bin")
+    assert process.search_path().startswith(f"{hostile.victim.parent}:/usr/bin:")
