@@ -45,6 +45,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "cufile_probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
     "evidence/programs.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
+    "kmod/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
     "kmod/building/finish.py": {"open": (1, OWN)},
     "kmod/building/job.py": {"shutil.copytree": (1, OWN)},
     "kmod/building/kept.py": {
@@ -74,9 +75,6 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     },
     "kmod/pack.py": {
         "tempfile.mkdtemp": (2, ROOTS),
-        "tempfile.TemporaryDirectory": (1, OWN),
-        "open": (2, OWN),
-        "os.chmod": (1, OWN),
         "os.rename": (3, ROOTS),
         "os.unlink": (1, AWAY),
         "shutil.rmtree": (3, AWAY),
