@@ -174,9 +174,10 @@ def dmabuf_of_host(facts: HostFacts) -> Iterator[Condition]:
     """What DMA-BUF needs of driver and kernel, whatever the adapters."""
     seen = quote.file(facts, "/proc/driver/nvidia/version")
     what, fix = "the driver is {}: only the open flavour exports GPU memory as DMA-BUF", "use the open flavour"
-    what = what.format(facts.driver.flavour or "not loaded")
+    flavour = facts.driver.flavour
+    what = what.format(flavour if isinstance(flavour, str) else "not loaded")
     cause = Cause("driver.proprietary", what, fix, seen, reference.OPEN_DRIVER)
-    yield Condition(test(facts.driver.flavour, lambda flavour: flavour == OPEN), cause)
+    yield Condition(test(flavour, lambda found: found == OPEN), cause)
     release = facts.kernel.release
     what = f"kernel {release} is older than 5.12"
     cause = Cause("kernel.no-dmabuf", what, "use a newer kernel, or nvidia-peermem", (f"uname -r: {release}",))
