@@ -44,6 +44,7 @@ class Meter:
         self._socket: socket.socket
         self._limit, self._room = limit, room
         self._received = 0
+        self._lock = threading.Lock()
         #: whether the host has sent more
         self.full = False
 
@@ -66,7 +67,7 @@ class Meter:
             received = self._socket.recv(size)
         finally:
             room.give(size - len(received))
-            self._received += len(received)
+            self._keep(len(received), room)
         self.full = self._received > self._limit
         if self.full:
             raise EOFError
@@ -74,5 +75,13 @@ class Meter:
 
     def done(self) -> None:
         """What was received takes no room any more, and there is none for more."""
-        self._room.give(self._received)
-        self._room = Room(0)
+        with self._lock:
+            self._room.give(self._received)
+            self._room = Room(0)
+
+    def _keep(self, size: int, room: Room) -> None:
+        """Count what was received; the library's thread may still be at it when all is done."""
+        with self._lock:
+            self._received += size
+            if self._room is not room:
+                room.give(size)

@@ -187,7 +187,9 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
     facts = facts_from(host(CARDS[:1]))
     assert isinstance(facts.network.rdma, tuple)
     network = replace(facts.network, rdma=tuple(replace(item, interface=evil) for item in facts.network.rdma))
-    made = rendered("gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", replace(facts, network=network)))
+    made = rendered(
+        "gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", replace(facts, network=network))
+    )
     answer = libraries.library("1.20.0.107").ask(made.text, folders=["/var/log/cufile"])
     assert answer.effective["properties.force_compat_mode"] == "false"
 
