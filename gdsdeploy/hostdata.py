@@ -17,6 +17,7 @@ from gdsdeploy.answer import Answer, malformed
 from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.finding import PATHS, VERDICTS
 from gdsdeploy.host.gate import CLOSED, OPEN
+from gdsdeploy.host.report import STACK
 
 #: Characters of a text and of a file's, entries of a list or object: more than any host has.
 _LONG, _WHOLE, MANY = 1 << 17, 1 << 21, 10_000
@@ -27,6 +28,12 @@ def _normal(path: str) -> str:
     if posixpath.normpath(path) != path or path.startswith(("/", "..")):
         raise ValueError("isn't a normalized path below its folder")
     return path
+
+
+def _part(row: list[str]) -> list[str]:
+    if row[0] not in STACK:
+        raise ValueError("isn't a part of the stack")
+    return row
 
 
 Text = Annotated[str, Field(max_length=_LONG)]
@@ -150,7 +157,7 @@ class GateRecord(Shape):
     profile: Text
     lock_digest: Plain
     basis: Plain
-    stack: list[Annotated[list[Text], Field(min_length=2, max_length=2)]] = Field(max_length=MANY)
+    stack: list[Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_part)]] = Field(max_length=5)
     findings: list[_Finding] = Field(max_length=MANY)
     gaps: list[Text] = Field(max_length=MANY)
 

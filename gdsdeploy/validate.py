@@ -189,7 +189,7 @@ def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequen
         profile=expected.profile,
         findings=tuple(waiver.apply(findings, given, asked.today())),
         boot_id=shown["boot_id"],
-        stack=tuple((name, value) for name, value in record.stack) if record else (),
+        stack=tuple(dict(record.stack).items()) if record else (),
         gaps=tuple(record.gaps) if record else (),
         seconds=answer.seconds,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 #: Each would run, fail, vanish or be obeyed where somebody evaluates it; CANARY is the path of a file.
@@ -32,7 +34,7 @@ VALUES: tuple[Any, ...] = (
     [[]],
     {"error": []},
     "",
-    "x" * 300_000,
+    "x" * 140_000,
     ["x"],
     {"a": 1},
 )
@@ -56,3 +58,19 @@ def texts(value: Any) -> list[str]:
     if isinstance(value, list):
         return [part for item in value for part in texts(item)]
     return [value] if isinstance(value, str) else []
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of every value, as the keys that lead there."""
+    yield place
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(item, (*place, key))
+
+
+def with_value(whole: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """A copy of ``whole`` with another value at one place."""
+    if not place:
+        return copy.deepcopy(value)
+    made = dict(whole) if isinstance(whole, dict) else list(whole)
+    made[place[0]] = with_value(whole[place[0]], place[1:], value)
+    return made

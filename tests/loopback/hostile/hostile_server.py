@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ class Server:
             channel.sendall(mark)
             self._reply(question, channel)
             channel.send_exit_status(0)
-        channel.close()
+        with contextlib.suppress(OSError, EOFError):
+            channel.close()
 
 
 class _Host(paramiko.ServerInterface):
@@ -117,19 +118,3 @@ def endless(data: bytes, pause: float = 0.0) -> Reply:
             threading.Event().wait(pause)
 
     return reply
-
-
-def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of every value, as the keys that lead there."""
-    yield place
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from places(item, (*place, key))
-
-
-def with_value(whole: Any, place: tuple[Any, ...], value: Any) -> Any:
-    """A copy of ``whole`` with another value at one place."""
-    if not place:
-        return value
-    made = dict(whole) if isinstance(whole, dict) else list(whole)
-    made[place[0]] = with_value(whole[place[0]], place[1:], value)
-    return made
