@@ -54,6 +54,15 @@ def spoiled_by(word: str) -> Lie:
     return lambda answer: as_sent(spoiled(answer, word))
 
 
+def with_interface(answer: Any, name: str) -> Any:
+    """The same, with another name for one network interface, in what programs print, too."""
+    if isinstance(answer, str):
+        return name if answer == "ens1" else answer.replace('"ens1"', json.dumps(name))
+    if isinstance(answer, list):
+        return [with_interface(item, name) for item in answer]
+    return {key: with_interface(item, name) for key, item in answer.items()} if isinstance(answer, dict) else answer
+
+
 #: Lies that no verb takes for an answer, whatever it asked.
 REFUSED = {"deep", "empty", "list", "cut", "twice", "infinite"}
 LIES: Mapping[str, Lie] = {
@@ -67,7 +76,7 @@ LIES: Mapping[str, Lie] = {
     "nulls": lambda answer: as_sent(dict.fromkeys(answer)),
     **{f"word-{number}": spoiled_by(word) for number, word in enumerate(WORDS[::2])},
     "keys": lambda answer: as_sent(spoiled(answer, WORDS[0], keys=True)),
-    "interface": lambda answer: as_sent(answer).replace(b'\\"ens1\\"', b'\\"' + WORDS[0].encode() + b'\\"').replace(b'"ens1"', b'"' + WORDS[0].encode() + b'"'),
+    "interface": lambda answer: as_sent(with_interface(answer, WORDS[0])),
     "half": lambda answer: as_sent(spoiled(answer, "x\ud800")),
     **{f"random-{seed}": changed_at_random(seed) for seed in range(6)},
 }  # fmt: skip
@@ -123,7 +132,7 @@ class Fleet(LoopbackFleet):
 
     def _reply(self, question: Question, channel: paramiko.Channel) -> None:
         answer = honest(question, self.digest)
-        if question.host == HONEST:
+        if not question.host.startswith("liar-"):
             channel.sendall(as_sent(answer))
         else:
             sent = LIES[question.host.removeprefix("liar-")](answer)
@@ -257,7 +266,7 @@ def test_what_hosts_are(fleet: Fleet, run: Run, verb: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["deep", "half", "keys", "nulls", "object", "word-0", "word-7", "random-1", "random-2"]
+    "name", ["deep", "half", "keys", "nulls", "object", "word-0", "word-3", "random-1", "random-2"]
 )
 def test_explain(fleet: Fleet, run: Run, name: str) -> None:
     code, _, err = run("explain", f"liar-{name}", "--fleet", fleet.path)
