@@ -248,7 +248,7 @@ def test_what_changes_hosts(fleet: Fleet, run: Run, played: list[tuple[list[str]
         name for name, item in found.items() if item["error"]
     }
     # Of no host anything stands in the inventory that could be a template.
-    assert "popen" not in inventory
+    assert "cycler" not in inventory
     assert "lookup" not in inventory
 
 
@@ -279,7 +279,7 @@ def test_a_file_that_is_fitted_to_a_host(fleet: Fleet, run: Run) -> None:
     fleet.fit()
     for name in (HONEST, "liar-word-0", "liar-word-2", "liar-interface", "liar-keys"):
         code, out, err = run("cufile", "render", fleet.path, name)
-        assert "popen" not in out
+        assert "cycler" not in out
         assert "lookup" not in out
         if name == HONEST:
             assert code == 0, err
