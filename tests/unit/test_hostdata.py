@@ -130,7 +130,7 @@ def sample(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value if key == "host" else few(value) for key, value in document.items()}
 
 
-@pytest.mark.parametrize("value", [*VALUES, *WORDS[::4]], ids=lambda value: repr(value)[:16])
+@pytest.mark.parametrize("value", [*VALUES[::2], *WORDS[::6]], ids=lambda value: repr(value)[:16])
 def test_evidence_with_another_value_at_any_place(value: Any) -> None:
     """Only its shape: what is made of it is tried with whole evidence below."""
     document = sample(rdma_host())
@@ -161,9 +161,7 @@ def without(document: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", TELLING, ids=".".join)
-@pytest.mark.parametrize(
-    "value", [{"error": "EACCES"}, {"error": "EIO"}, {"error": "ENOENT"}, GONE, "", *WORDS[:3], []]
-)
+@pytest.mark.parametrize("value", [{"error": "EACCES"}, GONE, "", WORDS[0], []])
 def test_verbs_live_with_what_could_not_be_read(place: tuple[str, ...], value: Any) -> None:
     """`mode` met a traceback as soon as the driver's version could not be read."""
     whole = rdma_host()

@@ -78,7 +78,7 @@ LIES: Mapping[str, Lie] = {
     "keys": lambda answer: as_sent(spoiled(answer, WORDS[0], keys=True)),
     "interface": lambda answer: as_sent(with_interface(answer, WORDS[0])),
     "half": lambda answer: as_sent(spoiled(answer, "x\ud800")),
-    **{f"random-{seed}": changed_at_random(seed) for seed in range(6)},
+    **{f"random-{seed}": changed_at_random(seed) for seed in range(3)},
 }  # fmt: skip
 
 
