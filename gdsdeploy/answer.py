@@ -1,8 +1,14 @@
-"""What came back from a host, and what it means: a document, or the one error that says why there is none.  Pure."""
+"""What came back from a host, and what it means: a document, or the one error that says why there is none.  Pure.
+
+A host may be somebody else's.  Its text is parsed within bounds, so that no answer costs more than a moment and some
+megabytes, and every text in it can be written anywhere.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +17,10 @@ from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 
 #: Exit status of the loader for a Python that is too old.
 TOO_OLD = 78
-#: Lines of a host's standard error that an error quotes.
-TAIL_LINES = 6
+#: Lines of a host's standard error that an error quotes, and characters of each.
+TAIL_LINES, TAIL_WIDTH = 6, 500
+#: Values in an answer, how deep they are nested, digits of an integer.  The evidence of real hosts has 1,500, 6 and 20.
+VALUES, DEPTH, DIGITS = 100_000, 64, 20
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,12 @@ class Answer:
     error: GdsError | None
     seconds: float
 
+    def known(self) -> dict[str, Any]:
+        """The document; raises the error where there is none."""
+        if self.error is not None or self.document is None:
+            raise self.error or HostUnreachable(f"{self.host}: no answer")
+        return self.document
+
 
 @dataclass(frozen=True)
 class Output:
@@ -72,9 +86,11 @@ def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
     if not begun:
         raise _did_not_begin(host, output)
     try:
-        found, _ = json.JSONDecoder().raw_decode(text.decode(errors="replace").lstrip())
-    except ValueError:
+        found = parsed(text.decode(errors="replace"))
+    except json.JSONDecodeError:
         found = None
+    except ValueError as refused:
+        raise malformed(host.where(), "", str(refused)) from None
     if isinstance(found, dict):
         return found
     if output.status is None:
@@ -89,6 +105,66 @@ def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
         f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}",
         hint="The quoted lines are the host's own; look at its disk and its memory",
     )
+
+
+def malformed(host: str, question: str, problem: str) -> HostUnfit:
+    """The error for an answer that isn't what its question asks for."""
+    to = f" to {question}" if question else ""
+    return HostUnfit(
+        f"{host}: its answer{to} is malformed: {problem}",
+        hint="The program that ran there is gdsdeploy's own; see what changes its output on that host",
+    )
+
+
+def parsed(text: str) -> Any:
+    """The JSON value that ``text`` begins with; raises ValueError that says why it isn't taken.
+
+    Half of a surrogate pair, which no file and no terminal takes, becomes U+FFFD.
+    """
+    if sum(map(text.count, "[{,")) > VALUES:
+        raise ValueError(f"it has more than {VALUES:,} values")
+    deep = f"it is nested more than {DEPTH} levels deep"
+    try:
+        found, _ = _DECODER.raw_decode(text.lstrip())
+    except RecursionError:
+        raise ValueError(deep) from None
+    return _plain(found, DEPTH, deep)
+
+
+def _plain(value: Any, left: int, deep: str) -> Any:
+    if left < 0:
+        raise ValueError(deep)
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_plain(item, left - 1, deep) for item in value]
+    if isinstance(value, dict):
+        return _object([(_plain(key, left, deep), _plain(item, left - 1, deep)) for key, item in value.items()])
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError("a number is not finite")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text.lstrip("-")) > DIGITS:
+        raise ValueError(f"an integer has more than {DIGITS} digits")
+    return int(text)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_int=_integer, parse_constant=_number)
 
 
 def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
@@ -134,4 +210,4 @@ def _sudo(host: Endpoint, said: str, status: int) -> GdsError | None:
 
 def _tail(text: str) -> str:
     lines = text.rstrip().splitlines()[-TAIL_LINES:]
-    return "".join(f"\n  | {line}" for line in lines)
+    return "".join(f"\n  | {line[:TAIL_WIDTH]}" for line in lines)

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +27,11 @@ from gdsdeploy.errors import (
 )
 from gdsdeploy.host import jsontext
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.plan import change
+from gdsdeploy.plan import change, text
 
 MARK = "\x1e"
+#: Variable with what follows the mark in a run: hosts, whose words are in Ansible's output, too, don't know it.
+EVENTS = "GDSDEPLOY_EVENTS"
 #: Lines of a failed command's output that the error quotes.
 TAIL_LINES = 12
 #: Python without modules of the folder that it is started in.
@@ -114,6 +117,7 @@ def environment(
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "GDSDEPLOY_HOST_PROGRAM": str(program),
+        EVENTS: secrets.token_hex(16),
         "PYTHONUNBUFFERED": "1",
         "LC_ALL": "C.UTF-8",
     }
@@ -151,11 +155,12 @@ def play(
     progress: one line of talk at a time.
     """
     outcome = Outcome(status=0)
+    mark = MARK + (env.get(EVENTS) or "")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as sink:
 
         def line(text: str) -> None:
-            if not _event(text, outcome, progress, log):
+            if not _event(text, mark, outcome, progress, log):
                 sink.write(text + "\n")
                 sink.flush()
 
@@ -184,12 +189,12 @@ class _Event(BaseModel):
     detail: dict[str, Any] = {}
 
 
-def _event(text: str, outcome: Outcome, progress: Callable[[str], None], log: Path) -> bool:
+def _event(text: str, mark: str, outcome: Outcome, progress: Callable[[str], None], log: Path) -> bool:
     """Take in an event line; False for every other line, also for one that only begins like it."""
-    if not text.startswith(MARK):
+    if not text.startswith(mark):
         return False
     try:
-        event = _Event.model_validate(jsontext.loads(text[1:]))
+        event = _Event.model_validate(jsontext.loads(text[len(mark) :]))
     except ValueError:
         return False
     _take(event, outcome, progress, log)
@@ -227,20 +232,21 @@ def _changes(listed: Sequence[Any]) -> list[Change]:
 
 def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, Any], log: Path) -> GdsError:
     """The error for a failed task: typed by the module that failed, else explained by what Ansible says."""
-    message = str(detail.get("msg", "")).strip()
+    message = text(detail.get("msg", "")).strip()
     whole = f"Whole output: {log}"
     if status == "unreachable":
         return HostUnreachable(f"{host}: lost during {role}: {message}", hint=whole)
     typed = _typed(detail)
     if typed:
         return _of_kind(host, role, task, typed, whole)
-    if message == _ENDED and isinstance(detail.get("cmd"), list):
-        message = f"{detail['cmd'][0]} ended with status {detail.get('rc')}"
+    command = detail.get("cmd")
+    if message == _ENDED and isinstance(command, list) and command:
+        message = f"{text(command[0])} ended with status {text(detail.get('rc'))}"
     lines = [f"{host}: {role}: {task}: {message}"]
     for stream in ("stderr", "stdout"):
-        text = str(detail.get(stream, "")).strip()
-        if text and text not in message:
-            lines += [f"  | {part}" for part in text.splitlines()[-TAIL_LINES:]]
+        output = text(detail.get(stream, "")).strip()
+        if output and output not in message:
+            lines += [f"  | {part}" for part in output.splitlines()[-TAIL_LINES:]]
             break
     return ConvergeFailed("\n".join(lines), hint=whole)
 
@@ -252,7 +258,7 @@ def _typed(detail: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: str) -> GdsError:
-    message, hint = str(typed.get("message", "")), str(typed.get("hint") or "").rstrip(".")
+    message, hint = text(typed.get("message", "")), text(typed.get("hint") or "").rstrip(".")
     hint = f"{hint}. {whole}" if hint else whole
     kind = str(typed.get("kind", ""))
     if kind == "refused" and role == "gds_preflight":

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from gdsdeploy import evidence_file, hostapp, transport
+from gdsdeploy import evidence_file, hostapp, hostdata, transport
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnreachable
 from gdsdeploy.host import evidence, report
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
@@ -40,9 +40,9 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
     endpoints = transport.endpoints(fleet, fleet_file.resolve().parent, [name])
     for answer in transport.fan_out(endpoints, hostapp.build(), argv, timeout=timeout):
-        if answer.error is not None or answer.document is None:
-            raise answer.error or HostUnreachable(f"{name}: no answer")
-        return replace(explained(facts_from(answer.document), mount), host=name)
+        return hostdata.judged(
+            answer, "evidence", hostdata.Evidence, lambda told: replace(explained(facts_from(told), mount), host=name)
+        )
     raise HostUnreachable(f"{name}: no answer")
 
 

@@ -163,7 +163,7 @@ def change(value: Any) -> Change:
     given = _mapping(value, "a change")
     made = Change(**{item.name: _text(given.get(item.name, ""), item.name) for item in fields(Change)})
     if made.kind not in KINDS or made.disruption not in DISRUPTIONS:
-        raise ValueError(f"unknown kind of change: {made.kind} ({made.disruption})")
+        raise ValueError(f"unknown kind of change: {made.kind[:40]!a} ({made.disruption[:40]!a})")
     return made
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import builds, desired, folders, hostapp, supplying, transport
-from gdsdeploy.answer import Answer
+from gdsdeploy import builds, desired, folders, hostapp, hostdata, supplying, transport
+from gdsdeploy.answer import Answer, malformed
 from gdsdeploy.builds import Supply
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import render as render_cufile
-from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.expect import expectation
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.inventory import BUILDERS, HOSTS, Sources, archive_of, inventory
@@ -77,6 +77,7 @@ def plan_fleet(
     given = sources(fleet, lock, fleet_dir, known, shelf)
     asked = documents(fleet, lock, given, [name for name in names if name not in found])
     checked: dict[str, Variants] = {}
+    told: dict[str, builds.Told] = {}
     for answer in transport.fan_out(
         transport.endpoints(fleet, fleet_dir, list(asked)),
         given.program.read_bytes(),
@@ -86,11 +87,14 @@ def plan_fleet(
     ):
         seconds[answer.host] = answer.seconds
         try:
-            checked[answer.host] = checked_variants(answer, asked[answer.host])
+            with hostdata.surprises(answer.host):
+                said = checked_variants(answer, asked[answer.host])
+                told[answer.host] = _told(fleet, lock, answer.host, said)
+                checked[answer.host] = said
         except GdsError as error:
             add(answer.host, error)
-    # Who builds for whom depends on what all of them answer.
-    supplies = _supplies(fleet, lock, checked, shelf)
+    # Who builds for whom depends on what all of them answer; in the order of the fleet file, builders first.
+    supplies = builds.supplies(fleet, lock, {name: told[name] for name in fleet.everyone() if name in told}, shelf.look)
     for name in checked:
         archive = _sha256(archive_of(supplies[name].want, shelf.folder))
         add(name, plan(name, checked[name], supplies[name], archive))
@@ -123,36 +127,28 @@ def _possible(fleet: Fleet, lock: Lock, name: str, mode: str) -> Supply:
 
 def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
     """What a machine says of every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
-    if answer.error is not None or answer.document is None:
-        raise answer.error or HostUnreachable(f"{answer.host}: no answer")
-    error = answer.document.get("error")
+    told = answer.known()
+    error = told.get("error")
     if isinstance(error, Mapping):
         raise HostUnfit(f"{answer.host}: {error.get('message', '')}", hint=str(error.get("hint") or "") or None)
     try:
-        found = variants(answer.document.get("variants"))
+        found = variants(told.get("variants"))
     except ValueError as problem:
-        raise _malformed(answer.host, str(problem)) from None
+        raise malformed(answer.host, "", str(problem)) from None
     for name, listed in document["variants"].items():
-        if len(found.get(name, ())) != len(listed):
-            raise _malformed(answer.host, f"variants.{name}: not every resource was checked")
-    return found
+        if [item.name for item in found.get(name, ())] != [_name(item) for item in listed]:
+            raise malformed(answer.host, "", f"variants.{name}: not every resource was checked")
+    return {name: found[name] for name in document["variants"]}
 
 
-def _malformed(host: str, problem: str) -> HostUnfit:
-    return HostUnfit(
-        f"{host}: its answer is malformed: {problem}",
-        hint="The program that ran there is gdsdeploy's own; see what changes its output on that host",
-    )
+def _name(item: Mapping[str, Any]) -> str:
+    """A resource of a desired state, as its result is named."""
+    return f"{item['resource']}.{item['instance']}" if item.get("instance") else str(item["resource"])
 
 
-def _supplies(fleet: Fleet, lock: Lock, checked: Mapping[str, Variants], shelf: Shelf) -> dict[str, Supply]:
-    """Where the modules of those that answered come from; in the order of the fleet file, builders first."""
-    told = {}
-    for name, host in fleet.everyone().items():
-        if name in checked:
-            profile, target = fleet.profiles[host.profile], lock.targets[host.profile]
-            told[name] = supplying.told(checked[name], profile, target)
-    return builds.supplies(fleet, lock, told, shelf.look)
+def _told(fleet: Fleet, lock: Lock, name: str, said: Variants) -> builds.Told:
+    profile = fleet.everyone()[name].profile
+    return supplying.told(said, fleet.profiles[profile], lock.targets[profile])
 
 
 def sources(

@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from gdsdeploy import bundle, folders, hostapp, lockfile, transport, waivers
+from gdsdeploy import bundle, folders, hostapp, hostdata, lockfile, transport, waivers
 from gdsdeploy.answer import Answer
 from gdsdeploy.bundle import Bundle
-from gdsdeploy.errors import HostUnreachable
+from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.expect import expectation
 from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.waiver import Waiver
 from gdsdeploy.maskedfleet import masked
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.redact import USER, Redactor
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, trouble_from
-from gdsdeploy.validate import EVIDENCE, TIMEOUT, Asked, fitted, judged, line, now
+from gdsdeploy.validate import EVIDENCE, TIMEOUT, Asked, fitted, judged, line, lost, now
 
 #: An address that is no name.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")
@@ -79,19 +80,28 @@ def judge(given: Bundle, asked: Asked | None = None, *, fleet: str = "", progres
             trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
             report = HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
         else:
-            report = judged(host.expectation, host.evidence, asked, held[name], host.seconds)
+            report = _judged(name, host, asked, held[name])
         found.append(report)
         progress(line(report))
     accepted = waivers.accepted(held, found, asked.today())
     return Report(fleet or given.fleet, given.lock, given.when, tuple(found), accepted)
 
 
+def _judged(name: str, host: bundle.Host, asked: Asked, held: Sequence[Waiver]) -> HostReport:
+    try:
+        with hostdata.surprises(name):
+            return judged(host.expectation, host.evidence or {}, asked, held, host.seconds)
+    except GdsError as error:
+        return lost(host.expectation, error, host.seconds)
+
+
 def _host(fleet: Fleet, expected: Expectation, answer: Answer) -> bundle.Host:
     held = tuple(waivers.of_host(fleet, answer.host))
-    if answer.error is not None or answer.document is None:
-        error = answer.error or HostUnreachable(f"{answer.host}: no answer")
+    try:
+        evidence = hostdata.judged(answer, "evidence", hostdata.Evidence, dict)
+    except GdsError as error:
         return bundle.Host(expected, None, trouble_from(error), held, answer.seconds)
-    return bundle.Host(expected, answer.document, None, held, answer.seconds)
+    return bundle.Host(expected, evidence, None, held, answer.seconds)
 
 
 def redactor_for(whole: Bundle, fleet: Fleet | None = None, *, hide_names: bool) -> Redactor:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic, hostapp, transport
-from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnreachable
+from gdsdeploy import atomic, hostapp, hostdata, transport
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
 from gdsdeploy.host import golden
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.topology import Topology
@@ -27,11 +27,12 @@ def ask(
     found: dict[str, HostFacts | GdsError] = {}
     endpoints = transport.endpoints(fleet, fleet_file.resolve().parent, names)
     for answer in transport.fan_out(endpoints, hostapp.build(), ["evidence", "--json"], timeout=timeout):
-        if answer.error is not None or answer.document is None:
-            found[answer.host] = answer.error or HostUnreachable(f"{answer.host}: no answer")
-            progress(f"  ✗ {answer.host}: {found[answer.host]}")
+        try:
+            found[answer.host] = hostdata.judged(answer, "evidence", hostdata.Evidence, facts_from)
+        except GdsError as error:
+            found[answer.host] = error
+            progress(f"  ✗ {answer.host}: {error}")
         else:
-            found[answer.host] = facts_from(answer.document)
             progress(f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
     return {name: found[name] for name in names}
 

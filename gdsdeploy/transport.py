@@ -1,7 +1,8 @@
 """SSH to many hosts at once: one connection, one exec and one JSON document per host; nothing is installed there.
 
 The program (a zipapp) travels on the standard input of ``python3 -c``; :mod:`gdsdeploy.bootstrap` runs it.
-A host's key is always checked, and a host's failure is that host's answer, never the end of the others'.
+A host's key is always checked, and a host's failure is that host's answer, never the end of the others'.  That holds
+for a host that wants it otherwise, too: what it sends is bounded below everything that reads it, and so is its time.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachab
 from gdsdeploy.host.private import exposure
 from gdsdeploy.inventory import in_fleet
 from gdsdeploy.known_hosts import known_keys, recorded, refusal
+from gdsdeploy.metering import Meter
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.run import Dialled, dial
 
-#: Bytes of one host's answer that are accepted; a host that sends more is cut off.
-ANSWER_LIMIT = 64 * 1024 * 1024
+#: Bytes that one host may send, everything counted; one that sends more is cut off.  Real evidence is below 1 MiB.
+ANSWER_LIMIT = 8 * 2**20
 #: Bytes kept of what a host writes to standard error: the end of it, which says why.
 ERROR_LIMIT = 64 * 1024
 #: Hosts that are talked to at the same time.
@@ -96,6 +98,10 @@ def fan_out(
 
     def work() -> None:
         while not connections.closed:
+            if answers.qsize() > workers:
+                # They are judged more slowly than they come.
+                time.sleep(0.05)
+                continue
             try:
                 host = waiting.popleft()
             except IndexError:
@@ -158,40 +164,65 @@ def _ask(
     host: Endpoint, program: bytes, argv: Sequence[str], stdin: bytes, timeout: float, connections: _Connections
 ) -> Answer:
     begin = time.monotonic()
-    client = paramiko.SSHClient()
+    mark, payload = _payload(program, argv, stdin, timeout)
+    client, meter = paramiko.SSHClient(), Meter(ANSWER_LIMIT)
     connections.add(client)
+    # paramiko waits for some of a server's messages without a limit.
+    late = threading.Timer(timeout + 1.0, client.close)
+    late.daemon = True
+    late.start()
     found: dict[str, Any] | None = None
     error: GdsError | None = None
     proxy: Dialled | None = None
     try:
         proxy = dial(host.proxy, doing=f"connect to {host.host}") if host.proxy else None
-        _connect(client, host, timeout, proxy)
-        mark, payload = _payload(program, argv, stdin, timeout)
+        _connect(client, host, timeout, proxy, meter)
         output = _exec(client, host, payload, begin + timeout)
-        found = document(host, mark, output)
-    except GdsError as caught:
-        error = caught
-    except TimeoutError:
-        error = HostUnreachable(
-            f"{host.where()}: no answer within {timeout:g} s",
-            hint=f"Look at the host ({host.ssh()}), or give it more time with --timeout",
-        )
-    except (OSError, EOFError, paramiko.SSHException) as caught:
-        error = HostUnreachable(
-            f"{host.where()}: the connection broke: {caught or type(caught).__name__}",
-            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
-        )
+        if not meter.full:
+            found = document(host, mark, output)
+    except Exception as caught:  # noqa: BLE001 - whatever a host sets off is that host's failure
+        error = _failure(host, caught, timeout, late=time.monotonic() - begin > timeout)
     finally:
+        late.cancel()
         connections.done(client)
+        meter.done()
         if proxy is not None:
             error = _with_complaint(error, proxy)
             proxy.close()
-    return Answer(host.host, found, error, time.monotonic() - begin)
+    return Answer(host.host, found, _too_large(host) if meter.full else error, time.monotonic() - begin)
 
 
-def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: Dialled | None) -> None:
+def _too_large(host: Endpoint) -> HostUnfit:
+    return HostUnfit(
+        f"{host.where()}: its answer is larger than {ANSWER_LIMIT // 2**20} MiB",
+        hint="Look at what the login shell of this user prints, and at the host's logs",
+    )
+
+
+def _failure(host: Endpoint, caught: Exception, timeout: float, *, late: bool) -> GdsError:
+    """What went wrong with a host.  late: after its time was up."""
+    broke = isinstance(caught, (OSError, EOFError, paramiko.SSHException))
+    if isinstance(caught, TimeoutError) or (late and (broke or isinstance(caught, HostUnreachable))):
+        return HostUnreachable(
+            f"{host.where()}: no answer within {timeout:g} s",
+            hint=f"Look at the host ({host.ssh()}), or give it more time with --timeout",
+        )
+    if isinstance(caught, GdsError):
+        return caught
+    if broke:
+        return HostUnreachable(
+            f"{host.where()}: the connection broke: {caught or type(caught).__name__}",
+            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
+        )
+    return HostUnfit(
+        f"{host.where()}: it could not be asked: {type(caught).__name__}: {str(caught)[:200]}",
+        hint="What the host sent is no SSH that can be understood; look at what answers there",
+    )
+
+
+def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: Dialled | None, meter: Meter) -> None:
     limit = min(CONNECT_TIMEOUT, timeout)
-    policy = _OnRecord(host)
+    policy = _OnRecord(host, meter)
     client.set_missing_host_key_policy(policy)
     for file in host.identity_files:
         if not file.is_file():
@@ -275,8 +306,8 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
     name the line; so the client is given no keys at all, and every key comes here.
     """
 
-    def __init__(self, host: Endpoint) -> None:
-        self._host = host
+    def __init__(self, host: Endpoint, meter: Meter) -> None:
+        self._host, self._meter = host, meter
         try:
             self._known = known_keys(host)
         except OSError as caught:
@@ -287,7 +318,7 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         """A transport that asks the server for a key of a type that is on record."""
-        made = paramiko.Transport(sock, **options)
+        made = paramiko.Transport(self._meter.around(sock), **options)  # type: ignore[arg-type]
         security = made.get_security_options()
         recorded = {key.type for key in self._known if not key.marker}
         recorded |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in recorded else set()
@@ -333,11 +364,6 @@ def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: 
             # Asked before taking what is there: nothing comes after the end, but the end may come after the taking.
             over = channel.closed or channel.eof_received
             received = _receive(channel, stdout, stderr)
-            if len(stdout) > ANSWER_LIMIT:
-                raise HostUnfit(
-                    f"{host.where()}: its answer is larger than {ANSWER_LIMIT // 2**20} MiB",
-                    hint="Look at what the login shell of this user prints, and at the host's logs",
-                )
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic, hostapp, transport, waivers
+from gdsdeploy import atomic, hostapp, hostdata, transport, waivers
 from gdsdeploy.answer import Answer
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
@@ -84,10 +84,13 @@ def validate(
         timeout=timeout + (max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0),
     ):
         name = answer.host
-        if since_boot:
-            host = _recorded(expected[name], answer, asked, given[name])
-        else:
-            host = _judge(fitted(fleet, lock, expected[name], answer), answer, asked, given[name])
+        try:
+            if since_boot:
+                host = _recorded(expected[name], answer, asked, given[name])
+            else:
+                host = _judge(fleet, lock, expected[name], answer, asked, given[name])
+        except GdsError as error:
+            host = lost(expected[name], error, answer.seconds)
         found[name] = host
         progress(line(host))
     hosts = tuple(found[name] for name in names)
@@ -168,37 +171,35 @@ def fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> E
         return expected
 
 
-def _judge(expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]) -> HostReport:
-    if answer.error is not None or answer.document is None:
-        return _lost(expected, answer)
-    return judged(expected, answer.document, asked, given, answer.seconds)
+def _judge(
+    fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]
+) -> HostReport:
+    """What the checks say of the host's evidence; raises why there is nothing that they could judge."""
+
+    def judge(evidence: dict[str, Any]) -> HostReport:
+        return judged(fitted(fleet, lock, expected, answer), evidence, asked, given, answer.seconds)
+
+    return hostdata.judged(answer, "evidence", hostdata.Evidence, judge)
 
 
-def _lost(expected: Expectation, answer: Answer) -> HostReport:
-    error = answer.error or HostUnreachable(f"{answer.host}: no answer")
-    return HostReport(answer.host, expected.profile, trouble=trouble_from(error), seconds=answer.seconds)
+def lost(expected: Expectation, error: GdsError, seconds: float) -> HostReport:
+    """A host of which nothing could be judged, and why."""
+    return HostReport(expected.host, expected.profile, trouble=trouble_from(error), seconds=seconds)
 
 
 def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]) -> HostReport:
-    """What the host's own gate found in this boot."""
-    if answer.error is not None or answer.document is None:
-        return _lost(expected, answer)
-    record: gate.Record | None = None
-    reason = str(answer.document.get("reason") or "the answer holds no record")
-    if isinstance(answer.document.get("record"), dict):
-        try:
-            record = gate.record_of(answer.document["record"])
-        except ValueError as error:
-            reason = str(error)
-    findings = [_this_boot(expected, record, reason)]
+    """What the host's own gate found in this boot; raises why nothing is known of it."""
+    shown = hostdata.judged(answer, "gate show", hostdata.GateShown, dict)
+    record = gate.record_of(shown["record"]) if shown["record"] else None
+    findings = [_this_boot(expected, record, shown["reason"] or "the answer holds no record")]
     if record is not None:
         findings += [finding for finding in record.judged() if selected(finding, asked.only)]
     return HostReport(
         host=answer.host,
         profile=expected.profile,
         findings=tuple(waiver.apply(findings, given, asked.today())),
-        boot_id=str(answer.document.get("boot_id", "")),
-        stack=tuple((name, value) for name, value in record.stack) if record else (),
+        boot_id=shown["boot_id"],
+        stack=tuple(dict(record.stack).items()) if record else (),
         gaps=tuple(record.gaps) if record else (),
         seconds=answer.seconds,
     )

@@ -1,12 +1,13 @@
 """Ansible callback: one JSON line per thing that happens, beside Ansible's own output.
 
 It runs inside ansible-playbook, so it imports nothing of gdsdeploy.  An event line begins with the ASCII
-record separator; every other line is Ansible's human output and goes to the log as it is.
+record separator and the run's own word; every other line is Ansible's human output and goes to the log as it is.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -22,7 +23,8 @@ description: Writes an event a line, marked with the ASCII record separator, to 
 requirements: []
 """
 
-MARK = "\x1e"
+#: Begins the line of an event; what follows the separator is known to the run alone.
+MARK = "\x1e" + os.environ.get("GDSDEPLOY_EVENTS", "")
 #: Seconds after which a running task is worth a line; shorter ones are told by their result.
 LONG = 5.0
 

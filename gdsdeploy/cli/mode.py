@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import click
 
-from gdsdeploy import console, evidence_file, lockfile, selection
+from gdsdeploy import console, evidence_file, hostdata, lockfile, selection
 from gdsdeploy import topology as asking
-from gdsdeploy.errors import GdsError, LockStale
+from gdsdeploy.errors import LockStale
 from gdsdeploy.host.explain.mechanisms import Choice, Mechanism, choose, mechanisms, words
 from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
 from gdsdeploy.load import load_fleet
@@ -85,14 +85,13 @@ def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json:
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
         found = asking.ask(intent, fleet, names, timeout=timeout, progress=console.say)
-    known = {name: item for name, item in found.items() if isinstance(item, HostFacts)}
+    known, lost = hostdata.each(found, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
-        console.data(json.dumps({name: _document(item) for name, item in known.items()}, indent=2, ensure_ascii=False))
+        console.data(json.dumps(known, indent=2, ensure_ascii=False))
     else:
-        for name, item in known.items():
+        for name, text in known.items():
             profile = intent.profiles[intent.hosts[name].profile]
-            console.data(f"{name} (the fleet file: mode {profile.mode}, rdma {profile.rdma}):\n{_text(item)}")
-    lost = [item for item in found.values() if isinstance(item, GdsError)]
+            console.data(f"{name} (the fleet file: mode {profile.mode}, rdma {profile.rdma}):\n{text}")
     if lost:
         raise lost[0]
 

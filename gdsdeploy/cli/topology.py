@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, evidence_file, selection
+from gdsdeploy import console, evidence_file, hostdata, selection
 from gdsdeploy import topology as topologies
 from gdsdeploy.errors import ChecksFailed, GdsError
 from gdsdeploy.host import topology as shown
@@ -68,7 +68,7 @@ def command(
         shapes = {
             name: topologies.known(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
         }
-        _show(shapes, as_json, alone=evidence_file.UNNAMED in shapes)
+        _raise_first(_show(shapes, as_json, alone=evidence_file.UNNAMED in shapes))
         return
     if fleet is None:
         raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
@@ -76,33 +76,33 @@ def command(
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
         facts = topologies.ask(intent, fleet, names, timeout=timeout, progress=console.say)
-    found = {}
-    lost: list[GdsError] = []
-    for name, item in facts.items():
-        try:
-            found[name] = topologies.known(name, item)
-        except GdsError as error:
-            lost.append(error)
+    found, lost = hostdata.each(facts, topologies.known)
     if golden == "write":
-        if lost:
-            raise lost[0]
+        _raise_first(lost)
         for path, hosts in topologies.write_golden(intent, fleet, found).items():
             console.say(f"{path}: the topology of {', '.join(hosts)}")
     elif golden == "check":
         _check(intent, found, as_json, lost)
     else:
-        _show(found, as_json)
+        lost += _show(found, as_json)
+    _raise_first(lost)
+
+
+def _raise_first(lost: list[GdsError]) -> None:
     if lost:
         raise lost[0]
 
 
-def _show(found: dict[str, Topology], as_json: bool, *, alone: bool = False) -> None:
+def _show(found: dict[str, Topology], as_json: bool, *, alone: bool = False) -> list[GdsError]:
+    """Print them; the errors of those that cannot be shown."""
+    whole, lost = hostdata.each(found, lambda _, item: shown.document(item) if as_json else shown.text(item))
     if as_json:
-        whole = {name: shown.document(item) for name, item in found.items()}
-        console.data(json.dumps(next(iter(whole.values())) if alone else whole, indent=2, ensure_ascii=False))
-        return
-    for name, item in found.items():
-        console.data((f"{name}:\n" if not alone else "") + shown.text(item))
+        shapes = next(iter(whole.values()), None) if alone else whole
+        console.data(json.dumps(shapes, indent=2, ensure_ascii=False))
+        return lost
+    for name, item in whole.items():
+        console.data((f"{name}:\n" if not alone else "") + str(item))
+    return lost
 
 
 def _check(fleet: Fleet, found: dict[str, Topology], as_json: bool, lost: list[GdsError]) -> None:

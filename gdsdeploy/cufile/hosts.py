@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from gdsdeploy import evidence_file, hostapp, transport
+from gdsdeploy import evidence_file, hostapp, hostdata, transport
+from gdsdeploy.answer import Answer
 from gdsdeploy.cufile.fit import Host
-from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.expect import expectation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.model.fleet import Fleet
@@ -40,19 +42,22 @@ def ask(
         stdin={name: expectation(fleet, lock, name).to_json().encode() for name in names},
         timeout=timeout,
     ):
-        if answer.error is not None or answer.document is None:
-            found[answer.host] = answer.error or HostUnreachable(f"{answer.host}: no answer")
-        else:
-            found[answer.host] = _usable(fleet, lock, Host(answer.host, facts_from(answer.document)))
+        try:
+            found[answer.host] = _usable(fleet, lock, answer)
+        except GdsError as error:
+            found[answer.host] = error
     return found
 
 
-def _usable(fleet: Fleet, lock: Lock, host: Host) -> Host | GdsError:
-    try:
+def _usable(fleet: Fleet, lock: Lock, answer: Answer) -> Host:
+    """What the host is; raises why a file cannot be fitted to it."""
+
+    def judge(evidence: dict[str, Any]) -> Host:
+        host = Host(answer.host, facts_from(evidence))
         expectation(fleet, lock, host.name, host)
-    except HostUnfit as error:
-        return error
-    return host
+        return host
+
+    return hostdata.judged(answer, "evidence", hostdata.Evidence, judge)
 
 
 def read(name: str, file: Path) -> Host:

@@ -10,6 +10,9 @@ from .finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
 WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived"}
 
+#: Parts of the stack, from the kernel's surroundings up.
+STACK = ("os", "kernel", "driver", "nvidia-fs", "libcufile")
+
 
 def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> Dict[str, Any]:
     """One JSON object: host, profile, boot_id, verdict, stack, findings, gaps, collected_at, seconds, lock_digest."""
@@ -32,14 +35,9 @@ def stack(facts: HostFacts) -> List[Tuple[str, str]]:
     """(part, what runs), from the kernel up; parts that are not there or not known are left out."""
     module = facts.nvidia_fs.module
     driver = [item for item in (facts.driver.version, facts.driver.flavour) if isinstance(item, str)]
-    parts = [
-        ("os", facts.os.name),
-        ("kernel", facts.kernel.release),
-        ("driver", " ".join(driver)),
-        ("nvidia-fs", module.version if module.loaded is True else ""),
-        ("libcufile", facts.cufile.library),
-    ]
-    return [(name, value) for name, value in parts if isinstance(value, str) and value]
+    nvidia_fs = module.version if module.loaded is True else ""
+    found = (facts.os.name, facts.kernel.release, " ".join(driver), nvidia_fs, facts.cufile.library)
+    return [(name, value) for name, value in zip(STACK, found) if isinstance(value, str) and value]
 
 
 def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> str:

@@ -7,20 +7,34 @@ question asks for is dropped.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from gdsdeploy.errors import HostUnfit
 from gdsdeploy.host.rollout import written
+from gdsdeploy.hostdata import (
+    MANY,
+    PLAIN,
+    Below,
+    BootId,
+    Digest,
+    Id,
+    LockDigest,
+    MaybeRelease,
+    Name,
+    Plain,
+    Release,
+    Shape,
+    Size,
+    Text,
+    Time,
+    Version,
+    fitting,
+)
 
-#: Characters of a text, entries of a list or object: more than any host has.
-_LONG, _MANY = 1 << 17, 10_000
 _DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-_PLAIN = r"[A-Za-z0-9._+~@,:=/ -]"
 
 
 def _known(path: str) -> str:
@@ -29,35 +43,10 @@ def _known(path: str) -> str:
     return path
 
 
-def _normal(path: str) -> str:
-    if posixpath.normpath(path) != path or path.startswith(("/", "..")):
-        raise ValueError("isn't a normalized path below its folder")
-    return path
+Path = Annotated[str, Field(pattern=f"^/{PLAIN}+$", max_length=4096), AfterValidator(_known)]
 
 
-#: Anything but half of a surrogate pair, which no string may have here.
-Text = Annotated[str, Field(max_length=_LONG)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=255)]
-Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+:~^_ -]*$", max_length=1024)]
-Release = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]*$", max_length=255)]
-MaybeRelease = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.+_~-]*)?$", max_length=255)]
-BootId = Annotated[str, Field(pattern=r"^[0-9A-Za-z-]*$", max_length=64)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-LockDigest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
-Below = Annotated[str, Field(pattern=f"^[A-Za-z0-9_]{_PLAIN}*$", max_length=4096), AfterValidator(_normal)]
-Path = Annotated[str, Field(pattern=f"^/{_PLAIN}+$", max_length=4096), AfterValidator(_known)]
-Plain = Annotated[str, Field(pattern=f"^{_PLAIN}*$", max_length=4096)]
-Size = Annotated[int, Field(ge=-1, lt=1 << 63)]
-Id = Annotated[int, Field(ge=0, lt=1 << 32)]
-#: Seconds.
-Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class _Boot(_Answer):
+class _Boot(Shape):
     default: MaybeRelease
     default_entry: Text
     next: MaybeRelease
@@ -65,29 +54,29 @@ class _Boot(_Answer):
     problem: Text
 
 
-class _Package(_Answer):
+class _Package(Shape):
     version: Version
     held: bool
 
 
-class _Provision(_Answer):
-    installed: list[Name] = Field(max_length=_MANY)
-    held: list[Name] = Field(max_length=_MANY)
+class _Provision(Shape):
+    installed: list[Name] = Field(max_length=MANY)
+    held: list[Name] = Field(max_length=MANY)
 
 
-class _Modules(_Answer):
-    files: dict[Below, Digest] = Field(max_length=_MANY)
-    chosen: dict[Name, Below] = Field(max_length=_MANY)
+class _Modules(Shape):
+    files: dict[Below, Digest] = Field(max_length=MANY)
+    chosen: dict[Name, Below] = Field(max_length=MANY)
 
 
-class _File(_Answer):
+class _File(Shape):
     sha256: Digest
     mode: Annotated[str, Field(pattern=r"^[0-7]{4}$")]
     uid: Id
     gid: Id
 
 
-class Snapshot(_Answer):
+class Snapshot(Shape):
     """What a host is."""
 
     version: Literal[1]
@@ -98,10 +87,10 @@ class Snapshot(_Answer):
     lock_digest: LockDigest
     boot: _Boot
     manager: Literal["dpkg", "rpm", ""]
-    packages: dict[Name, _Package] = Field(max_length=_MANY)
+    packages: dict[Name, _Package] = Field(max_length=MANY)
     provision: _Provision
-    kernels: dict[Release, _Modules] = Field(max_length=_MANY)
-    files: dict[Path, _File | None] = Field(max_length=_MANY)
+    kernels: dict[Release, _Modules] = Field(max_length=MANY)
+    files: dict[Path, _File | None] = Field(max_length=MANY)
 
     @model_validator(mode="after")
     def _names(self) -> Self:
@@ -113,7 +102,7 @@ class Snapshot(_Answer):
         return self
 
 
-class _Difference(_Answer):
+class _Difference(Shape):
     what: Literal["package", "hold", "boot", "kernel", "module", "chosen", "file", "provision"]
     name: Plain
     was: Text
@@ -127,49 +116,49 @@ class _Difference(_Answer):
         return self
 
 
-class Comparison(_Answer):
+class Comparison(Shape):
     """How a host differs from a snapshot."""
 
     same: bool
-    differences: list[_Difference] = Field(max_length=_MANY)
+    differences: list[_Difference] = Field(max_length=MANY)
 
 
-class _Broken(_Answer):
+class _Broken(Shape):
     package: Name
     state: Text
 
 
-class _Lock(_Answer):
+class _Lock(Shape):
     path: Text
     pid: Id
     program: Text
 
 
-class _Packages(_Answer):
+class _Packages(Shape):
     manager: Literal["dpkg", "rpm", ""]
-    broken: list[_Broken] = Field(max_length=_MANY)
+    broken: list[_Broken] = Field(max_length=MANY)
     interrupted: bool
-    locks: list[_Lock] = Field(max_length=_MANY)
+    locks: list[_Lock] = Field(max_length=MANY)
 
 
-class _Once(_Answer):
+class _Once(Shape):
     state: Literal["none", "armed", "withdrawn", "booted", "fell back"]
     kernel: MaybeRelease
 
 
-class _Space(_Answer):
+class _Space(Shape):
     bytes: Size
     inodes: Size
     mount: Text
 
 
-class _Keeper(_Answer):
+class _Keeper(Shape):
     run: Text
     who: Text
     works: bool
 
 
-class Status(_Answer):
+class Status(Shape):
     """What a step wants to know before and after it."""
 
     version: Literal[1]
@@ -185,58 +174,58 @@ class Status(_Answer):
     apply: _Keeper
 
 
-class _Row(_Answer):
+class _Row(Shape):
     fits: bool
     says: Text
 
 
-class _Fits(_Answer):
+class _Fits(Shape):
     fits: bool
-    filesystems: list[_Row] = Field(max_length=_MANY)
+    filesystems: list[_Row] = Field(max_length=MANY)
 
 
-class _Kept(_Answer):
+class _Kept(Shape):
     archive: Text
 
 
-class _Armed(_Answer):
+class _Armed(Shape):
     once: bool
     default: MaybeRelease
 
 
-class _Verdict(_Answer):
+class _Verdict(Shape):
     admitted: bool
-    reasons: list[Text] = Field(max_length=_MANY)
+    reasons: list[Text] = Field(max_length=MANY)
 
 
-class _Needed(_Answer):
+class _Needed(Shape):
     needed: bool
-    reasons: list[Text] = Field(max_length=_MANY)
+    reasons: list[Text] = Field(max_length=MANY)
     boot_id: BootId
     running: Release
-    unloaded: list[Name] = Field(max_length=_MANY)
+    unloaded: list[Name] = Field(max_length=MANY)
 
 
-class _Default(_Answer):
+class _Default(Shape):
     default: MaybeRelease
 
 
-class _Changed(_Answer):
+class _Changed(Shape):
     changed: bool
 
 
-class _Gate(_Answer):
+class _Gate(Shape):
     state: Text
     boot_id: BootId
     reason: Text
 
 
-class _Done(_Answer):
+class _Done(Shape):
     """Only that there is an answer counts."""
 
 
 #: First two words of a question → its answer.
-ANSWERS: Mapping[tuple[str, ...], type[_Answer]] = {
+ANSWERS: Mapping[tuple[str, ...], type[Shape]] = {
     ("rollout", "snapshot"): Snapshot,
     ("rollout", "compare"): Comparison,
     ("rollout", "status"): Status,
@@ -258,12 +247,4 @@ ANSWERS: Mapping[tuple[str, ...], type[_Answer]] = {
 def checked(host: str, question: Sequence[str], document: Any) -> dict[str, Any]:
     """The answer with the parts that its question asks for; raises HostUnfit that names what is wrong with it."""
     words = tuple(question[:2])
-    try:
-        return ANSWERS[words].model_validate(document).model_dump(by_alias=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(ascii(part)[1:-1] if isinstance(part, str) else str(part) for part in first["loc"])
-        raise HostUnfit(
-            f"{host}: its answer to {' '.join(words)} is malformed: {place[:200]}: {ascii(first['msg'])[1:-1][:200]}",
-            hint="The program that ran there is gdsdeploy's own; see what changes its output on that host",
-        ) from None
+    return fitting(host, " ".join(words), ANSWERS[words], document).model_dump(by_alias=True)

@@ -127,13 +127,12 @@ class Work:
                 break
             # A rollout is not taken back for a moment without a network.
             self.wait(self.patience.poll)
-        if answer.error is not None or answer.document is None:
-            raise answer.error or HostUnreachable(f"{self.name}: no answer")
-        refusal = answer.document.get("error")
+        document = answer.known()
+        refusal = document.get("error")
         if isinstance(refusal, Mapping):
             kind = _KINDS.get(str(refusal.get("kind", "")), ConvergeFailed)
             raise kind(f"{self.name}: {refusal.get('message')}", hint=str(refusal.get("hint") or "") or None)
-        return answers.checked(self.name, argv, answer.document)
+        return answers.checked(self.name, argv, document)
 
     def wait(self, seconds: float) -> None:
         """Pause; raises Interrupted when the rollout is to stop."""

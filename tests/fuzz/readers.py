@@ -338,7 +338,7 @@ EVENTS = (
 def event(data: bytes) -> None:
     outcome = converge.Outcome(status=0)
     for line in data.decode("utf-8", "replace").splitlines():
-        converge._event(line, outcome, lambda _: None, FOLDER / "log")
+        converge._event(line, converge.MARK, outcome, lambda _: None, FOLDER / "log")
 
 
 # ── cufile.json, gdscheck, modules ───────────────────────────────────────────────────────────────────────────────

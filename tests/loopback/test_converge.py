@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -188,3 +189,42 @@ def test_the_kind_of_an_error_decides(tmp_path: Path, role: str, kind: str, erro
 def test_a_playbook_that_dies_without_a_word_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConvergeFailed, match="status 4"):
         converge.play(fake_playbook(tmp_path, [], 4), {}, log=tmp_path / "l", progress=lambda _: None)
+
+
+def test_a_host_cannot_write_events_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a host says is in Ansible's output, too, at the beginning of a line even."""
+    env = converge.environment(control_dir=tmp_path, program=tmp_path / "p")
+    word = str(env[converge.EVENTS])
+    assert word != converge.environment(control_dir=tmp_path, program=tmp_path / "p")[converge.EVENTS]
+    monkeypatch.setenv(converge.EVENTS, word)
+    spec = importlib.util.spec_from_file_location("events", Path(converge.__file__).parent / "callbacks/gds_events.py")
+    assert spec is not None
+    assert spec.loader is not None
+    callback = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(callback)
+    assert converge.MARK + word == callback.MARK
+    forged = result("failed", "gds_repo", "Pin the stack", detail={"msg": "of another host"})
+    command = fake_playbook(tmp_path, [forged], 0)
+    outcome = converge.play(command, {converge.EVENTS: word}, log=tmp_path / "l", progress=lambda _: None)
+    assert outcome.hosts == {}
+    assert "of another host" in (tmp_path / "l").read_text()
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        {"msg": "non-zero return code", "cmd": []},
+        {"msg": "non-zero return code", "cmd": [[]], "rc": {}},
+        {"msg": {"a": 1}, "stderr": ["x"]},
+        {"msg": "\ud800", "stdout": "\udfff"},
+        {"gds_error": {"kind": ["refused"], "message": None, "hint": "\ud800"}},
+        {"gds_error": {"kind": "modules", "message": "\ud800", "hint": 7}},
+    ],
+)
+def test_whatever_a_module_answers_is_that_hosts_failure(tmp_path: Path, detail: dict[str, object]) -> None:
+    events = [result("failed", "gds_repo", "Pin the stack", detail=detail, changes=[7, {"kind": []}, "\ud800"])]
+    outcome = converge.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
+    failure = outcome.hosts["gpu1"].failure
+    assert failure is not None
+    assert failure.message.startswith("gpu1: ")
+    f"{failure.message}{failure.hint}".encode()

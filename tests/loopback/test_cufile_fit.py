@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +181,26 @@ def test_golden_and_the_real_library_agree(name: str) -> None:
     assert get(made.document, ADDRESSES)
 
 
-def test_what_a_host_says_stays_in_its_comment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_host_says_stays_in_its_comment() -> None:
+    """Names of that kind are refused where evidence is read; this is the wall behind."""
     evil = 'x\n"force_compat_mode": true, //'
-    cards = [("mlx5_0", evil, CARDS[0][2], CARDS[0][3])]
-    made = rendered("gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", facts_from(host(cards))))
+    facts = facts_from(host(CARDS[:1]))
+    assert isinstance(facts.network.rdma, tuple)
+    network = replace(facts.network, rdma=tuple(replace(item, interface=evil) for item in facts.network.rdma))
+    made = rendered(
+        "gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", replace(facts, network=network))
+    )
     answer = libraries.library("1.20.0.107").ask(made.text, folders=["/var/log/cufile"])
     assert answer.effective["properties.force_compat_mode"] == "false"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("evil", ["{{ 1/0 }}", "ens1\n", "a b", "\x1b[2J", "x" * 33, "é", "../x", "²"])
+def test_a_device_and_an_interface_have_names(evil: str, place: int) -> None:
+    card = (*CARDS[0][:place], evil, *CARDS[0][place + 1 :])
+    with pytest.raises(HostUnfit, match="is no name of a device or interface") as caught:
+        rendered("gds", profile(fit={"addresses": "all"}), "1.20.0.107", Host("gpu1", facts_from(host([card]))))
+    assert caught.value.message.isprintable()
 
 
 @pytest.mark.parametrize("variant", ["container", "user"])

@@ -17,6 +17,7 @@ from gdsdeploy import converge, desired, lockfile
 from gdsdeploy.inventory import Sources, dump, inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet, Gate
+from tests.unit.hostile_words import WORDS
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
 #: What would fail, run something, vanish or change if any of it were read as a template or as YAML.
@@ -32,6 +33,8 @@ EVIL = (
     "~",
     "a: 'b' # \"c\" \\ \n \t é \u2028 end\n\n",
     "",
+    # Half of a character is replaced where it comes in.
+    *(word.replace("CANARY", "PWNED") for word in WORDS if "\ud800" not in word),
 )
 PLAY = """
 - hosts: gpu1

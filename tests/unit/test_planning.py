@@ -139,7 +139,7 @@ def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
     }
 
 
-DOCUMENT = {"version": 1, "variants": {"build": [{}, {}]}}
+DOCUMENT = {"version": 1, "variants": {"build": [{"resource": "x"}, {"resource": "x", "instance": "y"}]}}
 RESULT = {"name": "x", "changes": [], "refusals": [], "unknown": [], "report": {}}
 
 
@@ -157,7 +157,8 @@ def test_a_machine_that_gave_no_answer_has_its_error() -> None:
         ({}, "gpu1: its answer is malformed: variants: no object"),
         ({"variants": {"build": [RESULT]}}, "not every resource was checked"),
         ({"variants": {"keep": [RESULT, RESULT]}}, "not every resource was checked"),
-        ({"variants": {"build": [RESULT, {**RESULT, "changes": 7}]}}, "changes: no list"),
+        ({"variants": {"build": [RESULT, RESULT]}}, "not every resource was checked"),
+        ({"variants": {"build": [RESULT, {**RESULT, "name": "x.y", "changes": 7}]}}, "changes: no list"),
     ],
 )
 def test_a_bad_answer_is_that_hosts_error(document: dict[str, Any], words: str) -> None:

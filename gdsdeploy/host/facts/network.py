@@ -14,6 +14,7 @@ from .pci import addresses as pci_addresses
 from .unknown import Maybe, Unknown
 
 NDEV = "/gid_attrs/ndevs/0"
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}\Z")
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,10 @@ def network_facts(document: Document) -> NetworkFacts:
             RdmaInterface(device, interface, active, pci, addresses.get(interface, ()))
             for interface in _interfaces(document, device, ports)
         ]
+    strange = next((name for item in found for name in (item.device, item.interface) if not _NAME.match(name)), None)
+    if strange is not None:
+        # It comes to stand in files and in messages.
+        return NetworkFacts(Unknown(f"{strange[:100]!a} is no name of a device or interface"))
     return NetworkFacts(tuple(found))
 
 
@@ -89,7 +94,8 @@ def _names(document: Document, path: str) -> Tuple[str, ...]:
 
 
 def _by_number(name: str) -> List[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def _addresses(document: Document) -> Maybe[Dict[str, Tuple[Address, ...]]]:

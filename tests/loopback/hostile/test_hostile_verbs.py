@@ -1,0 +1,318 @@
+"""Every verb that asks hosts, over hosts that answer what they like: each liar is named, and the honest host beside
+them is reported as if it were alone.  Nothing is run, nothing is hung, and no verb ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+import yaml
+
+from gdsdeploy import converge, hostapp, lockfile, transport
+from gdsdeploy.host.gate import Record
+from gdsdeploy.host.report import STACK
+from tests import commandline
+from tests.loopback.hostile.hostile_server import Question, Server
+from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.unit.hostile_words import VALUES, WORDS, places, spoiled, texts, with_value
+from tests.unit.rdma_host import host as rdma_host
+from tests.unit.rollout.asked import status
+
+EVIDENCE = rdma_host()
+HONEST = "honest"
+#: What a liar makes of an honest answer before it is sent.
+Lie = Callable[[Any], bytes]
+#: Exit codes that say something of hosts; see docs/exit-codes.md.
+OF_HOSTS = {0, 20, 22, 30, 31, 32, 50}
+
+
+def as_sent(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def changed_at_random(seed: int) -> Lie:
+    """Another value at some places, the same ones each time."""
+
+    def lie(answer: Any) -> bytes:
+        chance = random.Random(seed)
+        for _ in range(4):
+            found = chance.choice(list(places(answer)))
+            answer = with_value(answer, found, chance.choice((*VALUES, *WORDS)))
+        return as_sent(answer)
+
+    return lie
+
+
+def spoiled_by(word: str) -> Lie:
+    return lambda answer: as_sent(spoiled(answer, word))
+
+
+def with_interface(answer: Any, name: str) -> Any:
+    """The same, with another name for one network interface, in what programs print, too."""
+    if isinstance(answer, str):
+        return name if answer == "ens1" else answer.replace('"ens1"', json.dumps(name))
+    if isinstance(answer, list):
+        return [with_interface(item, name) for item in answer]
+    return {key: with_interface(item, name) for key, item in answer.items()} if isinstance(answer, dict) else answer
+
+
+#: Lies that no verb takes for an answer, whatever it asked.
+REFUSED = {"deep", "empty", "list", "cut", "twice", "infinite"}
+LIES: Mapping[str, Lie] = {
+    "deep": lambda _: b'{"a":' + b"[" * 50_000,
+    "empty": lambda _: b"",
+    "list": lambda _: b"[]",
+    "object": lambda _: b"{}",
+    "cut": lambda answer: as_sent(answer)[:-9],
+    "twice": lambda answer: as_sent(answer)[:-1] + b',"version":1,"version":1}',
+    "infinite": lambda answer: as_sent(answer)[:-1] + b',"seconds":1e999}',
+    "nulls": lambda answer: as_sent(dict.fromkeys(answer)),
+    **{f"word-{number}": spoiled_by(word) for number, word in enumerate(WORDS[::2])},
+    "keys": lambda answer: as_sent(spoiled(answer, WORDS[0], keys=True)),
+    "interface": lambda answer: as_sent(with_interface(answer, WORDS[0])),
+    "half": lambda answer: as_sent(spoiled(answer, "x\ud800")),
+    **{f"random-{seed}": changed_at_random(seed) for seed in range(3)},
+}  # fmt: skip
+
+
+def honest(question: Question, digest: str) -> Any:
+    """What an honest host answers."""
+    if question.argv[0] == "evidence":
+        return EVIDENCE
+    if question.argv[:2] == ("gate", "show"):
+        record = Record("open", "all passed", "pass", "b-1", "2026-11-21T08:00:00Z", 1.5, HONEST, "right", digest)
+        findings = [{"check": "kernel.running", "verdict": "pass", "title": "t", "expected": "e", "found": "e",
+                     "hint": "", "evidence": [], "waiver": None}]  # fmt: skip
+        return {"boot_id": "b-1", "reason": "", "record": {**json.loads(record.to_json()), "findings": findings,
+                "stack": [[name, "1"] for name in STACK]}}  # fmt: skip
+    if question.argv[:2] == ("rollout", "status"):
+        return status()
+    if question.argv[:2] == ("apply", "--check"):
+        return {"error": None, "variants": {name: [result(item) for item in listed]
+                for name, listed in json.loads(question.stdin)["variants"].items()}}  # fmt: skip
+    return {"python": "3.11.2", "uid": 0, "kernel": "6.1", "machine": "x86_64"}
+
+
+def result(item: Mapping[str, Any]) -> dict[str, Any]:
+    name = item["resource"] + (f".{item['instance']}" if item["instance"] else "")
+    change = {"kind": "write", "subject": f"/etc/{name}", "before": "", "after": "sha256:1", "reason": "missing",
+              "disruption": "none", "resource": name}  # fmt: skip
+    report = {"dkms": [], "key": {"arch": "x86_64"}, "received": {}, "archive": ""} if name == "modules" else {}
+    return {"name": name, "changes": [change], "refusals": [], "unknown": [], "report": report, "diffs": []}
+
+
+class Fleet(LoopbackFleet):
+    """A fleet of an honest host and of liars, each behind the same server under its own name."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.canary = folder / "canary"
+        self.hostile = Server(folder, self._reply)
+        liars = {f"liar-{name}": {"profile": "right"} for name in LIES}
+        super().__init__(folder, self.hostile, {HONEST: {"profile": "right"}, **liars})  # type: ignore[arg-type]
+        value = yaml.safe_load(self.path.read_text())
+        value["profiles"]["right"] |= {"own_kernel": False}
+        self.path.write_text(yaml.safe_dump(value))
+        self.liars = list(liars)
+        self.digest = lockfile.read(lockfile.beside(self.path)).digest
+
+    def fit(self) -> None:
+        """Have each host's cufile.json name its interfaces, which hosts name themselves."""
+        value = yaml.safe_load(self.path.read_text())
+        value["profiles"]["right"]["fit"] = {"addresses": "all"}
+        self.path.write_text(yaml.safe_dump(value))
+
+    def _reply(self, question: Question, channel: paramiko.Channel) -> None:
+        answer = honest(question, self.digest)
+        if not question.host.startswith("liar-"):
+            channel.sendall(as_sent(answer))
+        else:
+            sent = LIES[question.host.removeprefix("liar-")](answer)
+            channel.sendall(sent.replace(b"CANARY", str(self.canary).encode()))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    made = Fleet(tmp_path / "fleet")
+    monkeypatch.setattr(hostapp, "build", lambda path=None: b"program")
+    monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
+    # ssh -G for each host of each verb is another test's subject.
+    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [made.hostile.endpoint(name) for name in names])
+    yield made
+    made.hostile.close()
+    assert not made.canary.exists()
+
+
+def program(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "program.pyz"
+    path.write_bytes(b"program")
+    return path
+
+
+@pytest.fixture
+def run(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def start(*argv: object) -> tuple[int, str, str]:
+        begin = time.monotonic()
+        code = commandline.run(*argv)
+        assert time.monotonic() - begin < 120
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return start
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def steady(value: Any) -> Any:
+    """Without what differs from run to run."""
+    return {key: item for key, item in value.items() if key not in {"seconds", "when"}}
+
+
+@pytest.mark.parametrize("since_boot", [False, True], ids=["now", "since-boot"])
+def test_validate(fleet: Fleet, run: Run, tmp_path: Path, since_boot: bool) -> None:
+    flags = ["--since-boot"] if since_boot else []
+    files = {name: tmp_path / f"report.{name}" for name in ("html", "junit", "prometheus")}
+    written = [word for name, path in files.items() for word in (f"--{name}", path)]
+    _, alone, _ = run("validate", fleet.path, "--limit", HONEST, "--json", *flags)
+    code, out, err = run("validate", fleet.path, "--json", *flags, *written)
+    assert code in OF_HOSTS, err
+    hosts = json.loads(out)["hosts"]
+    assert steady(hosts[HONEST]) == steady(json.loads(alone)["hosts"][HONEST])
+    assert hosts[HONEST]["error"] is None
+    assert set(hosts) == {HONEST, *fleet.liars}
+    refused = {name for name, host in hosts.items() if host["error"]}
+    assert {
+        f"liar-{name}" for name in ("deep", "empty", "list", "object", "cut", "twice", "infinite", "nulls")
+    } <= refused
+    assert all(hosts[name]["error"]["message"].startswith(name) for name in refused)
+    for path in files.values():
+        assert HONEST in path.read_text(encoding="utf-8")
+    # Another day, the same report is compared.
+    report = tmp_path / "report.json"
+    report.write_text(out)
+    assert run("diff", report, report)[0] == 0
+    code, out, _ = run("validate", fleet.path, *flags)
+    assert code in OF_HOSTS
+    assert all(name in out for name in hosts)
+
+
+def test_plan(fleet: Fleet, run: Run) -> None:
+    _, alone, _ = run("plan", fleet.path, "--limit", HONEST, "--json")
+    code, out, err = run("plan", fleet.path, "--json", "--limit", ",".join([HONEST, *fleet.liars]))
+    assert code in OF_HOSTS, err
+    hosts = json.loads(out)["hosts"]
+    assert set(hosts) == {HONEST, *fleet.liars}
+    assert steady(hosts[HONEST])["actions"] == steady(json.loads(alone)["hosts"][HONEST])["actions"] != []
+    code, out, err = run("plan", fleet.path, "--limit", "honest,liar-*")
+    assert code in OF_HOSTS
+    assert all(name in out for name in hosts)
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
+    """(hosts, inventory) that Ansible would have been started with."""
+    found: list[tuple[list[str], str]] = []
+
+    def play(command: list[str], *_: object, **__: object) -> converge.Outcome:
+        inventory = Path(command[command.index("--inventory") + 1]).read_text()
+        found.append((command[command.index("--limit") + 1].split(","), inventory))
+        return converge.Outcome(0, {name: converge.HostResult() for name in found[-1][0]})
+
+    monkeypatch.setattr(converge, "play", play)
+    return found
+
+
+@pytest.mark.parametrize("verb", ["provision", "remove"])
+def test_what_changes_hosts(fleet: Fleet, run: Run, played: list[tuple[list[str], str]], verb: str) -> None:
+    fleet.fit()
+    code, out, err = run(verb, fleet.path, "--limit", "honest,liar-*", "--json")
+    assert code in OF_HOSTS, err
+    ((hosts, inventory),) = played
+    assert HONEST in hosts
+    found = json.loads(out)["hosts"]
+    assert found[HONEST]["error"] is None
+    assert {"liar-deep", "liar-empty", "liar-cut", "liar-twice"} <= {
+        name for name, item in found.items() if item["error"]
+    }
+    # Of no host anything stands in the inventory that could be a template.
+    assert "cycler" not in inventory
+    assert "lookup" not in inventory
+
+
+@pytest.mark.parametrize("verb", [["mode"], ["topology"], ["mode", "--json"], ["topology", "--json"]], ids=" ".join)
+def test_what_hosts_are(fleet: Fleet, run: Run, verb: list[str]) -> None:
+    argv = [verb[0], fleet.path, *verb[1:]]
+    _, alone, _ = run(*argv, "--limit", HONEST)
+    code, out, err = run(*argv)
+    assert code in {20, 22}, err
+    if "--json" in verb:
+        assert json.loads(out)[HONEST] == json.loads(alone)[HONEST]
+    else:
+        assert alone.strip() in out
+    assert all(f"liar-{name}" in err for name in (*REFUSED, "object"))
+
+
+@pytest.mark.parametrize(
+    "name", ["deep", "half", "keys", "nulls", "object", "word-0", "word-3", "random-1", "random-2"]
+)
+def test_explain(fleet: Fleet, run: Run, name: str) -> None:
+    code, _, err = run("explain", f"liar-{name}", "--fleet", fleet.path)
+    assert code in {0, 1, 20, 22}
+    assert not code or f"liar-{name}" in err or "mount" in err
+
+
+def test_a_file_that_is_fitted_to_a_host(fleet: Fleet, run: Run) -> None:
+    """Its comment names the interfaces of the host, which is how a host's word once came to be a template."""
+    fleet.fit()
+    for name in (HONEST, "liar-word-0", "liar-word-2", "liar-interface", "liar-keys"):
+        code, out, err = run("cufile", "render", fleet.path, name)
+        assert "cycler" not in out
+        assert "lookup" not in out
+        if name == HONEST:
+            assert code == 0, err
+            assert "ens1 (mlx5_0)" in out
+        else:
+            assert code == 22
+            assert err.count(name) >= 1
+
+
+def test_support_bundle(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.tar.gz"
+    code, _, err = run("support-bundle", fleet.path, "-o", bundle)
+    assert code == 0, err
+    code, out, err = run("validate", "--from", bundle, "--json")
+    assert code in OF_HOSTS, err
+    hosts = json.loads(out)["hosts"]
+    assert hosts[HONEST]["error"] is None
+    assert hosts["liar-deep"]["error"]["kind"] == "HostUnfit"
+
+
+def test_rollouts(fleet: Fleet, run: Run) -> None:
+    code, out, err = run("rollout", "start", fleet.path, "--dry-run")
+    assert code in {0, 50}, err
+    assert "liar-deep" in out + err
+    code, out, err = run("rollout", "start", fleet.path, "--yes")
+    assert code == 50, err
+    assert "liar-deep" in out + err
+    assert run("rollout", "status", fleet.path)[0] != 0
+    assert run("rollout", "rollback", fleet.path, "--yes")[0] != 0
+
+
+def test_what_was_tried_reaches_every_text_of_an_answer() -> None:
+    """The liars do lie: an answer without a text that was changed would prove nothing."""
+    for number, word in enumerate(WORDS[::2]):
+        assert word in texts(json.loads(LIES[f"word-{number}"](EVIDENCE)))
+    assert LIES["interface"](EVIDENCE).count(b"popen") > 1
