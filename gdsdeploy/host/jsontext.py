@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Iterable
+from typing import Any, Dict, Iterable, List, Tuple
 
 #: Characters.  The evidence of a host has less than a tenth of it.
 LIMIT = 8 * 1024 * 1024
@@ -17,26 +17,34 @@ _DIGITS = 20
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
-def loads(text: str, *, depth: int = 64, limit: int = LIMIT) -> Any:
+class NotJsonError(ValueError):
+    """A text that isn't JSON at all."""
+
+
+def loads(text: str, *, depth: int = 64, limit: int = LIMIT, items: int = 0, more: bool = False) -> Any:
     """The value that the JSON ``text`` is; half of a surrogate pair becomes U+FFFD.
 
-    depth: of lists and objects in each other.  limit: in characters.
-    Raises ValueError: not JSON, larger or deeper, or with a number of more than 64 bits.
+    depth: of lists and objects in each other.  limit: in characters.  items: at most; 0: as its size allows.
+    more: something else may follow the value.
+    Raises ValueError: larger or deeper, with a number of more than 64 bits, or with a key twice; NotJsonError.
     """
     if len(text) > limit:
         raise ValueError(f"it has more than {limit} characters")
-    if sum(map(text.count, ",[{")) > max(_ITEMS, len(text) // _SPARSE):
+    if sum(map(text.count, ",[{")) > (items or max(_ITEMS, len(text) // _SPARSE)):
         raise ValueError("it has too many items for its size")
+    text = text.lstrip()
     try:
-        value = json.loads(text, parse_int=_integer, parse_float=_fraction, parse_constant=_fraction)
+        value, end = _DECODER.raw_decode(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error}") from None
+        raise NotJsonError(f"not JSON: {error}") from None
     except RecursionError:
-        value, too_deep = None, True
+        too_deep = True
     else:
         too_deep = _deeper(value, depth)
     if too_deep:
         raise ValueError(f"it is nested more than {depth} deep")
+    if not more and text[end:].strip():
+        raise NotJsonError(f"not JSON: more after character {end}")
     return _whole(value) if _HALF.search(text) else value
 
 
@@ -70,5 +78,17 @@ def _whole(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_whole(key): _whole(item) for key, item in value.items()}
+        return _object([(_whole(key), _whole(item)) for key, item in value.items()])
     return [_whole(item) for item in value] if isinstance(value, list) else value
+
+
+def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_float=_fraction, parse_constant=_fraction
+)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gdsdeploy import hostdata, topology, validate
-from gdsdeploy.answer import Answer, parsed
+from gdsdeploy.answer import Answer
 from gdsdeploy.cli import mode
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.explain import explained
-from gdsdeploy.host import evidence, gate
+from gdsdeploy.host import evidence, gate, jsontext
 from gdsdeploy.host import topology as shown
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.explain.text import render
@@ -49,7 +49,7 @@ ASKED = validate.Asked(day="2026-11-22")
 def came(document: Any) -> Answer:
     """The answer as it comes from a host that sends this: half of a character cannot be sent otherwise."""
     try:
-        value = parsed(json.dumps(document))
+        value = jsontext.loads(json.dumps(document))
     except ValueError as error:
         return Answer("gpu1", None, HostUnfit(f"gpu1: {error}"), 0.5)
     return Answer("gpu1", value if isinstance(value, dict) else None, None, 0.5)

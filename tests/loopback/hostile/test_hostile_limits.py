@@ -18,6 +18,7 @@ import pytest
 from gdsdeploy import answer, metering, transport
 from gdsdeploy.answer import Answer, Endpoint
 from gdsdeploy.errors import HostUnfit, HostUnreachable
+from gdsdeploy.host import jsontext
 from tests.loopback.hostile.hostile_server import Question, Reply, Server, endless, text
 
 MIB = 2**20
@@ -56,14 +57,14 @@ def beside(server: Server, timeout: float = 20) -> Answer:
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ('{"a":' + DEEP, "nested more than 64 levels deep"),
-        ('{"a":' + "[" * 65 + "]" * 65 + "}", "nested more than 64 levels deep"),
-        ('{"a":[' + "[]," * 200_000 + "1]}", "more than 100,000 values"),
-        ('{"a":' + "9" * 4000 + "}", "more than 20 digits"),
-        ('{"a":' + "9" * 5000 + "}", "more than 20 digits"),
-        ('{"a":NaN}', "not finite"),
-        ('{"a":-Infinity}', "not finite"),
-        ('{"a":1e999}', "not finite"),
+        ('{"a":' + DEEP, "nested more than 64 deep"),
+        ('{"a":' + "[" * 65 + "]" * 65 + "}", "nested more than 64 deep"),
+        ('{"a":[' + "[]," * 200_000 + "1]}", "too many items"),
+        ('{"a":' + "9" * 4000 + "}", "a number has 4000 digits"),
+        ('{"a":' + "9" * 5000 + "}", "a number has 5000 digits"),
+        ('{"a":NaN}', "NaN is no number"),
+        ('{"a":-Infinity}', "-Infinity is no number"),
+        ('{"a":1e999}', "1e999 is no number"),
         ('{"a":1,"a":2}', "a key twice"),
         ('{"\\ud800":1,"\\udfff":2}', "a key twice"),
         ("", "gave no answer"),
@@ -195,7 +196,7 @@ def test_the_worst_answer_of_all_takes_little_memory() -> None:
     for sent in worst:
         tracemalloc.start()
         try:
-            answer.parsed(sent)
+            jsontext.loads(sent, items=answer.VALUES, more=True)
             assert tracemalloc.get_traced_memory()[1] < 48 * MIB
         finally:
             tracemalloc.stop()

@@ -17,6 +17,9 @@ REFUSED = {
     "digits": ("[" + "9" * 5000 + "]", "a number has 5000 digits"),
     "not a number": ("[NaN]", "NaN is no number"),
     "infinite": ("[1e999]", "1e999 is no number"),
+    "more than one": ("{} {}", "not JSON: more after"),
+    "a key twice": ('{"a": 1, "a": 2}', "a key twice"),
+    "a key twice in the end": (r'{"\ud800": 1, "\udfff": 2}', "a key twice"),
 }
 
 
@@ -42,7 +45,8 @@ def test_what_is_read(text: str, value: object) -> None:
 
 
 def test_the_caller_may_have_other_bounds() -> None:
-    assert loads("[[1]]", depth=2, limit=5) == [[1]]
-    for bounds in ({"depth": 1}, {"limit": 4}):
-        with pytest.raises(ValueError, match="more than"):
+    assert loads("[[1]]", depth=2, limit=5, items=2) == [[1]]
+    assert loads(" [[1]] and more", more=True) == [[1]]
+    for bounds in ({"depth": 1}, {"limit": 4}, {"items": 1}):
+        with pytest.raises(ValueError, match="more than|too many"):
             loads("[[1]]", **bounds)
