@@ -1,7 +1,7 @@
 """Light hosts with a stack of small packages, so that nothing is built and the first provision takes a minute.
 
 The packages are those of the tests: real ones of dpkg's in a signed repository on loopback, and archives of modules as
-a builder leaves them.  What a host is asked and told for them is what it is asked and told for NVIDIA's.
+a builder leaves them.  gdsdeploy and Ansible do the same work for them as for NVIDIA's.
 """
 
 from __future__ import annotations

@@ -22,8 +22,6 @@ from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, al
 from gdsdeploy.model.rollout import Event, Kind
 from gdsdeploy.rollout import writerlock
 
-#: What may be asked for.
-WISHES: Final = (Kind.PAUSED, Kind.RESUMED, Kind.ABORTED, Kind.ROLLBACK)
 #: Seconds within which a driver answers.
 PATIENCE: Final = 30.0
 _PAUSE: Final = 0.1

@@ -11,44 +11,9 @@ description:
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.manager
+  - gdsdeploy.gds.apply.locked
   - gdsdeploy.gds.apply.state
 options:
-  indices:
-    description: The signed indices that the packages were locked from.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      repository:
-        description: Name of the repository.
-        type: str
-        required: true
-      uri:
-        description: Base address.
-        type: str
-        required: true
-      suite:
-        description: Suite; a path that ends in C(/) for a flat repository; empty for dnf.
-        type: str
-        required: true
-      components:
-        description: Components; none for a flat repository and for dnf.
-        type: list
-        elements: str
-        required: true
-      host_keyring:
-        description: Key on the host that the index is signed with.
-        type: path
-        required: true
-      exclusive:
-        description: Whether only the locked packages may come from it.
-        type: bool
-        default: false
-      package_keys:
-        description: Other keys on the host that its packages are signed with; dnf only.
-        type: list
-        elements: path
-        default: []
   keys:
     description: Keys that no package of the operating system has.
     type: list
@@ -63,24 +28,6 @@ options:
         description: File on the host.
         type: path
         required: true
-  pins:
-    description: Exact versions of all locked packages of this host.
-    type: list
-    elements: dict
-    default: []
-    suboptions:
-      package:
-        description: Name of the package.
-        type: str
-        required: true
-      version:
-        description: Exact version.
-        type: str
-        required: true
-      sha256:
-        description: Checksum of the package file.
-        type: str
-        default: ''
 """
 
 EXAMPLES = r"""
@@ -89,7 +36,7 @@ EXAMPLES = r"""
     manager: apt
     indices:
       - repository: debian
-        uri: http://snapshot.debian.org/archive/debian/20261101T000000Z
+        uri: https://mirror.example/debian/20261101T000000Z
         suite: trixie
         components: [main, contrib, non-free]
         host_keyring: /usr/share/keyrings/debian-archive-keyring.gpg

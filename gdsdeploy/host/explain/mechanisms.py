@@ -287,7 +287,3 @@ def words(item: Mechanism) -> str:
     if isinstance(item.usable, Unknown):
         return "not known"
     return "usable" if item.usable else "there, but not usable" if item.present is True else "not usable"
-
-
-def usable_names(found: Sequence[Mechanism]) -> List[str]:
-    return [item.name for item in found if item.usable is True]
