@@ -141,20 +141,27 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main(arguments: list[str]) -> int:
     """Print the table; the exit status is the number of bugs, at most 100."""
     from tests.fuzz.readers import READERS
 
     count = int(arguments[0]) if arguments else 100_000
     bugs = 0
+    say(HEAD)
     for reader in READERS:
         if arguments[1:] and reader.name not in arguments[1:]:
             continue
         outcome = run(reader, count)
         if outcome.memory > MEMORY:
             outcome.bugs["memory"] = f"{outcome.memory} bytes\n"
-        for _place, _words in outcome.bugs.items():
-            pass
+        say(outcome.row())
+        for place, words in outcome.bugs.items():
+            say(f"{outcome.reader}: {place}: {words}")
         bugs += len(outcome.bugs)
     return min(bugs, 100)
 

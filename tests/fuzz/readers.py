@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import gzip
@@ -20,12 +21,14 @@ import yaml
 
 from gdsdeploy import answer, bundle, converge, explain, journal, lockfile, planning, validate
 from gdsdeploy.answer import Answer, Endpoint, Output
+from gdsdeploy.attest import dsse, statement
 from gdsdeploy.bundle import Bundle
 from gdsdeploy.cli import mode
 from gdsdeploy.cufile import check, migrate
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.model import release_of
 from gdsdeploy.errors import (
+    AttestationInvalid,
     FleetInvalid,
     GdsError,
     HostUnfit,
@@ -43,8 +46,12 @@ from gdsdeploy.host.facts.cufile import cufile_facts
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.gdscheck import document as gdscheck_document
 from gdsdeploy.host.gdscheck import runs
-from gdsdeploy.host.kmod.errors import ElfError
+from gdsdeploy.host.kmod import archive, pack, provenance
+from gdsdeploy.host.kmod.archive import FORMAT
+from gdsdeploy.host.kmod.errors import ElfError, PackError
 from gdsdeploy.host.kmod.module import read_module
+from gdsdeploy.host.kmod.provenance import Builder
+from gdsdeploy.host.kmod.vouch import sha256
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Kind, Plan, Wave
@@ -379,6 +386,46 @@ def damaged_module(data: bytes, random: Random) -> bytes:
     return flipped(data, random) if random.random() < 0.7 else damaged(data, random)
 
 
+# ── signed statements ────────────────────────────────────────────────────────────────────────────────────────────
+
+BUILDER = Builder("build1", bytes(32), run="r")
+
+
+@functools.cache
+def archives() -> list[bytes]:
+    module = FOLDER / "nvidia.ko"
+    module.write_bytes(module_bytes())
+    item = {"name": "nvidia", "file": module.name, "sha256": sha256(str(module)), "size": module.stat().st_size}
+    manifest = {"format": FORMAT, "kernel_release": "6.1", "vermagic": "v", "symvers": "s", "compiler": "c",
+                "key": {"driver": "550"}, "modules": [item]}  # fmt: skip
+    made = io.BytesIO()
+    pack.write_archive(made, manifest, [str(module)], BUILDER)
+    return [made.getvalue()]
+
+
+def signed_archive(path: Path) -> None:
+    archive.verify(str(path), provenance.Origin(BUILDER.name, provenance.public_pem(BUILDER.seed)))
+
+
+@functools.cache
+def statements() -> list[bytes]:
+    """Envelopes, which are damaged, and statements, which a trusted key may have signed by mistake."""
+    envelope = json.loads(archive.read_provenance(str(_written(archives()[0]))))
+    return [json.dumps(envelope).encode(), base64.b64decode(envelope["payload"])]
+
+
+def _written(data: bytes) -> Path:
+    path = FOLDER / "seed.tar"
+    path.write_bytes(data)
+    return path
+
+
+def signed_statement(data: bytes) -> None:
+    if b'"payloadType"' in data:
+        data = dsse.read(data, "x").payload
+    statement.read(data, "x")
+
+
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
@@ -400,17 +447,17 @@ READERS = (
     Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
     Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
+    Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answers to a rollout", rollout_answers, rollout_answer, (HostUnfit,), damaged_answer),
     Reader("event lines of Ansible", seeds(LINES), event, ()),
     Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
     Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
+    Reader("archive of modules", archives, of_file("modules.tar", signed_archive), (PackError,), damaged_module),
+    Reader("signed statement", statements, signed_statement, (AttestationInvalid,), damaged_json),
     Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
     Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),
     Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),
     Reader("Release", seeds(repositories.RELEASE), repositories.release, REPOSITORY_ERRORS),
     Reader("Packages", seeds(repositories.PACKAGES), repositories.package_list, REPOSITORY_ERRORS),
 )
-
-#: Readers whose answers are not yet checked by their types where they are taken in; they join READERS when they are.
-UNCHECKED = (Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),)

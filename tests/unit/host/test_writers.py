@@ -75,6 +75,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     },
     "kmod/pack.py": {
         "tempfile.mkdtemp": (2, ROOTS),
+        "os.chmod": (1, "of what mkdtemp has made"),
         "os.rename": (3, ROOTS),
         "os.unlink": (1, AWAY),
         "shutil.rmtree": (3, AWAY),
