@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -381,6 +382,58 @@ def test_a_host_that_cannot_be_taken_back_stays_out_of_work_until_somebody_helps
     assert ran.failed(name)[0] == "apply"
     site.root(name, emptied("/var"))
     is_old(site, name)
+
+
+# -- a host whose root is hostile
+
+#: Of the hostile host's root: every answer of the host's programs passes through it.
+LIAR = """#!/bin/sh
+/usr/bin/python3 "$@" | /usr/bin/python3 -c '
+import sys
+word = open("/root/word", "rb").read()
+sys.stdout.buffer.write(sys.stdin.buffer.read().replace(b"small-driver", word))
+'
+"""
+
+
+def lies(site: Site, name: str, canary: Path) -> None:
+    """Have a host name its packages by a template, which once ran on the controller when the host was taken back."""
+    word = f"{{{{ lookup('pipe', 'touch {canary}') }}}}"
+    liar = "/usr/local/bin/python3"
+    site.root(name, f"printf %s {quote(word)} >/root/word; printf %s {quote(LIAR)} >{liar}; chmod 0755 {liar}")
+
+
+def test_a_host_that_lies_is_named_and_the_others_are_taken_back(site: Site, tmp_path: Path) -> None:
+    """One lies from the beginning, one as soon as it is to be taken back, and the third one is honest."""
+    early, late, honest = site.names
+    canary = tmp_path / "canary"
+
+    def when(event: Event) -> None:
+        if (event.kind, event.data.get("step")) == (Kind.END, "modules"):
+            site.root(event.host, f"truncate --size=100 {PLACED}/nvidia.ko")
+        if (event.kind, event.host, event.data.get("step")) == (Kind.FAIL, late, "audit"):
+            lies(site, late, canary)
+
+    lies(site, early, canary)
+    plan = site.plan(site.small.new, Wave("all", tuple(site.names), halt_at=9))
+    try:
+        ran = roll(site, plan, when)
+    finally:
+        for name in (early, late):
+            site.root(name, "rm /usr/local/bin/python3")
+    assert not canary.exists()
+    assert ran.outcomes() == {early: Outcome.REFUSED, late: Outcome.KEPT, honest: Outcome.ROLLED_BACK}
+    for name in (early, late):
+        said = [event.data["error"] for event in ran.events if event.kind is Kind.FAIL and event.host == name][-1]
+        assert said["kind"] == "HostUnfit"
+        assert said["message"].startswith(f"{name}: ")
+    book = journal.path_of(site.path)
+    control.tell(book, Kind.ROLLBACK, {"reason": "it is honest again"})
+    with journal.writing(book, doing="test") as writer:
+        machine = drive(writer, plan.id, RealEffects.of_plan(plan, patience=PATIENCE))
+    assert machine.hosts[late].outcome is Outcome.ROLLED_BACK, machine.hosts[late].reason
+    for name in site.names:
+        is_old(site, name)
 
 
 # -- around it
