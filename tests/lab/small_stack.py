@@ -194,12 +194,13 @@ def fleet(small: Small, uri: str, hosts: dict[str, dict[str, Any]], ssh: dict[st
 
 def stock(folder: Path, fleet_path: Path, *locks: Lock) -> None:
     """Put the modules of each lock into the controller's cache, as any machine of the fleet would have left them."""
-    keys, seed = BuilderKeys.of(fleet_path), b"s" * 32
+    keys = BuilderKeys.of(fleet_path)
     for lock in locks:
         target = lock.targets["gds"]
         root = Root(folder / target.driver.version)
         root.nvidia(info=[("version", target.driver.version)])
         for name in load_fleet(fleet_path).everyone():
+            seed = name.encode().ljust(32)
             keys.path(name).write_text(public_pem(seed))
             made = folder / f"{target.driver.version}-{name}.tar"
             pack.pack(Kernel(RELEASE, str(root.path)), [], str(made), Builder(name, seed))

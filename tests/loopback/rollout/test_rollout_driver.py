@@ -235,11 +235,12 @@ def test_a_first_signal_pauses(path: Path, number: signal.Signals) -> None:
 
     def child() -> None:
         with pytest.raises(Interrupted, match="paused") as caught:
-            driven(path, TWO, step=commands(f"touch {path.parent}/begun; sleep 0.5"))
+            driven(path, TWO, step=commands(f"touch {path.parent}/begun.$$; sleep 0.5"))
         assert "gdsdeploy rollout resume" in str(caught.value.hint)
 
     pid = begin_fork(child, path.with_name("error"))
-    wait_for((path.parent / "begun").exists)
+    # Both: a program is in the session of its parent until it has started.
+    wait_for(lambda: len(list(path.parent.glob("begun.*"))) == 2)
     os.killpg(pid, number)
     assert status_of(pid) == 0, path.with_name("error").read_text()
     assert not open_steps(path), "steps under way were finished"
