@@ -422,17 +422,18 @@ def test_a_host_that_lies_is_named_and_the_others_are_taken_back(site: Site, tmp
         for name in (early, late):
             site.root(name, "rm /usr/local/bin/python3")
     assert not canary.exists()
-    assert ran.outcomes() == {early: Outcome.REFUSED, late: Outcome.KEPT, honest: Outcome.ROLLED_BACK}
+    # Nothing is known of the first two, so they stay out of work.
+    assert ran.outcomes() == {early: Outcome.KEPT, late: Outcome.KEPT, honest: Outcome.ROLLED_BACK}
     for name in (early, late):
-        said = [event.data["error"] for event in ran.events if event.kind is Kind.FAIL and event.host == name][-1]
-        assert said["kind"] == "HostUnfit"
-        assert said["message"].startswith(f"{name}: ")
+        failures = [event.data["error"] for event in ran.events if event.kind is Kind.FAIL and event.host == name]
+        assert "HostUnfit" in [error["kind"] for error in failures], failures
+        assert all(error["message"].startswith(f"{name}: ") for error in failures)
     book = journal.path_of(site.path)
     control.tell(book, Kind.ROLLBACK, {"reason": "it is honest again"})
     with journal.writing(book, doing="test") as writer:
         machine = drive(writer, plan.id, RealEffects.of_plan(plan, patience=PATIENCE))
-    assert machine.hosts[late].outcome is Outcome.ROLLED_BACK, machine.hosts[late].reason
     for name in site.names:
+        assert machine.hosts[name].outcome is Outcome.ROLLED_BACK, machine.hosts[name].reason
         is_old(site, name)
 
 
