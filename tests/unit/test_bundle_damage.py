@@ -74,6 +74,7 @@ def sparing() -> Iterator[None]:
         (gzip.compress(b"x" * 512), "no header of a member"),
         (gzip.compress(bytes(1024)), "KeyError: 'manifest.json'"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_archives_that_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "case.tar.gz"
