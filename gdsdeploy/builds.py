@@ -78,10 +78,9 @@ class Supply:
         return "cache" if self.cached else "host" if self.builder else "none" if self.lack else "kept"
 
 
-def want(target: Target, told: Told, *, profile: str, signing: str = "", kernel: str = "") -> str:
+def want(target: Target, told: Told, *, signing: str = "", kernel: str = "") -> str:
     """Names what modules ``target`` needs on a machine that is as ``told``; 32 hexadecimal digits.
 
-    profile: hosts of one never receive what was built for another.
     signing: whose signature the modules have to have; empty: that of nobody in particular.
     kernel: sha256 that tells its kernel from another build of the same release.
     """
@@ -89,7 +88,7 @@ def want(target: Target, told: Told, *, profile: str, signing: str = "", kernel:
     lines = [f"{p.package} {p.version} {p.sha256}" for p in packages]
     # Where the lock has OFED, every machine is going to have that one.
     ofed = "locked" if any(p.part == "doca" for p in packages) else told.ofed
-    lines += [profile, target.kernel.release, told.arch or target.arch, ofed, told.signatures, signing, kernel]
+    lines += [target.kernel.release, told.arch or target.arch, ofed, told.signatures, signing, kernel]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
@@ -155,9 +154,9 @@ def _supply(
 
 def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
     """Why a machine builds that may also receive."""
-    supplier = fleet.suppliers(name)[0]
-    if supplier == name:
-        return "it is the first host of its profile"
+    supplier = next(iter(fleet.suppliers(name)), None)
+    if supplier is None:
+        return "the fleet file names no machine that may supply it: put one into builders, or give one modules: build"
     if supplier not in wants:
         return f"{supplier}, which would supply it, is not in this run or did not answer"
     return f"{supplier}, which would supply it, builds for another key"
@@ -200,7 +199,7 @@ def _want(fleet: Fleet, lock: Lock, name: str, told: Told, *, kernel: str = "") 
         # The key is a file of the machines that build: another fleet's, of the same name, is another key.
         machines = {item: fleet.connection(item).address for item in fleet.everyone()}
         who = f"{signing!r} {sorted(machines.items())}"
-    return want(lock.targets[profile], told, profile=profile, signing=who, kernel=kernel)
+    return want(lock.targets[profile], told, signing=who, kernel=kernel)
 
 
 def _build_of(kept: Kept | None) -> tuple[str, str]:

@@ -355,7 +355,7 @@ class Fleet(Model):
         """Machines whose modules the host or builder ``name`` may receive, the first one wanted first.
 
         Nothing that a host claims makes it one of them.  They are the profile's builder, beside others only with
-        ``builder_fallback``; else all of its machines that have to build; else the first one that may.
+        ``builder_fallback``; else its machines that have to build, then the builders of other profiles.
         """
         profile = self.everyone()[name].profile
         return self._suppliers.get(profile) or self._named_suppliers(profile)
@@ -368,11 +368,10 @@ class Fleet(Model):
         return found
 
     def _named_suppliers(self, profile: str) -> tuple[str, ...]:
-        members = [name for name, host in self.everyone().items() if host.profile == profile]
-        named = [name for name in members if self.modules(name) == "build"]
-        pinned = self.profiles[profile].builder
+        everyone, pinned = self.everyone(), self.profiles[profile].builder
+        named = [name for name in everyone if everyone[name].profile == profile and self.modules(name) == "build"]
         if pinned is None:
-            return tuple(named or [name for name in members if self.modules(name) == "auto"][:1])
+            return (*named, *(name for name in self.builders if name not in named))
         others = named if self.profiles[profile].builder_fallback else []
         return (pinned, *(name for name in others if name != pinned))
 

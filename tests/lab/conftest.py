@@ -11,6 +11,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import Host, Lab, state
 from tests import groups
+from tests.lab import builder_key
 from tests.naming import unique
 
 #: What is still to be done when the group of tests ends that has the lab.
@@ -44,7 +45,9 @@ def lab() -> Lab:
             _finished.append(lambda: labs.down(made))
         _finished.append(_labs.clear)
         _labs.append(made)
-    return labs.up(_labs[0].name, vms=1, lights=1)
+    made = labs.up(_labs[0].name, vms=1, lights=1)
+    builder_key.give(made)
+    return made
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,12 +20,13 @@ from gdsdeploy.builds import Told, want
 from gdsdeploy.host.kmod import pack
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.provenance import Builder, Origin, public_pem
-from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Component, Index, Lock, LockedDriver, Package, Target
 from gdsdeploy.model.lock import Kernel as LockedKernel
 from tests.repos.archive import Archive, Key, Suite
 from tests.unit.host.kmod.kmod_root import RELEASE, Root
 
+#: The builder, which is never there: hosts find what it has built in the cache.
+MAKER = "maker"
 SUITE = "small"
 KEYRING = "/etc/apt/keyrings/gdsdeploy-small.gpg"
 #: Checks that no imitation can pass: there is no libcufile and no GPU behind these packages.
@@ -174,7 +175,7 @@ def _target(driver: str, packages: list[Package], uri: str, key: Key) -> Target:
 
 def fleet(small: Small, uri: str, hosts: dict[str, dict[str, Any]], ssh: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A fleet file for it."""
-    profile = {"os": "debian-13", "repositories": ["small"], "mode": "compat", "own_kernel": False}
+    profile = {"os": "debian-13", "repositories": ["small"], "mode": "compat", "own_kernel": False, "builder": MAKER}
     waived = [{"check": check, "until": "2099-12-31", "reason": "imitated packages"} for check in BEYOND]
     return {
         "version": 1,
@@ -186,6 +187,7 @@ def fleet(small: Small, uri: str, hosts: dict[str, dict[str, Any]], ssh: dict[st
         },
         "ssh": ssh,
         "profiles": {"gds": profile},
+        "builders": {MAKER: "gds"},
         "hosts": hosts,
         "waivers": waived,
         **more,
@@ -193,19 +195,16 @@ def fleet(small: Small, uri: str, hosts: dict[str, dict[str, Any]], ssh: dict[st
 
 
 def stock(folder: Path, fleet_path: Path, *locks: Lock) -> None:
-    """Put the modules of each lock into the controller's cache, as any machine of the fleet would have left them."""
-    keys = BuilderKeys.of(fleet_path)
+    """Put the modules of each lock into the controller's cache, as the fleet's builder would have left them."""
+    seed = b"s" * 32
+    BuilderKeys.of(fleet_path).path(MAKER).write_text(public_pem(seed))
     for lock in locks:
         target = lock.targets["gds"]
         root = Root(folder / target.driver.version)
         root.nvidia(info=[("version", target.driver.version)])
-        for name in load_fleet(fleet_path).everyone():
-            seed = name.encode().ljust(32)
-            keys.path(name).write_text(public_pem(seed))
-            made = folder / f"{target.driver.version}-{name}.tar"
-            pack.pack(Kernel(RELEASE, str(root.path)), [], str(made), Builder(name, seed))
-            wanted = want(target, Told(), profile="gds")
-            buildcache.default(print).put(made, wanted, Origin(name, public_pem(seed)))
+        made = folder / f"{target.driver.version}.tar"
+        pack.pack(Kernel(RELEASE, str(root.path)), [], str(made), Builder(MAKER, seed))
+        buildcache.default(print).put(made, want(target, Told()), Origin(MAKER, public_pem(seed)))
 
 
 def write(path: Path, value: dict[str, Any], lock: Lock) -> None:

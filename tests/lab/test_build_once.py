@@ -54,9 +54,10 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def fleet(lab: Lab) -> Path:
-    """Both machines as hosts that nobody was chosen to build for, with a lock of real packages."""
+    """Both machines as hosts, of which the first builds, with a lock of real packages."""
     value = yaml.safe_load(lab.fleet_path.read_text())
     value["hosts"] = value.pop("builders")
+    value["hosts"]["build1"]["modules"] = "build"
     value["profiles"] = {"gds": {"os": "debian-13"}}
     lab.fleet_path.write_text(yaml.safe_dump(value))
     lockfile.write(lockfile.beside(lab.fleet_path), lockfile.read(GOLDEN))
@@ -155,7 +156,7 @@ def test_what_one_has_built_the_other_receives(
     assert entry.manifest == packed
 
     after = supplies(fleet)
-    assert {name: supply.source for name, supply in after.items()} == {"build1": "cache", "build2": "cache"}
+    assert {name: supply.source for name, supply in after.items()} == {"build1": "build", "build2": "cache"}
     assert after["build2"].origin == "build1"
     with supplying.opened(fleet) as shelf:
         kept = shelf.look(after["build2"].want, ["build1"])

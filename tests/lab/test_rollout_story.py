@@ -30,6 +30,7 @@ from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Lock
+from tests.lab import builder_key
 from tests.lab.two_stacks import fleet
 from tests.naming import unique
 
@@ -136,10 +137,12 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         try:
             begins = guest.preinstalled(lock(first).targets["vm"])
             labs.up(made.name, vms=1, lights=1, nodes=1, begins=begins)
+            builder_key.give(made)
             old = provisioned(made)
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
             write(made, "new", ROLLOUT)
             new = lock(made.fleet_path)
+            gdsdeploy("provision", made.fleet_path, "--limit", "build1")
             for kernel in standin.locked_kernels(made):
                 standin.plug_all(made, [made.host(name) for name in MACHINES], kernel)
             said = gdsdeploy("kmod", "preflight", made.fleet_path, "--mode", "quick", "--again", "--json").stdout

@@ -127,7 +127,7 @@ def test_every_locked_package_of_a_machine_is_pinned(fleet: Fleet, lock: Lock) -
 
 
 def modules_archive(target: Target) -> Path:
-    return archive_of(want(target, Told(), profile="gds"), Path("/m"))
+    return archive_of(want(target, Told()), Path("/m"))
 
 
 def test_modules_of_another_lock_have_another_name(lock: Lock) -> None:

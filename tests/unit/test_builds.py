@@ -1,4 +1,4 @@
-"""One host of each key builds and the others receive: who, and why, from what the machines told."""
+"""Machines that the fleet file has build supply the others of their key: who, and why, from what the machines told."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fleet(*hosts: str, builder: bool = False, profile: dict[str, Any] | None = N
 
 
 def want(target: Target, told: Told) -> str:
-    return want_of(target, told, profile="gds")
+    return want_of(target, told)
 
 
 def chosen(
@@ -59,16 +59,35 @@ def said(found: dict[str, Supply]) -> dict[str, str]:
     return {name: supply.builder or supply.source for name, supply in found.items()}
 
 
-def test_the_first_host_of_a_profile_builds_for_the_others() -> None:
-    found = chosen(fleet("a", "b", "c"), dict.fromkeys("abc", PLAIN))
-    assert said(found) == {"a": "build", "b": "a", "c": "a"}
-    assert found["a"].why == "it is the first host of its profile"
-    assert supplied(found["b"]) == "receives its modules from a: a builds for its key"
+def test_a_host_that_builds_by_the_fleet_file_supplies_the_others() -> None:
+    found = chosen(fleet("a", "b", "c", b="build"), dict.fromkeys("abc", PLAIN))
+    assert said(found) == {"a": "b", "b": "build", "c": "b"}
+    assert found["b"].why == "the fleet file says so"
+    assert supplied(found["a"]) == "receives its modules from b: b builds for its key"
+
+
+def test_where_the_fleet_file_names_nobody_each_host_builds_for_itself() -> None:
+    found = chosen(fleet("a", "b"), dict.fromkeys("ab", PLAIN), want(TARGET, PLAIN))
+    assert said(found) == {"a": "build", "b": "build"}
+    assert not any(supply.delivers for supply in found.values())
+    assert found["a"].why == (
+        "the fleet file names no machine that may supply it: put one into builders, or give one modules: build"
+    )
+
+
+def test_a_builder_supplies_other_profiles_of_the_same_stack() -> None:
+    value = fleet("a", builder=True).model_dump()
+    value["profiles"]["other"] = {**value["profiles"]["gds"], "builder": None}
+    value["hosts"]["b"] = {"profile": "other"}
+    lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
+    told = dict.fromkeys(("build1", "a", "b"), PLAIN)
+    found = supplies(Fleet.model_validate(value), lock, told, lambda *_: None)
+    assert said(found) == {"build1": "build", "a": "build1", "b": "build1"}
 
 
 def test_hosts_with_another_ofed_tree_build_themselves_or_get_the_builder_that_the_fleet_names() -> None:
     told = {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED}
-    found = chosen(fleet("a", "b", "c", "d"), told)
+    found = chosen(fleet("a", "b", "c", "d", a="build"), told)
     assert said(found) == {"a": "build", "b": "build", "c": "a", "d": "build"}
     assert found["b"].why == "a, which would supply it, builds for another key"
     assert found["a"].want != found["b"].want
@@ -85,7 +104,8 @@ def test_the_pinned_builder_builds_for_its_key_and_hosts_of_another_for_themselv
 
 def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
     kept = want(TARGET, PLAIN)
-    assert said(chosen(fleet("a", "b"), dict.fromkeys("ab", PLAIN), kept)) == {"a": "cache", "b": "cache"}
+    made = fleet("a", "b", "c", c="build")
+    assert said(chosen(made, dict.fromkeys("ab", PLAIN), kept)) == {"a": "cache", "b": "cache"}
     assert said(chosen(fleet("a", builder=True), {"a": PLAIN}, kept)) == {"a": "cache"}
 
 
@@ -105,7 +125,7 @@ def test_what_was_built_or_received_stays() -> None:
 def test_the_fleet_file_has_the_last_word() -> None:
     found = chosen(fleet("a", "b", "c", a="receive", b="build"), dict.fromkeys("abc", PLAIN), want(TARGET, PLAIN))
     assert said(found) == {"a": "cache", "b": "build", "c": "cache"}
-    assert said(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "b", "b": "build"}
+    assert said(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "none", "b": "build"}
     assert said(chosen(fleet("a", "b", a="receive"), {"a": PLAIN})) == {"a": "none"}
     found = chosen(fleet("a", "b", profile={"modules": "receive"}), dict.fromkeys("ab", PLAIN))
     assert {supply.source for supply in found.values()} == {"none"}
@@ -118,13 +138,14 @@ def test_the_fleet_file_has_the_last_word() -> None:
 
 def test_another_build_of_the_same_kernel_release_is_another_key() -> None:
     one, other = replace(PLAIN, kernel_build=KERNEL), replace(PLAIN, kernel_build=(KERNEL[0], "bb"))
-    found = chosen(fleet("a", "b", "c"), {"a": one, "b": other, "c": PLAIN})
+    found = chosen(fleet("a", "b", "c", a="build"), {"a": one, "b": other, "c": PLAIN})
     assert said(found) == {"a": "build", "b": "build", "c": "a"}
     kept = {"kernel_build": {"file": KERNEL[0], "sha256": "bb"}}
-    found = chosen(fleet("a", "b"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=kept)
+    found = chosen(fleet("a", "b", a="build"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=kept)
     assert said(found) == {"a": "build", "b": "cache"}
     away = replace(PLAIN, kernel_build=("kernel/fs/other.ko", "cc"))
-    assert said(chosen(fleet("a", "b"), {"a": one, "b": away})) == {"a": "build", "b": "a"}, "nothing to compare"
+    found = chosen(fleet("a", "b", a="build"), {"a": one, "b": away})
+    assert said(found) == {"a": "build", "b": "a"}, "nothing to compare"
 
 
 def test_an_ofed_of_the_lock_is_the_same_on_every_host() -> None:
@@ -204,7 +225,8 @@ class TestClaims:
     CLAIM = replace(PLAIN, built=True)
 
     def test_the_last_host_of_a_fleet_claims_to_have_built(self) -> None:
-        found = chosen(fleet("gpu1", "gpu2", "evil"), {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM})
+        told = {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM}
+        found = chosen(fleet("gpu1", "gpu2", "evil", gpu1="build"), told)
         assert said(found) == {"gpu1": "build", "gpu2": "gpu1", "evil": "build"}
         assert not found["evil"].delivers
         assert "evil" not in {supply.origin for name, supply in found.items() if name != "evil"}
@@ -230,7 +252,7 @@ class TestClaims:
         found = supplies(
             Fleet.model_validate(value), lock, dict.fromkeys(("evil", "gpu1", "gpu2"), PLAIN), lambda *_: None
         )
-        assert said(found) == {"evil": "build", "gpu1": "build", "gpu2": "gpu1"}
+        assert said(found) == {"evil": "build", "gpu1": "build", "gpu2": "build"}
 
     @given(
         order=strategies.permutations(["gpu1", "gpu2", "gpu3", "evil"]),
@@ -247,13 +269,13 @@ class TestClaims:
     @settings(max_examples=100, deadline=None)
     def test_no_claim_promotes_a_host(self, order: list[str], claims: Told, honest: list[Told]) -> None:
         """Whoever runs another machine's build runs that of a supplier, which is one before anybody is asked."""
-        made = fleet(*order)
+        made = fleet(*order, gpu2="build")
         told = {name: claims if name == "evil" else honest[int(name[3:]) - 1] for name in order}
         for name, supply in chosen(made, told).items():
-            assert supply.origin in ("", name, order[0])
+            assert supply.origin in ("", name, "gpu2")
 
     def test_in_a_fleet_of_one_its_suppliers_are_those_of_the_whole(self) -> None:
-        made = fleet("gpu1", "gpu2")
+        made = fleet("gpu1", "gpu2", gpu1="build")
         assert made.alone("gpu2").suppliers("gpu2") == ("gpu1",)
         found = chosen(made.alone("gpu2"), {"gpu2": PLAIN})
         assert (said(found), found["gpu2"].delivers) == ({"gpu2": "build"}, False)

@@ -51,7 +51,8 @@ with desk_in("ext4", pattern(0, FILES[0][0], 0)) as desk:
 answer["tools"] = {}
 for name in ("ext4", "xfs"):
     with desk_in(name, pattern(0, 65536, 0)) as desk:
-        desk.cache.empty(65536)
+        # A busy disk may still be writing the page back.
+        assert any(desk.cache.empty(65536) for _ in range(100))
         cold = {key: count(desk.plain, 0, 65536) for key, count in INSTRUMENTS.items()}
         os.pread(desk.plain, 4096, 0)
         answer["tools"][name] = [cold, {key: count(desk.plain, 0, 4096) for key, count in INSTRUMENTS.items()}]
