@@ -12,7 +12,7 @@ evicted meanwhile.  All locks are flock(2)'s: the kernel lets go of them when a 
 such a process left is swept by the next one.
 
 What an archive claims decides nothing.  A build serves the want that it was put for, to those who accept the key that
-has signed it: no other builder, profile or fleet can change what a host gets.
+has signed it: no builder that a host does not accept can change what it gets.
 """
 
 from __future__ import annotations
