@@ -28,7 +28,7 @@ REMARKABLE = {
 #: Xid errors that a program causes by its own fault (NVIDIA's "Xid Errors"): engine exception, MMU fault, and the
 #: resets and clean-ups that follow.
 OF_PROGRAMS = (13, 31, 43, 45)
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d+)")
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d{1,18})")
 #: What NVRM says when it is in trouble, beside Xids.
 TROUBLE = re.compile(
     r"NVRM: .*(API mismatch|RmInitAdapter failed|fallen off the bus|probe routine failed|rm_init_adapter failed"

@@ -116,8 +116,8 @@ def numbers(version: str, parts: int = 2) -> Tuple[int, ...]:
     words = version.replace("-", ".").replace("+", ".").split(".")
     found: List[int] = []
     for word in words[:parts]:
-        digits = "".join(letter for letter in word if letter.isdigit())
-        if not digits:
+        digits = "".join(letter for letter in word if letter.isdecimal())
+        if not 0 < len(digits) < 19:
             break
         found.append(int(digits))
     return tuple(found)

@@ -111,7 +111,7 @@ def _opened(document: Document, name: str = CUFILE_OPEN) -> Maybe[Opened]:
         return Unknown(
             "no program could ask libcufile: " + (run.stderr.strip() or run.stdout.strip() or "it said nothing")
         )
-    found = re.search(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d+) cu_err=(-?\d+)", run.stdout)
+    found = re.search(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})", run.stdout)
     error, cuda = (int(found.group(1)), int(found.group(2))) if found else (None, None)
     return Opened(error, cuda, run.status == TIMED_OUT, _said(run))
 

@@ -136,13 +136,13 @@ def _mapped(document: Document) -> Maybe[Optional[Tuple[int, int]]]:
     text = document.text(NVFS + "/stats")
     if not isinstance(text, str):
         return text
-    found = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d+) err=(\d+)", text, re.MULTILINE)
+    found = re.search(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18}) err=(\d{1,18})", text, re.MULTILINE)
     # Releases that count nothing have no such line.
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
 def _numbers(names: Tuple[str, ...]) -> Tuple[int, ...]:
-    found = (re.match(r"nvidia-fs(\d+)$", name) for name in names)
+    found = (re.match(r"nvidia-fs(\d{1,18})$", name) for name in names)
     return tuple(sorted(int(item.group(1)) for item in found if item))
 
 

@@ -26,11 +26,11 @@ _DONE = re.compile(r"read : Updating stats .*p2p mode: (\d|true|false) compat: (
 _HANDLE = re.compile(r"Compatibility Mode: (\d|true|false) ")
 _TRUE = ("1", "true")
 _COUNTERS = (
-    ("reads", re.compile(r"^Reads\s*: n=\d+ ok=(\d+)", re.MULTILINE)),
-    ("read errors", re.compile(r"^Reads\s*: .*?err=(\d+)", re.MULTILINE)),
-    ("mapped", re.compile(r"^Bar1-map\s*: n=\d+ ok=(\d+)", re.MULTILINE)),
-    ("map errors", re.compile(r"^Bar1-map\s*: n=\d+ ok=\d+ err=(\d+)", re.MULTILINE)),
-    ("processes", re.compile(r"^Active Process: (\d+)", re.MULTILINE)),
+    ("reads", re.compile(r"^Reads\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
+    ("read errors", re.compile(r"^Reads\s*: .*?err=(\d{1,18})", re.MULTILINE)),
+    ("mapped", re.compile(r"^Bar1-map\s*: n=\d+ ok=(\d{1,18})", re.MULTILINE)),
+    ("map errors", re.compile(r"^Bar1-map\s*: n=\d+ ok=\d+ err=(\d{1,18})", re.MULTILINE)),
+    ("processes", re.compile(r"^Active Process: (\d{1,18})", re.MULTILINE)),
 )
 
 

@@ -23,7 +23,7 @@ from .report import REFUSED, Report
 
 _LOADED = re.compile(r"gdsdeploy: loaded (.*)")
 _NOT_LOADED = re.compile(r"gdsdeploy: (?:not loaded: )?(.*)")
-_RETURNED = re.compile(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d+) cu_err=(-?\d+)")
+_RETURNED = re.compile(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})")
 
 
 class NoLibraryError(Exception):

@@ -236,7 +236,7 @@ def _bar(report: Report) -> Optional[str]:
 
 def _rdma(report: Report) -> Optional[str]:
     for name in ("rdma_device_status", "rdma_dev_addr_list_status"):
-        found = re.match(r"Up: \d+ Down: (\d+)", report.rdma.get(name, ""))
+        found = re.match(r"Up: \d+ Down: (\d{1,18})", report.rdma.get(name, ""))
         if found and int(found.group(1)):
             return f"{int(found.group(1))} configured RDMA addresses are down"
     return None

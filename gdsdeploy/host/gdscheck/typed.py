@@ -14,7 +14,7 @@ _LISTS = ("slab_size_kb", "slab_count", "rdma_dynamic_routing_order", "rdma_dev_
 #: Booleans that are printed as 0 and 1.
 _NUMBERED = ("properties.rdma_dynamic_routing",)
 _ARCH = re.compile(r"(?:(?P<product>.*), Arch: )?(?P<arch>\w+)\((?P<kernel>[^)]*)\)$")
-_COUNTS = re.compile(r"Up: (\d+) Down: (\d+)$")
+_COUNTS = re.compile(r"Up: (\d{1,18}) Down: (\d{1,18})$")
 
 
 def setting(name: str, value: str) -> Any:

@@ -164,5 +164,5 @@ def _versions(versions: Iterable[str]) -> str:
 
 
 def _number(release: str) -> Tuple[int, ...]:
-    match = re.match(r"(\d+)\.(\d+)", release)
+    match = re.match(r"(\d{1,18})\.(\d{1,18})", release)
     return (int(match.group(1)), int(match.group(2))) if match else ()
