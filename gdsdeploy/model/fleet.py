@@ -355,7 +355,8 @@ class Fleet(Model):
         """Machines whose modules the host or builder ``name`` may receive, the first one wanted first.
 
         Nothing that a host claims makes it one of them.  They are the profile's builder, beside others only with
-        ``builder_fallback``; else its machines that have to build, then the builders of other profiles.
+        ``builder_fallback``; else its machines that have to build, then those of other profiles that are
+        named one by one: builders, and hosts with ``modules: build`` of their own.
         """
         profile = self.everyone()[name].profile
         return self._suppliers.get(profile) or self._named_suppliers(profile)
@@ -371,7 +372,8 @@ class Fleet(Model):
         everyone, pinned = self.everyone(), self.profiles[profile].builder
         named = [name for name in everyone if everyone[name].profile == profile and self.modules(name) == "build"]
         if pinned is None:
-            return (*named, *(name for name in self.builders if name not in named))
+            single = [name for name in everyone if name in self.builders or everyone[name].modules == "build"]
+            return (*named, *(name for name in single if name not in named))
         others = named if self.profiles[profile].builder_fallback else []
         return (pinned, *(name for name in others if name != pinned))
 

@@ -142,7 +142,6 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
             write(made, "new", ROLLOUT)
             new = lock(made.fleet_path)
-            gdsdeploy("provision", made.fleet_path, "--limit", "build1")
             for kernel in standin.locked_kernels(made):
                 standin.plug_all(made, [made.host(name) for name in MACHINES], kernel)
             said = gdsdeploy("kmod", "preflight", made.fleet_path, "--mode", "quick", "--again", "--json").stdout

@@ -75,8 +75,10 @@ def test_where_the_fleet_file_names_nobody_each_host_builds_for_itself() -> None
     )
 
 
-def test_a_builder_supplies_other_profiles_of_the_same_stack() -> None:
-    value = fleet("a", builder=True).model_dump()
+@pytest.mark.parametrize("builder", [True, False])
+def test_a_machine_that_is_named_to_build_supplies_other_profiles_of_the_same_stack(builder: bool) -> None:
+    made = fleet("a", builder=True) if builder else fleet("a", "build1", build1="build")
+    value = made.model_dump()
     value["profiles"]["other"] = {**value["profiles"]["gds"], "builder": None}
     value["hosts"]["b"] = {"profile": "other"}
     lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
@@ -244,10 +246,10 @@ class TestClaims:
         found = chosen(made, {"gpu1": PLAIN}, kept, by="build1")
         assert (found["gpu1"].source, found["gpu1"].origin) == ("cache", "build1")
 
-    def test_a_host_of_another_profile_supplies_nobody(self) -> None:
+    def test_a_host_of_a_profile_that_builds_supplies_no_other_profile(self) -> None:
         value = fleet("gpu1", "gpu2").model_dump()
-        value["profiles"]["other"] = value["profiles"]["gds"]
-        value["hosts"] = {"evil": {"profile": "other", "modules": "build"}, **value["hosts"]}
+        value["profiles"]["other"] = {**value["profiles"]["gds"], "modules": "build"}
+        value["hosts"] = {"evil": {"profile": "other"}, **value["hosts"]}
         lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
         found = supplies(
             Fleet.model_validate(value), lock, dict.fromkeys(("evil", "gpu1", "gpu2"), PLAIN), lambda *_: None
