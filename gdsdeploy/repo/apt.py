@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ MAX_FUTURE: Final = timedelta(minutes=10)
 #: Best first.
 _COMPRESSIONS: Final = (".xz", ".gz", ".bz2", "")
 _FETCHES_AT_ONCE: Final = 6
+#: Bytes of a file; Python refuses to convert more than some thousand digits.
+_SIZE: Final = re.compile(r"[0-9]{1,15}")
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ def parse_release(text: str) -> tuple[dict[str, str], dict[str, tuple[str, int]]
     for line in text.splitlines():
         if line.startswith((" ", "\t")):
             words = line.split() if section == "sha256" else []
-            if len(words) == 3 and words[1].isdigit():
+            if len(words) == 3 and _SIZE.fullmatch(words[1]):
                 files[words[2]] = (words[0], int(words[1]))
         elif ":" in line:
             section, _, value = line.partition(":")

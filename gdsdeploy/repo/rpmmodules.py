@@ -39,11 +39,11 @@ class Modules:
     def _document(self, document: Mapping[str, Any]) -> None:
         data = document.get("data") or {}
         if document.get("document") == "modulemd":
-            streams = self.artifacts.setdefault(data["name"], {})
+            streams = self.artifacts.setdefault(_text(data["name"]), {})
             rpms = (data.get("artifacts") or {}).get("rpms") or ()
-            streams.setdefault(data["stream"], set()).update(rpms)
+            streams.setdefault(_text(data["stream"]), set()).update(map(_text, rpms))
         elif document.get("document") == "modulemd-defaults" and data.get("stream"):
-            self.defaults[data["module"]] = data["stream"]
+            self.defaults[_text(data["module"])] = _text(data["stream"])
 
     def enable(self, streams: Mapping[str, str]) -> Callable[[Candidate], bool]:
         """The filter with ``streams`` enabled: whether dnf would see a package.
@@ -75,6 +75,13 @@ class Modules:
             return rpm not in hidden and not any(offer.package in names for offer in candidate.provides)
 
         return visible
+
+
+def _text(value: object) -> str:
+    """A name or a stream; TypeError for what has parts.  A stream without quotes may look like a number."""
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise TypeError(f"a name or a stream, rather than {type(value).__name__}")
 
 
 def nevra(candidate: Candidate) -> str:

@@ -19,7 +19,7 @@ from gdsdeploy.repo import rpmrich, rpmxml
 from gdsdeploy.repo.candidate import Candidate, Group, Relation
 from gdsdeploy.repo.rpmxml import Element
 
-_COUNT = re.compile(rb'<metadata\b[^>]*\bpackages="(\d+)"')
+_COUNT = re.compile(rb'<metadata\b[^>]*\bpackages="(\d{1,9})"')
 _NAME = re.compile(rb"<name>([^<]+)</name>")
 _PROVIDES = re.compile(rb"<rpm:provides>(.*?)</rpm:provides>", re.DOTALL)
 _ENTRY = re.compile(rb'<rpm:entry\b[^>]*?\bname="([^"]*)"')
