@@ -12,6 +12,7 @@ from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.inventory import MANAGERS, leaving, packages_for
+from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.report import host_changes
@@ -122,22 +123,28 @@ def _given(work: Work, back: Work) -> dict[str, Any]:
     snapshot = _snapshot(work)
     there = snapshot["packages"] if snapshot is not None else {}
     unwanted = sorted(name for name, item in there.items() if not item["version"])
-    kernels = _new_kernels(work, back)
     provision = snapshot["provision"] if snapshot is not None else {"installed": [], "held": []}
     kept = work.known.get("modules_before")
     return {
-        # Not the kernels, which go at the end: until then one of them runs.
         "gds_driver_leaving": leaving(back.target)
-        + [{"package": name, "version": ""} for name in unwanted if not any(release in name for release in kernels)],
+        + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
         "gds_restore_manager": MANAGERS[stack_platform_for(back.target.os).family],
         "gds_restore_modules": str(kept["archive"]) if isinstance(kept, Mapping) else "",
         "gds_restore_kernel_release": back.target.kernel.release,
         "gds_restore_unwanted": unwanted,
-        "gds_restore_unwanted_kernels": kernels,
+        "gds_restore_unwanted_kernels": _new_kernels(work, back),
         "gds_restore_known": snapshot is not None,
         "gds_restore_installed": provision["installed"],
         "gds_restore_held": provision["held"],
     }
+
+
+def kernel_packages(target: Target) -> set[str]:
+    """Packages of the lock's kernel and of its headers.
+
+    They go last: one of these kernels may run until then, and what is needed to build for it depends on each other.
+    """
+    return {package.package for package in target.packages if package.part in {"kernel-image", "kernel-headers"}}
 
 
 def _compared(work: Work) -> list[dict[str, str]]:

@@ -117,6 +117,11 @@ def outcomes(said: Mapping[str, Any]) -> dict[str, str | None]:
     return {name: host["outcome"] for name, host in said["hosts"].items()}
 
 
+def words(said: Mapping[str, Any], *names: str) -> str:
+    """What happened on some hosts, or on all, for a test that fails."""
+    return json.dumps({name: said["hosts"][name] for name in names or said["hosts"]}, indent=1)
+
+
 def steps(said: Mapping[str, Any], name: str) -> list[str]:
     return [step["step"] for step in said["hosts"][name]["steps"]]
 
@@ -234,7 +239,7 @@ def test_a_fault_in_the_canary_touches_nothing_else(upgraded: Fleet) -> None:
     before = upgraded.mark()
     events, said = upgraded.start(status=51)
 
-    assert outcomes(said)["node1"] == "rolled-back", said["hosts"]["node1"]["steps"]
+    assert outcomes(said)["node1"] == "rolled-back", words(said, "node1")
     assert {outcome for name, outcome in outcomes(said).items() if name != "node1"} == {None}
     assert (said["waves"][0]["canary"], said["waves"][0]["failed"]) == (True, 1)
     (failed,) = [item for item in said["hosts"]["node1"]["steps"] if item["error"]]
@@ -261,7 +266,9 @@ def test_a_fault_in_the_second_wave_halts_it_there(upgraded: Fleet) -> None:
     _, said = upgraded.start(status=51)
 
     found = outcomes(said)
-    assert (found["node1"], found["node2"], found["node3"]) == ("done", "done", "rolled-back"), said["hosts"]
+    assert (found["node1"], found["node2"], found["node3"]) == ("done", "done", "rolled-back"), json.dumps(
+        said["hosts"], indent=1
+    )
     assert {found[name] for name in (*NODES[3:], *MACHINES)} == {None}
     assert [wave["hosts"] for wave in said["waves"][:2]] == [["node1"], ["node2", "node3"]]
     assert "apply" in [item["step"] for item in said["hosts"]["node3"]["steps"] if item["error"]]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
+from gdsdeploy import lockfile
 from gdsdeploy.builds import Supply
 from gdsdeploy.errors import RollbackFailed
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.rollout import playing, undoing
@@ -100,3 +103,18 @@ def test_modules_come_back_as_they_had_come(kept: dict[str, str], mode: str, sou
     host: Asked = work(Step.UNDO, {}, {"modules_before": kept})
     supply = undoing._supply(host)
     assert (supply.mode, supply.source) == (mode, source)
+
+
+def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
+    """The headers' packages depend on each other: with one of them gone early, apt refuses the whole transaction."""
+    headers = [f"linux-headers-{KERNEL}", "linux-headers-6.12.94+deb13-common", "linux-kbuild-6.12.94+deb13"]
+    there = {name: {"version": "", "held": False} for name in [*headers, "nvidia-open-kernel-dkms"]}
+    host = work(Step.UNDO, {}, {"snapshot": snapshot(packages=there)})
+    packages = tuple(
+        Package.model_construct(package=name, version="1", part="kernel-headers", needed_by="build") for name in headers
+    )
+    lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
+    host = dataclasses.replace(host, lock=lock)
+    inputs = undoing._given(host, host)
+    assert inputs["gds_driver_leaving"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
+    assert inputs["gds_restore_unwanted"] == sorted(there)
