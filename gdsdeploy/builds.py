@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -123,10 +124,9 @@ def supplies(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached)
                 if item in found and (found[item].mode, wants[item]) == ("build", wants[name])
             ]
             found[name] = _supply(fleet, name, wants, told[name], builders, cached(wants[name], allowed[name]))
-    # Those who build are also asked whether the controller has their build already.
-    for name in told:
-        cached(wants[name], allowed[name])
-    delivering = _delivering(found, allowed)
+    # A kept build serves every run: its builder doesn't pack another one, which its hosts would then have to receive.
+    kept = {wants[name] for name in told if cached(wants[name], allowed[name]) is not None}
+    delivering = _delivering(found, allowed, kept)
     return {name: replace(found[name], delivers=name in delivering) for name in told}
 
 
@@ -162,10 +162,10 @@ def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
     return f"{supplier}, which would supply it, builds for another key"
 
 
-def _delivering(found: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]]) -> set[str]:
-    """Those whose builds others receive, and of each other want one supplier, whose build is kept."""
+def _delivering(found: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]], kept: AbstractSet[str]) -> set[str]:
+    """Those whose builds others receive, and of each other want without a kept build one supplier, for the cache."""
     delivering = {supply.builder for supply in found.values() if supply.builder}
-    delivered = {supply.want for supply in found.values() if supply.builder or supply.cached}
+    delivered = {supply.want for supply in found.values() if supply.builder} | kept
     for name, supply in found.items():
         if supply.mode == "build" and name in allowed[name] and supply.want not in delivered:
             delivered.add(supply.want)

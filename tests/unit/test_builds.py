@@ -211,6 +211,16 @@ def test_of_those_that_build_the_same_one_hands_it_over() -> None:
     assert [name for name, supply in found.items() if supply.delivers] == ["build1"]
 
 
+def test_a_builder_whose_build_is_kept_packs_no_other_one() -> None:
+    """Alone, too: its hosts would have to receive the other one."""
+    made = fleet("gpu1", builder=True)
+    for told in ({"build1": PLAIN}, {"build1": PLAIN, "gpu1": PLAIN}):
+        assert chosen(made, told)["build1"].delivers
+        assert not chosen(made, told, want(TARGET, PLAIN))["build1"].delivers
+    # Where the kept build is by a machine that may not supply it, it hands over its own.
+    assert chosen(made, {"build1": PLAIN}, want(TARGET, PLAIN), by="evil")["build1"].delivers
+
+
 def test_what_a_builder_has_built_is_looked_up() -> None:
     asked: list[str] = []
     told = {
