@@ -1,4 +1,4 @@
-"""Where gdsdeploy keeps things on the controller: a cache that may be deleted, and state that may not."""
+"""Where files are on the controller: a cache that may be deleted, state that may not, and files that a file names."""
 
 from __future__ import annotations
 
@@ -16,3 +16,11 @@ def cache() -> Path:
 def state() -> Path:
     """$GDSDEPLOY_STATE_DIR, or the user's state folder: labs, logs of runs."""
     return Path(os.environ.get("GDSDEPLOY_STATE_DIR") or platformdirs.user_state_dir("gdsdeploy")).absolute()
+
+
+def locate(folder: Path, name: str) -> Path:
+    """The file that a file in ``folder`` calls ``name``: absolute, from a home directory, or relative to the folder.
+
+    ``~user`` of a user that doesn't exist is a plain name, for which there is no file.
+    """
+    return folder / os.path.expanduser(name)  # noqa: PTH111 - Path.expanduser raises RuntimeError for such a user

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy import mirrored, waivers
+from gdsdeploy import folders, mirrored, waivers
 from gdsdeploy.builds import Supply, by_intent
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.host.gate import Settings
@@ -120,11 +120,11 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
     ssh = fleet.connection(name)
     options = ["-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
     if ssh.config:
-        options += ["-F", f'"{in_fleet(fleet_dir, ssh.config)}"']
+        options += ["-F", f'"{folders.locate(fleet_dir, ssh.config)}"']
     if ssh.known_hosts:
         options += [
             "-o",
-            f'UserKnownHostsFile="{in_fleet(fleet_dir, ssh.known_hosts)}"',
+            f'UserKnownHostsFile="{folders.locate(fleet_dir, ssh.known_hosts)}"',
             "-o",
             "GlobalKnownHostsFile=/dev/null",
         ]
@@ -138,14 +138,9 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
     if ssh.user:
         found["ansible_user"] = ssh.user
     if ssh.identity_file:
-        found["ansible_ssh_private_key_file"] = str(in_fleet(fleet_dir, ssh.identity_file))
+        found["ansible_ssh_private_key_file"] = str(folders.locate(fleet_dir, ssh.identity_file))
     found["ansible_become"] = ssh.user != "root"
     return found
-
-
-def in_fleet(fleet_dir: Path, name: str) -> Path:
-    """A file that the fleet names: absolute, from the home directory, or relative to the fleet file."""
-    return fleet_dir / Path(name).expanduser()
 
 
 def archive_of(wanted: str, directory: Path) -> Path:
@@ -191,7 +186,7 @@ def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
     for index in target.indices:
         wish = fleet.repositories.get(index.repository)
         if wish is not None and wish.keyring and not wish.signed_by and wish.keyring != index.host_keyring:
-            found[index.host_keyring] = str(in_fleet(fleet_dir, wish.keyring))
+            found[index.host_keyring] = str(folders.locate(fleet_dir, wish.keyring))
     return [{"src": src, "dest": dest} for dest, src in sorted(found.items())]
 
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gdsdeploy import waivers, yamlfile
+from gdsdeploy import folders, waivers, yamlfile
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.host import golden
 from gdsdeploy.model.fleet import Fleet, references
@@ -61,7 +61,7 @@ def _read_golden(fleet: Fleet, folder: Path) -> None:
     for wanted in (profile.topology for profile in fleet.profiles.values()):
         if wanted.golden is None:
             continue
-        file = folder / Path(wanted.golden).expanduser()
+        file = folders.locate(folder, wanted.golden)
         try:
             wanted._document = golden.from_json(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as cause:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gdsdeploy import folders
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.repository import Mirror
 
@@ -31,7 +32,7 @@ def variables(
     """
     if mirror is None:
         return {}
-    keyring = fleet_dir / Path(mirror.keyring).expanduser()
+    keyring = folders.locate(fleet_dir, mirror.keyring)
     if any(index.kind == "rpm" for index in target.indices):
         makers = list(dict.fromkeys(index.host_keyring for index in target.indices))
         uri = f"{mirror.uri.rstrip('/')}/{rpm_folder(target.os, target.arch)}"

@@ -20,10 +20,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gdsdeploy import run
+from gdsdeploy import folders, run
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.host.private import exposure
-from gdsdeploy.inventory import in_fleet
 from gdsdeploy.model.intended import Notify
 from gdsdeploy.model.rollout import FAILURES, Event, Kind
 from gdsdeploy.report import events
@@ -64,7 +63,7 @@ class Notifier:
         """
         self._settings, self._rollout, self._fleet, self._warn = settings, rollout, fleet, warn
         self._pauses, self._answer = pauses, answer
-        self._token = in_fleet(fleet.resolve().parent, settings.token_file) if settings.token_file else None
+        self._token = folders.locate(fleet.resolve().parent, settings.token_file) if settings.token_file else None
         if self._token is not None:
             _token(self._token)
         self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(WAITING)

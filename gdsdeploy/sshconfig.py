@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from gdsdeploy import folders
 from gdsdeploy.errors import HostUnreachable, ProgramFailed
 from gdsdeploy.run import cleared, run
 
@@ -63,7 +64,7 @@ def parse(text: str, config: Path | None = None) -> Settings:
         return "" if value == "none" else value
 
     address, port, user = one("hostname"), int(one("port") or 22), one("user")
-    files = [Path(value).expanduser() for value in options.get("identityfile", [])]
+    files = [folders.locate(Path(), value) for value in options.get("identityfile", [])]
     known = [word for option in ("userknownhostsfile", "globalknownhostsfile") for word in one(option).split()]
     return Settings(
         address=address,
@@ -71,7 +72,7 @@ def parse(text: str, config: Path | None = None) -> Settings:
         user=user,
         identity_files=tuple(file for file in files if file.is_file()),
         identities_only=one("identitiesonly") == "yes",
-        known_hosts=tuple(Path(word).expanduser() for word in known),
+        known_hosts=tuple(folders.locate(Path(), word) for word in known),
         host_key_alias=one("hostkeyalias"),
         proxy=_jump(one("proxyjump"), address, port, config)
         or _command(one("proxycommand"), {"%h": address, "%p": str(port), "%r": user, "%n": options["host"][0]}),

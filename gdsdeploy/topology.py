@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic, hostapp, hostdata, transport
+from gdsdeploy import atomic, folders, hostapp, hostdata, transport
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
 from gdsdeploy.host import golden
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
@@ -73,7 +73,7 @@ def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topolo
 
 
 def _written(fleet_file: Path, name: str, value: Mapping[str, Any]) -> Path:
-    file = fleet_file.parent / Path(name).expanduser()
+    file = folders.locate(fleet_file.parent, name)
     try:
         atomic.write(file, golden.to_json(value))
     except OSError as caught:

@@ -22,11 +22,10 @@ from typing import Any
 
 import paramiko
 
-from gdsdeploy import hostapp, sshconfig, stopping
+from gdsdeploy import folders, hostapp, sshconfig, stopping
 from gdsdeploy.answer import Answer, Endpoint, Output, document
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.host.private import exposure
-from gdsdeploy.inventory import in_fleet
 from gdsdeploy.known_hosts import known_keys, recorded, refusal
 from gdsdeploy.metering import Meter
 from gdsdeploy.model.fleet import Fleet
@@ -56,15 +55,17 @@ def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpo
     def reach(name: str) -> Endpoint:
         ssh = fleet.connection(name)
         assert ssh.address is not None
-        config = in_fleet(fleet_dir, ssh.config) if ssh.config else None
+        config = folders.locate(fleet_dir, ssh.config) if ssh.config else None
         found = sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config)
         return Endpoint(
             host=name,
             address=found.address,
             port=found.port,
             user=found.user,
-            identity_files=(in_fleet(fleet_dir, ssh.identity_file),) if ssh.identity_file else found.identity_files,
-            known_hosts=(in_fleet(fleet_dir, ssh.known_hosts),) if ssh.known_hosts else found.known_hosts,
+            identity_files=(folders.locate(fleet_dir, ssh.identity_file),)
+            if ssh.identity_file
+            else found.identity_files,
+            known_hosts=(folders.locate(fleet_dir, ssh.known_hosts),) if ssh.known_hosts else found.known_hosts,
             agent=not found.identities_only,
             host_key_alias=found.host_key_alias,
             proxy=found.proxy,

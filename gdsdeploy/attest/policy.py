@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from securesystemslib.signer import Key
 
-from gdsdeploy import yamlfile
+from gdsdeploy import folders, yamlfile
 from gdsdeploy.attest import keys
 from gdsdeploy.attest.statement import Kind
 from gdsdeploy.errors import AttestationRefused, PolicyInvalid
@@ -70,7 +70,7 @@ def _unknown(policy: _Policy) -> list[tuple[tuple[str | int, ...], str]]:
 def _key(path: Path, name: str, text: str) -> Key:
     if text.startswith("-----BEGIN"):
         return keys.public(text.encode(), f"{path}: keys.{name}")
-    file = path.parent / Path(text).expanduser()
+    file = folders.locate(path.parent, text)
     try:
         return keys.public(file.read_bytes(), str(file))
     except OSError as error:

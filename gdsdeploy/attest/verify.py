@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -16,6 +16,7 @@ from gdsdeploy.attest import dsse, statement
 from gdsdeploy.attest.policy import Policy
 from gdsdeploy.attest.statement import Kind, Statement
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError
+from gdsdeploy.host import tarball
 from gdsdeploy.host.kmod import pack, provenance
 from gdsdeploy.host.kmod.errors import PackError
 
@@ -179,24 +180,21 @@ def _walk(path: Path) -> Iterator[Path]:
 def _tar(path: Path) -> _Files:
     digests: dict[str, str] = {}
     contents: dict[str, bytes] = {}
-    left = _LARGE
     try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                left -= member.size
-                if member.isdir():
-                    continue
-                if not member.isreg() or name in digests or len(digests) >= _MANY or left < 0:
-                    raise AttestationInvalid(f"{path}: {name[:100]}: twice, not a plain file, or one too many")
-                file = archive.extractfile(member)
-                assert file is not None
+        for member, _, pieces in tarball.members(str(path), _LARGE):
+            name = member.removeprefix("./")
+            if name in digests or len(digests) >= _MANY:
+                raise AttestationInvalid(f"{path}: {name[:100]}: a second file of this name, or one too many")
+            digest, content = hashlib.sha256(), b""
+            for piece in pieces:
+                digest.update(piece)
                 if name.endswith(SUFFIX):
-                    contents[name] = file.read(provenance.LIMIT + 1)
-                    file.seek(0)
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise AttestationInvalid(f"{path}: not a tar file, or cut off: {error}") from None
+                    content = (content + piece)[: provenance.LIMIT + 1]
+            digests[name] = digest.hexdigest()
+            if name.endswith(SUFFIX):
+                contents[name] = content
+    except (EOFError, ValueError, zlib.error) as error:
+        raise AttestationInvalid(f"{path}: not a tar file, or damaged: {error}") from None
     return _Files(digests, contents)
 
 

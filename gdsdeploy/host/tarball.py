@@ -8,7 +8,10 @@ from __future__ import annotations
 import gzip
 import re
 import tarfile
-from typing import IO, Callable, Dict
+from typing import IO, Any, Callable, Dict, Iterator, Tuple
+
+#: The name of a file, its bytes, and its content in pieces, which have to be taken before the next file.
+Member = Tuple[str, int, Iterator[bytes]]
 
 #: Members, their headers for long names among them.
 MEMBERS = 20_000
@@ -16,7 +19,7 @@ MEMBERS = 20_000
 UNPACKED, KEPT = 128 * 1024 * 1024, 64 * 1024 * 1024
 #: Bytes of one header for a long name, and of all of them.
 _NAME, _NAMES = 64 * 1024, 4 * 1024 * 1024
-_BLOCK = 512
+_BLOCK, _PIECE = 512, 1 << 20
 _PATH = re.compile(rb"^[0-9]+ path=(.*)$", re.MULTILINE)
 
 
@@ -26,30 +29,47 @@ def files(path: str, wanted: Callable[[str], bool], limit: int) -> Dict[str, byt
     limit: bytes of one of them.
     Raises OSError, EOFError and zlib.error (damaged), and ValueError: over a bound, a name twice, a link or a device.
     """
+    found: Dict[str, bytes] = {}
+    kept = 0
+    for name, size, pieces in members(path):
+        if not wanted(name):
+            continue
+        kept += size
+        if name in found or size > limit or kept > KEPT:
+            raise ValueError(f"{name} is in it twice" if name in found else f"{name} is too large")
+        found[name] = b"".join(pieces)
+    return found
+
+
+def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
+    """The files of a tar archive, gzipped or not, in their order.
+
+    unpacked: bytes that it may have.  Raises what :func:`files` raises.
+    """
     with open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         if not packed:
-            return _Reader(raw).files(wanted, limit)
+            yield from _Reader(raw, unpacked).members()
+            return
         with gzip.GzipFile(fileobj=raw) as plain:
-            return _Reader(plain).files(wanted, limit)  # type: ignore[arg-type]
+            yield from _Reader(plain, unpacked).members()
 
 
 class _Reader:
     """Reads a stream once, from its beginning."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._left = UNPACKED
+    def __init__(self, stream: Any, unpacked: int) -> None:
+        self._stream: IO[bytes] = stream
+        self._left = self._unpacked = unpacked
         self._names = _NAMES
 
-    def files(self, wanted: Callable[[str], bool], limit: int) -> Dict[str, bytes]:
-        found: Dict[str, bytes] = {}
-        long, kept = "", 0
+    def members(self) -> Iterator[Member]:
+        long = ""
         for _ in range(MEMBERS):
             block = self._take(_BLOCK)
             if not block.strip(b"\0"):
-                return found
+                return
             try:
                 member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
             except tarfile.TarError as error:
@@ -62,13 +82,11 @@ class _Reader:
             name, long = long or member.name, ""
             if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
                 raise ValueError(f"{name} is neither a file nor a folder")
-            if member.type == tarfile.DIRTYPE or not wanted(name):
-                self._skip(member.size)
-                continue
-            kept += member.size
-            if name in found or member.size > limit or kept > KEPT:
-                raise ValueError(f"{name} is in it twice" if name in found else f"{name} is too large")
-            found[name] = self._content(member.size)
+            pieces = self._pieces(member.size)
+            if member.type != tarfile.DIRTYPE:
+                yield name, member.size, pieces
+            for _ in pieces:  # What nobody has taken is passed over.
+                pass
         raise ValueError(f"it has more than {MEMBERS} members")
 
     def _long(self, member: tarfile.TarInfo) -> str:
@@ -76,26 +94,21 @@ class _Reader:
         self._names -= member.size
         if member.size > _NAME or self._names < 0:
             raise ValueError("a header of a member is too large")
-        data = self._content(member.size)
+        data = b"".join(self._pieces(member.size))
         if member.type == tarfile.GNUTYPE_LONGNAME:
             return data.rstrip(b"\0").decode()
         match = _PATH.search(data)
         return match.group(1).decode() if match else ""
 
-    def _content(self, size: int) -> bytes:
-        content = self._take(size)
+    def _pieces(self, size: int) -> Iterator[bytes]:
+        for left in range(size, 0, -_PIECE):
+            yield self._take(min(left, _PIECE))
         self._take(-size % _BLOCK)
-        return content
-
-    def _skip(self, size: int) -> None:
-        size += -size % _BLOCK
-        while size > 0:
-            size -= len(self._take(min(size, 1 << 20)))
 
     def _take(self, size: int) -> bytes:
         self._left -= size
         if self._left < 0:
-            raise ValueError(f"it unpacks to more than {UNPACKED >> 20} MiB")
+            raise ValueError(f"it unpacks to more than {self._unpacked >> 20} MiB")
         data = self._stream.read(size)
         if len(data) < size:
             raise EOFError("it ends too early")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime as dt
 import functools
 import gzip
 import io
@@ -21,7 +22,8 @@ import yaml
 
 from gdsdeploy import answer, bundle, converge, explain, journal, lockfile, planning, validate
 from gdsdeploy.answer import Answer, Endpoint, Output
-from gdsdeploy.attest import dsse, statement
+from gdsdeploy.attest import dsse, policy, statement
+from gdsdeploy.attest import verify as attested
 from gdsdeploy.bundle import Bundle
 from gdsdeploy.cli import mode
 from gdsdeploy.cufile import check, migrate
@@ -426,6 +428,38 @@ def signed_statement(data: bytes) -> None:
     statement.read(data, "x")
 
 
+@functools.cache
+def folders() -> list[bytes]:
+    """Tar files of a folder with a statement, packed or not."""
+    found = []
+    for form in ("w", "w:gz"):
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode=form) as tar:
+            for name, data in (("modules.tar", archives()[0]), ("modules.tar.intoto.json", statements()[0])):
+                member = tarfile.TarInfo(f"folder/{name}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        found.append(made.getvalue())
+    return found
+
+
+def verified(path: Path) -> None:
+    """A policy that accepts no key: what is in the file is looked at all the same, and the errors are a result."""
+    attested.verify(path, policy.Policy(Path("trust.yml"), {}))
+
+
+@functools.cache
+def policies() -> list[bytes]:
+    key = provenance.public_pem(BUILDER.seed)
+    (FOLDER / "b.pub").write_text(key)
+    text = {"version": 1, "expires": "2099-12-31", "keys": {"a": key, "b": "b.pub"}, "accept": {"modules": ["a", "b"]}}
+    return [yaml.safe_dump(text).encode()]
+
+
+def trusted(path: Path) -> None:
+    policy.read(path, dt.date(2026, 1, 1))
+
+
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
@@ -455,6 +489,8 @@ READERS = (
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
     Reader("archive of modules", archives, of_file("modules.tar", signed_archive), (PackError,), damaged_module),
     Reader("signed statement", statements, signed_statement, (AttestationInvalid,), damaged_json),
+    Reader("signed folder as a tar file", folders, of_file("case.tar", verified), (), damaged_module),
+    Reader("policy of accepted keys", policies, of_file("trust.yml", trusted), (GdsError,)),
     Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
     Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),
     Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),

@@ -125,6 +125,25 @@ def test_a_folder_holds_what_was_signed_and_nothing_else(folder: Path, policy: P
     refused(policy, folder, AttestationInvalid, "is not a plain file")
 
 
+@pytest.mark.parametrize("form", ["", "gz", "xz", "bz2"])
+def test_a_damaged_tar_file_is_one_error(form: str, folder: Path, policy: Path, tmp_path: Path) -> None:
+    """Whatever packed it: only plain and gzipped ones are read."""
+    packed = tmp_path / "case.tar"
+    with tarfile.open(packed, f"w:{form}") as tar:
+        tar.add(folder, ".")
+    data = packed.read_bytes()
+    for damage in (data[: len(data) // 2], data[:40] + b"\xff" * 40 + data[80:]):
+        packed.write_bytes(damage)
+        refused(policy, packed, AttestationInvalid, "not a tar file, or damaged: ")
+
+
+def test_a_header_without_end_is_refused(policy: Path, tmp_path: Path) -> None:
+    packed, header = tmp_path / "case.tar", tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 1 << 30
+    packed.write_bytes(header.tobuf() + bytes(1 << 20))
+    refused(policy, packed, AttestationInvalid, "a header of a member is too large")
+
+
 def test_a_folder_without_a_statement_holds_nothing(tmp_path: Path, policy: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
