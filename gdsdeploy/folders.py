@@ -21,6 +21,6 @@ def state() -> Path:
 def locate(folder: Path, name: str) -> Path:
     """The file that a file in ``folder`` calls ``name``: absolute, from a home directory, or relative to the folder.
 
-    ``~user`` of a user that doesn't exist is a plain name, for which there is no file.
+    If the user in ``~user`` doesn't exist, ``~user`` is taken as it is written.
     """
     return folder / os.path.expanduser(name)  # noqa: PTH111 - Path.expanduser raises RuntimeError for such a user

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +52,20 @@ def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpo
 
     What the fleet file leaves open is as OpenSSH's configuration has it.  Raises HostUnreachable where that is broken.
     """
+    in_fleet = partial(folders.locate, fleet_dir)
 
     def reach(name: str) -> Endpoint:
         ssh = fleet.connection(name)
         assert ssh.address is not None
-        config = folders.locate(fleet_dir, ssh.config) if ssh.config else None
+        config = in_fleet(ssh.config) if ssh.config else None
         found = sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config)
         return Endpoint(
             host=name,
             address=found.address,
             port=found.port,
             user=found.user,
-            identity_files=(folders.locate(fleet_dir, ssh.identity_file),)
-            if ssh.identity_file
-            else found.identity_files,
-            known_hosts=(folders.locate(fleet_dir, ssh.known_hosts),) if ssh.known_hosts else found.known_hosts,
+            identity_files=(in_fleet(ssh.identity_file),) if ssh.identity_file else found.identity_files,
+            known_hosts=(in_fleet(ssh.known_hosts),) if ssh.known_hosts else found.known_hosts,
             agent=not found.identities_only,
             host_key_alias=found.host_key_alias,
             proxy=found.proxy,

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import gzip
-import re
 import tarfile
-from typing import IO, Any, Callable, Dict, Iterator, Tuple
+from typing import IO, Callable, Dict, Iterator, Tuple, Union
 
-#: The name of a file, its bytes, and its content in pieces, which have to be taken before the next file.
+#: The name of a file, its size in bytes, and its content in pieces.  Pieces that are not read before the next file
+#: are skipped.
 Member = Tuple[str, int, Iterator[bytes]]
 
 #: Members, their headers for long names among them.
@@ -20,7 +20,8 @@ UNPACKED, KEPT = 128 * 1024 * 1024, 64 * 1024 * 1024
 #: Bytes of one header for a long name, and of all of them.
 _NAME, _NAMES = 64 * 1024, 4 * 1024 * 1024
 _BLOCK, _PIECE = 512, 1 << 20
-_PATH = re.compile(rb"^[0-9]+ path=(.*)$", re.MULTILINE)
+#: Digits of the length of a record in a pax header.
+_DIGITS = 5
 
 
 def files(path: str, wanted: Callable[[str], bool], limit: int) -> Dict[str, bytes]:
@@ -44,7 +45,8 @@ def files(path: str, wanted: Callable[[str], bool], limit: int) -> Dict[str, byt
 def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
     """The files of a tar archive, gzipped or not, in their order.
 
-    unpacked: bytes that it may have.  Raises what :func:`files` raises.
+    unpacked: bytes that it may have.  Raises what :func:`files` raises, and ValueError for what programs that unpack
+    archives read in different ways: nobody should see other files than the ones that were checked.
     """
     with open(path, "rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
@@ -59,8 +61,8 @@ def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
 class _Reader:
     """Reads a stream once, from its beginning."""
 
-    def __init__(self, stream: Any, unpacked: int) -> None:
-        self._stream: IO[bytes] = stream
+    def __init__(self, stream: Union[IO[bytes], gzip.GzipFile], unpacked: int) -> None:
+        self._stream = stream
         self._left = self._unpacked = unpacked
         self._names = _NAMES
 
@@ -77,15 +79,20 @@ class _Reader:
             if member.size < 0:
                 raise ValueError("a member has a size below 0")
             if member.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
+                if long:
+                    raise ValueError("a member has two names")
                 long = self._long(member)
                 continue
             name, long = long or member.name, ""
             if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
                 raise ValueError(f"{name} is neither a file nor a folder")
+            if member.type == tarfile.DIRTYPE:
+                if member.size:
+                    raise ValueError(f"{name} is a folder with content")
+                continue
             pieces = self._pieces(member.size)
-            if member.type != tarfile.DIRTYPE:
-                yield name, member.size, pieces
-            for _ in pieces:  # What nobody has taken is passed over.
+            yield name, member.size, pieces
+            for _ in pieces:  # Skip what the caller didn't read.
                 pass
         raise ValueError(f"it has more than {MEMBERS} members")
 
@@ -97,8 +104,7 @@ class _Reader:
         data = b"".join(self._pieces(member.size))
         if member.type == tarfile.GNUTYPE_LONGNAME:
             return data.rstrip(b"\0").decode()
-        match = _PATH.search(data)
-        return match.group(1).decode() if match else ""
+        return _path(data)
 
     def _pieces(self, size: int) -> Iterator[bytes]:
         for left in range(size, 0, -_PIECE):
@@ -113,3 +119,20 @@ class _Reader:
         if len(data) < size:
             raise EOFError("it ends too early")
         return data
+
+
+def _path(records: bytes) -> str:
+    """The name in a pax header (POSIX.1-2017, pax, "pax Extended Header": records ``LENGTH KEY=VALUE``); often none."""
+    path = b""
+    while records:
+        digits = records[: _DIGITS + 1].partition(b" ")[0]
+        length = int(digits) if digits.isdigit() and len(digits) <= _DIGITS else 0
+        key, is_record, value = records[len(digits) + 1 : length].partition(b"=")
+        if length > len(records) or not is_record or not value.endswith(b"\n"):
+            raise ValueError("a header of a member is damaged")
+        if key == b"size" or key.startswith(b"GNU.sparse."):
+            raise ValueError("a header gives a member another size or content")
+        if key == b"path":
+            path = value[:-1]
+        records = records[length:]
+    return path.decode()

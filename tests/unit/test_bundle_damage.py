@@ -35,6 +35,17 @@ def member(name: str, content: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
     return header(name, len(content), kind) + content + bytes(-len(content) % 512)
 
 
+def record(key: str, value: str) -> bytes:
+    """A record of a pax header; its length counts its own digits."""
+    text = f" {key}={value}\n".encode()
+    length = next(n for n in range(len(text), len(text) + 9) if n == len(text) + len(str(n)))
+    return str(length).encode() + text
+
+
+def pax(*records: bytes) -> bytes:
+    return member("x", b"".join(records), tarfile.XHDTYPE)
+
+
 def zeros(name: str, mib: int, kind: bytes = tarfile.REGTYPE) -> bytes:
     """A packed member of ``mib`` MiB."""
     return gzip.compress(header(name, mib * MIB, kind)) + ZEROS * mib
@@ -60,14 +71,23 @@ def sparing() -> Iterator[None]:
         (b"".join(zeros(f"logs/{n}", 63) for n in range(100)), "it unpacks to more than 128 MiB"),
         (gzip.compress(header("x", 3 << 30, tarfile.XHDTYPE)) + ZEROS * 300, "a header of a member is too large"),
         (gzip.compress(header("x", 65537, tarfile.GNUTYPE_LONGNAME)) + ZEROS, "a header of a member is too large"),
-        (gzip.compress(member("x", b"a" * 60_000, tarfile.XHDTYPE) * 100), "a header of a member is too large"),
-        (gzip.compress(member("x", b"1", tarfile.XHDTYPE) * 20_001), "it has more than 20000 members"),
+        (gzip.compress(pax(record("comment", "a" * 60_000)) * 100), "a header of a member is too large"),
+        (gzip.compress(pax(record("mtime", "1")) * 20_001), "it has more than 20000 members"),
         (gzip.compress(header("x") * 20_001), "it has more than 20000 members"),
         (gzip.compress(header("x", kind=tarfile.SYMTYPE)), "x is neither a file nor a folder"),
         (gzip.compress(header("x", kind=tarfile.LNKTYPE)), "x is neither a file nor a folder"),
         (gzip.compress(header("x", kind=tarfile.CHRTYPE)), "x is neither a file nor a folder"),
         (gzip.compress(header("x", kind=tarfile.GNUTYPE_SPARSE)), "x is neither a file nor a folder"),
         (gzip.compress(header("x", kind=tarfile.XGLTYPE)), "x is neither a file nor a folder"),
+        (gzip.compress(member("x", bytes(512), tarfile.DIRTYPE)), "x is a folder with content"),
+        (gzip.compress(pax(record("path", "a")) * 2), "a member has two names"),
+        (gzip.compress(pax(record("path", "a")) + member("x", b"b", b"L")), "a member has two names"),
+        (gzip.compress(pax(record("size", "1"))), "a header gives a member another size or content"),
+        (gzip.compress(pax(record("GNU.sparse.name", "a"))), "a header gives a member another size or content"),
+        (gzip.compress(pax(b"8 path=a\n")), "a header of a member is damaged"),
+        (gzip.compress(pax(b"0 path=a\n")), "a header of a member is damaged"),
+        (gzip.compress(pax(b"99 path=a\n")), "a header of a member is damaged"),
+        (gzip.compress(pax(b"path=a\n")), "a header of a member is damaged"),
         (gzip.compress(header("x", -1)), "a member has a size below 0"),
         (gzip.compress(member("manifest.json", b"{}") * 2), "manifest.json is in it twice"),
         (gzip.compress(header("manifest.json", 9)), "EOFError: it ends too early"),
@@ -97,6 +117,21 @@ def test_what_other_programs_pack_is_read(tmp_path: Path, form: int) -> None:
             archive.addfile(info, io.BytesIO(content or b""))
     everything = tarball.files(str(file), lambda _: True, 100)
     assert everything == {name: b"1", "hosts/a/evidence.json": b"{}"}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [record("comment", "a\n15 path=hidden\n")],
+        [record("path", "first"), record("path", "last")],
+        [record("mtime", "1.5"), record("path", "a" * 200)],
+    ],
+)
+def test_names_are_those_that_other_programs_see(tmp_path: Path, records: list[bytes]) -> None:
+    file = tmp_path / "case.tar"
+    file.write_bytes(pax(*records) + member("plain", b"1") + bytes(1024))
+    with tarfile.open(file) as archive:
+        assert list(tarball.files(str(file), lambda _: True, 100)) == archive.getnames()
 
 
 def packed(path: Path, change: Any) -> Path:
