@@ -1,9 +1,16 @@
-"""Applies files to a root until it is killed: ``many_files.py ROOT``."""
+"""Applies files to a root, up to one of its calls: ``many_files.py ROOT [CALL]``.
+
+It kills itself before it makes that call of a C function (they are counted from 1: each system call is in one of them),
+or says how many it made, where it may come to its end.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from dataclasses import dataclass
+from types import FrameType
 
 from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.file_resource import FileResource
@@ -34,7 +41,22 @@ def run(root: str, *, check: bool = False) -> list[str]:
     return [change.subject for change in engine.run(Host(check=check, root=root), [item])[0].changes]
 
 
+def main(root: str, last: int) -> None:
+    """Apply the files; ``last`` is the call before which the process ends, 0 for none."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        if event == "c_call":
+            calls += 1
+            if calls == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+    run(root)
+    sys.setprofile(None)
+    sys.stdout.write(str(calls))
+
+
 if __name__ == "__main__":
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    run(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0)
