@@ -27,6 +27,7 @@ ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
         ["ruff", "check", "--quiet"],
         ["ruff", "format", "--check", "--quiet"],
         ["mypy"],
+        ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "plugins"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],
     ],
     ids=lambda argv: " ".join(argv[:2]),
