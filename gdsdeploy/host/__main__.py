@@ -29,8 +29,20 @@ class UsageError(Exception):
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command and return its exit status; what it prints can't drive a terminal."""
+    _drop_folders_of_others()
     with contextlib.redirect_stdout(Printable(sys.stdout)), contextlib.redirect_stderr(Printable(sys.stderr)):
         return _run(argv)
+
+
+def _drop_folders_of_others() -> None:
+    """Root, and what it starts, makes temporary files in no folder whose owner could exchange them."""
+    named = [name for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
+    if named and os.geteuid() == 0:
+        from .process import is_roots
+
+        for name in named:
+            if not is_roots(os.environ[name]):
+                del os.environ[name]
 
 
 def _run(argv: Optional[Sequence[str]]) -> int:

@@ -289,11 +289,14 @@ def search_path(env: Mapping[str, str] = os.environ) -> str:
     """PATH, with the sbin folders; for root, without folders that others own or that everybody can write to."""
     present = env.get("PATH", os.defpath).split(os.pathsep)
     present += [item for item in EXTRA_PATH.split(":") if item not in present]
-    return os.pathsep.join(item for item in present if os.geteuid() != 0 or _is_roots(item))
+    return os.pathsep.join(item for item in present if os.geteuid() != 0 or is_roots(item))
 
 
-def _is_roots(folder: str) -> bool:
-    """Whether root runs programs from there: not from a user's folder, which ``sudo -E`` or ``su`` brings along."""
+def is_roots(folder: str) -> bool:
+    """Whether root runs programs from there, and makes temporary files there.
+
+    Not in a user's folder, which ``sudo -E`` or ``su`` brings along: who owns a folder can exchange what is in it.
+    """
     place = os.path.realpath(folder) if os.path.isabs(folder) else ""
     while place:
         try:

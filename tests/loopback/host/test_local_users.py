@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import shutil
@@ -300,6 +301,58 @@ def test_root_runs_no_program_from_a_folder_of_others(
     assert "theirs" not in process.run(["modprobe", "--version"], 20).stdout
     assert process.search_path().startswith("/usr/bin:/bin")
     assert process.run(["sh", "-c", "command -v modprobe"], 20).stdout.strip() != f"{folder}/modprobe"
+
+
+def as_nobody(work: Callable[[], None]) -> int:
+    """The exit status of a process of ``nobody`` that does ``work``; 1 where it may not."""
+    process = FORK.Process(target=_as_nobody, args=(work,))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _as_nobody(work: Callable[[], None]) -> None:
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    try:
+        work()
+    except OSError:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("left", ["", "by an older release"])
+@pytest.mark.parametrize("writer", [locked, rebooted], ids=lambda writer: writer.__name__)
+def test_others_cannot_hold_a_lock_of_root(hostile: Hostile, writer: Callable[[Path], None], left: str) -> None:
+    """flock(2) takes a descriptor that only reads."""
+    place = hostile.victim.parent / "x"
+    if left:
+        place.touch(0o644)
+    writer(place)
+
+    def hold() -> None:
+        fcntl.flock(os.open(place, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    assert as_nobody(hold) == 1
+    hostile.folder.joinpath("theirs").touch(0o644)
+    place = hostile.folder / "theirs"
+    assert as_nobody(hold) == 0, "this test sees who can"
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "TEMP", "TMP"])
+def test_temporary_files_are_made_in_no_folder_of_others(
+    hostile: Hostile, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner would put another folder, with another program in it, in the place of one that was just made."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv(variable, str(hostile.folder))
+    assert __main__.main(["hello"]) == 0
+    assert tempfile.gettempdir() != str(hostile.folder)
+    assert process.run(["printenv", variable], 20).stdout == ""
+    monkeypatch.setenv(variable, str(hostile.victim.parent))
+    assert __main__.main(["hello"]) == 0
+    assert process.run(["printenv", variable], 20).stdout == f"{hostile.victim.parent}\n"
 
 
 def test_a_folder_of_root_keeps_its_place(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
