@@ -34,8 +34,9 @@ _PATH = (
 METHODS = set(_PATH.split())
 READING = {"r", "rb", "rt", "r:", "r:*"}
 #: Programs that write where their arguments say, and shells and interpreters, which do anything.
-PROGRAMS = set("cp mv ln install tee dd mkdir mktemp rm rmdir chmod chown touch truncate sed tar cpio rsync".split())
-PROGRAMS |= set("unzip patch git curl wget sh bash python3 perl awk make".split())
+_PROGRAMS = "cp mv ln install tee dd mkdir mktemp rm rmdir chmod chown touch truncate sed tar cpio rsync unzip patch"
+_PROGRAMS += " git curl wget sh bash python3 perl awk make"
+PROGRAMS = set(_PROGRAMS.split())
 #: ``os.open`` with nothing but these only reads.
 HARMLESS = {f"os.O_{name}" for name in ("RDONLY", "CLOEXEC", "NOFOLLOW", "NONBLOCK", "DIRECTORY", "PATH")}
 
