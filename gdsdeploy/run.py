@@ -29,13 +29,13 @@ TAIL_LINES = 25
 _STRAY = ("ANSIBLE_", "SSH_", "PYTHON", "LD_", "BASH_", "OPENSSL_", "GCONV_PATH")
 #: The exceptions, and why.
 KEPT = {
-    "ANSIBLE_BECOME_PASSWORD_FILE": "how an operator without passwordless sudo becomes root",
+    "ANSIBLE_BECOME_PASSWORD_FILE": "how an operator without passwordless sudo becomes root",  # nosec B105 # a reason
     "ANSIBLE_DEBUG": "what is printed",
     "ANSIBLE_FORKS": "how many hosts at once",
     "ANSIBLE_LOCAL_TEMP": "where there is room on this machine",
     "ANSIBLE_REMOTE_TEMP": "where there is room on a host, in a folder that Ansible makes for itself",
     "ANSIBLE_TIMEOUT": "how long a login may take",
-    "ANSIBLE_VAULT_PASSWORD_FILE": "how variables that the operator gives with -e @FILE are decrypted",
+    "ANSIBLE_VAULT_PASSWORD_FILE": "how variables that the operator gives with -e @FILE are decrypted",  # nosec B105
     "ANSIBLE_VERBOSITY": "what is printed",
     "LD_LIBRARY_PATH": "a Python of a module system or of conda doesn't start without it",
     "SSH_AGENT_PID": "the agent's process",
