@@ -7,7 +7,9 @@ import fcntl
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event as EventClass
@@ -17,8 +19,9 @@ import pytest
 
 from gdsdeploy.host import __main__, atomic, gate, process
 from gdsdeploy.host.apply import lock
-from gdsdeploy.host.apply.errors import ApplyError
-from gdsdeploy.host.apply.files import FOLDER, File
+from gdsdeploy.host.apply.errors import ApplyError, CannotTellError
+from gdsdeploy.host.apply.files import FOLDER, File, entry
+from gdsdeploy.host.apply.gate import _left
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.kmod.building.finish import placed
 from gdsdeploy.host.kmod.errors import KmodError
@@ -301,6 +304,29 @@ def test_root_runs_no_program_from_a_folder_of_others(
     assert "theirs" not in process.run(["modprobe", "--version"], 20).stdout
     assert process.search_path().startswith("/usr/bin:/bin")
     assert process.run(["sh", "-c", "command -v modprobe"], 20).stdout.strip() != f"{folder}/modprobe"
+
+
+def test_a_file_of_others_that_never_ends_is_not_read_to_its_end(hostile: Hostile) -> None:
+    place = hostile.folder / "gdsdeploy.prom"
+    with place.open("wb") as file:
+        file.truncate(4 << 40)
+    begin = time.process_time()
+    assert _left(Host(check=True), [str(place)]) == [str(place)]
+    assert time.process_time() - begin < 5
+
+
+def test_a_file_that_others_exchange_for_a_pipe_is_not_waited_for(
+    hostile: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, was = hostile.folder / "x", hostile.victim.stat()
+    os.mkfifo(place)
+    monkeypatch.setattr("gdsdeploy.host.apply.files.os.stat", lambda _: was)
+    signal.alarm(10)
+    try:
+        with pytest.raises(CannotTellError, match="is not a file"):
+            entry(str(place), str(place))
+    finally:
+        signal.alarm(0)
 
 
 def as_nobody(work: Callable[[], None]) -> int:
