@@ -113,7 +113,7 @@ def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
 CHECKED = {
     "ansible_connection": "ssh",
     "ansible_host_key_checking": True,
-    "ansible_ssh_args": "-o StrictHostKeyChecking=yes -o NoHostAuthenticationForLocalhost=no "
+    "ansible_ssh_args": "-o StrictHostKeyChecking=yes -o NoHostAuthenticationForLocalhost=no -o VerifyHostKeyDNS=no "
     "-C -o ControlMaster=auto -o ControlPersist=60s",
 }
 

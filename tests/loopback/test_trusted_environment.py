@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,6 +116,14 @@ def test_no_configuration_of_ssh_turns_the_check_off(
     done = reach(sshd(), known, own, ssh={"config": str(config)})
     assert done.returncode == 4, done.stdout
     assert "Host key verification failed" in done.stdout + done.stderr
+
+
+def test_keys_come_from_known_hosts_and_not_from_dns(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  VerifyHostKeyDNS yes\n")
+    argv = ["ssh", "-G", "-F", str(config), *shlex.split(str(inventory.CHECKED["ansible_ssh_args"])), "gpu1"]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "verifyhostkeydns false" in shown
 
 
 def planted(folder: Path) -> dict[str, str]:
