@@ -41,7 +41,7 @@ def _drop_folders_of_others() -> None:
         from .process import is_roots
 
         for name in named:
-            if not is_roots(os.environ[name]):
+            if not is_roots(os.environ[name], for_all=True):
                 del os.environ[name]
 
 

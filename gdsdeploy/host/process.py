@@ -292,11 +292,17 @@ def search_path(env: Mapping[str, str] = os.environ) -> str:
     return os.pathsep.join(item for item in present if os.geteuid() != 0 or is_roots(item))
 
 
-def is_roots(folder: str) -> bool:
-    """Whether root runs programs from there, and makes temporary files there.
+def is_roots(folder: str, *, for_all: bool = False) -> bool:
+    """Whether root runs programs from there, or makes temporary files there.
 
     Not in a user's folder, which ``sudo -E`` or ``su`` brings along: who owns a folder can exchange what is in it.
+    for_all: it may be one that everybody can add files to but nobody can take others' away from, as /tmp is.
     """
+    try:
+        if not for_all and os.stat(folder).st_mode & stat.S_IWOTH:
+            return False
+    except OSError:
+        return False
     place = os.path.realpath(folder) if os.path.isabs(folder) else ""
     while place:
         try:

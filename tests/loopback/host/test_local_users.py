@@ -283,7 +283,7 @@ def test_a_file_that_is_swapped_while_it_is_written_gives_nothing_else_its_mode(
     assert hostile.untouched()
 
 
-@pytest.mark.parametrize("kind", ["theirs", "below theirs", "world", "relative", "link"])
+@pytest.mark.parametrize("kind", ["theirs", "below theirs", "world", "for all", "relative", "link"])
 def test_root_runs_no_program_from_a_folder_of_others(
     hostile: Hostile, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,9 +291,9 @@ def test_root_runs_no_program_from_a_folder_of_others(
     if kind == "below theirs":
         folder = hostile.folder / "bin"
         folder.mkdir()
-    if kind == "world":
+    if kind in ("world", "for all"):
         os.chown(hostile.folder, 0, 0)
-        hostile.folder.chmod(0o777)
+        hostile.folder.chmod(0o777 if kind == "world" else 0o1777)
     (folder / "modprobe").write_text("#!/bin/sh\necho theirs\n")
     (folder / "modprobe").chmod(0o755)
     named = {"relative": ".", "link": str(hostile.victim.parent / "bin")}.get(kind, str(folder))
@@ -376,9 +376,12 @@ def test_temporary_files_are_made_in_no_folder_of_others(
     assert __main__.main(["hello"]) == 0
     assert tempfile.gettempdir() != str(hostile.folder)
     assert process.run(["printenv", variable], 20).stdout == ""
-    monkeypatch.setenv(variable, str(hostile.victim.parent))
-    assert __main__.main(["hello"]) == 0
-    assert process.run(["printenv", variable], 20).stdout == f"{hostile.victim.parent}\n"
+    os.chown(hostile.folder, 0, 0)
+    hostile.folder.chmod(0o1777)
+    for safe in (hostile.victim.parent, hostile.folder):
+        monkeypatch.setenv(variable, str(safe))
+        assert __main__.main(["hello"]) == 0
+        assert process.run(["printenv", variable], 20).stdout == f"{safe}\n"
 
 
 def test_a_folder_of_root_keeps_its_place(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
