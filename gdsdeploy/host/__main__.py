@@ -38,11 +38,12 @@ def _drop_folders_of_others() -> None:
     """Root, and what it starts, makes temporary files in no folder whose owner could exchange them."""
     named = [name for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
     if named and os.geteuid() == 0:
-        from .process import is_roots
+        from .process import of_root
 
         for name in named:
-            if not is_roots(os.environ[name], for_all=True):
-                del os.environ[name]
+            place = of_root(os.environ.pop(name), for_all=True)
+            if place:
+                os.environ[name] = place
 
 
 def _run(argv: Optional[Sequence[str]]) -> int:

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import __main__, atomic, gate, process
+from gdsdeploy.host import __main__, atomic, cufile_probe, gate, process
 from gdsdeploy.host.apply import lock
 from gdsdeploy.host.apply.errors import ApplyError, CannotTellError
 from gdsdeploy.host.apply.files import FOLDER, File, entry
 from gdsdeploy.host.apply.gate import _left
 from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.evidence import NOTHING, programs
+from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.kmod.building.finish import placed
 from gdsdeploy.host.kmod.errors import KmodError
 from gdsdeploy.host.kmod.kbuild import Log
@@ -302,7 +304,8 @@ def test_root_runs_no_program_from_a_folder_of_others(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", f"{named}:/usr/bin:/bin")
     assert "theirs" not in process.run(["modprobe", "--version"], 20).stdout
-    assert process.search_path().startswith("/usr/bin:/bin")
+    assert process.search_path().startswith("/usr/bin:")
+    assert str(folder) not in process.search_path()
     assert process.run(["sh", "-c", "command -v modprobe"], 20).stdout.strip() != f"{folder}/modprobe"
 
 
@@ -327,6 +330,44 @@ def test_a_file_that_others_exchange_for_a_pipe_is_not_waited_for(
             entry(str(place), str(place))
     finally:
         signal.alarm(0)
+
+
+def test_a_folder_of_root_is_not_reached_by_a_link_of_others(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link may lead elsewhere by the time at which a program is started."""
+    link = hostile.folder / "bin"
+    link.symlink_to("/usr/bin")
+    os.lchown(link, NOBODY, NOBODY)
+    monkeypatch.setenv("PATH", f"{link}:/usr/sbin")
+    monkeypatch.setenv("TMPDIR", str(link))
+    assert __main__.main(["hello"]) == 0
+    assert process.search_path().startswith("/usr/bin:/usr/sbin")
+    assert os.environ["TMPDIR"] == "/usr/bin"
+
+
+@pytest.mark.parametrize("kind", ["roots", "folder", "file", "writable", "link"])
+def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
+    hostile: Hostile, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site may have its CUDA where the account of its software can change it."""
+    folder = hostile.folder if kind in ("folder", "link") else hostile.victim.parent
+    for name in ("gdscheck", "libcufile.so.0"):
+        (folder / name).write_text("#!/bin/sh\necho ran\n")
+        (folder / name).chmod(0o777 if kind == "writable" else 0o755)
+        if kind == "file":
+            os.chown(folder / name, NOBODY, NOBODY)
+    if kind == "link":
+        (hostile.victim.parent / "cuda").symlink_to(folder)
+        folder = hostile.victim.parent / "cuda"
+    monkeypatch.setattr(programs, "GDSCHECKS", (f"{folder}/gdsch*",))
+    monkeypatch.setattr(cufile_probe, "LIBRARIES", (f"{folder}/libcufile*",))
+    recorder = Recorder()
+    programs.collect(recorder, NOTHING)
+    found = recorder.document
+    assert found["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
+    assert ("gdscheck" in found["commands"]) == (kind == "roots")
+    assert (cufile_probe.libraries() != []) == (kind == "roots")
+    words = f"{folder}/gdscheck: others than root can exchange it, so root doesn't run it"
+    assert [gap["reason"] for gap in found["gaps"]] == ([] if kind == "roots" else [words])
 
 
 def as_nobody(work: Callable[[], None]) -> int:
