@@ -108,8 +108,7 @@ def environment(
     program: the host program, which the modules of the collection run.
     """
     return {
-        **run.cleared(inherited),
-        "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg"),
+        **_configured(inherited),
         "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
         "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
@@ -123,12 +122,17 @@ def environment(
     }
 
 
+def _configured(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Our ansible.cfg instead of one of the current folder, of the user or of the system."""
+    return {**run.cleared(inherited), "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
+
+
 def refused_flags(extra: Sequence[str]) -> str:
     """Why ansible-playbook's parser refuses the arguments ``extra``; empty: it takes them."""
     if not extra:
         return ""
     command = [*_PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
-    done = run.run(command, doing="read the flags of ansible-playbook", env=run.cleared())
+    done = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
     found = json.loads(done.stdout)
     unknown = [word for word in found["extra"] if word.startswith("-")]
     if unknown:

@@ -35,7 +35,7 @@ def run_suite(
         config = Path(folder) / "ssh_config"
         config.write_text("".join(ssh_config(endpoint) for endpoint in endpoints), encoding="utf-8")
         command = [
-            *(sys.executable, "-m", "pytest"),
+            *(sys.executable, "-P", "-m", "pytest"),
             # Neither the settings of a project that lies about, nor traces in the installed package.
             *("-c", os.devnull, f"--rootdir={suite()}", "-p", "no:cacheprovider"),
             f"--hosts={','.join(f'ssh://{name}' for name in names)}",
@@ -44,11 +44,18 @@ def run_suite(
             *argv,
             str(suite()),
         ]
-        status = run.stream(command, doing="run pytest", line=line, env={"PYTHONDONTWRITEBYTECODE": "1"})
+        status = run.stream(command, doing="run pytest", line=line, env=_environment())
     if status == FAILED:
         raise ChecksFailed("tests failed", hint="What to do is said with each of them")
     if status != 0:
         raise ProgramFailed(f"pytest ended with status {status}", hint="The reason is said above")
+
+
+def _environment() -> dict[str, str | None]:
+    """Neither plugins and options of pytest's variables, nor modules of the current folder; gdsdeploy is this one."""
+    stray = dict.fromkeys(name for name in os.environ if name.startswith("PYTEST_"))
+    package = Path(__file__).resolve().parents[1]
+    return {**run.cleared(), **stray, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def ssh_config(host: Endpoint) -> str:

@@ -108,10 +108,13 @@ def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
 
 
 #: Variables come before the environment, whatever that has: of a shell, of CI, of AWX, which turns the check off.
-#: ssh takes the first value of an option, and these arguments are the first on its command line.
+#: ssh takes the first value of an option, and these arguments are the first on its command line.  Other connection
+#: plugins read none of them, and paramiko's can be told to accept every key.
 CHECKED = {
+    "ansible_connection": "ssh",
     "ansible_host_key_checking": True,
-    "ansible_ssh_args": "-o StrictHostKeyChecking=yes -C -o ControlMaster=auto -o ControlPersist=60s",
+    "ansible_ssh_args": "-o StrictHostKeyChecking=yes -o NoHostAuthenticationForLocalhost=no -o VerifyHostKeyDNS=no "
+    "-C -o ControlMaster=auto -o ControlPersist=60s",
 }
 
 

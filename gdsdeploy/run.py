@@ -24,9 +24,9 @@ from gdsdeploy.errors import MissingProgram, ProgramFailed
 
 #: Lines of a failed program's output that are quoted in the error.
 TAIL_LINES = 25
-#: Beginnings of variables that no program gets which reaches hosts: they choose what Ansible, ssh, Python or a shell
-#: loads, and whether host keys are checked.
-_STRAY = ("ANSIBLE_", "SSH_", "PYTHON", "LD_", "BASH_ENV")
+#: Beginnings of variables that no program gets which reaches hosts: they choose what Ansible, ssh, Python, OpenSSL or
+#: a shell loads, and whether host keys are checked.  BASH_FUNC_ is a function, which bash prefers to a program.
+_STRAY = ("ANSIBLE_", "SSH_", "PYTHON", "LD_", "BASH_", "OPENSSL_", "GCONV_PATH")
 #: The exceptions, and why.
 KEPT = {
     "ANSIBLE_BECOME_PASSWORD_FILE": "how an operator without passwordless sudo becomes root",  # nosec B105 # a name
@@ -72,7 +72,12 @@ def as_root(argv: Sequence[str]) -> list[str]:
 
 def cleared(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
     """Each variable that whatever reaches a host must not inherit → None, as ``env`` of this module's functions."""
-    return dict.fromkeys(name for name in inherited if name.startswith(_STRAY) and name not in KEPT)
+    return dict.fromkeys(name for name in inherited if _is_stray(name) and name not in KEPT)
+
+
+def _is_stray(name: str) -> bool:
+    # Ansible reads variables such as _ANSIBLE_CONNECTION_PATH and _ansible_coverage_remote_output, too.
+    return name.upper().removeprefix("_").startswith(_STRAY)
 
 
 def _environment(env: Mapping[str, str | None] | None) -> dict[str, str]:

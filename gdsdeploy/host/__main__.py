@@ -29,8 +29,21 @@ class UsageError(Exception):
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one command and return its exit status; what it prints can't drive a terminal."""
+    _drop_folders_of_others()
     with contextlib.redirect_stdout(Printable(sys.stdout)), contextlib.redirect_stderr(Printable(sys.stderr)):
         return _run(argv)
+
+
+def _drop_folders_of_others() -> None:
+    """Root, and what it starts, makes temporary files in no folder whose owner could exchange them."""
+    named = [name for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
+    if named and os.geteuid() == 0:
+        from .process import of_root
+
+        for name in named:
+            place = of_root(os.environ.pop(name), for_all=True)
+            if place:
+                os.environ[name] = place
 
 
 def _run(argv: Optional[Sequence[str]]) -> int:

@@ -106,18 +106,20 @@ def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = 
         os.close(fd)
 
 
-def opened(path: str, flags: int = os.O_RDWR) -> int:
+def opened(path: str, flags: int = os.O_RDWR, mode: int = 0o600) -> int:
     """A descriptor of a file that stays where it is (a lock, a log), made if need be; its folder is made.
 
+    mode: that it gets even if it exists.  Whoever can read a file can lock it, so nobody else reads a lock.
     Raises OSError, UnsafePathError for a file that isn't root's alone.
     """
     with _parent(path) as (folder, name):
         safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(name, flags | safe, 0o644, dir_fd=folder)
+        fd = os.open(name, flags | safe, mode, dir_fd=folder)
     found = os.fstat(fd)
     if os.geteuid() == 0 and not (stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1):
         os.close(fd)
         raise UnsafePathError(path, "is not a file of root's alone")
+    os.fchmod(fd, mode)
     return fd
 
 

@@ -20,7 +20,7 @@ import tempfile
 from typing import Any, Callable, Dict, List
 
 from .places import CUFILE, CUFILE_CONTROL, CUFILE_OPEN
-from .process import PYTHON
+from .process import PYTHON, is_roots
 
 #: Seconds for one child; with a GPU, cuInit alone can take several.
 TIMEOUT = 20.0
@@ -68,7 +68,6 @@ os._exit(0)
 
 def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) -> None:
     """Run both children through ``command`` (Recorder.command) and add the library's log to each of ``commands``."""
-    libraries = [name for item in LIBRARIES for name in (sorted(glob.glob(item)) if "*" in item else [item])]
     with tempfile.TemporaryDirectory(prefix="cufile-") as folder:
         broken = os.path.join(folder, "broken.json")
         with open(broken, "w") as file:
@@ -77,15 +76,23 @@ def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) ->
             work = os.path.join(folder, name)
             os.mkdir(work)
             log = os.path.join(work, "cufile.log")
-            command(name, _argv(libraries, log, overlay), timeout=TIMEOUT, cwd=work)
+            command(name, _argv(libraries(), log, overlay), timeout=TIMEOUT, cwd=work)
             commands[name]["log"] = tail(log, LOG_LIMIT)
 
 
-def _argv(libraries: List[str], log: str, overlay: str) -> List[str]:
+def libraries() -> List[str]:
+    """Names and paths of libcufile, in the order in which they are tried; none that others than root can exchange."""
+    found: List[str] = []
+    for item in LIBRARIES:
+        found += filter(is_roots, sorted(glob.glob(item))) if "*" in item else [item]
+    return found
+
+
+def _argv(names: List[str], log: str, overlay: str) -> List[str]:
     argv = [*without_cufile(), "CUFILE_LOGFILE_PATH=" + log, "CUFILE_LOGGING_LEVEL=INFO"]
     if overlay:
         argv.append("CUFILE_ENV_PATH_JSON=" + overlay)
-    return [*argv, *PYTHON, "-c", CHILD, *libraries]
+    return [*argv, *PYTHON, "-c", CHILD, *names]
 
 
 def without_cufile() -> List[str]:

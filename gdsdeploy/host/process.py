@@ -289,23 +289,43 @@ def search_path(env: Mapping[str, str] = os.environ) -> str:
     """PATH, with the sbin folders; for root, without folders that others own or that everybody can write to."""
     present = env.get("PATH", os.defpath).split(os.pathsep)
     present += [item for item in EXTRA_PATH.split(":") if item not in present]
-    return os.pathsep.join(item for item in present if os.geteuid() != 0 or _is_roots(item))
+    if os.geteuid() == 0:
+        present = list(dict.fromkeys(filter(None, map(of_root, present))))
+    return os.pathsep.join(present)
 
 
-def _is_roots(folder: str) -> bool:
-    """Whether root runs programs from there: not from a user's folder, which ``sudo -E`` or ``su`` brings along."""
-    place = os.path.realpath(folder) if os.path.isabs(folder) else ""
-    while place:
-        try:
-            found = os.stat(place)
-        except OSError:
-            return False
-        if found.st_uid != 0 or found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-            return False
-        if place == "/":
-            return True
-        place = os.path.dirname(place)
-    return False
+def of_root(folder: str, *, for_all: bool = False) -> str:
+    """Where ``folder`` really is, if root can run programs from there, or make temporary files; else empty.
+
+    Not in a user's folder, which ``sudo -E`` or ``su`` brings along: who owns a folder can exchange what is in it, and
+    who owns a link, where it leads.
+    for_all: it may be one that everybody can add files to but nobody can take others' away from, as /tmp is.
+    """
+    found = place = os.path.realpath(folder) if os.path.isabs(folder) else ""
+    try:
+        while place:
+            state = os.stat(place)
+            sticky = state.st_mode & stat.S_ISVTX and (for_all or place != found)
+            if state.st_uid != 0 or (state.st_mode & stat.S_IWOTH and not sticky):
+                return ""
+            if place == "/":
+                return found
+            place = os.path.dirname(place)
+    except OSError:
+        pass
+    return ""
+
+
+def is_roots(path: str) -> bool:
+    """Whether nobody but root can change the file ``path``, or exchange it; for others than root every file is fine."""
+    if os.geteuid() != 0:
+        return True
+    place = os.path.realpath(path)
+    try:
+        state = os.stat(place)
+    except OSError:
+        return False
+    return state.st_uid == 0 and not state.st_mode & stat.S_IWOTH and bool(of_root(os.path.dirname(place)))
 
 
 def _read(pipe: Optional[IO[bytes]], target: _Target) -> threading.Thread:

@@ -11,15 +11,14 @@ configuration with another one laid over it, key by key, that says ``allow_compa
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 import pkgutil
 import secrets
 import tempfile
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Sequence
 
-from .cufile_probe import LIBRARIES, without_cufile
+from .cufile_probe import libraries, without_cufile
 from .odirect.scratch import PREFIX, ended_cleanly
 from .places import CUFILE, NVFS, PROOF, PROOF_COMPAT
 from .process import PYTHON
@@ -83,10 +82,6 @@ def _try(
             for item in folders:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(item, name))
-
-
-def libraries() -> List[str]:
-    return [name for item in LIBRARIES for name in (sorted(glob.glob(item)) if "*" in item else [item])]
 
 
 def source() -> str:

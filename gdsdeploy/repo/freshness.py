@@ -11,30 +11,31 @@ from gdsdeploy.errors import RepositoryUntrusted
 from gdsdeploy.model.lock import Index
 from gdsdeploy.model.repository import Repository
 
-#: Older than that, an index without Valid-Until is worth a warning; stable releases get a new one more often.
+#: Older than that, an index is worth a warning if no Valid-Until ends it within such a time; stable releases get a new
+#: one more often.
 OLD: Final = timedelta(days=180)
 #: The rule's name in warnings.
 RULE: Final = "index-age"
 
 
 def judge(indices: Iterable[Index], repositories: Mapping[str, Repository], now: datetime | None) -> list[Verdict]:
-    """A warning for each old index without Valid-Until whose repository has no ``max_age``.
+    """A warning for each old index, without Valid-Until or with one far away, whose repository has no ``max_age``.
 
     repositories: name → what the fleet file says of it.  now: aware; by default this machine's clock.
     Raises RepositoryUntrusted listing every index that is older than the ``max_age`` of its repository.
     """
     moment, refused, warnings = now or datetime.now(UTC), list[str](), list[Verdict]()
     for index in indices:
-        age = moment - datetime.fromisoformat(index.date)
+        date = datetime.fromisoformat(index.date)
+        age, ends = moment - date, index.valid_until
         wish = repositories.get(index.repository)
         if wish and wish.max_age is not None:
             if age > timedelta(seconds=wish.max_age):
                 most = f"max_age of repositories.{index.repository} is {_words(timedelta(seconds=wish.max_age))}"
                 refused.append(f"{_dated(index, age)}, and {most}")
-        elif index.valid_until is None and age > OLD:
-            words = (
-                f"{_dated(index, age)}, and has no Valid-Until: is that mirror up to date? max_age makes this an error"
-            )
+        elif age > OLD and (ends is None or datetime.fromisoformat(ends) - date > OLD):
+            until = "has no Valid-Until" if ends is None else f"is valid until {ends}"
+            words = f"{_dated(index, age)}, and {until}: is that mirror up to date? max_age makes this an error"
             warnings.append(Verdict(RULE, allowed=True, words=words, warning=True))
     if refused:
         raise RepositoryUntrusted(

@@ -51,7 +51,8 @@ def _scripts(folder: Path) -> list[Path]:
     found = [*(ROOT / "gdsdeploy").rglob("*.sh"), *(ROOT / "tests").rglob("*.sh"), ROOT / ".ci" / "run"]
     # NVIDIA's style, imitated.
     ours = [path for path in found if "sources" not in path.parts]
-    return [*ours, ROOT / "gdsdeploy" / "lab" / "guest" / "grub-probe", *(folder / name for name in written)]
+    guest = ROOT / "gdsdeploy" / "lab" / "guest"
+    return [*ours, guest / "grub-probe", guest / "seed", *(folder / name for name in written)]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import converge, inventory, resources, run, sshconfig
+from gdsdeploy import converge, hostsuite, inventory, resources, run, sshconfig
+from gdsdeploy.errors import ChecksFailed
+from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
 from tests.loopback.loopback_sshd import Sshd
 
@@ -25,7 +28,23 @@ UNCHECKING = {
     "ANSIBLE_SSH_COMMON_ARGS": "-o StrictHostKeyChecking=no",
     "ANSIBLE_SSH_EXTRA_ARGS": "-o StrictHostKeyChecking=accept-new",
 }
+#: Ansible reads these, too, though their names begin otherwise; the others choose what OpenSSL and bash load.
+LOADING = (
+    *("_ANSIBLE_CONNECTION_PATH", "_ansible_coverage_remote_output", "_ANSIBLE_TEMPLAR_UNTRUSTED_TEMPLATE_BEHAVIOR"),
+    *("OPENSSL_CONF", "OPENSSL_MODULES", "BASH_FUNC_exec%%", "GCONV_PATH"),
+)
 PLAY = "- hosts: all\n  gather_facts: false\n  become: false\n  tasks: [{raw: 'echo connected'}]\n"
+
+
+@pytest.fixture
+def golden_fleet(tmp_path: Path) -> Path:
+    """A fleet with a lock, whose hosts can't be reached."""
+    golden, folder = Path(__file__).parents[1] / "golden" / "lab", tmp_path / "fleet"
+    folder.mkdir()
+    (folder / "gdsdeploy.lock").write_bytes((golden / "gdsdeploy.lock").read_bytes())
+    (folder / "fleet.yml").write_text((golden / "fleet.yml").read_text().replace("22011", "1"))
+    (folder / "known_hosts").touch()
+    return folder / "fleet.yml"
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +53,17 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
     folder = tmp_path_factory.mktemp("reach")
 
     def play(
-        server: Sshd, known_hosts: Path, environment: dict[str, str | None], cwd: Path = folder
+        server: Sshd,
+        known_hosts: Path,
+        environment: dict[str, str | None],
+        cwd: Path = folder,
+        ssh: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        ssh = {"user": "root", "port": server.port, "identity_file": str(server.identity), "address": "127.0.0.1"}
+        ssh = {**(ssh or {}), "user": "root", "identity_file": str(server.identity), "address": "127.0.0.1"}
         fleet = Fleet.model_validate(
             {
                 "version": 1,
-                "ssh": {**ssh, "known_hosts": str(known_hosts)},
+                "ssh": {**ssh, "port": server.port, "known_hosts": str(known_hosts)},
                 "profiles": {"gds": {"os": "debian-13"}},
                 "hosts": {"gpu1": {"profile": "gds"}},
             }
@@ -67,6 +90,40 @@ def test_a_key_that_is_not_on_record_is_refused_even_by_ansible_alone(
     assert done.returncode == 4, done.stdout
     assert "Host key verification failed" in done.stdout + done.stderr
     assert known.read_text() == ""
+
+
+def test_another_connection_plugin_is_not_chosen(
+    sshd: Start, tmp_path: Path, reach: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """paramiko's accepts every key when it is told to, and reads none of ssh's arguments."""
+    known = tmp_path / "known_hosts"
+    known.touch()
+    own = {"ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg"), "HOME": str(tmp_path)}
+    own |= {"ANSIBLE_TRANSPORT": "paramiko", "ANSIBLE_PARAMIKO_HOST_KEY_AUTO_ADD": "True"}
+    done = reach(sshd(), known, own)
+    assert done.returncode == 4, done.stdout
+    assert "Host key verification failed" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("line", ["StrictHostKeyChecking no", "NoHostAuthenticationForLocalhost yes"])
+def test_no_configuration_of_ssh_turns_the_check_off(
+    sshd: Start, tmp_path: Path, reach: Callable[..., subprocess.CompletedProcess[str]], line: str
+) -> None:
+    known, config = tmp_path / "known_hosts", tmp_path / "config"
+    known.touch()
+    config.write_text(f"Host *\n  {line}\n")
+    own = {"ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
+    done = reach(sshd(), known, own, ssh={"config": str(config)})
+    assert done.returncode == 4, done.stdout
+    assert "Host key verification failed" in done.stdout + done.stderr
+
+
+def test_keys_come_from_known_hosts_and_not_from_dns(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  VerifyHostKeyDNS yes\n")
+    argv = ["ssh", "-G", "-F", str(config), *shlex.split(str(inventory.CHECKED["ansible_ssh_args"])), "gpu1"]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "verifyhostkeydns false" in shown
 
 
 def planted(folder: Path) -> dict[str, str]:
@@ -116,7 +173,9 @@ def test_what_lies_about_is_not_loaded(
     assert [path.name for path in (tmp_path / "ran").iterdir()] == []
 
 
-@pytest.mark.parametrize("variable", ["LD_PRELOAD", "SSH_ASKPASS", "SSH_SK_PROVIDER", "PYTHONHOME", *UNCHECKING])
+@pytest.mark.parametrize(
+    "variable", ["LD_PRELOAD", "SSH_ASKPASS", "SSH_SK_PROVIDER", "PYTHONHOME", *UNCHECKING, *LOADING]
+)
 def test_no_such_variable_reaches_ansible(tmp_path: Path, variable: str) -> None:
     found = converge.environment(control_dir=tmp_path, program=tmp_path, inherited={variable: "theirs", "PATH": "/"})
     assert found.get(variable, "theirs") != "theirs"
@@ -129,6 +188,30 @@ def test_what_is_kept_is_on_the_page_with_its_reason_and_is_not_set_by_us(tmp_pa
     page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
     assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", page, re.MULTILINE)) == run.KEPT
     assert not run.KEPT.keys() & converge.environment(control_dir=tmp_path, program=tmp_path, inherited={}).keys()
+
+
+def test_flags_are_read_without_the_settings_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ansible.cfg").write_text(f"[defaults]\nforks = many\nlog_path = {tmp_path / 'theirs'}\n")
+    monkeypatch.chdir(tmp_path)
+    assert converge.refused_flags(["-v"]) == ""
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_the_suite_for_hosts_loads_nothing_that_lies_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden_fleet: Path
+) -> None:
+    """pytest runs in the current folder and has variables that load plugins."""
+    for name in ("yaml", "jinja2", "theirs"):
+        (tmp_path / f"{name}.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_PLUGINS", "theirs")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p theirs")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said: list[str] = []
+    with pytest.raises(ChecksFailed):
+        hostsuite.run_suite(load_fleet(golden_fleet), golden_fleet, ["gpu1"], ["-q"], line=said.append)
+    assert any("this host could not be asked" in line for line in said), said
+    assert not (tmp_path / "ran").exists()
 
 
 def test_ssh_and_proxies_get_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

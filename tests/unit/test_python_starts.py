@@ -32,7 +32,7 @@ _START = re.compile(
 #: What follows it is no start of the host program as root.
 OTHERS = (
     # ansible-playbook and the user's suite of tests, on the controller: they need its site-packages.
-    *('sys.executable, "-P")', 'sys.executable, "-m", "pytest"'),
+    *('sys.executable, "-P")', 'sys.executable, "-P", "-m", "pytest"'),
     # Sentences.
     *("python3 --version", "python3 -m gdsdeploy.host won't do", "python3 -c``"),
 )

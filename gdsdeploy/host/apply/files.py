@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import shutil
 import stat
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from typing import IO, Any, Iterator, List, Optional
 
 from .. import atomic
 from ..rollout import written
@@ -54,8 +55,8 @@ def entry(place: str, path: str) -> Optional[Entry]:
     try:
         found = os.stat(place)
         if stat.S_ISREG(found.st_mode):
-            with open(place, "rb") as file:
-                digest = hashlib.sha256()
+            digest = hashlib.sha256()
+            with _opened(place, path) as file:
                 for piece in iter(lambda: file.read(1 << 20), b""):
                     digest.update(piece)
             return Entry(FILE, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, digest.hexdigest())
@@ -70,16 +71,23 @@ def entry(place: str, path: str) -> Optional[Entry]:
 def text(place: str, path: str) -> str:
     """The text of a file, at most 8 MiB; empty when there is none.  Raises CannotTellError."""
     try:
-        # A pipe would keep whoever opens it waiting for a writer.
-        fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise CannotTellError(f"{path}: is not a file")
+        with _opened(place, path) as file:
             return file.read(8 << 20).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
         raise CannotTellError(f"{path}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _opened(place: str, path: str) -> Iterator[IO[bytes]]:
+    """A file to read; raises OSError, CannotTellError for anything else, even if it was a file a moment ago."""
+    # A pipe would keep whoever opens it waiting for a writer.
+    fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CannotTellError(f"{path}: is not a file")
+        yield file
 
 
 def compare(file: File, found: Optional[Entry], disruption: str = NONE) -> List[Change]:

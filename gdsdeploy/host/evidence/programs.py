@@ -8,6 +8,7 @@ import tempfile
 
 from .. import cufile_probe
 from ..places import CUFILE, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
+from ..process import is_roots
 from .recorder import FILE_LIMIT, Recorder
 from .wanted import Wanted
 
@@ -25,8 +26,11 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
             recorder.link(folder + "/" + name)
     found = [path for pattern in GDSCHECKS for path in sorted(glob.glob(pattern))]
     recorder.document["listings"][GDSCHECK] = found
-    if found:
-        _gdscheck(recorder, found[0])
+    ours = [path for path in found if is_roots(path)]
+    if ours:
+        _gdscheck(recorder, ours[0])
+    elif found:
+        recorder.gap(GDSCHECK, f"{found[0]}: others than root can exchange it, so root doesn't run it")
     cufile_probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
 
 

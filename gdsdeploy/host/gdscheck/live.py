@@ -7,16 +7,15 @@ The library is opened in a child of ours, as ``cufile_probe`` does it, since rel
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import os
 import re
 import tempfile
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
 from .. import cufile_errors
-from ..cufile_probe import CHILD, LIBRARIES, TIMEOUT, without_cufile
+from ..cufile_probe import CHILD, TIMEOUT, libraries, without_cufile
 from ..process import PYTHON, TIMED_OUT, Output, run
 from . import document, runs
 from .report import REFUSED, Report
@@ -50,17 +49,13 @@ def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Ope
 
     Raises NoLibraryError.
     """
-    names = [library] if library else _libraries()
+    names = [library] if library else libraries()
     with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
         log = os.path.join(folder, "cufile.log")
         argv = [*without_cufile(), "CUFILE_LOGFILE_PATH=" + log, "CUFILE_LOGGING_LEVEL=INFO"]
         argv += [*PYTHON, "-c", CHILD, *names]
         done = run(argv, timeout=timeout, cwd=folder)
         return _opened(done, _head(log))
-
-
-def _libraries() -> List[str]:
-    return [name for item in LIBRARIES for name in (sorted(glob.glob(item)) if "*" in item else [item])]
 
 
 def _head(path: str) -> bytes:

@@ -42,7 +42,7 @@ class Log:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            with os.fdopen(atomic.opened(path, os.O_WRONLY), "w") as log:
+            with os.fdopen(self._descriptor(), "w") as log:
                 log.truncate()
         except OSError as error:
             raise BuildError(f"cannot write the build log {path}: {error.strerror}") from None
@@ -53,7 +53,10 @@ class Log:
             log.write(text + "\n")
 
     def _opened(self) -> TextIO:
-        return os.fdopen(atomic.opened(self.path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+        return os.fdopen(self._descriptor(os.O_APPEND), "a", encoding="utf-8")
+
+    def _descriptor(self, flags: int = 0) -> int:
+        return atomic.opened(self.path, os.O_WRONLY | flags, 0o644)
 
     def failed(self, message: str, hint: str) -> None:
         """End the log with why the build failed; :func:`failure_in` reads it."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event as EventClass
@@ -14,11 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import __main__, atomic, gate, process
+from gdsdeploy.host import __main__, atomic, cufile_probe, gate, process
 from gdsdeploy.host.apply import lock
-from gdsdeploy.host.apply.errors import ApplyError
-from gdsdeploy.host.apply.files import FOLDER, File
+from gdsdeploy.host.apply.errors import ApplyError, CannotTellError
+from gdsdeploy.host.apply.files import FOLDER, File, entry
+from gdsdeploy.host.apply.gate import _left
 from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.evidence import NOTHING, programs
+from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.kmod.building.finish import placed
 from gdsdeploy.host.kmod.errors import KmodError
 from gdsdeploy.host.kmod.kbuild import Log
@@ -279,7 +285,7 @@ def test_a_file_that_is_swapped_while_it_is_written_gives_nothing_else_its_mode(
     assert hostile.untouched()
 
 
-@pytest.mark.parametrize("kind", ["theirs", "below theirs", "world", "relative", "link"])
+@pytest.mark.parametrize("kind", ["theirs", "below theirs", "world", "for all", "relative", "link"])
 def test_root_runs_no_program_from_a_folder_of_others(
     hostile: Hostile, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,9 +293,9 @@ def test_root_runs_no_program_from_a_folder_of_others(
     if kind == "below theirs":
         folder = hostile.folder / "bin"
         folder.mkdir()
-    if kind == "world":
+    if kind in ("world", "for all"):
         os.chown(hostile.folder, 0, 0)
-        hostile.folder.chmod(0o777)
+        hostile.folder.chmod(0o777 if kind == "world" else 0o1777)
     (folder / "modprobe").write_text("#!/bin/sh\necho theirs\n")
     (folder / "modprobe").chmod(0o755)
     named = {"relative": ".", "link": str(hostile.victim.parent / "bin")}.get(kind, str(folder))
@@ -298,8 +304,125 @@ def test_root_runs_no_program_from_a_folder_of_others(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PATH", f"{named}:/usr/bin:/bin")
     assert "theirs" not in process.run(["modprobe", "--version"], 20).stdout
-    assert process.search_path().startswith("/usr/bin:/bin")
+    assert process.search_path().startswith("/usr/bin:")
+    assert str(folder) not in process.search_path()
     assert process.run(["sh", "-c", "command -v modprobe"], 20).stdout.strip() != f"{folder}/modprobe"
+
+
+def test_a_file_of_others_that_never_ends_is_not_read_to_its_end(hostile: Hostile) -> None:
+    place = hostile.folder / "gdsdeploy.prom"
+    with place.open("wb") as file:
+        file.truncate(4 << 40)
+    begin = time.process_time()
+    assert _left(Host(check=True), [str(place)]) == [str(place)]
+    assert time.process_time() - begin < 5
+
+
+def test_a_file_that_others_exchange_for_a_pipe_is_not_waited_for(
+    hostile: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, was = hostile.folder / "x", hostile.victim.stat()
+    os.mkfifo(place)
+    monkeypatch.setattr("gdsdeploy.host.apply.files.os.stat", lambda _: was)
+    signal.alarm(10)
+    try:
+        with pytest.raises(CannotTellError, match="is not a file"):
+            entry(str(place), str(place))
+    finally:
+        signal.alarm(0)
+
+
+def test_a_folder_of_root_is_not_reached_by_a_link_of_others(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link may lead elsewhere by the time at which a program is started."""
+    link = hostile.folder / "bin"
+    link.symlink_to("/usr/bin")
+    os.lchown(link, NOBODY, NOBODY)
+    monkeypatch.setenv("PATH", f"{link}:/usr/sbin")
+    monkeypatch.setenv("TMPDIR", str(link))
+    assert __main__.main(["hello"]) == 0
+    assert process.search_path().startswith("/usr/bin:/usr/sbin")
+    assert os.environ["TMPDIR"] == "/usr/bin"
+
+
+@pytest.mark.parametrize("kind", ["roots", "folder", "file", "writable", "link"])
+def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
+    hostile: Hostile, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site may have its CUDA where the account of its software can change it."""
+    folder = hostile.folder if kind in ("folder", "link") else hostile.victim.parent
+    for name in ("gdscheck", "libcufile.so.0"):
+        (folder / name).write_text("#!/bin/sh\necho ran\n")
+        (folder / name).chmod(0o777 if kind == "writable" else 0o755)
+        if kind == "file":
+            os.chown(folder / name, NOBODY, NOBODY)
+    if kind == "link":
+        (hostile.victim.parent / "cuda").symlink_to(folder)
+        folder = hostile.victim.parent / "cuda"
+    monkeypatch.setattr(programs, "GDSCHECKS", (f"{folder}/gdsch*",))
+    monkeypatch.setattr(cufile_probe, "LIBRARIES", (f"{folder}/libcufile*",))
+    recorder = Recorder()
+    programs.collect(recorder, NOTHING)
+    found = recorder.document
+    assert found["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
+    assert ("gdscheck" in found["commands"]) == (kind == "roots")
+    assert (cufile_probe.libraries() != []) == (kind == "roots")
+    words = f"{folder}/gdscheck: others than root can exchange it, so root doesn't run it"
+    assert [gap["reason"] for gap in found["gaps"]] == ([] if kind == "roots" else [words])
+
+
+def as_nobody(work: Callable[[], None]) -> int:
+    """The exit status of a process of ``nobody`` that does ``work``; 1 where it may not."""
+    process = FORK.Process(target=_as_nobody, args=(work,))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _as_nobody(work: Callable[[], None]) -> None:
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    try:
+        work()
+    except OSError:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("left", ["", "by an older release"])
+@pytest.mark.parametrize("writer", [locked, rebooted], ids=lambda writer: writer.__name__)
+def test_others_cannot_hold_a_lock_of_root(hostile: Hostile, writer: Callable[[Path], None], left: str) -> None:
+    """flock(2) takes a descriptor that only reads."""
+    place = hostile.victim.parent / "x"
+    if left:
+        place.touch(0o644)
+    writer(place)
+
+    def hold() -> None:
+        fcntl.flock(os.open(place, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    assert as_nobody(hold) == 1
+    hostile.folder.joinpath("theirs").touch(0o644)
+    place = hostile.folder / "theirs"
+    assert as_nobody(hold) == 0, "this test sees who can"
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "TEMP", "TMP"])
+def test_temporary_files_are_made_in_no_folder_of_others(
+    hostile: Hostile, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner would put another folder, with another program in it, in the place of one that was just made."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv(variable, str(hostile.folder))
+    assert __main__.main(["hello"]) == 0
+    assert tempfile.gettempdir() != str(hostile.folder)
+    assert process.run(["printenv", variable], 20).stdout == ""
+    os.chown(hostile.folder, 0, 0)
+    hostile.folder.chmod(0o1777)
+    for safe in (hostile.victim.parent, hostile.folder):
+        monkeypatch.setenv(variable, str(safe))
+        assert __main__.main(["hello"]) == 0
+        assert process.run(["printenv", variable], 20).stdout == f"{safe}\n"
 
 
 def test_a_folder_of_root_keeps_its_place(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:

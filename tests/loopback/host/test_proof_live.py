@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import proof
+from gdsdeploy.host import cufile_probe, proof
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Document
@@ -106,7 +106,7 @@ def tried(
     monkeypatch: pytest.MonkeyPatch, source: str, mount: Path, timeout: float = 20.0, head: str = HEAD
 ) -> tuple[dict[str, Any], tuple[Proof, ...]]:
     """The runs, and what they prove for the one mount."""
-    monkeypatch.setattr(proof, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", head + source),))
+    monkeypatch.setattr(cufile_probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", head + source),))
     recorder = Recorder()
     proof.prove(recorder.command, [str(mount)], {}, timeout)
     assert list(mount.iterdir()) == [], "the scratch file is gone"
@@ -187,7 +187,7 @@ def test_each_error_is_named(mount: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("cuda")
 def test_a_mount_that_cannot_be_written_to_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "LIBRARIES", (compiled(tmp_path, "libcufile.so.1.2.3", HEAD + OPENS + READS),))
+    monkeypatch.setattr(cufile_probe, "LIBRARIES", (compiled(tmp_path, "libcufile.so.1.2.3", HEAD + OPENS + READS),))
     recorder = Recorder()
     proof.prove(recorder.command, ["/proc"], {})
     found = proofs(Document({"commands": recorder.document["commands"]}))["/proc"]
@@ -198,7 +198,7 @@ def test_a_mount_that_cannot_be_written_to_is_not_proven(tmp_path: Path, monkeyp
 def test_without_libraries_nothing_is_proven(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     recorder = Recorder()
-    monkeypatch.setattr(proof, "LIBRARIES", ("/nowhere/libcufile.so.0",))
+    monkeypatch.setattr(cufile_probe, "LIBRARIES", ("/nowhere/libcufile.so.0",))
     proof.prove(recorder.command, [str(mount)], {})
     (found,) = proofs(Document({"commands": recorder.document["commands"]}))[str(mount)]
     assert isinstance(found.path, Unknown)
@@ -213,7 +213,7 @@ def test_a_configuration_elsewhere_is_laid_over_whole(mount: Path, monkeypatch: 
     seen = OPENS.replace("return good", 'execlp("cp", "cp", getenv("CUFILE_ENV_PATH_JSON"), getenv("COPY"), NULL)')
     copy = mount.parent / "copy.json"
     monkeypatch.setenv("COPY", str(copy))
-    monkeypatch.setattr(proof, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1", HEAD + seen + READS),))
+    monkeypatch.setattr(cufile_probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1", HEAD + seen + READS),))
     proof.prove(lambda *words, **more: Recorder().command(*words, **more), [str(mount)], config)
     expected = '{"properties": {"allow_compat_mode": true, "io_batchsize": 64}, "denylist": {"drivers": []}}'
     assert copy.read_text() == expected, "the second try allows compat mode, and the rest is the host's"

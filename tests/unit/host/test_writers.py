@@ -7,29 +7,45 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import gdsdeploy.host
 
 HOST = Path(gdsdeploy.host.__file__).parent
 
-_OS = "mkdir makedirs chmod chown lchown rename renames replace symlink link unlink remove rmdir removedirs truncate"
-_OS += " mkfifo mknod setxattr removexattr utime mkdirat"
+_OS = "mkdir makedirs chmod chown lchown lchmod rename renames replace symlink link unlink remove rmdir removedirs"
+_OS += " truncate mkfifo mknod setxattr removexattr utime mkdirat chflags lchflags creat"
 _SHUTIL = "copy copy2 copyfile copymode copystat copytree move rmtree chown make_archive unpack_archive"
 _TEMPFILE = "TemporaryFile NamedTemporaryFile SpooledTemporaryFile TemporaryDirectory mkstemp mkdtemp mktemp"
-CALLS = {
+#: Each mention counts, not only a call: it may be handed on.
+NAMES = {
     *(f"os.{name}" for name in _OS.split()),
     *(f"shutil.{name}" for name in _SHUTIL.split()),
     *(f"tempfile.{name}" for name in _TEMPFILE.split()),
+    *("sqlite3.connect", "logging.FileHandler", "fileinput.input", "shelve.open", "dbm.open"),
 }
-_PATH = "write_text write_bytes touch unlink rmdir mkdir rename chmod symlink_to hardlink_to extractall"
+#: What opens a file by a mode that is its second argument.
+OPENERS = {"zipfile.ZipFile", "io.FileIO", "tarfile.TarFile", "gzip.GzipFile", "lzma.LZMAFile", "bz2.BZ2File"}
+#: Modules whose names are never given other ones, so that a reader of this page finds every use.
+PLAIN = {"os", "shutil", "tempfile", "io", "zipfile", "tarfile", "gzip", "lzma", "bz2", "codecs", "subprocess"}
+_PATH = (
+    "write_text write_bytes touch unlink rmdir mkdir rename chmod lchmod symlink_to hardlink_to extractall extract bind"
+)
 METHODS = set(_PATH.split())
 READING = {"r", "rb", "rt", "r:", "r:*"}
+#: Programs that write where their arguments say, and shells and interpreters, which do anything.
+_PROGRAMS = "cp mv ln install tee dd mkdir mktemp rm rmdir chmod chown touch truncate sed tar cpio rsync unzip patch"
+_PROGRAMS += " git curl wget sh bash python3 perl awk make"
+PROGRAMS = set(_PROGRAMS.split())
 #: ``os.open`` with nothing but these only reads.
 HARMLESS = {f"os.O_{name}" for name in ("RDONLY", "CLOEXEC", "NOFOLLOW", "NONBLOCK", "DIRECTORY", "PATH")}
 
-#: In a folder that this program has just made by mkdtemp(3): 0700, and root's.
+#: In a folder that this program has just made by mkdtemp(3): 0700, and root's; TMPDIR names no folder of others.
 OWN = "in a folder of mode 0700 of its own"
 #: In /lib/modules, /var/lib/gdsdeploy and the like: ``atomic`` has refused the folder if others can change it.
 ROOTS = "in a folder that atomic has walked to, or that the distribution keeps for root"
+#: In /run/gdsdeploy, which has been looked at: it is root's, and others can't change it.
+RUN = "in /run/gdsdeploy, a folder of root's alone"
 #: A name is taken away; what a link at its end leads to stays.  shutil.rmtree follows no link either.
 AWAY = "takes a name away"
 #: On a mount of users: O_TMPFILE or O_EXCL, a name that nobody can guess, mode 0600, by descriptor from then on.
@@ -42,6 +58,15 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "apply/modules.py": {"os.unlink": (1, AWAY)},
     "apply/packages/apt.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
     "apply/restore.py": {"os.unlink": (1, AWAY)},
+    "bootstrap.py": {
+        "os.makedirs": (1, RUN),
+        "os.mkdir": (1, RUN),
+        "zipfile.ZipFile(io.BytesIO(program)).extractall": (1, RUN),
+        "open": (1, RUN),
+        "os.rename": (1, RUN),
+        "shutil.rmtree": (2, AWAY),
+        "tempfile.TemporaryFile": (1, "it has no name"),
+    },
     "cufile_probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
     "evidence/programs.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
@@ -56,15 +81,15 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.unlink": (2, AWAY),
         "shutil.rmtree": (3, AWAY),
     },
-    "kmod/building/nvidia_fs.py": {"shutil.copytree": (1, OWN)},
-    "kmod/building/peermem.py": {"open": (1, OWN)},
+    "kmod/building/nvidia_fs.py": {"shutil.copytree": (1, OWN), "[bash]": (1, "./configure of the source, " + OWN)},
+    "kmod/building/peermem.py": {"open": (1, OWN), "[make]": (1, OWN)},
     "kmod/building/run.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
-    "kmod/building/versions.py": {"open": (1, OWN)},
-    "kmod/building/whole.py": {"shutil.copytree": (1, OWN)},
+    "kmod/building/versions.py": {"open": (1, OWN), "[make]": (1, OWN)},
+    "kmod/building/whole.py": {"shutil.copytree": (1, OWN), "[make]": (1, OWN)},
     "kmod/cli.py": {"os.unlink": (1, AWAY)},
     "kmod/files.py": {"tempfile.SpooledTemporaryFile": (1, "it has no name")},
     "kmod/image.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
-    "kmod/kbuild.py": {"os.makedirs": (1, OWN), "open": (1, OWN)},
+    "kmod/kbuild.py": {"os.makedirs": (1, OWN), "open": (1, OWN), "[make]": (1, OWN)},
     "kmod/mok.py": {
         "tempfile.TemporaryDirectory": (2, ROOTS),
         "open": (3, OWN),
@@ -80,6 +105,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.unlink": (1, AWAY),
         "shutil.rmtree": (3, AWAY),
         "tarfile.open": (1, "into a file that atomic has opened"),
+        "[install]": (1, "the name of a function"),
     },
     "kmod/signing.py": {
         "tempfile.mkdtemp": (1, OWN),
@@ -101,20 +127,51 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
 
 
 def writing(tree: ast.AST) -> Iterator[str]:
-    """The names of all calls that change files, as they are written."""
+    """The names of all that changes files, as they are written."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else name
-            if name == "os.open":
-                if {ast.unparse(part) for part in _flags(node.args[1])} - HARMLESS:
-                    yield name
-            elif name in CALLS or (called == "open" and not _reads(node)) or _is_method(name, called):
-                yield name
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in NAMES:
+            yield ast.unparse(node)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from _renamed(node)
+        elif isinstance(node, ast.Call):
+            yield from _called(node)
+        elif isinstance(node, ast.List):
+            yield from _program(node)
 
 
-def _is_method(name: str, called: str) -> bool:
-    return called in METHODS and name.partition(".")[0] not in ("os", "shutil", "atomic")
+def _called(node: ast.Call) -> Iterator[str]:
+    name = ast.unparse(node.func)
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else name
+    if name == "os.open":
+        if len(node.args) < 2 or {ast.unparse(part) for part in _flags(node.args[1])} - HARMLESS:
+            yield name
+    elif name == "getattr" and ast.unparse(node.args[0]) in PLAIN:
+        yield ast.unparse(node)
+    elif name not in NAMES and (
+        ((called == "open" or name in OPENERS) and not _reads(node)) or (called in METHODS and not _is_ours(name))
+    ):
+        yield name
+    elif node.args and isinstance(node.args[0], ast.Tuple):
+        yield from _program(node.args[0])
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] in ("os", "shutil", "atomic")
+
+
+def _renamed(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """Imports that give names of PLAIN modules, or the modules themselves, another name."""
+    if isinstance(node, ast.ImportFrom):
+        if node.level == 0 and node.module in PLAIN:
+            yield ast.unparse(node)
+    elif any(item.asname and item.name in PLAIN for item in node.names):
+        yield ast.unparse(node)
+
+
+def _program(argv: ast.List | ast.Tuple) -> Iterator[str]:
+    first = argv.elts[0] if len(argv.elts) > 1 else None
+    if isinstance(first, ast.Constant) and str(first.value).rpartition("/")[2] in PROGRAMS:
+        yield f"[{first.value}]"
 
 
 def _flags(argument: ast.expr) -> Iterator[ast.expr]:
@@ -127,15 +184,61 @@ def _flags(argument: ast.expr) -> Iterator[ast.expr]:
 
 
 def _reads(call: ast.Call) -> bool:
-    """Whether the mode of an ``open`` is one that only reads; one that is no literal may be any."""
-    modes = [word.value for word in call.keywords if word.arg == "mode"] + call.args[1:2]
+    """Whether the mode of an ``open`` is one that only reads; one that is no literal may be any.
+
+    Of a module it is the second argument, of a path the first.
+    """
+    if any(word.arg in (None, "opener", "flags") for word in call.keywords):
+        return False
+    opened = call.func.value if isinstance(call.func, ast.Attribute) else None
+    first = isinstance(opened, ast.Call) or (isinstance(opened, ast.Name) and opened.id not in {*PLAIN, "library"})
+    place = 0 if first and call.func.attr == "open" else 1
+    modes = [word.value for word in call.keywords if word.arg == "mode"] + call.args[place : place + 1]
     return all(isinstance(mode, ast.Constant) and mode.value in READING for mode in modes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "os.mkdir(x)",
+        "list(map(os.unlink, x))",
+        "from os import mkdir",
+        "import os as o",
+        "getattr(os, name)(x)",
+        "os.open(path=x, flags=os.O_CREAT)",
+        "os.open(x, os.O_RDWR)",
+        "open(x, 'w')",
+        "open(x, mode)",
+        "open(x, **words)",
+        "open(x, 'rb', opener=own)",
+        "Path(x).open('w')",
+        "path.open('a')",
+        "io.FileIO(x, 'w')",
+        "zipfile.ZipFile(x, 'a')",
+        "lzma.LZMAFile(x, 'w')",
+        "archive.extract('m', x)",
+        "path.write_text('')",
+        "server.bind(x)",
+        "process.run(['cp', a, b], 3)",
+        "process.run(('/usr/bin/install', a, b), 3)",
+        "argv = ['sh', '-c', text]",
+    ],
+)
+def test_what_changes_files_is_seen(text: str) -> None:
+    assert len(list(writing(ast.parse(text)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["open(x)", "open(x, 'rb')", "os.open(x, os.O_RDONLY)", "path.open()", "tarfile.open(x, 'r:')", "['cp']"]
+)
+def test_what_reads_is_not(text: str) -> None:
+    assert list(writing(ast.parse(text))) == []
 
 
 def test_every_call_that_changes_files_is_reviewed() -> None:
     found = {}
-    for path in sorted(HOST.rglob("*.py")):
-        name = path.relative_to(HOST).as_posix()
+    for path in [*sorted(HOST.rglob("*.py")), HOST.parent / "bootstrap.py"]:
+        name = path.relative_to(HOST if HOST in path.parents else HOST.parent).as_posix()
         counts = Counter(writing(ast.parse(path.read_text())))
         if counts and name != "atomic.py":
             found[name] = dict(counts)

@@ -42,11 +42,16 @@ def test_an_old_index_without_valid_until_is_a_warning() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [index(OLD - DAY), index(OLD + DAY, valid_until="2026-12-01T00:00:00Z"), index(-DAY)],
-    ids=["young", "valid", "ahead"],
+    [index(OLD - DAY), index(OLD - DAY, valid_until="2036-12-01T00:00:00Z"), index(-DAY)],
+    ids=["young", "young and valid for long", "ahead"],
 )
 def test_other_indices_are_none(found: Index) -> None:
     assert judge([found], {}, NOW) == []
+
+
+def test_an_old_index_that_is_valid_for_years_is_a_warning() -> None:
+    (found,) = judge([index(OLD + DAY, valid_until="2036-12-01T00:00:00Z")], {}, NOW)
+    assert "181 days ago, and is valid until 2036-12-01T00:00:00Z: is that mirror up to date?" in found.words
 
 
 @pytest.mark.parametrize("valid_until", [None, "2026-12-01T00:00:00Z"])

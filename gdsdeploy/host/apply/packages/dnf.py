@@ -121,9 +121,10 @@ class Dnf(Manager):
         for pin in pins:
             name = f"{pin.package}={with_epoch(pin.version)}"
             installed = pin.package in there and self.same(pin.version) in there[pin.package].versions
-            others = offered.get(name, set()) - {pin.sha256}
-            if pin.sha256 and others and not installed:
-                found.append(f"{name} has sha256 {', '.join(sorted(others))}, and in the lock {pin.sha256}")
+            sums = offered.get(name, set())
+            if pin.sha256 and sums != {pin.sha256} and not installed:
+                others = ", ".join(sorted(sums - {pin.sha256})) or "none for this machine"
+                found.append(f"{name} has sha256 {others}, and in the lock {pin.sha256}")
         return found
 
     def unpin(self, host: Host) -> List[Change]:
