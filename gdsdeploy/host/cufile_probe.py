@@ -81,11 +81,16 @@ def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) ->
 
 
 def libraries() -> List[str]:
-    """Names and paths of libcufile, in the order in which they are tried; none that others than root can exchange."""
+    """Names and paths of libcufile, in the order in which they are tried; none that users other than root can replace."""
     found: List[str] = []
     for item in LIBRARIES:
         found += filter(is_roots, sorted(glob.glob(item))) if "*" in item else [item]
     return found
+
+
+def unsafe_libraries() -> List[str]:
+    """Files of libcufile that :func:`libraries` leaves out."""
+    return [path for item in LIBRARIES for path in sorted(glob.glob(item)) if not is_roots(path)]
 
 
 def _argv(names: List[str], log: str, overlay: str) -> List[str]:

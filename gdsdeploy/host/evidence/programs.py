@@ -30,7 +30,9 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
     if ours:
         _gdscheck(recorder, ours[0])
     elif found:
-        recorder.gap(GDSCHECK, f"{found[0]}: others than root can exchange it, so root doesn't run it")
+        recorder.gap(GDSCHECK, f"{found[0]}: users other than root can replace it, so root doesn't run it")
+    for path in cufile_probe.unsafe_libraries():
+        recorder.gap(cufile_probe.CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
     cufile_probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
 
 
