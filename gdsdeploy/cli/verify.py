@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from gdsdeploy import console
 from gdsdeploy.attest import policy as policies
-from gdsdeploy.attest.verify import Result, verify
+from gdsdeploy.attest.verify import Result, Verified, verify
 
 
 @click.command()
@@ -49,13 +48,21 @@ def command(paths: tuple[Path, ...], policy: Path, as_json: bool) -> None:
         found.errors += one.errors
     if as_json:
         errors = [{"kind": type(e).__name__, "message": e.message, "hint": e.hint} for e in found.errors]
-        value = {"policy": str(policy), "verified": [asdict(item) for item in found.verified], "errors": errors}
+        value = {"policy": str(policy), "verified": [_shown(item) for item in found.verified], "errors": errors}
         console.data(json.dumps(value, indent=2, ensure_ascii=False))
     else:
         for item in found.verified:
             files = f"{len(item.files)} file{'' if len(item.files) == 1 else 's'}"
             console.data(f"{item.place}: {item.kind}, signed by {item.signer} (key {item.key_id[:16]}), {files}")
+            digests = [f"sha256:{digest} {name}" for name, digest in item.statement.files().items()]
+            for line in (*item.statement.about().lines(), *digests):
+                console.data(f"  {line}")
     for error in found.errors[:-1]:
         console.error(error.message, error.hint)
     if found.errors:
         raise found.errors[-1]
+
+
+def _shown(item: Verified) -> dict[str, object]:
+    named = {key: getattr(item, key) for key in ("place", "kind", "signer", "key_id", "files")}
+    return {**named, "statement": item.statement.model_dump(by_alias=True)}
