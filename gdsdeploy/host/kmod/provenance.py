@@ -120,6 +120,16 @@ def verify(envelope: bytes, manifest: bytes, origin: Origin) -> Dict[str, Any]:
     return statement
 
 
+def claimed_builder(envelope: bytes) -> str:
+    """The name of the builder in an envelope whose signature isn't looked at; empty where it has none."""
+    try:
+        payload = base64.b64decode(jsontext.loads(envelope.decode("ascii"))["payload"])
+        name = jsontext.loads(payload.decode("utf-8"))["predicate"]["runDetails"]["builder"]["id"]
+        return str(name)[len(BUILDER) :] if str(name).startswith(BUILDER) else ""
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ""
+
+
 def encoding(payload: bytes) -> bytes:
     """What is signed: DSSE's pre-authentication encoding of a payload of PAYLOAD_TYPE."""
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode("ascii"), len(payload), payload)
