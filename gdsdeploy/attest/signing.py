@@ -21,13 +21,13 @@ VALIDATION = f"validation{SUFFIX}"
 
 
 def opened(path: Path | None) -> Signer:
-    """The key in ``path``, or the operator's own, which is said when it was made.  Raises SigningKeyUnusable."""
-    new = path is None and not keys.default().exists()
+    """The key in ``path``, or the operator's own, which is made at first use.  Raises SigningKeyUnusable."""
+    own = keys.default()
+    made = path is None and not own.exists()
     signer = keys.signer(path)
-    if new:
-        console.say(
-            f"Made a key to sign with: {keys.default()}; others verify with {keys.default().with_suffix('.pub')}"
-        )
+    others = f"; others verify with {own.with_suffix('.pub')}" if path is None else ""
+    verb = "Made a key to sign with" if made else "Signing with"
+    console.say(f"{verb}: {path or own} (key {signer.public_key.keyid[:16]}){others}")
     return signer
 
 

@@ -24,7 +24,15 @@ def command(paths: tuple[Path, ...], policy: Path, as_json: bool) -> None:
 
     PATH is a file with its statement FILE.intoto.json beside it, a statement, an archive of modules (*.tar), or a
     folder or a tar file of one. In a folder every file has to be covered by a statement, and every file that a
-    statement is about has to be there. docs/attest.md has the fields of statements and of the policy.
+    statement is about has to be there. What holds is printed with who signed it, when, and every digest; a signed
+    validation holds whatever its verdict is, so read that, too. docs/attest.md has the fields.
+
+    \b
+    A policy names public keys, in files beside it, and what each may sign:
+      version: 1
+      keys: {alice: operator.pub, build1: build1.pub}
+      accept: {lock: [alice], validation: [alice], modules: [build1]}
+    `lock --sign` says where your own operator.pub is; `kmod builders` shows those of machines that build.
 
     \b
     Exit code, of the last error:

@@ -9,6 +9,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -238,6 +240,22 @@ def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder:
         refused(policy, path, AttestationInvalid, "notes.txt: no statement that holds is about this file")
     archive(made, "a", signer=OTHER)
     refused(policy, made, AttestationRefused, "no key that")
+
+
+def test_another_program_verifies_as_the_page_says(folder: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/attest.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    shutil.copy(keys.default().with_suffix(".pub"), folder / "alice.pub")
+
+    def run() -> str:
+        done = subprocess.run([sys.executable, "-c", program], cwd=folder, check=False, capture_output=True, text=True)
+        return f"{done.returncode} {done.stderr}"
+
+    assert run() == "0 "
+    (folder / "report.json").write_text("{}")
+    assert run() == "1 report.json is not what was signed\n"
+    (folder / "alice.pub").write_text(EVIL.public)
+    assert "VerificationError" in run()
 
 
 def test_a_key_counts_only_for_its_kind(fleet: Path, policy: Path) -> None:
