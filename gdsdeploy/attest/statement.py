@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -76,11 +76,19 @@ class Validated(Signed):
 
     began: str
     verdict: str
+    #: checks that were asked for; empty: all
+    only: list[str]
+    #: hosts of the fleet file that were not asked
+    left_out: list[str]
     hosts: dict[str, ValidatedHost]
 
     def lines(self) -> list[str]:
         """Who, when and what, and which boot of each host."""
         found = [*super().lines(), f"verdict {self.verdict}, validation began at {self.began}"]
+        if self.only:
+            found.append(f"only these checks were made: {', '.join(self.only)}")
+        if self.left_out:
+            found.append(f"these hosts were not asked: {', '.join(self.left_out)}")
         for name, host in self.hosts.items():
             digests = f"evidence {host.evidence or 'none'}, expectation {host.expectation or 'none'}"
             found.append(f"{name}: {host.verdict}, boot {host.boot_id or 'unknown'}, {digests}")
@@ -181,13 +189,29 @@ def of_lock(lock: bytes, fleet: bytes, *, digest: str, who: str, when: str) -> b
     return _made("lock", {"gdsdeploy.lock": lock}, about, who, when)
 
 
-def of_validation(report: Report, text: bytes, lock: bytes, fleet: bytes, *, who: str, when: str) -> bytes:
-    """A statement about report.json (``text``) and gdsdeploy.lock.  who: user@host.  when: RFC 3339, UTC."""
+def of_validation(
+    report: Report,
+    text: bytes,
+    lock: bytes,
+    fleet: bytes,
+    *,
+    only: Sequence[str],
+    left_out: Sequence[str],
+    who: str,
+    when: str,
+) -> bytes:
+    """A statement about report.json (``text``) and gdsdeploy.lock.
+
+    only: checks that were asked for, empty: all.  left_out: hosts of the fleet file that were not asked.
+    who: user@host.  when: RFC 3339, UTC.
+    """
     about = {
         "lock": report.lock_digest,
         "fleet": f"sha256:{sha256(fleet)}",
         "began": report.when,
         "verdict": report.verdict,
+        "only": list(only),
+        "left_out": list(left_out),
         "hosts": {
             host.host: {
                 "verdict": host.verdict,

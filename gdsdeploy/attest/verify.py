@@ -98,7 +98,8 @@ def _single(path: Path, policy: Policy, result: Result) -> None:
     if beside != path and not path.exists():
         raise AttestationInvalid(f"{path}: there is no such file")
     if not beside.is_file():
-        raise AttestationInvalid(f"{path}: there is no {beside.name} beside it", hint="gdsdeploy lock --sign makes one")
+        hint = "Name the statement that is about it, or its folder; gdsdeploy lock --sign makes one for a lock"
+        raise AttestationInvalid(f"{path}: there is no {beside.name} beside it", hint=hint)
     data = _beginning(beside)
     names = statement.read(dsse.read(data, str(beside)).payload, str(beside)).files()
     there = {name: path.parent / name for name in names if PurePosixPath(name).name == name}

@@ -33,7 +33,11 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "lab"
 BOOT = "3f1c7a52-5a0e-4b1e-9c58-0d6f0a3c9a11"
 VERDICT = "unknown"
 #: Of a validation, without its hosts.
-PREDICATE = {**dict.fromkeys(("tool", "signed_by", "signed_at", "lock", "fleet", "began", "verdict"), "x")}
+PREDICATE = {
+    **dict.fromkeys(("tool", "signed_by", "signed_at", "lock", "fleet", "began", "verdict"), "x"),
+    "only": [],
+    "left_out": [],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +76,7 @@ def folder(tmp_path: Path, fleet: Path) -> Path:
     report = Report(
         str(fleet), lockfile.read(fleet.with_name("gdsdeploy.lock")).digest, "2026-01-01T00:00:00Z", (host,)
     )
-    signing.of_validation(report, fleet, made, keys.signer(None))
+    signing.of_validation(report, fleet, made, keys.signer(None), ["kernel.running"])
     return made
 
 
@@ -148,10 +152,13 @@ def test_what_is_printed_says_who_when_which_boot_and_which_digests(folder: Path
         f"  lock {lock}",
         f"  fleet file sha256:{statement.sha256((tmp_path / 'fleet/fleet.yml').read_bytes())}",
         f"  verdict {VERDICT}, validation began at 2026-01-01T00:00:00Z",
-        f"  gpu1: {VERDICT}, boot {BOOT}, evidence sha256:e, expectation sha256:x",
+        "  only these checks were made: kernel.running",
     ]
+    assert lines[5] == f"  gpu1: {VERDICT}, boot {BOOT}, evidence sha256:e, expectation sha256:x"
     names = ("report.json", "gdsdeploy.lock")
-    assert lines[5:] == [f"  sha256:{statement.sha256((folder / name).read_bytes())} {name}" for name in names]
+    assert lines[6:] == [f"  sha256:{statement.sha256((folder / name).read_bytes())} {name}" for name in names]
+    part = statement.Validated.model_validate({**PREDICATE, "left_out": ["gpu2"], "hosts": {}})
+    assert part.lines()[-1] == "these hosts were not asked: gpu2"
     made = archive(tmp_path / "modules.tar", "a")
     _, *lines = printed(made)
     assert re.fullmatch(r"  built on build1, finished at 20\S+Z, run run-1", lines[0])
