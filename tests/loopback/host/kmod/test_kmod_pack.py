@@ -272,6 +272,7 @@ def test_a_link_in_the_place_of_a_module(archive: Path, host: Root) -> None:
         lambda value: value.update(modules={}),
         lambda value: value.update(modules=[]),
         lambda value: value.pop("vermagic"),
+        lambda value: value.update(driver="odd"),
         lambda value: value["modules"][0].update(size=-1),
         lambda value: value["modules"][0].update(size="1"),
         lambda value: value["modules"].append("x"),
