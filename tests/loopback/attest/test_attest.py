@@ -415,7 +415,9 @@ def test_of_two_processes_that_make_the_operators_key_both_have_the_first(monkey
 
     def both(path: Path) -> None:
         make(path)
+        first = path.read_bytes()
         make(path)
+        assert path.read_bytes() == first
 
     monkeypatch.setattr(keys, "_make", both)
     found = keys.signer(None).public_key
