@@ -399,7 +399,7 @@ def archives() -> list[bytes]:
     module.write_bytes(module_bytes())
     item = {"name": "nvidia", "file": module.name, "sha256": sha256(str(module)), "size": module.stat().st_size}
     manifest = {"format": FORMAT, "kernel_release": "6.1", "vermagic": "v", "symvers": "s", "compiler": "c",
-                "key": {"driver": "550"}, "driver": {}, "nvidia_fs": {}, "modules": [item]}  # fmt: skip
+                "key": {"driver": "550"}, "modules": [item]}  # fmt: skip
     made = io.BytesIO()
     pack.write_archive(made, manifest, [str(module)], BUILDER)
     return [made.getvalue()]

@@ -121,9 +121,10 @@ def _read_manifest(members: Iterator[Member], path: str) -> Tuple[Dict[str, Any]
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise PackError(f"{path}: its manifest has another format than {FORMAT}")
     modules = value.get("modules")
-    kinds = [*((key, str) for key in _TEXTS), *((key, dict) for key in _OBJECTS)]
-    if not all(isinstance(value.get(key), kind) for key, kind in kinds) or not isinstance(modules, list):
-        raise PackError("{}: its manifest lacks {} or modules".format(path, ", ".join((*_TEXTS, *_OBJECTS))))
+    if not all(isinstance(value.get(key), str) for key in _TEXTS) or not isinstance(modules, list):
+        raise PackError("{}: its manifest lacks {} or modules".format(path, ", ".join(_TEXTS)))
+    if not all(isinstance(value.get(key, {}), dict) for key in _OBJECTS):
+        raise PackError("{}: its manifest has something else as {}".format(path, " or ".join(_OBJECTS)))
     if not 0 < len(modules) <= _MODULES_LIMIT or not all(_is_entry(item) for item in modules):
         raise PackError(f"{path}: its manifest has no proper list of modules")
     return value, text
