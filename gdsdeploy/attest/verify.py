@@ -10,7 +10,8 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -55,8 +56,8 @@ class _Files:
 
     digests: Mapping[str, str]
     statements: Mapping[str, bytes]
-    #: name → a copy of that file, or itself, while the context is open
-    opened: Callable[[str], AbstractContextManager[Path]]
+    #: the files of these names, or copies that are there until the next one is asked for; (name, file)
+    opened: Callable[[AbstractSet[str]], Iterator[tuple[str, Path]]]
 
 
 def verify(path: Path, policy: Policy) -> Result:
@@ -82,11 +83,11 @@ def _closed(place: str, found: _Files, policy: Policy, result: Result) -> None:
     for name, data in found.statements.items():
         # Files are named from the folder of their statement.
         covered |= _about(f"{place}/{name}", data, found.digests, str(PurePosixPath(name).parent), policy, result)
-    for name in sorted(found.digests.keys() - covered - found.statements.keys()):
-        if name.endswith(".tar"):
-            with found.opened(name) as file:
-                if _archive(f"{place}/{name}", file, policy, result):
-                    continue
+    left = set(found.digests) - covered - found.statements.keys()
+    for name, file in found.opened({name for name in left if name.endswith(".tar")}):
+        if _archive(f"{place}/{name}", file, policy, result):
+            left.discard(name)
+    for name in sorted(left):
         result.errors.append(AttestationInvalid(f"{place}/{name}: no statement that holds is about this file"))
     if not found.digests:
         result.errors.append(AttestationInvalid(f"{place}: there is nothing in it to verify"))
@@ -180,7 +181,7 @@ def _folder(path: Path) -> _Files:
         digests[name] = _sha256(file)
         if name.endswith(SUFFIX):
             contents[name] = _beginning(file)
-    return _Files(digests, contents, lambda name: nullcontext(path / name))
+    return _Files(digests, contents, lambda names: ((name, path / name) for name in sorted(names)))
 
 
 def _walk(path: Path) -> Iterator[Path]:
@@ -192,7 +193,7 @@ def _walk(path: Path) -> Iterator[Path]:
 def _tar(path: Path) -> _Files:
     digests: dict[str, str] = {}
     contents: dict[str, bytes] = {}
-    try:
+    with _damage(path):
         for member, _, pieces in tarball.members(str(path), _LARGE):
             name = _name(member)
             if name in digests or len(digests) >= _MANY:
@@ -205,9 +206,16 @@ def _tar(path: Path) -> _Files:
             digests[name] = digest.hexdigest()
             if name.endswith(SUFFIX):
                 contents[name] = content
+    return _Files(digests, contents, lambda names: _unpacked(path, names))
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """What is wrong with the tar file as an AttestationInvalid."""
+    try:
+        yield
     except (EOFError, ValueError, zlib.error) as error:
         raise AttestationInvalid(f"{path}: not a tar file, or damaged: {error}") from None
-    return _Files(digests, contents, lambda name: _unpacked(path, name))
 
 
 def _name(member: str) -> str:
@@ -218,15 +226,16 @@ def _name(member: str) -> str:
     return name
 
 
-@contextmanager
-def _unpacked(packed: Path, name: str) -> Iterator[Path]:
-    """A copy of one file of a tar file, for as long as the context is open."""
-    with tempfile.NamedTemporaryFile(prefix="gdsdeploy-verify-") as copy:
-        for member, _, pieces in tarball.members(str(packed), _LARGE):
-            if _name(member) == name:
-                copy.writelines(pieces)
-        copy.flush()
-        yield Path(copy.name)
+def _unpacked(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path]]:
+    """Copies of these files of a tar file, which is read once."""
+    with _damage(packed):
+        for member, _, pieces in tarball.members(str(packed), _LARGE) if names else ():
+            name = _name(member)
+            if name in names:
+                with tempfile.NamedTemporaryFile(prefix="gdsdeploy-verify-") as copy:
+                    copy.writelines(pieces)
+                    copy.flush()
+                    yield name, Path(copy.name)
 
 
 def _beginning(path: Path) -> bytes:

@@ -69,7 +69,8 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
         finally:
             shown.unlink(missing_ok=True)
         message = f"{options['builder']} signs its modules with another key than the one on record: {record}"
-        hint = f"if it was installed anew: gdsdeploy kmod builders FLEET --accept {options['builder']}, then again"
+        command = f"gdsdeploy kmod builders FLEET --accept {options['builder']}, then again"
+        hint = f"if it was installed anew, or gdsdeploy was removed there: {command}"
         raise GdsError("builder-key", message, hint)
 
     def _bring(self, archive: str, options: Mapping[str, Any], variables: dict[str, Any]) -> str:

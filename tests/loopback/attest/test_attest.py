@@ -26,6 +26,7 @@ from gdsdeploy.attest import dsse, keys, signing, statement
 from gdsdeploy.builderkeys import BuilderKeys
 from gdsdeploy.cli import group
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError, PolicyInvalid, SigningKeyUnusable
+from gdsdeploy.host import tarball
 from gdsdeploy.report.model import HostReport, Report
 from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, archive
 
@@ -247,6 +248,26 @@ def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder:
         refused(policy, path, AttestationInvalid, "notes.txt: no statement that holds is about this file")
     archive(made, "a", signer=OTHER)
     refused(policy, made, AttestationRefused, "no key that")
+
+
+def test_a_tar_file_is_not_read_for_each_of_its_files(
+    folder: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many files in it could be archives of modules."""
+    packed, reads, members = tmp_path / "case.tar.gz", [], tarball.members
+    for number in range(20):
+        (folder / f"{number}.tar").write_text("x")
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(folder, ".")
+
+    def counted(path: str, limit: int) -> Any:
+        reads.append(path)
+        return members(path, limit)
+
+    monkeypatch.setattr(tarball, "members", counted)
+    refused(policy, packed, AttestationInvalid, "19.tar: no statement that holds is about this file")
+    # Once as an archive of modules, once for digests, once for the copies.
+    assert reads.count(str(packed)) == 3
 
 
 def test_another_program_verifies_as_the_page_says(folder: Path, tmp_path: Path) -> None:
