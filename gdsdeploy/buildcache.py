@@ -33,6 +33,7 @@ from typing import IO, Any
 
 from gdsdeploy import atomic, folders
 from gdsdeploy.errors import BuildCacheUnusable
+from gdsdeploy.host import jsontext
 from gdsdeploy.host.kmod import pack
 from gdsdeploy.host.kmod.errors import PackError
 from gdsdeploy.host.kmod.key import key_of
@@ -101,9 +102,9 @@ class BuildCache:
             copy = new / _ARCHIVE
             with archive.open("rb") as source:
                 digest = _copy(source, copy)
-            manifest = pack.verify(str(copy), origin)
+            pack.verify(str(copy), origin)
             size = copy.stat().st_size
-            record = {"format": _FORMAT, "sha256": digest, "builder": origin.name, "size": size, "manifest": manifest}
+            record = {"format": _FORMAT, "sha256": digest, "builder": origin.name, "size": size}
             atomic.write(new / _ENTRY, json.dumps(record, indent=2, sort_keys=True))
             with self._locked():
                 # Room first: who is killed in between leaves a cache that is not too large.
@@ -259,8 +260,8 @@ class BuildCache:
     def _serving(self, want: str, origins: Sequence[Origin]) -> Iterator[tuple[Entry, Origin]]:
         for origin in origins:
             with contextlib.suppress(FileNotFoundError):
-                digest = self._want(want, origin).read_text()
-                entry = self._read(self._path(digest)) if _DIGEST.match(digest) else None
+                digest = _digest_in(self._want(want, origin))
+                entry = self._read(self._path(digest)) if digest else None
                 if entry is not None and entry.builder == origin.name:
                     yield entry, origin
 
@@ -276,13 +277,13 @@ class BuildCache:
     def _read(self, path: Path) -> Entry | None:
         """The entry at ``path``; one that cannot be read is dropped; with the lock."""
         try:
-            value = json.loads((path / _ENTRY).read_bytes())
+            value = jsontext.loads((path / _ENTRY).read_text())
             size = (path / _ARCHIVE).stat().st_size
             if (value["format"], value["size"], value["sha256"]) == (_FORMAT, size, path.name):
-                used, manifest = (path / _ENTRY).stat().st_mtime, dict(value["manifest"])
+                used, manifest = (path / _ENTRY).stat().st_mtime, pack.read_manifest(str(path / _ARCHIVE))
                 key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else ""
                 return Entry(path.name, str(value["builder"]), key, size, used, manifest)
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, PackError):
             pass
         if path.exists():
             self._remove(path)
@@ -303,7 +304,7 @@ class BuildCache:
                 gone.append(entry)
         served = {entry.sha256 for entry in self._entries()}
         for want in (self.folder / "wants").iterdir():
-            if not want.name.startswith(".") and want.read_text() not in served:
+            if not want.name.startswith(".") and _digest_in(want) not in served:
                 want.unlink()
         return gone
 
@@ -311,6 +312,12 @@ class BuildCache:
 def default(warn: Callable[[str], None]) -> BuildCache:
     """The user's cache, in the size that is set; raises BuildCacheUnusable."""
     return BuildCache(folders.cache() / "builds", limit_from(os.environ.get(SETTING)), warn)
+
+
+def _digest_in(want: Path) -> str:
+    """The digest of the build that serves; empty where the file has none."""
+    text = want.read_bytes().decode("ascii", "replace")
+    return text if _DIGEST.match(text) else ""
 
 
 def _is_signed(archive: Path, origin: Origin) -> bool:
@@ -324,7 +331,7 @@ def _is_signed(archive: Path, origin: Origin) -> bool:
 def _is_older(entry: Path) -> bool:
     """Whether an older release has written it."""
     try:
-        value = json.loads(entry.read_bytes())
+        value = jsontext.loads(entry.read_text())
     except (OSError, ValueError):
         return False
     return isinstance(value, dict) and value.get("format") == 1

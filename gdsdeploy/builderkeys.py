@@ -28,10 +28,14 @@ class BuilderKeys:
 
     @classmethod
     def of(cls, fleet_path: Path) -> BuilderKeys:
-        """The record of a fleet, whose folder is there afterwards."""
+        """The record of a fleet, whose folder is there afterwards.  Raises SigningKeyUnusable."""
         name = hashlib.sha256(str(fleet_path.resolve()).encode()).hexdigest()[:16]
         folder = folders.state() / "builders" / name
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            hint = "Set GDSDEPLOY_STATE_DIR to a folder that you can write to"
+            raise SigningKeyUnusable(f"{folder}: cannot be made: {error.strerror}", hint=hint) from None
         return cls(folder)
 
     def path(self, name: str) -> Path:
@@ -55,7 +59,10 @@ class BuilderKeys:
             raise SigningKeyUnusable(
                 f"{name} has shown no other key than the one on record", hint="Provision it: it shows its key then"
             )
-        self._new(name).replace(self.path(name))
+        try:
+            self._new(name).replace(self.path(name))
+        except OSError as error:
+            raise SigningKeyUnusable(f"{self.path(name)}: cannot be written: {error.strerror}") from None
         return shown
 
     def fingerprints(self) -> dict[str, str]:
@@ -73,8 +80,9 @@ class BuilderKeys:
         except FileNotFoundError:
             return None
         except (OSError, PackError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
             hint = "Remove the file: the machine shows its key when it hands modules over the next time"
-            raise SigningKeyUnusable(f"{path}: {error}", hint=hint) from None
+            raise SigningKeyUnusable(f"{path}: {why}", hint=hint) from None
         return pem
 
 

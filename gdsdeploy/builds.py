@@ -49,6 +49,8 @@ class Told:
     built: bool = False
     #: whether the modules that it received are in place, and of the locked versions
     received: bool = False
+    #: the machine that has built those; empty: it doesn't know
+    builder: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Supply:
     lack: str = ""
     #: whether it is the one of all that build the same who hands it over
     delivers: bool = False
-    #: the machine whose build it runs; empty where nobody builds, or what it has received before stays
+    #: the machine whose build it runs; of what it has received before, the one that it names; empty: none is known
     origin: str = ""
 
     @property
@@ -140,7 +142,7 @@ def _supply(
         why = "the controller has kept a build of its key"
         return Supply("receive", why, wanted, cached=True, origin=kept.builder)
     if told.received:
-        return Supply("receive", "what it has received is in place", wanted)
+        return Supply("receive", "what it has received is in place", wanted, origin=told.builder)
     if builders:
         return Supply("receive", f"{builders[0]} builds for its key", wanted, builder=builders[0], origin=builders[0])
     if pinned is not None and pinned not in wants and not profile.builder_fallback:

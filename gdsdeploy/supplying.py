@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from gdsdeploy import buildcache, console
 from gdsdeploy.buildcache import BuildCache
 from gdsdeploy.builderkeys import BuilderKeys
@@ -18,7 +20,10 @@ from gdsdeploy.host.kmod.errors import KmodError, PackError
 from gdsdeploy.inventory import archive_of
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
+from gdsdeploy.model.text import Name
 from gdsdeploy.plan import Variants, text
+
+_NAME = TypeAdapter[str](Name)
 
 
 class Shelf:
@@ -114,6 +119,7 @@ def told(variants: Variants, profile: Profile, target: Target) -> Told:
         kernel_build=kernel_build,
         built=all(item in installed for item in built_by_dkms(profile, target)),
         received=_is_received(received, profile, target),
+        builder=_name((received or {}).get("builder")),
     )
 
 
@@ -143,6 +149,14 @@ def _is_received(value: Any, profile: Profile, target: Target) -> bool:
     if profile.mode != "nvidia-fs" or target.nvidia_fs is None:
         return True
     return isinstance(nvidia_fs, Mapping) and nvidia_fs.get("version") == target.nvidia_fs.version
+
+
+def _name(value: Any) -> str:
+    """A machine's name, which may be part of a path; empty for anything else."""
+    try:
+        return _NAME.validate_python(value, strict=True)
+    except ValidationError:
+        return ""
 
 
 def _state(path: Path) -> tuple[int, int]:

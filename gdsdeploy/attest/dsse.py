@@ -10,6 +10,7 @@ from securesystemslib.exceptions import FormatError, VerificationError
 from securesystemslib.signer import Key, Signer
 
 from gdsdeploy.errors import AttestationInvalid
+from gdsdeploy.host import jsontext
 from gdsdeploy.host.kmod.provenance import LIMIT, PAYLOAD_TYPE
 
 
@@ -25,9 +26,9 @@ def read(data: bytes, place: str) -> Envelope:
     if len(data) > LIMIT:
         raise AttestationInvalid(f"{place}: larger than {LIMIT >> 20} MiB; no signed statement is")
     try:
-        envelope = Envelope.from_dict(json.loads(data))
+        envelope = Envelope.from_dict(jsontext.loads(data.decode()))
         kind = envelope.payload_type
-    except (ValueError, LookupError, TypeError, AttributeError, FormatError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, FormatError):
         raise AttestationInvalid(f"{place}: not a signed statement (a DSSE envelope in JSON)") from None
     if kind != PAYLOAD_TYPE:
         raise AttestationInvalid(f"{place}: its payload is {str(kind)[:80]!r}, not {PAYLOAD_TYPE}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import stat
+import tempfile
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -12,8 +13,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from securesystemslib.signer import CryptoSigner, Key, Signer, SSlibKey
 
-from gdsdeploy import folders
+from gdsdeploy import atomic, folders
 from gdsdeploy.errors import SigningKeyUnusable
+from gdsdeploy.host.private import exposure
 
 _RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
 _PUBLIC = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -28,24 +30,26 @@ def default() -> Path:
 def signer(path: Path | None) -> Signer:
     """What signs with the private key in ``path``; None: the operator's own, which is made if it isn't there.
 
+    Its own public key is beside the operator's key afterwards.
     Raises SigningKeyUnusable where the file is missing, open to others, or no Ed25519 key.
     """
     place = path or default()
     try:
         if path is None and not place.exists():
             _make(place)
-        mode = place.stat()
-        if mode.st_mode & 0o077:
-            words = f"{place} can be read by others (mode {stat.S_IMODE(mode.st_mode):04o})"
-            raise SigningKeyUnusable(words, hint=f"chmod 0600 {place}, and make a new key if others may have it")
+        open_to = exposure(str(place), place.stat())
+        if open_to is not None:
+            words, command = open_to
+            raise SigningKeyUnusable(f"{place} {words}", hint=f"{command}, and make a new key if others may have it")
         private = serialization.load_pem_private_key(place.read_bytes(), password=None)
     except OSError as error:
-        hint = "Leave --key out: a key is made at first use"
-        raise SigningKeyUnusable(f"{place}: {error.strerror}", hint=hint) from None
+        raise _unusable(place, error, own=path is None) from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise _not_a_key(str(place), "private") from None
     if not isinstance(private, Ed25519PrivateKey):
         raise _not_a_key(str(place), "private")
+    if path is None:
+        _publish(private.public_key(), place.with_suffix(".pub"))
     return CryptoSigner(private, _named(private.public_key()))
 
 
@@ -66,11 +70,28 @@ def _named(key: Ed25519PublicKey) -> SSlibKey:
 
 
 def _make(place: Path) -> None:
+    """Make a key; where another process has made one meanwhile, that one stays."""
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key = Ed25519PrivateKey.generate()
-    place.with_suffix(".pub").write_bytes(key.public_key().public_bytes(*_PUBLIC))
-    with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(key.private_bytes(*_PRIVATE))
+    with tempfile.NamedTemporaryFile(dir=place.parent) as file:
+        file.write(Ed25519PrivateKey.generate().private_bytes(*_PRIVATE))
+        file.flush()
+        os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(file.name, place)
+
+
+def _publish(key: Ed25519PublicKey, place: Path) -> None:
+    pem = key.public_bytes(*_PUBLIC)
+    try:
+        if not place.exists() or place.read_bytes() != pem:
+            atomic.write(place, pem)
+    except OSError as error:
+        raise _unusable(place, error, own=True) from None
+
+
+def _unusable(place: Path, error: OSError, *, own: bool) -> SigningKeyUnusable:
+    hint = "Set GDSDEPLOY_STATE_DIR to a folder that you can write to" if own else "Leave --key out: a key is made then"
+    return SigningKeyUnusable(f"{place}: {error.strerror}", hint=hint)
 
 
 def _not_a_key(place: str, kind: str) -> SigningKeyUnusable:

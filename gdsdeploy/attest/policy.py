@@ -50,7 +50,8 @@ def read(path: Path, today: dt.date) -> Policy:
 
     Raises PolicyInvalid with every problem, SigningKeyUnusable for a key, AttestationRefused when it has expired.
     """
-    made = checked(yamlfile.read(path, error=PolicyInvalid), _Policy, error=PolicyInvalid, also=_unknown)
+    absent = ("no such file", "Write one: gdsdeploy verify --help has an example")
+    made = checked(yamlfile.read(path, error=PolicyInvalid, absent=absent), _Policy, error=PolicyInvalid, also=_unknown)
     if made.expires is not None and made.expires < today:
         hint = "Review its keys, and set another day"
         raise AttestationRefused(f"{path}: the policy has expired on {made.expires}", hint=hint)

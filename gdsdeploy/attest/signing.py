@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from securesystemslib.signer import Signer
@@ -13,6 +13,7 @@ from gdsdeploy import atomic, console, lockfile
 from gdsdeploy.attest import dsse, keys, statement
 from gdsdeploy.attest.verify import SUFFIX
 from gdsdeploy.errors import GdsError
+from gdsdeploy.load import load_fleet
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Report
 from gdsdeploy.validate import now
@@ -21,13 +22,13 @@ VALIDATION = f"validation{SUFFIX}"
 
 
 def opened(path: Path | None) -> Signer:
-    """The key in ``path``, or the operator's own, which is said when it was made.  Raises SigningKeyUnusable."""
-    new = path is None and not keys.default().exists()
+    """The key in ``path``, or the operator's own, which is made at first use.  Raises SigningKeyUnusable."""
+    own = keys.default()
+    made = path is None and not own.exists()
     signer = keys.signer(path)
-    if new:
-        console.say(
-            f"Made a key to sign with: {keys.default()}; others verify with {keys.default().with_suffix('.pub')}"
-        )
+    others = f"; others verify with {own.with_suffix('.pub')}" if path is None else ""
+    verb = "Made a key to sign with" if made else "Signing with"
+    console.say(f"{verb}: {path or own} (key {signer.public_key.keyid[:16]}){others}")
     return signer
 
 
@@ -38,12 +39,31 @@ def of_lock(fleet: Path, signer: Signer) -> None:
     _write({path.with_name(path.name + SUFFIX): dsse.seal(payload, signer)})
 
 
-def of_validation(report: Report, fleet: Path, target: Path, signer: Signer) -> None:
-    """Sign ``report``: the statement in the file ``target``, or in a folder with what it is about; raises GdsError."""
+def require_target(target: Path) -> None:
+    """Raise GdsError where ``target`` is neither a file of statements nor a folder: better before hosts are asked."""
+    if target.exists() and not target.is_dir() and not _is_file(target):
+        raise GdsError(
+            f"{target}: is a file", hint="Name a folder, or a file that ends in .json for the statement alone"
+        )
+
+
+def _is_file(target: Path) -> bool:
+    return target.suffix == ".json" and not target.is_dir()
+
+
+def of_validation(report: Report, fleet: Path, target: Path, signer: Signer, only: Sequence[str] = ()) -> None:
+    """Sign ``report``: the statement in the file ``target``, or in a folder with what it is about; raises GdsError.
+
+    only: checks that were asked for; empty: all.
+    """
     text, lock = json_object.render(report).encode(), _read(lockfile.beside(fleet))
-    payload = statement.of_validation(report, text, lock, _read(fleet), who=_who(), when=now())
+    asked = {host.host for host in report.hosts}
+    left_out = [name for name in load_fleet(fleet).hosts if name not in asked]
+    payload = statement.of_validation(
+        report, text, lock, _read(fleet), only=only, left_out=left_out, who=_who(), when=now()
+    )
     sealed = dsse.seal(payload, signer)
-    if target.suffix == ".json" and not target.is_dir():
+    if _is_file(target):
         _write({target: sealed})
         return
     try:

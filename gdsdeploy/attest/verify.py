@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from gdsdeploy.attest import dsse, statement
 from gdsdeploy.attest.policy import Policy
-from gdsdeploy.attest.statement import Kind, Statement
+from gdsdeploy.attest.statement import Built, Kind, Statement
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError
 from gdsdeploy.host import tarball
 from gdsdeploy.host.kmod import pack, provenance
@@ -35,6 +38,8 @@ class Verified:
     signer: str
     key_id: str
     files: tuple[str, ...]
+    #: as it was signed, with every digest
+    statement: Statement
 
 
 @dataclass
@@ -51,6 +56,8 @@ class _Files:
 
     digests: Mapping[str, str]
     statements: Mapping[str, bytes]
+    #: the files of these names, or copies that are there until the next one is asked for; (name, file)
+    opened: Callable[[AbstractSet[str]], Iterator[tuple[str, Path]]]
 
 
 def verify(path: Path, policy: Policy) -> Result:
@@ -58,13 +65,11 @@ def verify(path: Path, policy: Policy) -> Result:
     result = Result()
     try:
         if path.is_dir():
-            _closed(str(path), _folder(path), policy, result, path)
-        elif path.name.endswith(_TAR) and (envelope := _of_modules(path)):
-            result.verified.append(_modules(path, envelope, policy))
-        elif path.name.endswith(_TAR):
-            _closed(str(path), _tar(path), policy, result)
-        else:
+            _closed(str(path), _folder(path), policy, result)
+        elif not path.name.endswith(_TAR):
             _single(path, policy, result)
+        elif not _archive(str(path), path, policy, result):
+            _closed(str(path), _tar(path), policy, result)
     except GdsError as error:
         result.errors.append(error)
     except OSError as error:
@@ -72,19 +77,18 @@ def verify(path: Path, policy: Policy) -> Result:
     return result
 
 
-def _closed(place: str, found: _Files, policy: Policy, result: Result, folder: Path | None = None) -> None:
+def _closed(place: str, found: _Files, policy: Policy, result: Result) -> None:
     """Every statement holds, its files are there as signed, and there is no other file."""
     covered: set[str] = set()
     for name, data in found.statements.items():
         # Files are named from the folder of their statement.
         covered |= _about(f"{place}/{name}", data, found.digests, str(PurePosixPath(name).parent), policy, result)
-    for name in sorted(found.digests.keys() - covered - found.statements.keys()):
-        file = folder / name if folder is not None else None
-        envelope = _of_modules(file) if file is not None and name.endswith(".tar") else b""
-        if file is not None and envelope:
-            result.verified.append(_modules(file, envelope, policy))
-        else:
-            result.errors.append(AttestationInvalid(f"{place}/{name}: no statement that holds is about this file"))
+    left = set(found.digests) - covered - found.statements.keys()
+    for name, file in found.opened({name for name in left if name.endswith(".tar")}):
+        if _archive(f"{place}/{name}", file, policy, result):
+            left.discard(name)
+    for name in sorted(left):
+        result.errors.append(AttestationInvalid(f"{place}/{name}: no statement that holds is about this file"))
     if not found.digests:
         result.errors.append(AttestationInvalid(f"{place}: there is nothing in it to verify"))
 
@@ -95,7 +99,8 @@ def _single(path: Path, policy: Policy, result: Result) -> None:
     if beside != path and not path.exists():
         raise AttestationInvalid(f"{path}: there is no such file")
     if not beside.is_file():
-        raise AttestationInvalid(f"{path}: there is no {beside.name} beside it", hint="gdsdeploy lock --sign makes one")
+        hint = "Name the statement that is about it, or its folder; gdsdeploy lock --sign makes one for a lock"
+        raise AttestationInvalid(f"{path}: there is no {beside.name} beside it", hint=hint)
     data = _beginning(beside)
     names = statement.read(dsse.read(data, str(beside)).payload, str(beside)).files()
     there = {name: path.parent / name for name in names if PurePosixPath(name).name == name}
@@ -120,7 +125,7 @@ def _about(
     result.errors += [AttestationInvalid(f"{place}: {name}, which it is about, is missing") for name in missing]
     result.errors += [AttestationInvalid(f"{place}: {name} is not what was signed") for name in other]
     if made.kind is not None and not missing and not other:
-        result.verified.append(Verified(place, made.kind, signer, key_id, tuple(files)))
+        result.verified.append(Verified(place, made.kind, signer, key_id, tuple(files), made))
     return set(files)
 
 
@@ -137,23 +142,31 @@ def _accepted(data: bytes, place: str, policy: Policy) -> tuple[Statement, str, 
     return made, next(name for name, key in accepted.items() if key.keyid == key_id), key_id
 
 
-def _of_modules(path: Path) -> bytes:
-    """The envelope inside an archive of modules; empty for any other file."""
+def _archive(place: str, file: Path, policy: Policy, result: Result) -> bool:
+    """Whether ``file`` is a signed archive of modules, which is then judged; ``place``: as it is called."""
     try:
-        return pack.read_provenance(str(path))
+        envelope = pack.read_provenance(str(file))
     except PackError:
-        return b""
+        return False
+    if envelope:
+        try:
+            result.verified.append(_modules(place, file, envelope, policy))
+        except GdsError as error:
+            result.errors.append(error)
+    return bool(envelope)
 
 
-def _modules(path: Path, envelope: bytes, policy: Policy) -> Verified:
-    made, signer, key_id = _accepted(envelope, str(path), policy)
+def _modules(place: str, file: Path, envelope: bytes, policy: Policy) -> Verified:
+    made, signer, key_id = _accepted(envelope, place, policy)
+    about = made.about()
+    if not isinstance(about, Built):
+        raise AttestationInvalid(f"{place}: an archive of modules has a statement about a {made.kind}")
+    raw = bytes.fromhex(policy.accepted["modules"][signer].keyval["public"])
     try:
-        builder = str(made.predicate["runDetails"]["builder"]["id"]).removeprefix(provenance.BUILDER)
-        raw = bytes.fromhex(policy.accepted["modules"][signer].keyval["public"])
-        pack.verify(str(path), provenance.Origin(builder, provenance.pem_of(raw)))
-    except (LookupError, TypeError, PackError) as error:
-        raise AttestationInvalid(f"{path}: is not what was signed: {error}") from None
-    return Verified(str(path), "modules", signer, key_id, tuple(made.files()))
+        pack.verify(str(file), provenance.Origin(about.builder, provenance.pem_of(raw)))
+    except PackError as error:
+        raise AttestationInvalid(f"{place}: is not what was signed: {error}") from None
+    return Verified(place, "modules", signer, key_id, tuple(made.files()), made)
 
 
 def _folder(path: Path) -> _Files:
@@ -168,7 +181,7 @@ def _folder(path: Path) -> _Files:
         digests[name] = _sha256(file)
         if name.endswith(SUFFIX):
             contents[name] = _beginning(file)
-    return _Files(digests, contents)
+    return _Files(digests, contents, lambda names: ((name, path / name) for name in sorted(names)))
 
 
 def _walk(path: Path) -> Iterator[Path]:
@@ -180,9 +193,9 @@ def _walk(path: Path) -> Iterator[Path]:
 def _tar(path: Path) -> _Files:
     digests: dict[str, str] = {}
     contents: dict[str, bytes] = {}
-    try:
+    with _damage(path):
         for member, _, pieces in tarball.members(str(path), _LARGE):
-            name = member.removeprefix("./")
+            name = _name(member)
             if name in digests or len(digests) >= _MANY:
                 raise AttestationInvalid(f"{path}: {name[:100]}: a second file of this name, or one too many")
             digest, content = hashlib.sha256(), b""
@@ -193,9 +206,36 @@ def _tar(path: Path) -> _Files:
             digests[name] = digest.hexdigest()
             if name.endswith(SUFFIX):
                 contents[name] = content
+    return _Files(digests, contents, lambda names: _unpacked(path, names))
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """What is wrong with the tar file as an AttestationInvalid."""
+    try:
+        yield
     except (EOFError, ValueError, zlib.error) as error:
         raise AttestationInvalid(f"{path}: not a tar file, or damaged: {error}") from None
-    return _Files(digests, contents)
+
+
+def _name(member: str) -> str:
+    """The name in a folder that a member of a tar file has; raises ValueError where it leads elsewhere."""
+    name = member.removeprefix("./")
+    if name.startswith("/") or ".." in name.split("/") or str(PurePosixPath(name)) != name:
+        raise ValueError(f"{member[:100]!r} is not the plain name of a file below its folder")
+    return name
+
+
+def _unpacked(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path]]:
+    """Copies of these files of a tar file, which is read once."""
+    with _damage(packed):
+        for member, _, pieces in tarball.members(str(packed), _LARGE) if names else ():
+            name = _name(member)
+            if name in names:
+                with tempfile.NamedTemporaryFile(prefix="gdsdeploy-verify-") as copy:
+                    copy.writelines(pieces)
+                    copy.flush()
+                    yield name, Path(copy.name)
 
 
 def _beginning(path: Path) -> bytes:

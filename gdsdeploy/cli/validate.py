@@ -117,6 +117,8 @@ def command(
         require_folder(file)
     if attest is not None and fleet is None:
         raise click.UsageError("--attest signs what hosts say now: it does not go with --evidence")
+    if attest is not None:
+        signing.require_target(attest)
     signer = signing.opened(key) if attest is not None else None
     if source is not None:
         found = _replayed(source, asked)
@@ -133,7 +135,7 @@ def command(
         if file is not None:
             write(file, render(found))
     if attest is not None and fleet is not None and signer is not None:
-        signing.of_validation(found, fleet, attest, signer)
+        signing.of_validation(found, fleet, attest, signer, asked.only)
     error = outcome(found)
     if error is not None:
         raise error

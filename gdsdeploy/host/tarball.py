@@ -71,6 +71,7 @@ class _Reader:
         for _ in range(MEMBERS):
             block = self._take(_BLOCK)
             if not block.strip(b"\0"):
+                self._require_end()
                 return
             try:
                 member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
@@ -95,6 +96,13 @@ class _Reader:
             for _ in pieces:  # Skip what the caller didn't read.
                 pass
         raise ValueError(f"it has more than {MEMBERS} members")
+
+    def _require_end(self) -> None:
+        """Zeros may follow the end, which fill up a record.  Some programs read on (tar --ignore-zeros)."""
+        for data in iter(lambda: self._stream.read(_PIECE), b""):
+            self._left -= len(data)
+            if self._left < 0 or data.strip(b"\0"):
+                raise ValueError("something follows its end")
 
     def _long(self, member: tarfile.TarInfo) -> str:
         """The name that a header for the next member gives; empty where it gives none."""

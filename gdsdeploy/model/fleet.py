@@ -24,8 +24,8 @@ GpuClass = Literal[
     "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"
 ]  # fmt: skip
 
-#: Where a host's kernel modules come from: ``build``: it builds them; ``receive``: another host does; ``auto``: one
-#: host of each build key builds, and the others receive.
+#: Where a host's kernel modules come from: ``build``: it builds them; ``receive``: another host does; ``auto``: it
+#: receives them where one of its suppliers builds for its key, and builds them for itself where none does.
 Modules = Literal["auto", "build", "receive"]
 
 #: How data reaches GPU memory: ``direct`` accepts either direct mechanism, ``compat`` accepts the bounce buffer.

@@ -6,6 +6,9 @@ receive verify the archive with that key.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAc
 NOT_DELIVERED = "none"
 #: Where a builder has its public key.
 PUBLIC_KEY = "/var/lib/gdsdeploy/builder.pub"
+#: An Ed25519 key, whose encoding has a fixed beginning; nothing else gets on record.
+_PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA[A-Za-z0-9+/]{43}=\n-----END PUBLIC KEY-----\n")
 
 
 class ActionModule(ApplyAction):  # type: ignore[misc]
@@ -48,13 +53,24 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
 
     def _require_key(self, record: Path, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
         """Put the builder's public key on record where none is; raises GdsError where another one is."""
-        new = record.with_name(f"{record.name}.new")
-        self.play("fetch", {"src": PUBLIC_KEY, "dest": str(new), "flat": True}, variables)
-        if not record.exists() or record.read_bytes() == new.read_bytes():
-            new.replace(record)
-            return
+        shown = record.with_name(f".{record.name}.{os.getpid()}")
+        self.play("fetch", {"src": PUBLIC_KEY, "dest": str(shown), "flat": True}, variables)
+        try:
+            if not _PEM.fullmatch(shown.read_bytes()):
+                message = f"{options['builder']} has no Ed25519 public key in {PUBLIC_KEY}"
+                raise GdsError("builder-key", message, "look at that machine, then provision it again")
+            with contextlib.suppress(FileExistsError):
+                # One of two runs that see a first key puts it on record.
+                os.link(shown, record)
+            if record.read_bytes() == shown.read_bytes():
+                record.with_name(f"{record.name}.new").unlink(missing_ok=True)
+                return
+            shown.replace(record.with_name(f"{record.name}.new"))
+        finally:
+            shown.unlink(missing_ok=True)
         message = f"{options['builder']} signs its modules with another key than the one on record: {record}"
-        hint = f"if it was installed anew: gdsdeploy kmod builders FLEET --accept {options['builder']}, then again"
+        command = f"gdsdeploy kmod builders FLEET --accept {options['builder']}, then again"
+        hint = f"if it was installed anew, or gdsdeploy was removed there: {command}"
         raise GdsError("builder-key", message, hint)
 
     def _bring(self, archive: str, options: Mapping[str, Any], variables: dict[str, Any]) -> str:

@@ -59,7 +59,7 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Kind, Plan, Wave
 from gdsdeploy.report import changes, html, junit, prometheus, text
 from gdsdeploy.report import json as json_object
-from gdsdeploy.report.model import Report, Trouble
+from gdsdeploy.report.model import HostReport, Report, Trouble
 from gdsdeploy.rollout import answers
 from gdsdeploy.supporting import judge
 from tests.fuzz import repositories
@@ -413,7 +413,12 @@ def signed_archive(path: Path) -> None:
 def statements() -> list[bytes]:
     """Envelopes, which are damaged, and statements, which a trusted key may have signed by mistake."""
     envelope = json.loads(archive.read_provenance(str(_written(archives()[0]))))
-    return [json.dumps(envelope).encode(), base64.b64decode(envelope["payload"])]
+    when, hosts = "2026-11-22T00:00:00Z", (HostReport("gpu1", "gds"),)
+    lock = statement.of_lock(b"", b"", digest="sha256:0", who="a@b", when=when)
+    validation = statement.of_validation(
+        Report("f.yml", "sha256:0", when, hosts), b"", b"", b"", only=["x"], left_out=["gpu2"], who="a@b", when=when
+    )
+    return [json.dumps(envelope).encode(), base64.b64decode(envelope["payload"]), lock, validation]
 
 
 def _written(data: bytes) -> Path:
@@ -425,7 +430,7 @@ def _written(data: bytes) -> Path:
 def signed_statement(data: bytes) -> None:
     if b'"payloadType"' in data:
         data = dsse.read(data, "x").payload
-    statement.read(data, "x")
+    statement.read(data, "x").about().lines()
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -169,6 +170,33 @@ def test_what_is_in_use_is_not_evicted(cache: BuildCache, tmp_path: Path) -> Non
         assert cache.prune(0) == []
     assert [item.key for item in cache.prune(0)] == [entry.key]
     assert names(cache.folder / "wants") == set()
+
+
+@pytest.mark.parametrize(
+    "leaf", [b"\xff", b"5", b'""', b"[]", b"{}", b"null", b"[" * 100_000, b"9" * 5_000], ids=range(8)
+)
+def test_no_record_that_was_changed_on_disk_ends_a_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaf: bytes
+) -> None:
+    """What a build is comes out of its archive; the records beside it only name it."""
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
+    cache = buildcache.default(print)
+    for field in ("format", "sha256", "builder", "size", ""):
+        entry = cache.put(archive(tmp_path / "a.tar", "a"), "want", ORIGIN)
+        record = cache.folder / entry.sha256 / "entry.json"
+        text = record.read_text()
+        found = re.sub(rf'"{field}": [^,\n]+', f'"{field}": {leaf.decode("latin-1")}', text)
+        record.write_bytes(found.encode("latin-1") if field else leaf)
+        for verb in ("list", "verify"):
+            for more in ([], ["--json"]):
+                assert CliRunner().invoke(command, [verb, *more], catch_exceptions=False).exit_code == 0
+        cache.prune(0)
+    cache.put(archive(tmp_path / "a.tar", "a"), "want", ORIGIN)
+    (want,) = (cache.folder / "wants").iterdir()
+    want.write_bytes(leaf)
+    assert cache.take("want", tmp_path / "copy.tar", [ORIGIN]) is None
+    cache.prune(0)
+    assert list(want.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "entry", "gone"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.host.kmod.provenance import public_pem
+
 ROOT = Path(__file__).parents[2]
+FIRST, SECOND = public_pem(b"1" * 32), public_pem(b"2" * 32)
 BUILDS = {"source": "build", "kernel_release": "6.12", "archive": "x.tar", "builder": "build1"}
 
 
@@ -69,19 +73,51 @@ def host(key: str) -> dict[str, str]:
 def test_the_first_key_is_put_on_record_and_another_is_refused(action: Callable[..., Any], tmp_path: Path) -> None:
     record, archive = tmp_path / "builders/build1.pub", tmp_path / "x.tar"
     options = {**BUILDS, "archive": str(archive), "builder_key": str(record)}
-    action(host("first")).finish(options, {})
-    assert (record.read_text(), archive.read_text()) == ("first", "archive")
+    action(host(FIRST)).finish(options, {})
+    assert (record.read_text(), archive.read_text()) == (FIRST, "archive")
     archive.unlink()
-    action(host("first")).finish(options, {})
+    action(host(FIRST)).finish(options, {})
     assert archive.exists()
     archive.unlink()
-    other = action(host("second"))
+    other = action(host(SECOND))
     with pytest.raises(Refused, match="build1 signs its modules with another key than the one on record") as caught:
         other.finish(options, {})
     assert caught.value.kind == "builder-key"
     assert "gdsdeploy kmod builders FLEET --accept build1" in caught.value.hint
     assert not archive.exists(), "nobody receives what it built"
-    assert (record.read_text(), record.with_name("build1.pub.new").read_text()) == ("first", "second")
+    assert (record.read_text(), record.with_name("build1.pub.new").read_text()) == (FIRST, SECOND)
+
+
+def test_what_is_no_key_is_not_put_on_record(action: Callable[..., Any], tmp_path: Path) -> None:
+    """A record that cannot be read would end the verbs for the whole fleet."""
+    record, archive = tmp_path / "builders/build1.pub", tmp_path / "x.tar"
+    options = {**BUILDS, "archive": str(archive), "builder_key": str(record)}
+    for before in ({}, {record.name: FIRST}):
+        for name, text in before.items():
+            (record.parent / name).write_text(text)
+        for shown in ("", "nonsense", FIRST.replace("PUBLIC", "PRIVATE"), FIRST * 2, FIRST.replace("MCow", "MCoX")):
+            with pytest.raises(Refused, match="build1 has no Ed25519 public key") as caught:
+                action(host(shown)).finish(options, {})
+            assert caught.value.kind == "builder-key"
+        assert {path.name: path.read_text() for path in record.parent.iterdir()} == before
+    assert not archive.exists()
+
+
+def test_of_two_runs_that_see_a_first_key_one_records_it(
+    action: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "builders/build1.pub"
+    options = {**BUILDS, "archive": str(tmp_path / "x.tar"), "builder_key": str(record)}
+    late, link = action(host(SECOND)), os.link
+
+    def meanwhile(source: Path, target: Path) -> None:
+        record.write_text(FIRST)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", meanwhile)
+    with pytest.raises(Refused, match="another key than the one on record"):
+        late.finish(options, {})
+    assert record.read_text() == FIRST
 
 
 def test_a_receiver_gets_the_key_of_its_builder(action: Callable[..., Any], tmp_path: Path) -> None:

@@ -275,6 +275,7 @@ class TestClaims:
             kernel_build=strategies.sampled_from([("", ""), KERNEL, (KERNEL[0], "bb")]),
             built=strategies.booleans(),
             received=strategies.booleans(),
+            builder=strategies.sampled_from(["", "evil", "gpu1"]),
         ),
         honest=strategies.lists(strategies.sampled_from([PLAIN, OFED, replace(PLAIN, built=True)]), min_size=3),
     )
@@ -284,7 +285,7 @@ class TestClaims:
         made = fleet(*order, gpu2="build")
         told = {name: claims if name == "evil" else honest[int(name[3:]) - 1] for name in order}
         for name, supply in chosen(made, told).items():
-            assert supply.origin in ("", name, "gpu2")
+            assert supply.origin in ("", name, "gpu2") or (name, supply.source) == ("evil", "kept")
 
     def test_in_a_fleet_of_one_its_suppliers_are_those_of_the_whole(self) -> None:
         made = fleet("gpu1", "gpu2", gpu1="build")
@@ -304,3 +305,7 @@ def test_a_plan_says_whose_code_hosts_run() -> None:
     found = chosen(fleet("a", "b", "c", builder=True), {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": PLAIN})
     assert built_on(found) == {"build1": ["a", "c"]}
     assert origins(found) == ["These hosts run kernel code built on build1: a, c"]
+    kept = replace(PLAIN, received=True, builder="old1")
+    found = chosen(fleet("a", "b", builder=True), {"a": kept, "b": replace(kept, builder="")})
+    assert {supply.source for supply in found.values()} == {"kept"}
+    assert origins(found) == ["These hosts run kernel code built on old1: a"]

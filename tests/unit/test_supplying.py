@@ -167,6 +167,13 @@ def test_what_was_received_counts_if_it_is_of_the_lock(driver: Any, nvidia_fs: A
     assert told(answered(received={"driver": driver, "nvidia_fs": nvidia_fs})).received is received
 
 
+@pytest.mark.parametrize("name", ["", None, 5, "../build1", "a/b", "build1\n", "x" * 64, "\ud800", ["build1"]])
+def test_whose_build_was_received_is_a_name(name: Any) -> None:
+    """It becomes part of a path."""
+    assert told(answered(received={"builder": name})).builder == ""
+    assert told(answered(received={"builder": "build1"})).builder == "build1"
+
+
 def run(failures: dict[str, str], waiting: str) -> provision.Run:
     """A run that ended with these failures; modules were not delivered to the hosts in ``waiting``."""
     results = {

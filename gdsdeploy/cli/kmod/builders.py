@@ -24,7 +24,8 @@ def command(fleet: Path, accept: str | None, as_json: bool) -> None:
 
     A key is put on record when its machine hands modules over for the first time. Another key is refused from then on:
     compare it with what the machine itself says (openssl pkey -pubin -in /var/lib/gdsdeploy/builder.pub -outform DER |
-    tail -c 32 | sha256sum), and accept it where the machine was installed anew.
+    tail -c 32 | sha256sum), and accept it where the machine was installed anew. The file that is shown with a key
+    is the public key: `gdsdeploy verify` takes it in a policy.
 
     \b
     Examples:
@@ -37,9 +38,15 @@ def command(fleet: Path, accept: str | None, as_json: bool) -> None:
         if accept not in known:
             raise FleetInvalid(f"{fleet}: there is no host or builder {accept!r}", hint="Correct --accept")
         console.say(f"{accept}: {keys.accept(accept)} is on record now")
-    found = [{"name": name, "key": key, "refused": keys.refused(name)} for name, key in keys.fingerprints().items()]
+    found = [
+        {"name": name, "key": key, "refused": keys.refused(name), "file": str(keys.path(name))}
+        for name, key in keys.fingerprints().items()
+    ]
     if as_json:
         console.data(json.dumps({"fleet": str(fleet), "builders": found}, indent=2))
         return
     for item in found:
-        console.data(f"{item['name']}  {item['key']}" + (f"  refused: {item['refused']}" if item["refused"] else ""))
+        refused = f"  refused: {item['refused']}" if item["refused"] else ""
+        console.data(f"{item['name']}  {item['key']}  {item['file']}{refused}")
+    if not found:
+        console.say(f"No key is on record in {keys.folder}: a builder shows its key when it first hands modules over")

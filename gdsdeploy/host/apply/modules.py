@@ -21,7 +21,7 @@ from ..kmod.building import dkms
 from ..kmod.errors import KernelError, KmodError, PackError
 from ..kmod.kernel import Kernel
 from ..kmod.rootdir import inside, list_folder
-from ..kmod.vouch import FOLDER, received
+from ..kmod.vouch import FOLDER, installed_manifest, received
 from .errors import ApplyError, CannotTellError, typed
 from .host import Host
 from .model import INSTALLS, Change, Resource
@@ -76,7 +76,7 @@ class Modules(Resource[Desired]):
         common = {
             "archive": found.sha256 if found is not None else "",
             "key": _asked(lambda: told(host, desired.kernel_release)),
-            "received": _asked(lambda: received(_kernel(host, desired.kernel_release))),
+            "received": _asked(lambda: _received(host, desired.kernel_release)),
         }
         return {**common, **(_built(host, desired) if desired.source == BUILD else _placed(host, desired, common))}
 
@@ -306,6 +306,16 @@ def _builder(host: Host, desired: Desired) -> provenance.Builder:
 
 
 # Received
+
+
+def _received(host: Host, release: str) -> Dict[str, Any]:
+    """What is in place of what was received, and the ``builder`` that its archive names, as far as that is there."""
+    kernel = _kernel(host, release)
+    found, archive = received(kernel), inside(host.root, ARCHIVE.format(release))
+    with contextlib.suppress(PackError):
+        if found and pack.read_manifest(archive) == installed_manifest(kernel):
+            found["builder"] = provenance.claimed_builder(pack.read_provenance(archive))
+    return found
 
 
 def _placed(host: Host, desired: Desired, common: Mapping[str, Any]) -> Dict[str, Any]:

@@ -7,7 +7,6 @@ Exit status: 0 done, or nothing to object to; 1 an audit found errors, or a buil
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 from typing import Any, Callable, List, Optional
@@ -18,7 +17,7 @@ from .building import command
 from .driver import Expected
 from .errors import KmodError, guarded
 from .kernel import Kernel
-from .provenance import Builder, own_key
+from .provenance import Builder, Origin, own_key
 
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 
@@ -112,7 +111,9 @@ def _add_archive(commands: Any) -> None:
     parser.add_argument("--kernel", default="", metavar="REL")
     parser.add_argument("--root", default="/", metavar="DIR")
     parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
-    parser.add_argument("--discard", action="store_true", help="delete FILE when it is refused")
+    text = "the machine that has to have signed FILE, with --builder-key; without both, who built it is not looked at"
+    parser.add_argument("--builder", default="", metavar="NAME", help=text)
+    parser.add_argument("--builder-key", default="", metavar="FILE", help="that machine's public key")
     parser = _add(commands, "remove", _remove, "remove the modules that install placed")
     parser.add_argument("--kernel", default="", metavar="REL")
     parser.add_argument("--root", default="/", metavar="DIR")
@@ -143,14 +144,20 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _install(arguments: argparse.Namespace) -> int:
-    try:
-        result = pack.install(arguments.archive, _kernel(arguments), check=arguments.check)
-    except KmodError:
-        if arguments.discard:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(arguments.archive)
-        raise
+    result = pack.install(arguments.archive, _kernel(arguments), check=arguments.check, origin=_origin(arguments))
     return _changed(arguments, result, "install")
+
+
+def _origin(arguments: argparse.Namespace) -> Optional[Origin]:
+    if bool(arguments.builder) != bool(arguments.builder_key):
+        raise KmodError("--builder and --builder-key are given together", "or leave both out")
+    if not arguments.builder:
+        return None
+    try:
+        with open(arguments.builder_key, encoding="ascii", errors="replace") as file:
+            return Origin(arguments.builder, file.read(4096))
+    except OSError as error:
+        raise KmodError(f"{arguments.builder_key}: {error.strerror}", "name the builder's builder.pub") from None
 
 
 def _remove(arguments: argparse.Namespace) -> int:

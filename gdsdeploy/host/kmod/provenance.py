@@ -17,7 +17,7 @@ import stat
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple
 
-from .. import atomic, ed25519
+from .. import atomic, ed25519, jsontext
 from ..private import exposure
 from .errors import PackError
 from .key import key_of
@@ -105,18 +105,29 @@ def verify(envelope: bytes, manifest: bytes, origin: Origin) -> Dict[str, Any]:
     """The statement in ``envelope``; raises PackError unless ``origin`` has signed it and it is about ``manifest``."""
     try:
         payload = _opened(envelope, public_bytes(origin.public))
-        statement: Dict[str, Any] = json.loads(payload.decode("utf-8"))
+        statement: Dict[str, Any] = jsontext.loads(payload.decode("utf-8"))
         builder = statement["predicate"]["runDetails"]["builder"]["id"]
         definition = statement["predicate"]["buildDefinition"]
         about = (statement["_type"], statement["predicateType"], definition["buildType"], statement["subject"])
         key = definition["internalParameters"]["build_key"]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise PackError("its signature is malformed", "have its builder pack it again") from None
-    if about != (STATEMENT, PREDICATE, BUILD_TYPE, _subjects(manifest)) or key != _build_key(manifest):
+    bound = bool(key) and key == _build_key(manifest)
+    if about != (STATEMENT, PREDICATE, BUILD_TYPE, _subjects(manifest)) or not bound:
         raise PackError("what its builder signed is about another archive", "have its builder pack it again")
     if builder != BUILDER + origin.name:
         raise PackError(f"it was signed as {str(builder)[:80]!r}, not by {origin.name}", "see gdsdeploy plan")
     return statement
+
+
+def claimed_builder(envelope: bytes) -> str:
+    """The name of the builder in an envelope whose signature isn't looked at; empty where it has none."""
+    try:
+        payload = base64.b64decode(jsontext.loads(envelope.decode("ascii"))["payload"])
+        name = jsontext.loads(payload.decode("utf-8"))["predicate"]["runDetails"]["builder"]["id"]
+        return str(name)[len(BUILDER) :] if str(name).startswith(BUILDER) else ""
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ""
 
 
 def encoding(payload: bytes) -> bytes:
@@ -180,7 +191,7 @@ def _build_key(manifest: bytes) -> str:
 
 def _opened(envelope: bytes, public: bytes) -> bytes:
     """The payload of an envelope that has one signature by ``public``; raises PackError, or as JSON and base64 do."""
-    value = json.loads(envelope.decode("ascii"))
+    value = jsontext.loads(envelope.decode("ascii"))
     payload = base64.b64decode(value["payload"], validate=True)
     (signature,) = value["signatures"]
     known = signature["keyid"] == hashlib.sha256(public).hexdigest() and value["payloadType"] == PAYLOAD_TYPE

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import io
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +22,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import integers
 
 from gdsdeploy import lockfile
-from gdsdeploy.attest import dsse, keys, signing
+from gdsdeploy.attest import dsse, keys, signing, statement
+from gdsdeploy.builderkeys import BuilderKeys
 from gdsdeploy.cli import group
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError, PolicyInvalid, SigningKeyUnusable
+from gdsdeploy.host import tarball
 from gdsdeploy.report.model import HostReport, Report
 from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, archive
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lab"
 BOOT = "3f1c7a52-5a0e-4b1e-9c58-0d6f0a3c9a11"
+VERDICT = "unknown"
+#: Of a validation, without its hosts.
+PREDICATE = {
+    **dict.fromkeys(("tool", "signed_by", "signed_at", "lock", "fleet", "began", "verdict"), "x"),
+    "only": [],
+    "left_out": [],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +77,7 @@ def folder(tmp_path: Path, fleet: Path) -> Path:
     report = Report(
         str(fleet), lockfile.read(fleet.with_name("gdsdeploy.lock")).digest, "2026-01-01T00:00:00Z", (host,)
     )
-    signing.of_validation(report, fleet, made, keys.signer(None))
+    signing.of_validation(report, fleet, made, keys.signer(None), ["kernel.running"])
     return made
 
 
@@ -103,12 +119,10 @@ def test_a_folder_holds_what_was_signed_and_nothing_else(folder: Path, policy: P
     result, found = verify(policy, folder)
     assert result.exit_code == 0, result.output
     assert found["verified"][0]["files"] == ["report.json", "gdsdeploy.lock"]
+    assert found["verified"][0]["statement"]["predicate"]["hosts"]["gpu1"]["boot_id"] == BOOT
     payload = json.loads(base64.b64decode(json.loads((folder / signing.VALIDATION).read_text())["payload"]))
-    assert (
-        payload["predicate"]["hosts"]
-        == {"gpu1": {"verdict": "pass", "boot_id": BOOT, "expectation": "sha256:x", "evidence": "sha256:e"}}
-        or payload["predicate"]["hosts"]["gpu1"]["boot_id"] == BOOT
-    )
+    (host,) = payload["predicate"]["hosts"].items()
+    assert host == ("gpu1", {"verdict": VERDICT, "boot_id": BOOT, "expectation": "sha256:x", "evidence": "sha256:e"})
     packed = tmp_path / "acceptance.tar.gz"
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(folder, ".")
@@ -123,6 +137,60 @@ def test_a_folder_holds_what_was_signed_and_nothing_else(folder: Path, policy: P
     refused(policy, folder, AttestationInvalid, "report.json, which it is about, is missing")
     (folder / "report.json").symlink_to("/etc/passwd")
     refused(policy, folder, AttestationInvalid, "is not a plain file")
+
+
+def test_what_is_printed_says_who_when_which_boot_and_which_digests(folder: Path, policy: Path, tmp_path: Path) -> None:
+    def printed(path: Path) -> list[str]:
+        return CliRunner().invoke(group, ["verify", "--policy", str(policy), str(path)]).stdout.splitlines()
+
+    first, *lines = printed(folder)
+    assert re.fullmatch(
+        rf"{folder}/{signing.VALIDATION}: validation, signed by operator \(key \w{{16}}\), 2 files", first
+    )
+    assert re.fullmatch(r"  signed at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ by \S+@\S+ with gdsdeploy \S+", lines[0])
+    lock = lockfile.read(folder / "gdsdeploy.lock").digest
+    assert lines[1:5] == [
+        f"  lock {lock}",
+        f"  fleet file sha256:{statement.sha256((tmp_path / 'fleet/fleet.yml').read_bytes())}",
+        f"  verdict {VERDICT}, validation began at 2026-01-01T00:00:00Z",
+        "  only these checks were made: kernel.running",
+    ]
+    assert lines[5] == f"  gpu1: {VERDICT}, boot {BOOT}, evidence sha256:e, expectation sha256:x"
+    names = ("report.json", "gdsdeploy.lock")
+    assert lines[6:] == [f"  sha256:{statement.sha256((folder / name).read_bytes())} {name}" for name in names]
+    part = statement.Validated.model_validate({**PREDICATE, "left_out": ["gpu2"], "hosts": {}})
+    assert part.lines()[-1] == "these hosts were not asked: gpu2"
+    made = archive(tmp_path / "modules.tar", "a")
+    _, *lines = printed(made)
+    assert re.fullmatch(r"  built on build1, finished at 20\S+Z, run run-1", lines[0])
+    assert re.fullmatch(r"  build key sha256:[0-9a-f]{64}", lines[1])
+    assert [line.split()[1] for line in lines[2:]] == ["manifest.json", "modules/nvidia.ko"]
+
+
+@pytest.mark.parametrize("form", ["", "gz"])
+def test_what_follows_the_end_of_a_tar_file_is_noticed(form: str, folder: Path, policy: Path, tmp_path: Path) -> None:
+    """``tar --ignore-zeros`` unpacks it."""
+    packed, more = tmp_path / "case.tar", tmp_path / "more.tar"
+    for path, added in ((packed, folder), (more, policy)):
+        with tarfile.open(path, "w") as tar:
+            tar.add(added, "." if added.is_dir() else "hidden.yml")
+    whole = packed.read_bytes() + more.read_bytes()
+    packed.write_bytes(gzip.compress(whole) if form else whole)
+    refused(policy, packed, AttestationInvalid, "something follows its end")
+    made = archive(tmp_path / "modules.tar", "a")
+    made.write_bytes(made.read_bytes() + more.read_bytes())
+    refused(policy, made, AttestationInvalid, "something follows its end")
+
+
+@pytest.mark.parametrize("top", ["../acceptance", "/acceptance", "a//b", "./././a"])
+def test_names_in_a_tar_file_stay_below_its_folder(top: str, folder: Path, policy: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "case.tar"
+    with tarfile.open(packed, "w") as tar:
+        for file in folder.iterdir():
+            info = tar.gettarinfo(file)
+            info.name = f"{top}/{file.name}"
+            tar.addfile(info, io.BytesIO(file.read_bytes()))
+    refused(policy, packed, AttestationInvalid, "is not the plain name of a file below its folder")
 
 
 @pytest.mark.parametrize("form", ["", "gz", "xz", "bz2"])
@@ -140,8 +208,13 @@ def test_a_damaged_tar_file_is_one_error(form: str, folder: Path, policy: Path, 
 def test_a_header_without_end_is_refused(policy: Path, tmp_path: Path) -> None:
     packed, header = tmp_path / "case.tar", tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 1 << 30
-    packed.write_bytes(header.tobuf() + bytes(1 << 20))
+    packed.write_bytes(header.tobuf())
+    os.truncate(packed, 1 << 31)
+    tracemalloc.start()
     refused(policy, packed, AttestationInvalid, "a header of a member is too large")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 << 20
 
 
 def test_a_folder_without_a_statement_holds_nothing(tmp_path: Path, policy: Path) -> None:
@@ -157,11 +230,60 @@ def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder:
     assert (found["verified"][0]["kind"], found["verified"][0]["signer"]) == ("modules", "build1")
     shutil.copy(made, folder / "modules.tar")
     assert verify(policy, folder)[0].exit_code == 0
+    packed = tmp_path / "acceptance.tar.gz"
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(folder, ".")
+    result, found = verify(policy, packed)
+    assert result.exit_code == 0, result.output
+    assert [item["place"] for item in found["verified"]] == [f"{packed}/{signing.VALIDATION}", f"{packed}/modules.tar"]
     data = made.read_bytes()
     made.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
     refused(policy, made, AttestationInvalid, "does not have its manifest's sha256")
+    shutil.copy(made, folder / "modules.tar")
+    (folder / "notes.txt").write_text("extra")
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(folder, ".")
+    for path in (folder, packed):
+        refused(policy, path, AttestationInvalid, f"{path}/modules.tar: is not what was signed")
+        refused(policy, path, AttestationInvalid, "notes.txt: no statement that holds is about this file")
     archive(made, "a", signer=OTHER)
     refused(policy, made, AttestationRefused, "no key that")
+
+
+def test_a_tar_file_is_not_read_for_each_of_its_files(
+    folder: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many files in it could be archives of modules."""
+    packed, reads, members = tmp_path / "case.tar.gz", [], tarball.members
+    for number in range(20):
+        (folder / f"{number}.tar").write_text("x")
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(folder, ".")
+
+    def counted(path: str, limit: int) -> Any:
+        reads.append(path)
+        return members(path, limit)
+
+    monkeypatch.setattr(tarball, "members", counted)
+    refused(policy, packed, AttestationInvalid, "19.tar: no statement that holds is about this file")
+    # Once as an archive of modules, once for digests, once for the copies.
+    assert reads.count(str(packed)) == 3
+
+
+def test_another_program_verifies_as_the_page_says(folder: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/attest.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    shutil.copy(keys.default().with_suffix(".pub"), folder / "alice.pub")
+
+    def run() -> str:
+        done = subprocess.run([sys.executable, "-c", program], cwd=folder, check=False, capture_output=True, text=True)
+        return f"{done.returncode} {done.stderr}"
+
+    assert run() == "0 "
+    (folder / "report.json").write_text("{}")
+    assert run() == "1 report.json is not what was signed\n"
+    (folder / "alice.pub").write_text(EVIL.public)
+    assert "VerificationError" in run()
 
 
 def test_a_key_counts_only_for_its_kind(fleet: Path, policy: Path) -> None:
@@ -201,8 +323,9 @@ def test_a_flipped_character_of_a_statement_is_refused(folder: Path, policy: Pat
         (b'{"payload": "e30=", "payloadType": "application/vnd.in-toto+json", "signatures": [1]}', "not a signed"),
         (b'{"payload": "e30=", "payloadType": "application/vnd.in-toto+json", "signatures": []}', "no in-toto"),
         (b" " * (1 << 20 | 1), "larger than 1 MiB"),
+        (b'{"payload": "e30=", "payload": "e30=", "payloadType": "x", "signatures": []}', "not a signed statement"),
     ],
-    ids=range(7),
+    ids=range(8),
 )  # fmt: skip
 def test_what_is_no_statement_is_one_error_with_its_file(folder: Path, policy: Path, data: bytes, words: str) -> None:
     (folder / signing.VALIDATION).write_bytes(data)
@@ -217,6 +340,10 @@ def test_what_is_no_statement_is_one_error_with_its_file(folder: Path, policy: P
         ({"subject": []}, "no in-toto statement: subject"),
         ({"subject": [{"name": "../x", "digest": {"sha256": "a" * 64}}]}, "which it is about, is missing"),
         ({"subject": [{"name": "x", "digest": {"sha256": "a" * 64}}] * 2}, "names a file more than once"),
+        ({"predicateType": "urn:gdsdeploy:lock:v1", "predicate": {}}, "no in-toto statement: tool"),
+        ({"predicate": {"verdict": "pass"}}, "no in-toto statement: tool"),
+        ({"predicate": {**PREDICATE, "hosts": {"gpu1": "pass"}}}, "no in-toto statement: hosts.gpu1"),
+        ({"predicateType": "https://slsa.dev/provenance/v1"}, "no in-toto statement: buildDefinition"),
     ],
 )
 def test_a_signed_statement_has_to_make_sense(folder: Path, policy: Path, change: dict[str, Any], words: str) -> None:
@@ -224,6 +351,34 @@ def test_a_signed_statement_has_to_make_sense(folder: Path, policy: Path, change
     value = json.loads(dsse.read(place.read_bytes(), "x").payload)
     place.write_bytes(dsse.seal(json.dumps({**value, **change}).encode(), keys.signer(None)))
     refused(policy, folder, AttestationInvalid, words)
+
+
+def test_a_key_twice_in_a_statement_is_refused(folder: Path, policy: Path) -> None:
+    """Other programs may take the first of them."""
+    place = folder / signing.VALIDATION
+    payload = dsse.read(place.read_bytes(), "x").payload
+    place.write_bytes(dsse.seal(b'{"subject": [], ' + payload[1:], keys.signer(None)))
+    refused(policy, folder, AttestationInvalid, "an object has a key twice")
+
+
+def test_one_good_signature_of_several_is_enough(folder: Path, policy: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.key"
+    other.write_bytes(keys.Ed25519PrivateKey.generate().private_bytes(*keys._PRIVATE))
+    other.chmod(0o600)
+    place = folder / signing.VALIDATION
+    first, second = (json.loads(place.read_text()) for _ in range(2))
+    second = json.loads(dsse.seal(base64.b64decode(first["payload"]), keys.signer(other)))
+    for signatures in (second["signatures"] + first["signatures"], first["signatures"] + second["signatures"]):
+        place.write_text(json.dumps({**first, "signatures": signatures}))
+        result, found = verify(policy, folder)
+        assert result.exit_code == 0, result.output
+        assert found["verified"][0]["signer"] == "operator"
+    place.write_text(json.dumps(second))
+    refused(policy, folder, AttestationRefused, f"(signed by {second['signatures'][0]['keyid'][:16]})")
+    # Its own signature under the name of the accepted key.
+    second["signatures"][0]["keyid"] = first["signatures"][0]["keyid"]
+    place.write_text(json.dumps(second))
+    refused(policy, folder, AttestationRefused, "no key that")
 
 
 @pytest.mark.parametrize(
@@ -274,6 +429,36 @@ def test_the_operators_key_is_made_once_for_nobody_else(tmp_path: Path) -> None:
             keys.signer(path)
     with pytest.raises(SigningKeyUnusable, match="nowhere: No such file"):
         keys.signer(tmp_path / "nowhere")
+
+
+def test_of_two_processes_that_make_the_operators_key_both_have_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, place = keys._make, keys.default()
+
+    def both(path: Path) -> None:
+        make(path)
+        first = path.read_bytes()
+        make(path)
+        assert path.read_bytes() == first
+
+    monkeypatch.setattr(keys, "_make", both)
+    found = keys.signer(None).public_key
+    assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == found == keys.signer(None).public_key
+    assert {path.name for path in place.parent.iterdir()} == {"operator.key", "operator.pub"}
+    for text in (None, EVIL.public):
+        place.with_suffix(".pub").unlink()
+        if text:
+            place.with_suffix(".pub").write_text(text)
+        keys.signer(None)
+        assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == found
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    for make in (lambda: keys.signer(None), lambda: BuilderKeys.of(tmp_path / "fleet.yml")):
+        with pytest.raises(SigningKeyUnusable, match="Not a directory") as caught:
+            make()
+        assert "GDSDEPLOY_STATE_DIR" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

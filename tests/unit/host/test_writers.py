@@ -86,7 +86,6 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "kmod/building/run.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
     "kmod/building/versions.py": {"open": (1, OWN), "[make]": (1, OWN)},
     "kmod/building/whole.py": {"shutil.copytree": (1, OWN), "[make]": (1, OWN)},
-    "kmod/cli.py": {"os.unlink": (1, AWAY)},
     "kmod/files.py": {"tempfile.SpooledTemporaryFile": (1, "it has no name")},
     "kmod/image.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
     "kmod/kbuild.py": {"os.makedirs": (1, OWN), "open": (1, OWN), "[make]": (1, OWN)},

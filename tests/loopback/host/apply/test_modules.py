@@ -305,8 +305,10 @@ class TestReceived:
 
     def test_without_an_archive_what_is_there_stays(self, host: Path, archive: Path) -> None:
         apply(host, "modules", self.of(archive))
-        assert apply(host, "modules", RECEIVE).changes == []
+        kept = apply(host, "modules", RECEIVE)
+        assert (kept.changes, kept.report["received"]["builder"]) == ([], "build1")
         (host / ARCHIVE.lstrip("/")).unlink()
+        assert "builder" not in check(host, "modules", RECEIVE).report["received"]
         assert apply(host, "modules", RECEIVE).changes == []
         assert short(check(host, "modules", self.of(archive)).changes) == [("receive", ARCHIVE, "missing"), WHOLE]
 

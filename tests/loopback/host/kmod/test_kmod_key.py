@@ -15,6 +15,7 @@ from gdsdeploy.host.kmod import key, pack
 from gdsdeploy.host.kmod.errors import AuditError, ElfError, PackError
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.key import INGREDIENTS, NONE, key_of, ofed_digest
+from gdsdeploy.host.kmod.provenance import Builder, public_pem
 from tests.unit.host.kmod.kmod_elf import signed_by
 from tests.unit.host.kmod.kmod_root import RELEASE, TREE, VERSION, Root
 
@@ -143,18 +144,23 @@ def test_what_is_not_a_module_is_not_packed(tmp_path: Path) -> None:
         assert made.getnames() == ["manifest.json", "modules/nvidia-fs.ko", "modules/nvidia.ko"]
 
 
-def test_a_refused_archive_does_not_stay(archive: Path, host: Root, capsys: pytest.CaptureFixture[str]) -> None:
-    data = archive.read_bytes()
-    place = data.index(b"\x7fELF") + 200
-    archive.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-    argv = ["kmod", "install", "--kernel", RELEASE, "--root", str(host.path), str(archive)]
-    assert main(argv) == 2
-    assert archive.exists(), "only on demand"
-    assert main([*argv, "--discard"]) == 2
-    assert "does not have its manifest's sha256" in capsys.readouterr().err
-    assert not archive.exists()
+def test_install_by_hand_verifies_who_built_it(host: Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signed, public = tmp_path / "signed.tar", tmp_path / "build1.pub"
+    pack.pack(kernel(built(tmp_path / "builder")), (), str(signed), Builder("build1", b"1" * 32))
+    public.write_text(public_pem(b"1" * 32))
+    argv = ["kmod", "install", "--kernel", RELEASE, "--root", str(host.path), str(signed)]
+    for more, words in (
+        (["--builder", "build1"], "--builder and --builder-key are given together"),
+        (["--builder", "gpu7", "--builder-key", str(public)], "signed as 'urn:gdsdeploy:builder:build1', not by gpu7"),
+        (["--builder", "build1", "--builder-key", str(signed)], "not an Ed25519 key"),
+        (["--builder", "build1", "--builder-key", f"{public}x"], "build1.pubx: No such file"),
+    ):
+        assert main([*argv, *more]) == 2
+        assert words in capsys.readouterr().err
+    assert signed.exists()
     assert not (host.modules / "updates/gdsdeploy").exists()
-    assert main([*argv, "--discard"]) == 2
+    assert main([*argv, "--builder", "build1", "--builder-key", str(public)]) == 0
+    assert (host.modules / "updates/gdsdeploy/nvidia.ko").exists()
 
 
 def test_what_a_bare_host_cannot_tell(host: Root, archive: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,6 +151,45 @@ def test_every_field_that_is_changed_is_noticed(made: Path, leaf: Any) -> None:
             provenance.verify(json.dumps(value).encode(), manifest_of(made), ORIGIN)
 
 
+def test_an_envelope_has_one_form(made: Path) -> None:
+    """One signature, each key once, plain base64: two programs never see two things in it."""
+    text = pack.read_provenance(str(made)).decode()
+    value = json.loads(text)
+    (signature,), payload = value["signatures"], value["payload"]
+    forged = json.loads(provenance.sign(manifest_of(made), OTHER))["signatures"]
+    for wrong in (
+        {**value, "signatures": []},
+        {**value, "signatures": [signature, *forged]},
+        {**value, "signatures": [*forged, signature]},
+        {**value, "signatures": [signature, signature]},
+        {**value, "signatures": [{**forged[0], "keyid": signature["keyid"]}]},
+        {**value, "payload": payload.rstrip("=") + "\n"},
+        {**value, "payload": f" {payload}"},
+        {**value, "signatures": [{**signature, "sig": signature["sig"].replace("=", "")}]},
+        {**value, "signatures": [{**signature, "sig": signature["sig"] + "AAAA"}]},
+    ):
+        with pytest.raises(PackError):
+            provenance.verify(json.dumps(wrong).encode(), manifest_of(made), ORIGIN)
+    for key in ("payload", "payloadType", "signatures"):
+        twice = f'{{"{key}": {json.dumps(value[key])}, {text[1:]}'
+        assert json.loads(twice) == value
+        with pytest.raises(PackError, match="its signature is malformed"):
+            provenance.verify(twice.encode(), manifest_of(made), ORIGIN)
+
+
+@pytest.mark.parametrize("key", [None, "x", {}])
+def test_a_statement_names_a_build_key(made: Path, key: Any) -> None:
+    """Only what was built from known ingredients is bound to them."""
+    manifest = {**json.loads(manifest_of(made)), "key": key}
+    text = json.dumps({name: value for name, value in manifest.items() if value is not None}).encode()
+    envelope = provenance.sign(text, SIGNER)
+    if key == {}:
+        assert provenance.verify(envelope, text, ORIGIN)
+        return
+    with pytest.raises(PackError, match="is about another archive"):
+        provenance.verify(envelope, text, ORIGIN)
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"payload": 1}'], ids=repr)
 def test_what_is_no_envelope_is_one_error(made: Path, data: bytes) -> None:
     with pytest.raises(PackError, match="its signature is malformed"):
