@@ -146,7 +146,7 @@ class Target(Model):
 class Lock(Model):
     """The whole of gdsdeploy.lock."""
 
-    lock_version: str
+    lock_version: Annotated[str, matching(r"^[0-9]{1,9}\.[0-9]{1,9}$", f"write a version such as {LOCK_VERSION}")]
     #: sha256 over the rest in canonical form; an edit by hand is noticed.
     digest: Annotated[str, matching(r"^sha256:[0-9a-f]{64}$", "a digest is sha256: and 64 digits, 0-9 and a-f")]
     targets: dict[str, Target]

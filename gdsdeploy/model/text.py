@@ -38,7 +38,10 @@ PackageName = Annotated[
     str, matching(r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$", "write the name of a package, without a version")
 ]
 Address = Annotated[
-    str, matching(r"^(https?|file)://[^\s]+$", "write an address that begins with https://, http:// or file://")
+    str,
+    matching(
+        r"^(https?|file)://[^\s\x00-\x1f\x7f]+$", "write an address that begins with https://, http:// or file://"
+    ),
 ]
 #: Or empty.
 MaybePath = Annotated[str, matching(r"^(/[^\x00-\x1f\x7f]+)?$", "write an absolute path, or '' for none")]

@@ -1,8 +1,8 @@
 """Typed desired state: dataclasses from JSON, with the place of every mistake; and their JSON schema.
 
 Fields have the types str, int, float, bool, ``List[…]``, ``Dict[str, …]``, ``Optional[…]`` and other dataclasses.
-A string is one line: it becomes part of a line of a configuration file, in which a second one would be a setting of
-its own.  The content of a file is the exception, and its field has the metadata LINES.
+A string of a desired state is one line: it becomes part of a line of a configuration file, in which a second one would
+be a setting of its own.  The content of a file is the exception, and its field has the metadata LINES.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ _ONE_LINE = {"not": {"type": "string", "pattern": "[\\u0000-\\u001f\\u007f]"}}
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def load(kind: Type[T], value: Any, place: str) -> T:
-    """An instance of the dataclass ``kind`` from ``value``; raises DesiredError that names ``place`` and the key."""
+def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
+    """An instance of the dataclass ``kind`` from ``value``; raises DesiredError that names ``place`` and the key.
+
+    lines: whether every string may have several lines: what is loaded is no desired state.
+    """
     if not isinstance(value, Mapping):
         raise DesiredError(f"{place}: an object is needed, not {_word(value)}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -33,8 +36,8 @@ def load(kind: Type[T], value: Any, place: str) -> T:
     given: Dict[str, Any] = {}
     for name, field in fields.items():
         if name in value:
-            lines = bool(field.metadata.get("lines"))
-            given[name] = _value(hints[name], value[name], f"{place}.{name}", lines)
+            several = lines or bool(field.metadata.get("lines"))
+            given[name] = _value(hints[name], value[name], f"{place}.{name}", several)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise DesiredError(f"{place}.{name}: this key is required")
     return kind(**given)
@@ -76,7 +79,7 @@ def _value(hint: Any, value: Any, place: str, lines: bool) -> Any:
             for key, item in value.items()
         }
     if dataclasses.is_dataclass(hint):
-        return load(hint, value, place)  # type: ignore[arg-type]
+        return load(hint, value, place, lines=lines)  # type: ignore[arg-type]
     right = isinstance(value, hint) or (hint is float and isinstance(value, int))
     if not right or (isinstance(value, bool) and hint is not bool):
         raise DesiredError(f"{place}: {_SCALARS[hint]} is needed, not {_word(value)}")

@@ -183,10 +183,12 @@ def test_the_collection_works_where_there_is_no_gdsdeploy(fleet: Path, tmp_path:
 
 def test_no_text_becomes_a_template_but_the_folder_of_the_playbooks() -> None:
     values = {"content": "{{ lookup('pipe', 'id') }}", "key": f"{HERE}/files/key", "both": f"{HERE}/{{% raw %}}"}
+    values["said"] = "see {{ playbook_dir }}/x"
     assert dump(values, sort_keys=False, width=1000, data=True) == (
         "content: !unsafe '{{ lookup(''pipe'', ''id'') }}'\n"
         "key: '{{ playbook_dir }}/files/key'\n"
         "both: !unsafe '{{ playbook_dir }}/{% raw %}'\n"
+        "said: !unsafe 'see {{ playbook_dir }}/x'\n"
     )
 
 
