@@ -54,13 +54,13 @@ def spoiled_by(word: str) -> Lie:
     return lambda answer: as_sent(spoiled(answer, word))
 
 
-def with_interface(answer: Any, name: str) -> Any:
-    """The same, with another name for one network interface, in what programs print, too."""
+def renamed(answer: Any, old: str, new: str) -> Any:
+    """The same, with another name for one thing, in what programs print, too."""
     if isinstance(answer, str):
-        return name if answer == "ens1" else answer.replace('"ens1"', json.dumps(name))
+        return new if answer == old else answer.replace(json.dumps(old), json.dumps(new))
     if isinstance(answer, list):
-        return [with_interface(item, name) for item in answer]
-    return {key: with_interface(item, name) for key, item in answer.items()} if isinstance(answer, dict) else answer
+        return [renamed(item, old, new) for item in answer]
+    return {key: renamed(item, old, new) for key, item in answer.items()} if isinstance(answer, dict) else answer
 
 
 #: Lies that no verb takes for an answer, whatever it asked.
@@ -76,7 +76,9 @@ LIES: Mapping[str, Lie] = {
     "nulls": lambda answer: as_sent(dict.fromkeys(answer)),
     **{f"word-{number}": spoiled_by(word) for number, word in enumerate(WORDS[::2])},
     "keys": lambda answer: as_sent(spoiled(answer, WORDS[0], keys=True)),
-    "interface": lambda answer: as_sent(with_interface(answer, WORDS[0])),
+    "interface": lambda answer: as_sent(renamed(answer, "ens1", WORDS[0])),
+    # Of an address of version 6, whatever follows a % is a zone.
+    "address": lambda answer: as_sent(renamed(answer, "2001:db8:1::2", "2001:db8:1::2%{{ cycler }}")),
     "half": lambda answer: as_sent(spoiled(answer, "x\ud800")),
     **{f"random-{seed}": changed_at_random(seed) for seed in range(3)},
 }  # fmt: skip
@@ -277,7 +279,7 @@ def test_explain(fleet: Fleet, run: Run, name: str) -> None:
 def test_a_file_that_is_fitted_to_a_host(fleet: Fleet, run: Run) -> None:
     """Its comment names the interfaces of the host, which is how a host's word once came to be a template."""
     fleet.fit()
-    for name in (HONEST, "liar-word-0", "liar-word-2", "liar-interface", "liar-keys"):
+    for name in (HONEST, "liar-word-0", "liar-word-2", "liar-interface", "liar-address", "liar-keys"):
         code, out, err = run("cufile", "render", fleet.path, name)
         assert "cycler" not in out
         assert "lookup" not in out
@@ -316,3 +318,4 @@ def test_what_was_tried_reaches_every_text_of_an_answer() -> None:
     for number, word in enumerate(WORDS[::2]):
         assert word in texts(json.loads(LIES[f"word-{number}"](EVIDENCE)))
     assert LIES["interface"](EVIDENCE).count(b"popen") > 1
+    assert LIES["address"](EVIDENCE).count(b"cycler") == 1
