@@ -13,16 +13,20 @@ import paramiko
 import pytest
 import yaml
 
-from gdsdeploy import cli, converge, hostapp, lockfile, transport
+from gdsdeploy import cli, converge, hostapp, journal, lockfile, transport
 from gdsdeploy.errors import FleetInvalid, LockInvalid
 from gdsdeploy.host.printable import HIDDEN
 from gdsdeploy.load import load_fleet
+from gdsdeploy.model.intended import Notify
 from gdsdeploy.model.lock import Lock, Refused
+from gdsdeploy.model.rollout import Kind
+from gdsdeploy.notify import Notifier
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
 from tests.loopback.hostile.test_hostile_verbs import HONEST, OF_HOSTS, as_sent, honest, program
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.unit.hostile_words import WORDS, places, texts, with_value
+from tests.unit.sample_rollouts import small
 
 #: Nearly every text that a fleet file can have.
 WHOLE: dict[str, Any] = {
@@ -361,6 +365,46 @@ def test_what_shows_something_of_it(fleet: Poisoned, run: Run, tmp_path: Path) -
     assert run("rollout", "start", fleet.path, "--dry-run")[0] in OF_HOSTS
     for verb in (["status"], ["history"], ["pause"], ["resume"], ["abort"], ["rollback", "--yes"]):
         run("rollout", verb[0], fleet.path, *verb[1:])
+
+
+def test_what_hosts_said_in_a_rollout(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
+    """Its journal has their words in what a step found, in why one failed and in how a host ended."""
+    story = small()
+    told = tmp_path / "told"
+    command = ["/bin/sh", "-c", f"cat >> {told}", "--", "{host}", "{kind}"]
+    with (
+        journal.writing(journal.path_of(fleet.path), doing="try it") as writer,
+        Notifier(
+            Notify(command=command, events=[str(kind) for kind in Kind if kind is not Kind.PLANNED]),
+            rollout=story.plan.id,
+            fleet=fleet.path,
+            warn=pytest.fail,
+        ) as tell,
+    ):
+        writer.begin(story.plan)
+        for number, word in enumerate(fleet.words):
+            host = f"gpu{number % 8 + 1}"
+            error = {"kind": "HostUnfit", "message": word, "hint": word}
+            for kind, name, data in (
+                (Kind.BEGIN, host, {"step": "validate", "attempt": 1}),
+                (Kind.END, host, {"step": "validate", "data": {word: word, "findings": [word], "reason": word}}),
+                (Kind.FAIL, host, {"step": "apply", "error": error}),
+                (Kind.OUTCOME, host, {"outcome": "kept", "reason": word}),
+                (Kind.NOTE, host, {"text": word}),
+                (Kind.HALTED, "", {"reason": word}),
+            ):
+                tell(writer.append(kind, name, data))
+    events = [json.loads(line) for line in told.read_text().splitlines()]
+    has([part for event in events for part in texts(event["data"])], fleet.words)
+    page = tmp_path / "rollout.html"
+    code, out, err = run("rollout", "status", fleet.path, "--json", "--html", page)
+    assert code in OF_HOSTS, err
+    assert fleet.lines[4] in "".join(texts(json.loads(out)))
+    assert "<script>alert" not in page.read_text()
+    assert "<img src=x" not in page.read_text()
+    assert run("rollout", "status", fleet.path)[0] == code
+    assert run("rollout", "history", fleet.path)[0] == 0
+    assert run("rollout", "history", fleet.path, "--json")[0] == 0
 
 
 #: Verbs that neither ask hosts nor read a fleet file or a lock, and what tries them instead.
