@@ -37,7 +37,8 @@ EVENTS = "GDSDEPLOY_EVENTS"
 TAIL_LINES, TAIL_WIDTH = 12, 500
 #: Characters of what a host says that an error has at most.
 WORDS = 16_384
-#: Bytes that Ansible's process, and each of the processes that it has for hosts, may take: hosts fill them.
+#: Bytes that Ansible's process, and each of the processes that it has for hosts, may take, and of a file that is
+#: fetched: hosts fill them.
 MEMORY = 2 * 2**30
 #: Python without modules of the folder that it is started in.
 _PYTHON = (sys.executable, "-P")

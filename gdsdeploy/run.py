@@ -155,7 +155,8 @@ def stream(
     """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
 
     env: variables added to the current environment; None removes one.
-    memory: bytes of address space for the program, and for each one that it starts; 0: as many as this process has.
+    memory: bytes of address space and of each file for the program, and for each one that it starts; 0: as many as
+    this process has.
     Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again; so it is with a
     wish to stop (``stopping``), after which Interrupted is raised.
     """
@@ -194,11 +195,12 @@ def stream(
 
 
 def _limit(process: int, memory: int) -> None:
-    """No more address space than ``memory`` bytes, or than there is a limit for already."""
+    """No more address space and no larger file than ``memory`` bytes, or than there is a limit for already."""
     with contextlib.suppress(ProcessLookupError):
-        _, most = resource.prlimit(process, resource.RLIMIT_AS)
-        limit = memory if most == resource.RLIM_INFINITY else min(memory, most)
-        resource.prlimit(process, resource.RLIMIT_AS, (limit, limit))
+        for what in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+            _, most = resource.prlimit(process, what)
+            limit = memory if most == resource.RLIM_INFINITY else min(memory, most)
+            resource.prlimit(process, what, (limit, limit))
 
 
 def _end(proc: subprocess.Popen[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy import converge
+from gdsdeploy import converge, run
 from gdsdeploy.errors import ConvergeFailed
 from gdsdeploy.inventory import dump
 from tests.unit.hostile_words import WORDS
@@ -151,3 +151,16 @@ def test_no_role_puts_a_hosts_words_into_a_command() -> None:
             for inner in (task, *task.get("block", ())):
                 arguments = [value for key, value in inner.items() if key.startswith("ansible.builtin.")]
                 assert "__gds" not in str(arguments), path
+
+
+def test_what_is_fetched_has_a_size(tmp_path: Path) -> None:
+    """Ansible fetches with sftp, a child of it, which takes what a host sends."""
+    place, size = tmp_path / "fetched", 300 * 2**20
+    child = f"import os; fd = os.open({str(place)!r}, os.O_CREAT | os.O_WRONLY); os.pwrite(fd, b'x', {size})"
+    parent = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {child!r}]).returncode)"
+    said: list[str] = []
+    command = [sys.executable, "-c", parent]
+    assert run.stream(command, doing="try it", line=said.append, memory=size - 1) == 1
+    assert "File too large" in said[-1]
+    assert place.stat().st_size == 0
+    assert run.stream(command, doing="try it", line=said.append, memory=size + 1) == 0
