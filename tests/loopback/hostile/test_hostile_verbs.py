@@ -75,6 +75,7 @@ LIES: Mapping[str, Lie] = {
     "infinite": lambda answer: as_sent(answer)[:-1] + b',"seconds":1e999}',
     "nulls": lambda answer: as_sent(dict.fromkeys(answer)),
     **{f"word-{number}": spoiled_by(word) for number, word in enumerate(WORDS[::2])},
+    "error": lambda _: as_sent({"error": {"kind": [], "message": "x" * 4_000_000, "hint": {"a": 1}}}),
     "keys": lambda answer: as_sent(spoiled(answer, WORDS[0], keys=True)),
     "interface": lambda answer: as_sent(renamed(answer, "ens1", WORDS[0])),
     # Of an address of version 6, whatever follows a % is a zone.
@@ -217,6 +218,7 @@ def test_plan(fleet: Fleet, run: Run) -> None:
     assert code in OF_HOSTS, err
     hosts = json.loads(out)["hosts"]
     assert set(hosts) == {HONEST, *fleet.liars}
+    assert all(len(host["error"]["message"]) < 20_000 for host in hosts.values() if "error" in host)
     assert steady(hosts[HONEST])["actions"] == steady(json.loads(alone)["hosts"][HONEST])["actions"] != []
     code, out, err = run("plan", fleet.path, "--limit", "honest,liar-*")
     assert code in OF_HOSTS
