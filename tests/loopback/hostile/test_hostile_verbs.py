@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import paramiko
 import pytest
@@ -203,6 +204,10 @@ def test_validate(fleet: Fleet, run: Run, tmp_path: Path, since_boot: bool) -> N
     assert all(hosts[name]["error"]["message"].startswith(name) for name in refused)
     for path in files.values():
         assert HONEST in path.read_text(encoding="utf-8")
+    page = files["html"].read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    ET.parse(files["junit"])
     # Another day, the same report is compared.
     report = tmp_path / "report.json"
     report.write_text(out)
