@@ -6,6 +6,7 @@ megabytes, and every text in it can be written anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ TOO_OLD = 78
 TAIL_LINES, TAIL_WIDTH = 6, 500
 #: Values in an answer; the evidence of real hosts has 1,500.
 VALUES = 100_000
+#: Characters of the message, and of the hint, of an error that a host's program gives as its answer.
+WORDS = 16_384
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,12 @@ def malformed(host: str, question: str, problem: str) -> HostUnfit:
         f"{host}: its answer{to} is malformed: {problem}",
         hint="The program that ran there is gdsdeploy's own; see what changes its output on that host",
     )
+
+
+def refusal(host: str, error: Mapping[str, Any], kind: type[GdsError] = HostUnfit) -> GdsError:
+    """The error that a host's program gives as its answer, as one of ``kind``; it may say anything."""
+    message, hint = (str(error.get(name) or "")[:WORDS] for name in ("message", "hint"))
+    return kind(f"{host}: {message}", hint=hint or None)
 
 
 def _did_not_begin(host: Endpoint, output: Output) -> GdsError:

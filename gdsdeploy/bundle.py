@@ -165,7 +165,7 @@ def read(path: Path) -> Bundle:
     with raised():
         manifest, files = evidence_file.bundle(str(path))
         try:
-            made = schema.load(_Manifest, {name: manifest.get(name) for name in _READ}, "manifest.json")
+            made = schema.load(_Manifest, {name: manifest.get(name) for name in _READ}, "manifest.json", lines=True)
             hosts = {name: _host(name, item, files) for name, item in made.hosts.items()}
             time.strptime(made.when, "%Y-%m-%dT%H:%M:%SZ")
         except (KeyError, ValueError, DesiredError) as error:

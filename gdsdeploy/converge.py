@@ -8,12 +8,13 @@ import json
 import os
 import secrets
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from gdsdeploy import resources, run
 from gdsdeploy.errors import (
@@ -32,8 +33,13 @@ from gdsdeploy.plan import change, text
 MARK = "\x1e"
 #: Variable with what follows the mark in a run: hosts, whose words are in Ansible's output, too, don't know it.
 EVENTS = "GDSDEPLOY_EVENTS"
-#: Lines of a failed command's output that the error quotes.
-TAIL_LINES = 12
+#: Lines of a failed command's output that the error quotes, and characters of one of them.
+TAIL_LINES, TAIL_WIDTH = 12, 500
+#: Characters of what a host says that an error has at most.
+WORDS = 16_384
+#: Bytes that Ansible's process, and each of the processes that it has for hosts, may take, and of a file that is
+#: fetched: hosts fill them.
+MEMORY = 2 * 2**30
 #: Python without modules of the folder that it is started in.
 _PYTHON = (sys.executable, "-P")
 #: All that Ansible itself says of a command that failed.
@@ -159,6 +165,7 @@ def play(
     progress: one line of talk at a time.
     """
     outcome = Outcome(status=0)
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
     mark = MARK + (env.get(EVENTS) or "")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as sink:
@@ -167,19 +174,18 @@ def play(
             if not _event(text, mark, outcome, progress, log):
                 sink.write(text + "\n")
                 sink.flush()
+                tail.append(f"  | {text[:TAIL_WIDTH]}")
 
-        outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env)
+        outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env, memory=MEMORY)
     failed = any(result.failure for result in outcome.hosts.values())
     if outcome.status != 0 and not failed:
-        tail = "\n".join(f"  | {text}" for text in log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
-        raise ConvergeFailed(
-            f"ansible-playbook ended with status {outcome.status}\n{tail}", hint=f"Whole output: {log}"
-        )
+        words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
+        raise ConvergeFailed(words, hint=f"Whole output: {log}")
     return outcome
 
 
 class _Event(BaseModel):
-    """A line of callbacks/gds_events.py; parts of it are what a host says."""
+    """A line of callbacks/gds_events.py."""
 
     event: Literal["play", "long", "result"]
     name: str = ""
@@ -189,8 +195,25 @@ class _Event(BaseModel):
     status: str = ""
     seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     changed: bool = False
+    #: JSON of a _Said
+    said: str = ""
+
+
+class _Said(BaseModel):
+    """The part of an event that is a host's own word."""
+
     changes: list[Any] = []
     detail: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, text: str) -> _Said:
+        """What ``text`` says; where that can't be read, the detail says so."""
+        try:
+            return cls.model_validate(jsontext.loads(text or "{}"))
+        except ValidationError:
+            return cls(detail={"msg": "what the host says is malformed"})
+        except ValueError as error:
+            return cls(detail={"msg": f"what the host says is malformed: {error}"})
 
 
 def _event(text: str, mark: str, outcome: Outcome, progress: Callable[[str], None], log: Path) -> bool:
@@ -213,15 +236,15 @@ def _take(event: _Event, outcome: Outcome, progress: Callable[[str], None], log:
     if event.event == "long":
         progress(f"  {host}: {role}: {task} …")
         return
-    result = outcome.hosts.setdefault(host, HostResult())
-    result.changes += _changes(event.changes)
+    result, said = outcome.hosts.setdefault(host, HostResult()), _Said.of(event.said)
+    result.changes += _changes(said.changes)
     if event.changed and event.status == "ok":
         result.changed.append(f"{role}: {task}")
         progress(f"  {host}: {role}: {task}: changed ({event.seconds:.0f} s)")
     if event.status in {"failed", "unreachable"}:
         if result.failure is None:
-            result.failure = failure(host, role, task, event.status, event.detail, log)
-            result.kind = str(_typed(event.detail).get("kind", ""))
+            result.failure = failure(host, role, task, event.status, said.detail, log)
+            result.kind = str(_typed(said.detail).get("kind", ""))
         progress(f"  {host}: {role}: {task}: failed")
 
 
@@ -236,7 +259,7 @@ def _changes(listed: Sequence[Any]) -> list[Change]:
 
 def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, Any], log: Path) -> GdsError:
     """The error for a failed task: typed by the module that failed, else explained by what Ansible says."""
-    message = text(detail.get("msg", "")).strip()
+    message = _words(detail.get("msg", "")).strip()
     whole = f"Whole output: {log}"
     if status == "unreachable":
         return HostUnreachable(f"{host}: lost during {role}: {message}", hint=whole)
@@ -245,12 +268,12 @@ def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, A
         return _of_kind(host, role, task, typed, whole)
     command = detail.get("cmd")
     if message == _ENDED and isinstance(command, list) and command:
-        message = f"{text(command[0])} ended with status {text(detail.get('rc'))}"
+        message = f"{_words(command[0])} ended with status {_words(detail.get('rc'))}"
     lines = [f"{host}: {role}: {task}: {message}"]
     for stream in ("stderr", "stdout"):
         output = text(detail.get(stream, "")).strip()
         if output and output not in message:
-            lines += [f"  | {part}" for part in output.splitlines()[-TAIL_LINES:]]
+            lines += [f"  | {part[:TAIL_WIDTH]}" for part in output.splitlines()[-TAIL_LINES:]]
             break
     return ConvergeFailed("\n".join(lines), hint=whole)
 
@@ -262,7 +285,7 @@ def _typed(detail: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: str) -> GdsError:
-    message, hint = text(typed.get("message", "")), text(typed.get("hint") or "").rstrip(".")
+    message, hint = _words(typed.get("message", "")), _words(typed.get("hint") or "").rstrip(".")
     hint = f"{hint}. {whole}" if hint else whole
     kind = str(typed.get("kind", ""))
     if kind == "refused" and role == "gds_preflight":
@@ -271,3 +294,8 @@ def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: s
     if kind in named:
         return named[kind](f"{host}: {message}", hint=hint)
     return ConvergeFailed(f"{host}: {role}: {task}: {message}", hint=hint)
+
+
+def _words(value: Any) -> str:
+    """What a host says, as an error may have it."""
+    return text(value)[:WORDS]

@@ -139,6 +139,11 @@ TABLE: Final = (
 ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}
 
 
+#: What keyrings have: a line of armour, or as their first byte one of a packet that holds a public key (RFC 9580).
+_ARMOUR = b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----"
+_PUBLIC_KEY = frozenset(bytes([tag]) for tag in (0x98, 0x99, 0x9A, 0xC6))
+
+
 class Files:
     """Files of the controller that role variables name; each is read once."""
 
@@ -194,7 +199,18 @@ def _key(entry: Mapping[str, str], files: Files) -> dict[str, str]:
     content = files.content(entry["src"])
     if content is None:
         raise FleetInvalid(f"{entry['src']}: the keyring is missing", hint="Correct keyring in the fleet file")
+    require_keyring(entry["src"], content)
     return {"dest": entry["dest"], "content": base64.b64encode(content).decode()}
+
+
+def require_keyring(place: str, content: bytes) -> None:
+    """Raise FleetInvalid unless the file ``place`` begins with a public key.
+
+    It leaves this machine: a fleet file that others wrote must not have any file sent to hosts that it names.
+    """
+    if _ARMOUR not in b"\n" + content and content[:1] not in _PUBLIC_KEY:
+        words = f"{place}: this is no keyring: it doesn't begin with an OpenPGP public key"
+        raise FleetInvalid(words, hint="Correct keyring in the fleet file")
 
 
 def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import builds, desired, folders, hostapp, hostdata, supplying, transport
-from gdsdeploy.answer import Answer, malformed
+from gdsdeploy.answer import Answer, malformed, refusal
 from gdsdeploy.builds import Supply
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import render as render_cufile
-from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.errors import GdsError
 from gdsdeploy.expect import expectation
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.inventory import BUILDERS, HOSTS, Sources, archive_of, inventory
@@ -130,7 +130,7 @@ def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
     told = answer.known()
     error = told.get("error")
     if isinstance(error, Mapping):
-        raise HostUnfit(f"{answer.host}: {error.get('message', '')}", hint=str(error.get("hint") or "") or None)
+        raise refusal(answer.host, error)
     try:
         found = variants(told.get("variants"))
     except ValueError as problem:

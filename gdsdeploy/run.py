@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -24,6 +25,8 @@ from gdsdeploy.errors import MissingProgram, ProgramFailed
 
 #: Lines of a failed program's output that are quoted in the error.
 TAIL_LINES = 25
+#: Characters of a line that is handed on at once; what is left of a longer one follows as another line.
+LINE = 16 * 1024 * 1024
 #: Beginnings of variables that no program gets which reaches hosts: they choose what Ansible, ssh, Python, OpenSSL or
 #: a shell loads, and whether host keys are checked.  BASH_FUNC_ is a function, which bash prefers to a program.
 _STRAY = ("ANSIBLE_", "SSH_", "PYTHON", "LD_", "BASH_", "OPENSSL_", "GCONV_PATH")
@@ -152,10 +155,13 @@ def stream(
     line: Callable[[str], None],
     env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
+    memory: int = 0,
 ) -> int:
     """Run ``argv`` and hand each output line (stdout and stderr together) to ``line``; return the status.
 
     env: variables added to the current environment; None removes one.
+    memory: bytes of address space and of each file for the program, and for each one that it starts; 0: as many as
+    this process has.
     Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again; so it is with a
     wish to stop (``stopping``), after which Interrupted is raised.
     """
@@ -176,10 +182,14 @@ def stream(
         )
     except FileNotFoundError as error:
         raise MissingProgram(f"cannot {doing}: {args[0]} is not installed") from error
-    assert proc.stdout is not None
+    output = proc.stdout
+    assert output is not None
     try:
+        if memory:
+            # It doesn't talk to anything yet: Python itself is still starting.
+            _limit(proc.pid, memory)
         with stop.ending(lambda: _end(proc)):
-            for text in proc.stdout:
+            for text in iter(lambda: output.readline(LINE), ""):
                 line(text.rstrip("\n"))
             status = proc.wait()
         stop.check()
@@ -187,6 +197,15 @@ def stream(
         _end(proc)
         raise
     return status
+
+
+def _limit(process: int, memory: int) -> None:
+    """No more address space and no larger file than ``memory`` bytes, or than there is a limit for already."""
+    with contextlib.suppress(ProcessLookupError):
+        for what in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+            _, most = resource.prlimit(process, what)
+            limit = memory if most == resource.RLIM_INFINITY else min(memory, most)
+            resource.prlimit(process, what, (limit, limit))
 
 
 def _end(proc: subprocess.Popen[str]) -> None:

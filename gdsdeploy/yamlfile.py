@@ -24,6 +24,8 @@ LIMIT: Final = 4 * 1024 * 1024
 DEPTH: Final = 64
 #: Values of a document, those that an alias repeats counted again.
 VALUES: Final = 400_000
+#: What an escape can write and no program takes: it ends a file's name, or can't be encoded.
+_NOT_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
 _TEXT: Final = "tag:yaml.org,2002:str"
 _KEYS: Final = {_TEXT, "tag:yaml.org,2002:merge", "tag:yaml.org,2002:value"}
 _ABSENT: Final = ("no such file", "See examples/ for files to start from")
@@ -99,6 +101,8 @@ class _Loader(_Bounded, _PLAIN):  # type: ignore[misc]
             kind = node.tag.rpartition(":")[2].replace("timestamp", "date")
             why = f": {cause}" if kind == "date" and isinstance(cause, ValueError) else ""
             raise _Refused(f"{_short(node.value)} cannot be read as {kind}{why}", node.start_mark) from None
+        if isinstance(value, str) and (wrong := _NOT_TEXT.search(value)):
+            raise _Refused(f"the character U+{ord(wrong.group()):04X} is not text", node.start_mark)
         if isinstance(value, int) and value.bit_length() > 64:
             raise _Refused(f"{_short(node.value)} is too large for a number", node.start_mark)
         return value

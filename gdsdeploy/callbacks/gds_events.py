@@ -27,6 +27,8 @@ requirements: []
 MARK = "\x1e" + os.environ.get("GDSDEPLOY_EVENTS", "")
 #: Seconds after which a running task is worth a line; shorter ones are told by their result.
 LONG = 5.0
+#: Characters of what a host says in one event.  In the line of the event they may be twice as many.
+MOST = 2 * 1024 * 1024
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]
@@ -70,12 +72,24 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         event: dict[str, Any] = {"event": "result", "host": host, "status": status, **self._task(task)}
         event["seconds"] = round(time.monotonic() - begun, 2)
         event["changed"] = bool(values.get("changed"))
+        said: dict[str, Any] = {}
         if isinstance(values.get("changes"), list):
-            event["changes"] = values["changes"]
+            said["changes"] = values["changes"]
         if status in {"failed", "unreachable"}:
             hidden = bool(values.get("_ansible_no_log"))
-            event["detail"] = {} if hidden else self._detail(values)
-        self._emit(**event)
+            said["detail"] = {} if hidden else self._detail(values)
+        self._emit(**event, said=self._said(said))
+
+    @staticmethod
+    def _said(values: dict[str, Any]) -> str:
+        """What a host says, as JSON of its own: whatever it is, the rest of the event can be read."""
+        try:
+            text = json.dumps(values, default=str)
+        except (ValueError, RecursionError) as error:
+            return json.dumps({"detail": {"msg": f"what the host says can't be written as JSON: {error}"}})
+        if len(text) > MOST:
+            return json.dumps({"detail": {"msg": f"what the host says has more than {MOST} characters"}})
+        return text
 
     @staticmethod
     def _detail(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gdsdeploy.carriers.supply import chosen
 from gdsdeploy.carriers.yamltext import HERE
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
+from gdsdeploy.desired import require_keyring
 from gdsdeploy.errors import FleetInvalid, GdsError, NotProvisioned
 from gdsdeploy.host import carried
 from gdsdeploy.inventory import CHECKED, Sources, archive_of, inventory
@@ -220,11 +221,12 @@ def _carried_keys(
         changed[name] = (group, {**values, "gds_repo_keys": keys})
         for path, source in sources_of.items():
             try:
-                found[job.base + path] = source.read_bytes()
+                found[job.base + path] = content = source.read_bytes()
             except OSError as error:
                 raise FleetInvalid(
                     f"{source}: the keyring cannot be read: {error.strerror}", hint="Correct keyring in the fleet file"
                 ) from None
+            require_keyring(str(source), content)
     return changed, found
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Any
 
 import yaml
 
 #: What Ansible would take for a template.
 _TEMPLATE = re.compile(r"\{[{%#]")
-#: The one template that is meant: the folder of the playbooks, wherever that is on the machine that runs them.
-HERE = "{{ playbook_dir }}"
+#: Stands for the folder of the playbooks in values that are to be dumped; no fleet file and no host can say it.
+HERE = f"/{secrets.token_hex(16)}"
+#: What becomes of it, the one template that is meant: that folder, wherever it is on the machine that runs them.
+_FOLDER = "{{ playbook_dir }}"
 
 
 class _Plain(yaml.SafeDumper):
@@ -26,8 +29,8 @@ class _Data(_Plain):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    tag = "!unsafe" if _TEMPLATE.search(text.replace(HERE, "")) else "tag:yaml.org,2002:str"
-    return dumper.represent_scalar(tag, text)
+    tag = "!unsafe" if _TEMPLATE.search(text) else "tag:yaml.org,2002:str"
+    return dumper.represent_scalar(tag, text.replace(HERE, _FOLDER))
 
 
 _Data.add_representer(str, _text)
@@ -36,7 +39,7 @@ _Data.add_representer(str, _text)
 def dump(value: Any, *, sort_keys: bool, width: int, data: bool = False) -> str:
     """The text of ``value``; lines are broken at ``width`` characters where they can be.
 
-    data: no text in it is a template, but for HERE.
+    data: no text in it is a template; HERE becomes one.
     """
     dumper = _Data if data else _Plain
     return yaml.dump(value, Dumper=dumper, sort_keys=sort_keys, allow_unicode=True, width=width)

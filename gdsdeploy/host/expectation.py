@@ -82,7 +82,7 @@ def from_json(text: str) -> Expectation:
     if surplus:
         raise ValueError("unknown keys: {}".format(", ".join(surplus)))
     try:
-        made = schema.load(Expectation, value, "expectation")
+        made = schema.load(Expectation, value, "expectation", lines=True)
     except DesiredError as error:
         raise ValueError(str(error)) from None
     for item in made.storage:

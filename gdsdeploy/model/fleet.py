@@ -17,7 +17,16 @@ from pydantic import (
 
 from gdsdeploy.model.intended import Labels, Rollout
 from gdsdeploy.model.repository import Mirror, Repository
-from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, PackageName, matching
+from gdsdeploy.model.text import (
+    AbsolutePath,
+    MaybePath,
+    Model,
+    Name,
+    NetworkAddress,
+    PackageName,
+    SshFile,
+    matching,
+)
 from gdsdeploy.model.underload import Load
 
 GpuClass = Literal[
@@ -49,13 +58,20 @@ def _check_pin(value: object) -> object:
     return value
 
 
+#: Name and value of a parameter of a kernel module, which are part of a line of modprobe.d.
+Parameter = Annotated[
+    str, matching(r"^[A-Za-z0-9_]+$", "write the name of a parameter, such as NVreg_EnableStreamMemOPs")
+]
+ParameterValue = Annotated[str, matching(r"^[^\x00-\x1f\x7f]*$", "write the value of a parameter in one line")]
+
+
 class Driver(Model):
     """The NVIDIA driver asked for."""
 
     version: str = "newest"
     flavour: Literal["open", "proprietary"] = "open"
     #: Parameters of the nvidia module, rendered into modprobe.d.
-    options: dict[str, str | int] = Field(default_factory=dict)
+    options: dict[Parameter, ParameterValue | int] = Field(default_factory=dict)
 
     _pin = field_validator("version", mode="before")(_check_pin)
 
@@ -300,16 +316,16 @@ class Profile(Model):
 class Ssh(Model):
     """How to reach a host.  Relative file names are relative to the fleet file."""
 
-    address: str | None = None
+    address: NetworkAddress | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     user: (
         Annotated[str, matching(r"^[a-z_][a-z0-9_.-]*$", "write a login name: lower-case letters, digits, . _ and -")]
         | None
     ) = None
-    identity_file: str | None = None
-    known_hosts: str | None = None
+    identity_file: SshFile | None = None
+    known_hosts: SshFile | None = None
     #: ssh_config(5) instead of the user's and the system's own
-    config: str | None = None
+    config: SshFile | None = None
 
 
 class Host(Ssh):

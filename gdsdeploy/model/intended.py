@@ -112,13 +112,16 @@ class Drain(Model):
         return self
 
 
+WebAddress = Annotated[
+    str, matching(r"^https?://[^\s\x00-\x1f\x7f]+$", "write an address that begins with https:// or http://")
+]
+
+
 class Notify(Model):
     """Who is told what happens; a failure to tell never stops a rollout."""
 
     #: JSON is posted there, one event each
-    webhook: (
-        Annotated[str, matching(r"^https?://[^\s]+$", "write an address that begins with https:// or http://")] | None
-    ) = None
+    webhook: WebAddress | None = None
     #: File with a bearer token for it, relative to the fleet file.
     token_file: Argument | None = None
     #: program that gets the event as JSON on standard input

@@ -10,12 +10,17 @@ from typing import Annotated, Literal
 
 from pydantic import Strict
 
-from gdsdeploy.model.text import Model, matching
+from gdsdeploy.model.text import AbsolutePath, MaybeWord, Model, Name, Word, matching
 
 #: "major.minor": a newer major is refused, a newer minor is read with a warning.
 LOCK_VERSION = "1.1"
 
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$", "a SHA-256 has 64 digits, 0-9 and a-f")]
+
+#: Of a kernel; the name of its folder of modules.
+Release = Annotated[
+    str, matching(r"^[A-Za-z0-9][A-Za-z0-9.+_~-]*$", "write the release of a kernel, as `uname -r` prints it")
+]
 
 #: What a package is in the stack; ``companion`` must equal the driver's version, ``support`` came as a dependency.
 Part = Literal[
@@ -27,9 +32,9 @@ Part = Literal[
 class Package(Model):
     """One package file."""
 
-    package: str
-    version: str
-    architecture: str
+    package: Word
+    version: Word
+    architecture: Word
     part: Part
     #: Where this package has to be: on hosts that run the stack, on machines that build modules, or on both.
     needed_by: Literal["host", "build", "both"]
@@ -37,63 +42,63 @@ class Package(Model):
     #: bytes
     size: int
     sha256: Sha256
-    repository: str
-    suite: str
-    component: str
+    repository: Name
+    suite: MaybeWord
+    component: MaybeWord
 
 
 class Index(Model):
     """One signed index that the lock was resolved from."""
 
-    repository: str
+    repository: Name
     kind: Literal["apt", "rpm"] = "apt"
-    uri: str
+    uri: Word
     #: empty for rpm, which has neither suites nor components
-    suite: str
-    components: Annotated[tuple[str, ...], Strict(False)]
+    suite: MaybeWord
+    components: Annotated[tuple[Word, ...], Strict(False)]
     #: RFC 3339, UTC: the Date field of the signed index (rpm: its newest timestamp), never the controller's clock.
     date: str
     valid_until: str | None = None
     #: Full fingerprint of the key that made the good signature.
-    signed_by: str
+    signed_by: Word
     #: Keyring path on the host for apt's Signed-By or dnf's gpgkey.
-    host_keyring: str
+    host_keyring: AbsolutePath
 
 
 class Kernel(Model):
     """The kernel that the modules are built for."""
 
     #: as ``uname -r`` prints it
-    release: str
+    release: Release
     #: version of its package
-    version: str
+    version: Word
 
 
 class LockedDriver(Model):
     """The driver: its upstream version as ``/proc/driver/nvidia/version`` shows it."""
 
-    version: str
+    version: Word
     flavour: Literal["open", "proprietary"]
     #: Directory on the host that holds the driver's source tree.
-    source_tree: str
+    source_tree: AbsolutePath
     #: Name under which DKMS knows it.
-    dkms_name: str
+    dkms_name: Word
     #: Name of its module file, without ending; empty in locks before 1.1: the platform's own name.
-    module: str = ""
+    module: MaybeWord = ""
 
 
 class Component(Model):
     """Upstream version of nvidia-fs, libcufile or gds-tools."""
 
-    version: str
+    version: Word
 
 
 class Source(Model):
     """nvidia-fs: upstream version and its source tree on the host."""
 
-    version: str
-    source_tree: str
-    dkms_name: str
+    version: Word
+    source_tree: AbsolutePath
+    dkms_name: Word
 
 
 class Refused(Model):
@@ -133,7 +138,7 @@ class Target(Model):
     #: What would have been preferred over this choice, had it been admitted.
     refused: Annotated[tuple[Refused, ...], Strict(False)] = ()
     #: Module streams, ``NAME:STREAM``, that hosts have to enable to get these packages from rpm repositories.
-    modules: Annotated[tuple[str, ...], Strict(False)] = ()
+    modules: Annotated[tuple[Word, ...], Strict(False)] = ()
     indices: Annotated[tuple[Index, ...], Strict(False)]
     packages: Annotated[tuple[Package, ...], Strict(False)]
 
@@ -141,7 +146,7 @@ class Target(Model):
 class Lock(Model):
     """The whole of gdsdeploy.lock."""
 
-    lock_version: str
+    lock_version: Annotated[str, matching(r"^[0-9]{1,9}\.[0-9]{1,9}$", f"write a version such as {LOCK_VERSION}")]
     #: sha256 over the rest in canonical form; an edit by hand is noticed.
     digest: Annotated[str, matching(r"^sha256:[0-9a-f]{64}$", "a digest is sha256: and 64 digits, 0-9 and a-f")]
     targets: dict[str, Target]

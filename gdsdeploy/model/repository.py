@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict, StringConstraints, field_validator
 
 from gdsdeploy.model.intended import seconds
-from gdsdeploy.model.text import AbsolutePath, Address, Fingerprint, Model
+from gdsdeploy.model.text import AbsolutePath, Address, Fingerprint, Model, Word
 
 
 class Repository(Model):
@@ -16,8 +16,8 @@ class Repository(Model):
     kind: Literal["apt", "rpm"] | None = None
     #: Base address; without it, the controller's own apt configuration says where this archive is.
     uri: Address | None = None
-    suites: Annotated[tuple[str, ...], Strict(False)] | None = None
-    components: Annotated[tuple[str, ...], Strict(False)] | None = None
+    suites: Annotated[tuple[Word, ...], Strict(False)] | None = None
+    components: Annotated[tuple[Word, ...], Strict(False)] | None = None
     #: OpenPGP keyring file on the controller that holds the signing keys.
     keyring: AbsolutePath | None = None
     #: Full fingerprints of the primary keys that may sign; one good signature by one of them is required.

@@ -30,7 +30,7 @@ Name = Annotated[
         "a name is made of letters, digits, dots, hyphens and underscores, and begins and ends with a letter or digit",
     ),
 ]
-AbsolutePath = Annotated[str, matching(r"^/[^\x00\n]*$", "write an absolute path, one that begins with /")]
+AbsolutePath = Annotated[str, matching(r"^/[^\x00-\x1f\x7f]*$", "write an absolute path, one that begins with /")]
 Fingerprint = Annotated[
     str, matching(r"^[0-9A-F]{40}$", "a fingerprint is the 40 digits 0-9 and A-F of a primary key, without spaces")
 ]
@@ -38,7 +38,29 @@ PackageName = Annotated[
     str, matching(r"^[a-zA-Z0-9][a-zA-Z0-9.+_-]+$", "write the name of a package, without a version")
 ]
 Address = Annotated[
-    str, matching(r"^(https?|file)://[^\s]+$", "write an address that begins with https://, http:// or file://")
+    str,
+    matching(
+        r"^(https?|file)://[^\s\x00-\x1f\x7f]+$", "write an address that begins with https://, http:// or file://"
+    ),
 ]
 #: Or empty.
-MaybePath = Annotated[str, matching(r"^(/[^\x00\n]+)?$", "write an absolute path, or '' for none")]
+MaybePath = Annotated[str, matching(r"^(/[^\x00-\x1f\x7f]+)?$", "write an absolute path, or '' for none")]
+#: What becomes one word of a line, in a configuration file or on a command line, and never an option there.
+Word = Annotated[
+    str,
+    matching(r"^[^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$", "write one word, without blanks, that begins with no hyphen"),
+]
+#: Or empty.
+MaybeWord = Annotated[str, matching(r"^([^\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*)?$", "write one word, or '' for none")]
+#: A name in DNS, or an address; of IPv6 also with a zone.  It comes to ssh, and to the shell of a ProxyCommand.
+NetworkAddress = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9_:]([A-Za-z0-9._:%-]{0,253}[A-Za-z0-9_:.])?$",
+        "write a host name or an address: letters, digits, dots, hyphens, colons",
+    ),
+]
+#: The name of a file as a line of ssh's configuration can have it.
+SshFile = Annotated[
+    str, matching(r'^[^"\x00-\x1f\x7f]+$', "write the name of a file, in one line and without double quotes")
+]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import hostapp, stopping, transport
+from gdsdeploy.answer import refusal
 from gdsdeploy.drain import Drainer
 from gdsdeploy.errors import (
     Busy,
@@ -128,10 +129,9 @@ class Work:
             # A rollout is not taken back for a moment without a network.
             self.wait(self.patience.poll)
         document = answer.known()
-        refusal = document.get("error")
-        if isinstance(refusal, Mapping):
-            kind = _KINDS.get(str(refusal.get("kind", "")), ConvergeFailed)
-            raise kind(f"{self.name}: {refusal.get('message')}", hint=str(refusal.get("hint") or "") or None)
+        error = document.get("error")
+        if isinstance(error, Mapping):
+            raise refusal(self.name, error, _KINDS.get(str(error.get("kind", "")), ConvergeFailed))
         return answers.checked(self.name, argv, document)
 
     def wait(self, seconds: float) -> None:

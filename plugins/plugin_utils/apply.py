@@ -69,6 +69,8 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
                 self.finish(options, variables)
         except GdsError as error:
             result |= _failure(error.kind, error.message, error.hint)
+        except MemoryError:
+            result |= _failure("program", "the host says more than this machine has memory for", "look at that host")
         return result
 
     def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002

@@ -339,8 +339,22 @@ DETAIL = {"msg": "m", "stderr": "e", "rc": 1, "cmd": ["a"], "gds_error": {"kind"
 EVENTS = (
     {"event": "play", "name": "all"},
     {"event": "long", **TASK},
-    {"event": "result", **TASK, "status": "ok", "seconds": 1.5, "changed": True, "changes": [CHANGE]},
-    {"event": "result", **TASK, "status": "failed", "seconds": 1, "changed": False, "detail": DETAIL},
+    {
+        "event": "result",
+        **TASK,
+        "status": "ok",
+        "seconds": 1.5,
+        "changed": True,
+        "said": json.dumps({"changes": [CHANGE]}),
+    },
+    {
+        "event": "result",
+        **TASK,
+        "status": "failed",
+        "seconds": 1,
+        "changed": False,
+        "said": json.dumps({"detail": DETAIL}),
+    },
 )
 
 

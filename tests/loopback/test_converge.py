@@ -100,9 +100,9 @@ def fake_playbook(tmp_path: Path, events: list[dict[str, object]], status: int) 
 WRITE = Change("write", "/etc/x", "", "sha256:1", "missing", resource="pins")
 
 
-def result(status: str, role: str, task: str, **more: object) -> dict[str, object]:
+def result(status: str, role: str, task: str, changed: bool = False, **said: object) -> dict[str, object]:
     return {"event": "result", "host": "gpu1", "role": role, "task": task, "status": status,
-            "seconds": 1.0, "changed": False, **more}  # fmt: skip
+            "seconds": 1.0, "changed": changed, "said": json.dumps(said)}  # fmt: skip
 
 
 def test_changes_and_log_are_kept(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, List
 
 from .. import expectation
@@ -13,6 +13,7 @@ from .file_resource import FileResource, restore
 from .files import FOLDER, File
 from .host import Host
 from .model import Change, Refusal
+from .schema import LINES
 
 TMPFILES = "/etc/tmpfiles.d/gdsdeploy.conf"
 #: The folder that is made here; it is the one unless the fleet file names another.
@@ -27,7 +28,7 @@ d {LOG_DIR} 1777 root root 30d
 class Desired:
     """``content``: the text of cufile.json.  ``log_dir``: the folder of log files that the text names."""
 
-    content: str
+    content: str = field(metadata=LINES)
     path: str = written.CUFILE
     log_dir: str = LOG_DIR
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import List
 
 from .. import expectation
 from .file_resource import FileResource
 from .files import FOLDER, File
+from .schema import LINES
 
 
 @dataclass(frozen=True)
 class Desired:
     """``content``: the text of the expectation; empty on machines that only build, which have none."""
 
-    content: str = ""
+    content: str = field(default="", metadata=LINES)
 
 
 class Expectation(FileResource[Desired]):

@@ -16,6 +16,7 @@ from .files import File
 from .host import Host
 from .model import Change, Refusal
 from .program import COMMAND
+from .schema import LINES
 
 UNIT = "gds-gate.service"
 SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
@@ -41,7 +42,7 @@ class Desired:
     """
 
     enabled: bool = True
-    settings: str = ""
+    settings: str = field(default="", metadata=LINES)
     before: List[str] = field(default_factory=list)
     required_by: List[str] = field(default_factory=list)
     seconds: int = 30

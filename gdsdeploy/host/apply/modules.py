@@ -25,6 +25,7 @@ from ..kmod.vouch import FOLDER, installed_manifest, received
 from .errors import ApplyError, CannotTellError, typed
 from .host import Host
 from .model import INSTALLS, Change, Resource
+from .schema import LINES
 
 BUILD, RECEIVE = "build", "receive"
 #: ``archive_sha256`` of a machine whose builder hasn't delivered yet.
@@ -60,7 +61,7 @@ class Desired:
     signed: bool = False
     hand_over: bool = False
     builder: str = ""
-    builder_key: str = ""
+    builder_key: str = field(default="", metadata=LINES)
     archive_sha256: str = ""
 
 

@@ -6,7 +6,7 @@ import base64
 import binascii
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..kmod import mok
@@ -20,6 +20,7 @@ from .files import FOLDER, Entry, File
 from .host import Host
 from .model import REBOOT, Change, Refusal
 from .program import COMMAND
+from .schema import LINES
 
 #: The certificate on machines that receive their modules.
 RECEIVED = "/etc/gdsdeploy/modules.der"
@@ -54,7 +55,7 @@ class Desired:
 
     certificate: str = ""
     key: str = ""
-    settings: str = ""
+    settings: str = field(default="", metadata=LINES)
     signs: bool = False
     enrols: bool = False
     kernel_release: str = ""

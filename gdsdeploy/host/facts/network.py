@@ -112,6 +112,9 @@ def _addresses(document: Document) -> Maybe[Dict[str, Tuple[Address, ...]]]:
 def _usable(row: Mapping[str, Any]) -> List[Address]:
     found: List[Tuple[int, Address]] = []
     for item in row.get("addr_info", []):
+        if "%" in str(item["local"]):
+            # Behind it Python takes any text for a zone, which an address that others can reach doesn't have.
+            raise ValueError("an address with a zone")
         address = ipaddress.ip_address(item["local"])
         # Temporary and deprecated ones go away; link-local ones mean nothing without an interface.
         leaving = item.get("temporary") or item.get("deprecated") or item.get("tentative")

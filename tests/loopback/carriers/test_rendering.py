@@ -183,10 +183,12 @@ def test_the_collection_works_where_there_is_no_gdsdeploy(fleet: Path, tmp_path:
 
 def test_no_text_becomes_a_template_but_the_folder_of_the_playbooks() -> None:
     values = {"content": "{{ lookup('pipe', 'id') }}", "key": f"{HERE}/files/key", "both": f"{HERE}/{{% raw %}}"}
+    values["said"] = "see {{ playbook_dir }}/x"
     assert dump(values, sort_keys=False, width=1000, data=True) == (
         "content: !unsafe '{{ lookup(''pipe'', ''id'') }}'\n"
         "key: '{{ playbook_dir }}/files/key'\n"
         "both: !unsafe '{{ playbook_dir }}/{% raw %}'\n"
+        "said: !unsafe 'see {{ playbook_dir }}/x'\n"
     )
 
 
@@ -308,7 +310,7 @@ def test_a_rendering_that_was_interrupted_is_gone_on_with(
 )
 def test_no_secret_is_rendered(fleet: Path, tmp_path: Path, change: Any, what: str) -> None:
     edit(fleet, change)
-    (fleet.parent / "key.gpg").write_bytes(b"key")
+    (fleet.parent / "key.gpg").write_bytes(b"\x99key")
     with pytest.raises(FleetInvalid, match=what) as caught:
         render(fleet, tmp_path / "out", "runner")
     assert "1234" not in str(caught.value)
@@ -319,18 +321,18 @@ def test_no_secret_is_rendered(fleet: Path, tmp_path: Path, change: Any, what: s
 def test_a_private_key_for_a_keyring_is_refused(fleet: Path, tmp_path: Path) -> None:
     edit(fleet, lambda value: value.update(mirror={"uri": "https://mirror.example/gds", "keyring": "key.gpg"}))
     (fleet.parent / "key.gpg").write_bytes(b"-----BEGIN PGP PRIVATE KEY BLOCK-----")
-    with pytest.raises(FleetInvalid, match="a private key"):
+    with pytest.raises(FleetInvalid, match="this is no keyring"):
         render(fleet, tmp_path / "out", "runner")
 
 
 def test_keyrings_travel(fleet: Path, tmp_path: Path) -> None:
     edit(fleet, lambda value: value.update(mirror={"uri": "https://mirror.example/gds", "keyring": "key.gpg"}))
-    (fleet.parent / "key.gpg").write_bytes(b"public")
+    (fleet.parent / "key.gpg").write_bytes(b"\x99public")
     render(fleet, tmp_path / "out", "runner")
     (shared,) = (tmp_path / "out" / "inventory" / "group_vars").iterdir()
     (key,) = yaml.safe_load(shared.read_text())["gds_repo_keys"]
     place = key["src"].replace("{{ playbook_dir }}", str(tmp_path / "out" / "project"))
-    assert Path(place).read_bytes() == b"public"
+    assert Path(place).read_bytes() == b"\x99public"
     (fleet.parent / "key.gpg").unlink()
     with pytest.raises(FleetInvalid, match="the keyring cannot be read"):
         render(fleet, tmp_path / "out", "runner")

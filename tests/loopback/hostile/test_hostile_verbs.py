@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import paramiko
 import pytest
@@ -54,13 +55,13 @@ def spoiled_by(word: str) -> Lie:
     return lambda answer: as_sent(spoiled(answer, word))
 
 
-def with_interface(answer: Any, name: str) -> Any:
-    """The same, with another name for one network interface, in what programs print, too."""
+def renamed(answer: Any, old: str, new: str) -> Any:
+    """The same, with another name for one thing, in what programs print, too."""
     if isinstance(answer, str):
-        return name if answer == "ens1" else answer.replace('"ens1"', json.dumps(name))
+        return new if answer == old else answer.replace(json.dumps(old), json.dumps(new))
     if isinstance(answer, list):
-        return [with_interface(item, name) for item in answer]
-    return {key: with_interface(item, name) for key, item in answer.items()} if isinstance(answer, dict) else answer
+        return [renamed(item, old, new) for item in answer]
+    return {key: renamed(item, old, new) for key, item in answer.items()} if isinstance(answer, dict) else answer
 
 
 #: Lies that no verb takes for an answer, whatever it asked.
@@ -75,8 +76,11 @@ LIES: Mapping[str, Lie] = {
     "infinite": lambda answer: as_sent(answer)[:-1] + b',"seconds":1e999}',
     "nulls": lambda answer: as_sent(dict.fromkeys(answer)),
     **{f"word-{number}": spoiled_by(word) for number, word in enumerate(WORDS[::2])},
+    "error": lambda _: as_sent({"error": {"kind": [], "message": "x" * 4_000_000, "hint": {"a": 1}}}),
     "keys": lambda answer: as_sent(spoiled(answer, WORDS[0], keys=True)),
-    "interface": lambda answer: as_sent(with_interface(answer, WORDS[0])),
+    "interface": lambda answer: as_sent(renamed(answer, "ens1", WORDS[0])),
+    # Of an address of version 6, whatever follows a % is a zone.
+    "address": lambda answer: as_sent(renamed(answer, "2001:db8:1::2", "2001:db8:1::2%{{ cycler }}")),
     "half": lambda answer: as_sent(spoiled(answer, "x\ud800")),
     **{f"random-{seed}": changed_at_random(seed) for seed in range(3)},
 }  # fmt: skip
@@ -200,6 +204,10 @@ def test_validate(fleet: Fleet, run: Run, tmp_path: Path, since_boot: bool) -> N
     assert all(hosts[name]["error"]["message"].startswith(name) for name in refused)
     for path in files.values():
         assert HONEST in path.read_text(encoding="utf-8")
+    page = files["html"].read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    ET.parse(files["junit"])
     # Another day, the same report is compared.
     report = tmp_path / "report.json"
     report.write_text(out)
@@ -215,6 +223,7 @@ def test_plan(fleet: Fleet, run: Run) -> None:
     assert code in OF_HOSTS, err
     hosts = json.loads(out)["hosts"]
     assert set(hosts) == {HONEST, *fleet.liars}
+    assert all(len(host["error"]["message"]) < 20_000 for host in hosts.values() if "error" in host)
     assert steady(hosts[HONEST])["actions"] == steady(json.loads(alone)["hosts"][HONEST])["actions"] != []
     code, out, err = run("plan", fleet.path, "--limit", "honest,liar-*")
     assert code in OF_HOSTS
@@ -277,7 +286,7 @@ def test_explain(fleet: Fleet, run: Run, name: str) -> None:
 def test_a_file_that_is_fitted_to_a_host(fleet: Fleet, run: Run) -> None:
     """Its comment names the interfaces of the host, which is how a host's word once came to be a template."""
     fleet.fit()
-    for name in (HONEST, "liar-word-0", "liar-word-2", "liar-interface", "liar-keys"):
+    for name in (HONEST, "liar-word-0", "liar-word-2", "liar-interface", "liar-address", "liar-keys"):
         code, out, err = run("cufile", "render", fleet.path, name)
         assert "cycler" not in out
         assert "lookup" not in out
@@ -316,3 +325,4 @@ def test_what_was_tried_reaches_every_text_of_an_answer() -> None:
     for number, word in enumerate(WORDS[::2]):
         assert word in texts(json.loads(LIES[f"word-{number}"](EVIDENCE)))
     assert LIES["interface"](EVIDENCE).count(b"popen") > 1
+    assert LIES["address"](EVIDENCE).count(b"cycler") == 1

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from gdsdeploy.host.apply import registry, schema
 from gdsdeploy.host.apply.errors import DesiredError
 
+ONE_LINE = "has a line end or another control character; one line is needed"
+
 
 @dataclass(frozen=True)
 class Inner:
@@ -51,6 +53,11 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"text": "x", "inner": [{"name": "a", "off": 1}]}, "desired.inner[0].off: unknown key"),
         ({"text": "a\0b"}, "desired.text: has a NUL character"),
         ({"text": "x", "sizes": {"a\0b": 1}}, "desired.sizes: has a NUL character"),
+        ({"text": "a\n"}, f"desired.text: {ONE_LINE}"),
+        ({"text": "a\x1b"}, f"desired.text: {ONE_LINE}"),
+        ({"text": "x", "names": ["a\rb"]}, f"desired.names[0]: {ONE_LINE}"),
+        ({"text": "x", "sizes": {"a\nb": 1}}, f"desired.sizes: {ONE_LINE}"),
+        ({"text": "x", "inner": [{"name": "a\tb"}]}, f"desired.inner[0].name: {ONE_LINE}"),
         ({"text": "\ud800"}, "desired.text: has half of a surrogate pair, which isn't a character"),
         ({"text": "x", "colour": "red"}, "desired.colour: unknown key"),
     ],
@@ -93,3 +100,25 @@ def test_each_resource_has_a_valid_schema(name: str) -> None:
     resource = registry.resource(name)
     assert resource.name == name
     jsonschema.Draft202012Validator.check_schema(schema.schema(resource.desired_type))
+
+
+def test_only_contents_of_files_have_several_lines() -> None:
+    found = {
+        (name, key)
+        for name in registry.names()
+        for key, said in schema.schema(registry.resource(name).desired_type)["properties"].items()
+        if said == {"type": "string"}
+    }
+    assert found == {
+        ("cufile", "content"),
+        ("expectation", "content"),
+        ("gate", "settings"),
+        ("modules", "builder_key"),
+        ("signing", "settings"),
+    }
+
+
+def test_a_parameter_of_the_driver_is_no_second_line() -> None:
+    desired = {"kernel_release": "6.12", "options": {"NVreg_X": "1\ninstall nvidia /bin/sh -c 'touch /x'"}}
+    with pytest.raises(DesiredError, match="one line is needed"):
+        schema.load(registry.resource("driver_options").desired_type, desired, "desired")

@@ -1,0 +1,442 @@
+"""Fleet files and locks that others wrote: each text is refused with its place, or is data, whatever verb reads it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import paramiko
+import pytest
+import yaml
+
+from gdsdeploy import cli, converge, hostapp, journal, lockfile, transport
+from gdsdeploy.errors import FleetInvalid, LockInvalid
+from gdsdeploy.host.printable import HIDDEN
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.intended import Notify
+from gdsdeploy.model.lock import Lock, Refused
+from gdsdeploy.model.rollout import Kind
+from gdsdeploy.notify import Notifier
+from tests import commandline
+from tests.loopback.hostile.hostile_server import Question, Server
+from tests.loopback.hostile.test_hostile_verbs import HONEST, OF_HOSTS, as_sent, honest, program
+from tests.loopback.loopback_fleet import LoopbackFleet
+from tests.unit.hostile_words import WORDS, places, texts, with_value
+from tests.unit.sample_rollouts import small
+
+#: Nearly every text that a fleet file can have.
+WHOLE: dict[str, Any] = {
+    "version": 1,
+    "repositories": {
+        "debian": {
+            "kind": "apt", "uri": "https://x/y", "suites": ["trixie"], "components": ["main"], "keyring": "/k",
+            "fingerprints": ["A" * 40], "signed_by": "/s", "max_age": "10d",
+        },
+    },
+    "mirror": {"uri": "https://x/y", "keyring": "k"},
+    "ssh": {"user": "root", "address": "::1", "identity_file": "i", "known_hosts": "k", "config": "c"},
+    "profiles": {
+        "gds": {
+            "os": "debian-13", "arch": "x86_64", "repositories": ["debian"], "kernel": "newest",
+            "driver": {"version": "550", "flavour": "open", "options": {"NVreg_X": "1"}},
+            "nvidia_fs": "newest", "libcufile": "newest", "mode": "nvidia-fs", "rdma": "none",
+            "companions": ["persistenced"], "cuda": ["cuda-x"], "doca": ["doca-x"], "gpu": "hopper",
+            "cufile": {"logging": {"level": "ERROR"}}, "fit": {"addresses": "all", "family": "any"},
+            "storage": [{"mount": "/mnt", "path": "direct"}],
+            "topology": {"nvme": "PIX", "nic": "PIX", "golden": "g"},
+            "signing": {"certificate": "/c", "signer": ["/bin/sign"]}, "builder": "build1",
+            "gate": {"before": ["a.service"], "required_by": ["b.service"], "file": "/f", "metrics": "/m"},
+        },
+        "keyed": {"os": "debian-13", "signing": {"key": "/k"}},
+    },
+    "builders": {"build1": {"profile": "gds"}},
+    "hosts": {"gpu1": {"profile": "gds", "modules": "auto", "labels": {"rack": "r1"}}},
+    "waivers": [{"check": "kernel.running", "until": "2099-12-31", "reason": "r", "hosts": ["*"]}],
+    "rollout": {
+        "canary": {"hosts": ["gpu1"], "labels": {"rack": "r1"}, "soak": "1m"},
+        "batches": {"strategy": "fixed", "size": "25%", "largest": "25%", "soak": "1m"},
+        "max_unavailable": "25%", "apart": ["rack"], "order": ["rack"], "skip": "s", "windows": ["22:00-05:00"],
+        "timezone": "UTC", "failures": {"later": "5%"},
+        "drain": {"by": "command", "timeout": "1h", "program": ["p"], "node": "n", "out": ["o"], "back": ["b"],
+                  "idle": ["i"]},
+        "on_failure": "rollback", "reboot_timeout": "10m", "power_cycle": ["p"],
+        "notify": {"webhook": "https://x/y", "token_file": "t", "command": ["c"], "events": ["halted"]},
+    },
+}  # fmt: skip
+#: What may say anything: names of files on this machine, commands of the site that a rollout starts, patterns of
+#: hosts, values of cufile.json, and a reason for people.
+FREE = {
+    "mirror.keyring",
+    "profiles.gds.topology.golden", "profiles.gds.signing.signer.0", "profiles.gds.cufile.logging.level",
+    "waivers.0.reason", "rollout.canary.hosts.0", "rollout.timezone",
+    "rollout.drain.program.0", "rollout.drain.node", "rollout.drain.out.0", "rollout.drain.back.0",
+    "rollout.drain.idle.0", "rollout.power_cycle.0", "rollout.notify.token_file", "rollout.notify.command.0",
+
+}  # fmt: skip
+#: What may say anything in one line.
+ONE_LINE = {
+    "profiles.gds.driver.options.NVreg_X", "profiles.gds.storage.0.mount", "profiles.gds.gate.file",
+    "profiles.gds.gate.metrics", "profiles.gds.signing.certificate", "profiles.keyed.signing.key",
+    "repositories.debian.keyring", "repositories.debian.signed_by",
+    "ssh.identity_file", "ssh.known_hosts", "ssh.config",
+}  # fmt: skip
+CONTROL = re.compile("[\x00-\x1f\x7f]")
+TEMPLATE = WORDS[0]
+
+
+def named(place: tuple[Any, ...]) -> str:
+    return ".".join(map(str, place))
+
+
+def with_text(whole: Any, place: tuple[Any, ...], word: str) -> Any:
+    """A copy with the word behind the text at that place: what begins as it has to is refused the hardest."""
+    value = whole
+    for part in place:
+        value = value[part]
+    return with_value(whole, place, f"{value}{word}")
+
+
+def refusal(path: Path, value: Any, read: Callable[[Path], object]) -> str:
+    """Why a file with that value is refused; empty where it is not."""
+    path.write_text(yaml.safe_dump(value))
+    words = ""
+    try:
+        read(path)
+    except (FleetInvalid, LockInvalid) as error:
+        words = error.message
+    assert not words or str(path) in words
+    return words
+
+
+def loaded(tmp_path: Path, value: Any) -> str:
+    return refusal(tmp_path / "fleet.yml", value, load_fleet)
+
+
+def text_places(value: Any) -> list[tuple[Any, ...]]:
+    found = []
+    for place in places(value):
+        inner = value
+        for part in place:
+            inner = inner[part]
+        if isinstance(inner, str):
+            found.append(place)
+    return found
+
+
+def taken(whole: Any, refused: Callable[[Any], str]) -> tuple[set[str], set[str]]:
+    """Places where a template is taken, with a line end and only without one."""
+    free, one_line = set(), set()
+    for place in text_places(whole):
+        passed = {word for word in (TEMPLATE, "\nx: y") if not refused(with_text(whole, place, word))}
+        if passed:
+            (free if len(passed) == 2 else one_line).add(named(place))
+    return free, one_line
+
+
+def test_every_text_of_a_fleet_file(tmp_path: Path) -> None:
+    assert loaded(tmp_path, WHOLE) == ""
+    assert taken(WHOLE, lambda value: loaded(tmp_path, value)) == (FREE, ONE_LINE)
+
+
+@pytest.mark.parametrize("word", WORDS, ids=lambda word: ascii(word)[:12])
+def test_every_word_in_a_fleet_file(tmp_path: Path, word: str) -> None:
+    """At each place, keys too: never anything but the error of a fleet file."""
+    for place in text_places(WHOLE):
+        loaded(tmp_path, with_text(WHOLE, place, word))
+    for place in places(WHOLE):
+        inner: Any = WHOLE
+        for part in place:
+            inner = inner[part]
+        if isinstance(inner, dict):
+            loaded(tmp_path, with_value(WHOLE, place, {**inner, word: 1}))
+
+
+def lock_value() -> dict[str, Any]:
+    path = Path(__file__).parents[2] / "golden/lab/gdsdeploy.lock"
+    value: dict[str, Any] = yaml.safe_load(path.read_text())
+    target = value["targets"]["gds"]
+    for part in ("packages", "indices", "refused", "rules"):
+        target[part] = target[part][:1]
+    target["modules"] = ["a:b"]
+    return value
+
+
+def test_every_text_of_a_lock(tmp_path: Path) -> None:
+    """What becomes a word of a line, of a path or of a command on a host is one word."""
+
+    def refused(value: dict[str, Any]) -> str:
+        if value["digest"] == whole["digest"]:
+            value = {**value, "digest": lockfile._digest(value)}
+        return refusal(tmp_path / "gdsdeploy.lock", value, lockfile.read)
+
+    whole = lock_value()
+    assert refused(whole) == ""
+    free, one_line = taken(whole, refused)
+    names = {"indices.0.date", "os", "packages.0.file", "refused.0.rule", "refused.0.what", "refused.0.words"}
+    pins = {f"pins.{name}" for name in whole["targets"]["gds"]["pins"]}
+    assert free == {f"targets.gds.{name}" for name in (*names, *pins, "rules.0")}
+    paths = {"driver.source_tree", "nvidia_fs.source_tree", "indices.0.host_keyring"}
+    assert one_line == {f"targets.gds.{name}" for name in paths}
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+def test_what_is_no_text_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
+    """YAML can write them: one ended the reading of a golden topology in a traceback."""
+    place = ("profiles", "gds", "topology", "golden")
+    assert "fleet.yml:" in loaded(tmp_path, with_value(WHOLE, place, text))
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Poisoned(LoopbackFleet):
+    """An honest host, of a fleet file and a lock that have every word wherever any text is taken."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.canary = folder / "canary"
+        self.words = [
+            word.replace("CANARY", str(self.canary)).replace("\0", "") for word in WORDS if "\ud800" not in word
+        ]
+        self.words.append("{{ playbook_dir }}")
+        self.lines = [word for word in self.words if not CONTROL.search(word)]
+        self.hostile = Server(folder, self._reply)
+        super().__init__(folder, self.hostile, {HONEST: {"profile": "right"}})  # type: ignore[arg-type]
+        value = yaml.safe_load(self.path.read_text())
+        value["profiles"]["right"] |= {
+            "own_kernel": False,
+            "driver": {"options": {f"NVreg_{number}": word for number, word in enumerate(self.lines)}},
+            "storage": [{"mount": f"/mnt/{word}", "path": "compat"} for word in self.lines],
+            "gate": {"file": f"/run/{self.lines[0]}", "metrics": f"/run/{self.lines[1]}"},
+            "cufile": {"logging": {"dir": f"/var/log/{self.lines[2]}"}},
+        }
+        value["waivers"] = [{"check": "kernel.running", "until": "2099-12-31", "reason": word} for word in self.words]
+        value["rollout"] = {"canary": {"hosts": [HONEST]}}
+        self.path.write_text(yaml.safe_dump(value))
+        place = lockfile.beside(self.path)
+        lock: Lock = lockfile.read(place)
+        poison = {
+            "rules": tuple(self.words),
+            "refused": tuple(Refused(what=word, rule=word, words=word) for word in self.words),
+        }
+        targets = {name: target.model_copy(update=poison) for name, target in lock.targets.items()}
+        lockfile.write(place, lockfile.build(targets))
+        self.digest = lockfile.read(place).digest
+
+    def _reply(self, question: Question, channel: paramiko.Channel) -> None:
+        channel.sendall(as_sent(honest(question, self.digest)))
+
+    def sent(self) -> list[str]:
+        """Every text that came to the host since the last time."""
+        found = [texts(json.loads(item.stdin)) for item in self.hostile.questions if item.stdin]
+        self.hostile.questions.clear()
+        inner = [part for listed in found for part in listed]
+        # Contents of files are JSON themselves, some of them with comments.
+        for text in list(inner):
+            if text.startswith("{"):
+                try:
+                    inner += texts(json.loads(text))
+                except ValueError:
+                    continue
+        return inner
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poisoned]:
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    made = Poisoned(tmp_path / "fleet")
+    monkeypatch.setattr(hostapp, "build", lambda path=None: b"program")
+    monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
+    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [made.hostile.endpoint(name) for name in names])
+    yield made
+    made.hostile.close()
+    assert not made.canary.exists()
+
+
+@pytest.fixture
+def run(fleet: Poisoned, capsys: pytest.CaptureFixture[str]) -> Run:
+    def start(*argv: object) -> tuple[int, str, str]:
+        code = commandline.run(*argv)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        assert [character for character in out + err if HIDDEN.match(character)] == []
+        assert not fleet.canary.exists()
+        return code, out, err
+
+    return start
+
+
+class Inventory(yaml.SafeLoader):
+    """Reads the tag as Ansible does, and knows what Ansible would take for a template."""
+
+
+def _plain(loader: Inventory, node: yaml.ScalarNode) -> str:
+    text = str(loader.construct_scalar(node))
+    assert not re.search(r"\{[{%#]", text.replace("{{ playbook_dir }}/", "")), text
+    return text
+
+
+Inventory.add_constructor("!unsafe", yaml.SafeLoader.construct_yaml_str)  # type: ignore[type-var]
+Inventory.add_constructor("tag:yaml.org,2002:str", _plain)
+
+
+def has(found: list[str], words: list[str]) -> None:
+    assert [word for word in words if word not in found] == []
+
+
+def test_validate(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
+    files = [word for name in ("html", "junit", "prometheus") for word in (f"--{name}", tmp_path / name)]
+    code, out, err = run("validate", fleet.path, "--json", *files)
+    assert code in OF_HOSTS, err
+    report = json.loads(out)
+    has(texts(report), [f"storage.path:/mnt/{word}" for word in fleet.lines])
+    has(texts(report), fleet.words)
+    has(fleet.sent(), [f"/mnt/{word}" for word in fleet.lines])
+    assert "<script>alert" not in (tmp_path / "html").read_text()
+    assert run("validate", fleet.path)[0] == code
+    assert run("validate", fleet.path, "--since-boot")[0] in OF_HOSTS
+
+
+def test_plan(fleet: Poisoned, run: Run) -> None:
+    code, _, err = run("plan", fleet.path, "--json")
+    assert code in OF_HOSTS, err
+    found = fleet.sent()
+    has(found, fleet.lines)
+    has(found, fleet.words)
+    has(found, [f"/mnt/{word}" for word in fleet.lines])
+    assert run("plan", fleet.path)[0] == code
+
+
+@pytest.mark.parametrize("verb", ["provision", "remove"])
+def test_what_changes_hosts(fleet: Poisoned, run: Run, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    played: list[str] = []
+
+    def play(command: list[str], *_: object, **__: object) -> converge.Outcome:
+        played.append(Path(command[command.index("--inventory") + 1]).read_text())
+        return converge.Outcome(0, {HONEST: converge.HostResult()})
+
+    monkeypatch.setattr(converge, "play", play)
+    code, _, err = run(verb, fleet.path, "--limit", HONEST)
+    assert code == 0, err
+    (inventory,) = played
+    values = yaml.load(inventory, Inventory)["all"]["children"]["hosts"]["hosts"][HONEST]
+    has(texts(values["gds_driver_options"]), fleet.lines)
+    has(texts(json.loads(values["gds_host_expectation"])), [f"/mnt/{word}" for word in fleet.lines])
+    has(texts(json.loads(values["gds_gate_settings"])), fleet.words)
+    assert values["gds_cufile_log_dir"] == f"/var/log/{fleet.lines[2]}"
+
+
+@pytest.mark.parametrize("carrier", ["runner", "awx"])
+def test_rendering(fleet: Poisoned, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carrier: str) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
+    code, _, err = run("rollout", "render", fleet.path, tmp_path / "out", "--for", carrier, "--json")
+    assert code == 0, err
+    found: dict[str, Any] = {}
+    for path in (tmp_path / "out").glob("inventory/*_vars/*.yml"):
+        found |= yaml.load(path.read_text(), Inventory)
+    has(texts(found["gds_driver_options"]), fleet.lines)
+    has(texts(json.loads(found["gds_gate_settings"])), fleet.words)
+
+
+def test_what_shows_something_of_it(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
+    code, out, err = run("cufile", "render", fleet.path, HONEST)
+    assert code == 0, err
+    assert fleet.lines[2] in out
+    for verb in (["mode", fleet.path], ["topology", fleet.path], ["explain", HONEST, "--fleet", fleet.path]):
+        # 1: explain says that what it explains isn't there.
+        assert run(*verb)[0] in {*OF_HOSTS, 1}
+        assert run(*verb, "--json")[0] in {*OF_HOSTS, 1}
+    bundle = tmp_path / "bundle.tar.gz"
+    assert run("support-bundle", fleet.path, "-o", bundle)[0] == 0
+    code, _, err = run("validate", "--from", bundle, "--json")
+    assert code in OF_HOSTS, err
+    assert run("lock", fleet.path, "--check")[0] != 0
+    assert run("lock", fleet.path, "--explain", "kernel")[0] != 0
+    assert run("kmod", "builders", fleet.path)[0] == 0
+    assert run("rollout", "start", fleet.path, "--dry-run")[0] in OF_HOSTS
+    for verb in (["status"], ["history"], ["pause"], ["resume"], ["abort"], ["rollback", "--yes"]):
+        run("rollout", verb[0], fleet.path, *verb[1:])
+
+
+def test_what_hosts_said_in_a_rollout(fleet: Poisoned, run: Run, tmp_path: Path) -> None:
+    """Its journal has their words in what a step found, in why one failed and in how a host ended."""
+    story = small()
+    told = tmp_path / "told"
+    command = ["/bin/sh", "-c", f"cat >> {told}", "--", "{host}", "{kind}"]
+    with (
+        journal.writing(journal.path_of(fleet.path), doing="try it") as writer,
+        Notifier(
+            Notify(command=command, events=[str(kind) for kind in Kind if kind is not Kind.PLANNED]),
+            rollout=story.plan.id,
+            fleet=fleet.path,
+            warn=pytest.fail,
+        ) as tell,
+    ):
+        writer.begin(story.plan)
+        for number, word in enumerate(fleet.words):
+            host = f"gpu{number % 8 + 1}"
+            error = {"kind": "HostUnfit", "message": word, "hint": word}
+            for kind, name, data in (
+                (Kind.BEGIN, host, {"step": "validate", "attempt": 1}),
+                (Kind.END, host, {"step": "validate", "data": {word: word, "findings": [word], "reason": word}}),
+                (Kind.FAIL, host, {"step": "apply", "error": error}),
+                (Kind.OUTCOME, host, {"outcome": "kept", "reason": word}),
+                (Kind.NOTE, host, {"text": word}),
+                (Kind.HALTED, "", {"reason": word}),
+            ):
+                tell(writer.append(kind, name, data))
+    events = [json.loads(line) for line in told.read_text().splitlines()]
+    has([part for event in events for part in texts(event["data"])], fleet.words)
+    page = tmp_path / "rollout.html"
+    code, out, err = run("rollout", "status", fleet.path, "--json", "--html", page)
+    assert code in OF_HOSTS, err
+    assert fleet.lines[4] in "".join(texts(json.loads(out)))
+    assert "<script>alert" not in page.read_text()
+    assert "<img src=x" not in page.read_text()
+    assert run("rollout", "status", fleet.path)[0] == code
+    assert run("rollout", "history", fleet.path)[0] == 0
+    assert run("rollout", "history", fleet.path, "--json")[0] == 0
+
+
+#: Verbs that neither ask hosts nor read a fleet file or a lock, and what tries them instead.
+OTHERS = {
+    "cufile check": "fuzz/test_fuzz.py", "cufile effective": "loopback/cufile", "cufile migrate": "fuzz/test_fuzz.py",
+    "diff": "fuzz/test_fuzz.py", "gdscheck parse": "unit/test_console.py", "verify": "fuzz/test_fuzz.py",
+    "kmod audit": "fuzz/test_fuzz.py", "kmod build": "kmod", "kmod sign": "kmod", "kmod keygen": "kmod",
+    "kmod enrol": "kmod", "kmod trees": "kmod", "kmod cache list": "loopback/test_buildcache.py",
+    "kmod cache prune": "loopback/test_buildcache.py", "kmod cache verify": "loopback/test_buildcache.py",
+    # Builds in a throwaway root what the profile's pins, which are typed, say; needs repositories.
+    "kmod preflight": "preflight",
+    # Reads a lock, and needs its repositories.
+    "mirror": "repos",
+    **{f"lab {name}": "loopback/lab" for name in ("demo", "down", "list", "plug", "setup", "ssh", "up")},
+}  # fmt: skip
+
+
+def verbs(command: click.Command, name: str = "") -> Iterator[str]:
+    if not isinstance(command, click.Group):
+        yield name.strip()
+        return
+    context = click.Context(command)
+    for inner in command.list_commands(context):
+        found = command.get_command(context, inner)
+        assert found is not None
+        yield from verbs(found, f"{name} {inner}")
+
+
+def test_every_verb_is_tried_with_hostile_texts() -> None:
+    """By the words of both suites: a new verb is tried here, or is one of the others."""
+    tried = "".join(path.read_text() for path in Path(__file__).parent.glob("test_hostile_*.py"))
+    quoted = set(re.findall(r'"([a-z-]+)"', tried))
+    everything = set(verbs(cli.group))
+    assert OTHERS.keys() <= everything
+    assert {name for name in everything - OTHERS.keys() if not set(name.split()) <= quoted} == set()
