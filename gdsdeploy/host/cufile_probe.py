@@ -81,7 +81,7 @@ def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) ->
 
 
 def libraries() -> List[str]:
-    """Names and paths of libcufile, in the order in which they are tried; none that users other than root can replace."""
+    """Names and paths of libcufile in the order in which they are tried; none that others than root can replace."""
     found: List[str] = []
     for item in LIBRARIES:
         found += filter(is_roots, sorted(glob.glob(item))) if "*" in item else [item]

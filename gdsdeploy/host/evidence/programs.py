@@ -7,7 +7,7 @@ import os
 import tempfile
 
 from .. import cufile_probe
-from ..places import CUFILE, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
+from ..places import CUFILE, CUFILE_OPEN, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from ..process import is_roots
 from .recorder import FILE_LIMIT, Recorder
 from .wanted import Wanted
@@ -32,7 +32,7 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
     elif found:
         recorder.gap(GDSCHECK, f"{found[0]}: users other than root can replace it, so root doesn't run it")
     for path in cufile_probe.unsafe_libraries():
-        recorder.gap(cufile_probe.CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
+        recorder.gap(CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
     cufile_probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
 
 
