@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import base64
 import binascii
+import fnmatch
 import hashlib
 import hmac
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gdsdeploy.answer import Endpoint
 from gdsdeploy.errors import HostKeyMismatch
+from gdsdeploy.host import reading
+
+#: Bytes of a file: keys of some hundred thousand hosts.
+LIMIT: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def refusal(host: Endpoint, known: Sequence[KnownKey], kind: str, blob: bytes) -
 
 
 def _lines(file: Path, name: str) -> Iterator[KnownKey]:
-    for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, text in enumerate(reading.whole(str(file), LIMIT).decode(errors="replace").splitlines(), start=1):
         fields = text.split()
         marker = fields.pop(0)[1:] if fields and fields[0].startswith("@") else ""
         if len(fields) < 3 or fields[0].startswith("#") or not _speaks_of(fields[0], name):
@@ -123,5 +128,4 @@ def _hashed(text: str, name: str) -> bool:
 
 def _matches(pattern: str, name: str) -> bool:
     """``*`` and ``?`` are the only wildcards; brackets belong to a name with a port."""
-    expression = "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern)
-    return re.fullmatch(expression, name) is not None
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))

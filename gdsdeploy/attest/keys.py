@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -14,6 +15,10 @@ from securesystemslib.signer import CryptoSigner, Key, Signer, SSlibKey
 
 from gdsdeploy import folders
 from gdsdeploy.errors import SigningKeyUnusable
+from gdsdeploy.host import reading
+
+#: Bytes of a key's file.
+LIMIT: Final = 64 * 1024
 
 _RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
 _PUBLIC = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -38,7 +43,7 @@ def signer(path: Path | None) -> Signer:
         if mode.st_mode & 0o077:
             words = f"{place} can be read by others (mode {stat.S_IMODE(mode.st_mode):04o})"
             raise SigningKeyUnusable(words, hint=f"chmod 0600 {place}, and make a new key if others may have it")
-        private = serialization.load_pem_private_key(place.read_bytes(), password=None)
+        private = serialization.load_pem_private_key(reading.whole(str(place), LIMIT), password=None)
     except OSError as error:
         hint = "Leave --key out: a key is made at first use"
         raise SigningKeyUnusable(f"{place}: {error.strerror}", hint=hint) from None

@@ -16,7 +16,7 @@ from gdsdeploy.attest import dsse, statement
 from gdsdeploy.attest.policy import Policy
 from gdsdeploy.attest.statement import Kind, Statement
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError
-from gdsdeploy.host import tarball
+from gdsdeploy.host import reading, tarball
 from gdsdeploy.host.kmod import pack, provenance
 from gdsdeploy.host.kmod.errors import PackError
 
@@ -200,8 +200,7 @@ def _tar(path: Path) -> _Files:
 
 def _beginning(path: Path) -> bytes:
     """As much as a statement may have, and a byte more."""
-    with path.open("rb") as file:
-        return file.read(provenance.LIMIT + 1)
+    return reading.beginning(str(path), provenance.LIMIT)
 
 
 def _sha256(path: Path) -> str:
