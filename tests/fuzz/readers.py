@@ -14,13 +14,14 @@ import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import yaml
 
-from gdsdeploy import answer, bundle, converge, explain, journal, lockfile, planning, validate
+from gdsdeploy import answer, bundle, converge, explain, journal, known_hosts, lockfile, planning, validate
 from gdsdeploy.answer import Answer, Endpoint, Output
 from gdsdeploy.attest import dsse, policy, statement
 from gdsdeploy.attest import verify as attested
@@ -57,6 +58,7 @@ from gdsdeploy.host.kmod.vouch import sha256
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Kind, Plan, Wave
+from gdsdeploy.redact import Redactor
 from gdsdeploy.report import changes, html, junit, prometheus, text
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Report, Trouble
@@ -295,6 +297,31 @@ def raw_answer(data: bytes) -> Any:
     return answer.document(HOST, b"MARK", Output(b"motd\nMARK" + data, "", 0))
 
 
+@functools.cache
+def secrets() -> list[bytes]:
+    probes = json.loads((TESTS / "unit/secret_probes.json").read_text())
+    return ["\n".join(random.sample(sorted(probes.values()), 20)).encode() for random in map(Random, range(5))]
+
+
+def redacted(data: bytes) -> None:
+    Redactor().text(data.decode("utf-8", "replace"))
+
+
+def keys_on_record(path: Path) -> None:
+    host = replace(HOST, known_hosts=(path,))
+    found = known_hosts.known_keys(host)
+    known_hosts.recorded(found, b"key")
+    known_hosts.refusal(host, found, "ssh-ed25519", b"key")
+
+
+KNOWN_HOSTS = b"""# comment
+192.0.2.1,gpu1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKtleQ==
+@revoked *.2.?,!192.0.2.9,[192.0.2.1]:2222 ecdsa-sha2-nistp256 a2V5
+|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= ssh-rsa AAAAB3NzaC1yc2E=
+@cert-authority * ssh-ed25519 AAAA
+"""
+
+
 def plan_answer(data: bytes) -> None:
     planning.checked_variants(Answer("gpu1", raw_answer(data), None, 0.0), {"variants": {}})
 
@@ -483,6 +510,8 @@ READERS = (
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answers to a rollout", rollout_answers, rollout_answer, (HostUnfit,), damaged_answer),
+    Reader("text with secrets, masked", secrets, redacted, ()),
+    Reader("known_hosts", seeds(KNOWN_HOSTS), of_file("known_hosts", keys_on_record), ()),
     Reader("event lines of Ansible", seeds(LINES), event, ()),
     Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
     Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),
