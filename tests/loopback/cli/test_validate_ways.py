@@ -183,7 +183,10 @@ def test_a_host_whose_gate_never_ran_fails(made: Make, run: Run) -> None:
 # --- support bundles -------------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_gives_the_same_verdicts_offline(made: Make, run: Run, tmp_path: Path) -> None:
+def test_a_bundle_gives_the_same_verdicts_offline(
+    made: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     fleet, file = made(gpu1=RIGHT, gpu2=WRONG, gone={**RIGHT, "port": free_port()}), tmp_path / "case.tar.gz"
     with_waivers(fleet, {"check": "boot.autoload", "until": "9999-12-31", "reason": "week 50"})
     secret = "https://hooks.slack.com/services/T0AAAA/B0BBBB/XXSECRETXX"
