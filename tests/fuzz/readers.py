@@ -59,10 +59,10 @@ from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Kind, Plan, Wave
 from gdsdeploy.redact import Redactor
-from gdsdeploy.report import changes, html, junit, prometheus, text
+from gdsdeploy.report import changes, html, junit, progress, prometheus, text
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Report, Trouble
-from gdsdeploy.rollout import answers
+from gdsdeploy.rollout import answers, status
 from gdsdeploy.supporting import judge
 from tests.fuzz import repositories
 from tests.fuzz.campaign import Reader
@@ -157,7 +157,10 @@ def damaged_journal(data: bytes, random: Random) -> bytes:
         shell.executescript(
             "PRAGMA synchronous=OFF; DROP TRIGGER event_stays; DROP TRIGGER event_keeps; DROP TRIGGER rollout_stays"
         )
-        value = random.choice([b"\xff", None, 0, -1, 1e308, 2**62, "", "x", "\x1b", "null", "[" * 5000, "{}", "paused"])
+        value = random.choice([
+            *(b"\xff", None, 0, -1, 1e308, 2**62, "", "x", "\x1b", "null", "[" * 5000, "{}", "paused"),
+            *('{"step":[]}', '{"step":"drain","attempt":"x"}', '{"until":{}}', '{"wave":[],"outcome":1}'),
+        ])  # fmt: skip
         column = random.choice(["rollout", "number", "time", "kind", "host", "data", "digest"])
         shell.execute("PRAGMA foreign_keys = OFF")
         shell.execute(f"UPDATE event SET {column} = ? WHERE number = ?", (value, random.randint(1, 10)))
@@ -187,7 +190,8 @@ def flipped(data: bytes, random: Random) -> bytes:
 def read_journal(path: Path) -> None:
     with journal.reading(path) as reader:
         for summary in reader.rollouts():
-            list(reader.events(summary.id))
+            with contextlib.suppress(ValueError):  # the first is no plan, which history says as a warning
+                progress.lines(status.fold(reader.events(summary.id)), now=1e9, width=80, live=False)
             reader.plan(summary.id)
         reader.newest()
 
