@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.host import reading
 from gdsdeploy.host.apply import registry, schema
 from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.packages import apt, dnf
@@ -138,6 +139,9 @@ TABLE: Final = (
 #: Name of a resource → the role that applies it.
 ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}
 
+#: Bytes of a keyring or a certificate.
+_LIMIT: Final = 16 * 1024 * 1024
+
 
 #: What keyrings have: a line of armour, or as their first byte one of a packet that holds a public key (RFC 9580).
 _ARMOUR = b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----"
@@ -155,7 +159,7 @@ class Files:
         place = Path(path)
         if place not in self._read:
             try:
-                self._read[place] = place.read_bytes()
+                self._read[place] = reading.whole(path, _LIMIT)
             except FileNotFoundError:
                 self._read[place] = None
             except OSError as error:

@@ -6,16 +6,20 @@ Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT": plain and hashed names, ``*`` an
 from __future__ import annotations
 
 import base64
-import binascii
+import fnmatch
 import hashlib
 import hmac
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gdsdeploy.answer import Endpoint
 from gdsdeploy.errors import HostKeyMismatch
+from gdsdeploy.host import reading
+
+#: Bytes of a file: keys of some hundred thousand hosts.
+LIMIT: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -89,14 +93,14 @@ def refusal(host: Endpoint, known: Sequence[KnownKey], kind: str, blob: bytes) -
 
 
 def _lines(file: Path, name: str) -> Iterator[KnownKey]:
-    for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, text in enumerate(reading.whole(str(file), LIMIT).decode(errors="replace").splitlines(), start=1):
         fields = text.split()
         marker = fields.pop(0)[1:] if fields and fields[0].startswith("@") else ""
         if len(fields) < 3 or fields[0].startswith("#") or not _speaks_of(fields[0], name):
             continue
         try:
             blob = base64.b64decode(fields[2], validate=True)
-        except binascii.Error:
+        except ValueError:
             continue
         yield KnownKey(file, number, fields[1], blob, marker)
 
@@ -116,12 +120,11 @@ def _speaks_of(patterns: str, name: str) -> bool:
 def _hashed(text: str, name: str) -> bool:
     try:
         salt, digest = (base64.b64decode(part, validate=True) for part in text.split("|")[2:4])
-    except (binascii.Error, ValueError):
+    except ValueError:
         return False
     return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
 
 
 def _matches(pattern: str, name: str) -> bool:
     """``*`` and ``?`` are the only wildcards; brackets belong to a name with a port."""
-    expression = "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern)
-    return re.fullmatch(expression, name) is not None
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))

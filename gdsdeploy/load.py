@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from gdsdeploy import folders, waivers, yamlfile
 from gdsdeploy.errors import FleetInvalid, GdsError
-from gdsdeploy.host import golden
+from gdsdeploy.host import golden, jsontext, reading
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.text import WORDS
 from gdsdeploy.platform import known
@@ -63,7 +63,7 @@ def _read_golden(fleet: Fleet, folder: Path) -> None:
             continue
         file = folders.locate(folder, wanted.golden)
         try:
-            wanted._document = golden.from_json(file.read_text(encoding="utf-8"))
+            wanted._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
         except (OSError, UnicodeDecodeError) as cause:
             wanted._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
         except golden.GoldenError as cause:

@@ -22,6 +22,7 @@ import httpx
 
 from gdsdeploy import folders, run
 from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.host import reading
 from gdsdeploy.host.private import exposure
 from gdsdeploy.model.intended import Notify
 from gdsdeploy.model.rollout import FAILURES, Event, Kind
@@ -183,9 +184,9 @@ def wanted(event: Event, settings: Notify) -> bool:
 
 def _token(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
+        with reading.opened(str(path)) as file:
             exposed = exposure(str(path), os.fstat(file.fileno()))
-            token = file.read(_TOKEN_SIZE).strip()
+            token = file.read(_TOKEN_SIZE).decode().strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise FleetInvalid(f"rollout.notify.token_file: {path}: {reason}") from None

@@ -84,15 +84,25 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(str(key)): self._item(str(key), item) for key, item in value.items()}
+            named = isinstance(value.get("name"), str) and names_secret(value["name"])
+            return {
+                self.text(str(key)): self._item("secret" if named and key == "value" else str(key), item)
+                for key, item in value.items()
+            }
         if isinstance(value, list):
             return [self.value(item) for item in value]
         return value
 
     def _item(self, key: str, item: Any) -> Any:
-        if isinstance(item, str) and item and names_secret(key):
-            return item if item == REDACTED else self.secret()
-        return self.value(item)
+        return self._masked(item) if names_secret(key) else self.value(item)
+
+    def _masked(self, value: Any) -> Any:
+        """A JSON value with every text in it masked; numbers say nothing that a check does not need."""
+        if isinstance(value, str):
+            return value if value in ("", REDACTED) else self.secret()
+        if isinstance(value, dict):
+            return {self.text(str(key)): self._masked(item) for key, item in value.items()}
+        return [self._masked(item) for item in value] if isinstance(value, list) else value
 
     def text(self, text: str) -> str:
         """One text."""

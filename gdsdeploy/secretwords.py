@@ -1,7 +1,7 @@
 """Secrets in free text: what shows one, and where it begins and ends.  Pure.
 
 Patterns know the usual ways to write a secret, and no others: a password in the middle of a sentence stays.  What has a
-known structure is masked by that structure instead (``bundle.mask_fleet``, ``Redactor.value``).
+known structure is masked by that structure instead (``maskedfleet.masked``, ``Redactor.value``).
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ REDACTED: Final = "[redacted]"
 
 #: Words that name a secret wherever they are part of a name: ``AWS_SECRET_ACCESS_KEY``, ``client-key-data``.
 _NAMED = (
-    r"passw(?:or)?d|passphrase|passcode|secret|token|webhook|credentials?|psk|client-key-data|bearer|cookie|\w+_pass|\w+_pwd"
-    r"|(?:api|access|private|pre-?shared|encryption|shared|auth|account|master|storage|signing_private)[_-]?key"
+    r"passw(?:or)?d|passphrase|passcode|secret|token|webhook|creds|credentials?|psk|client-key-data|bearer|cookie"
+    r"|\w+_pass|\w+_pwd|(?:storage|ssh)pass|bindpw|rootpw|authtok|_jwt|_pat\b|dockerconfigjson|stringdata|chpasswd"
+    r"|(?:api|access|private|pre-?shared|encryption|shared|auth|account|master|storage|signing_private|routing|service"
+    r"|integration|certificate|activation|dhchap|ctrl|jwt)[_-]?key"
 )
 #: Words that do so only as a whole, right before an equals sign: options of mounts, parameters of addresses.
 _SHORT = r"pass|pwd|pin-value|pin|sig|signature|sas|auth|authkey|code|x-amz-(?:signature|credential)|hmac"
 #: Programs that take a secret behind an option of one letter, and their letters.
 _PROGRAMS = (
-    ("sshpass|mysql|mysqldump|mysqladmin|mariadb|docker|podman|helm|oc|racadm|7z|unzip|skopeo|buildah|az|smbmap", "p"),
+    (
+        "useradd|usermod|crane|regctl|sshpass|mysql|mysqldump|mysqladmin|mariadb|docker|podman|helm|oc|racadm|7z|unzip|skopeo|buildah|az|smbmap",
+        "p",
+    ),
     ("ipmitool|ipmipower|ipmiconsole|bmc-config|snmpget|snmpwalk|zip", "[PpAX]"),
     ("curl|smbclient|rpcclient|net", "[uU]"),
     ("ldapsearch|ldapmodify|ldapadd|ldapwhoami", "w"),
@@ -45,6 +50,12 @@ _REST = rf"(?:\[redacted\]|{_QUOTED}(?:{_QUOTED}|\\')*|(?:{_BARE}|[ \t]|(?<=\w)[
 #: The name in front of a value; CONFIG_… is the kernel's.
 _NAME = rf"(?<![\w.-])(?!CONFIG_)[\w.-]{{0,100}}?(?:{_NAMED})[\w.-]{{0,60}}"
 _CLOSE = r"(?:\\?[\"'])?"
+#: A list or an object of JSON or YAML within its line.
+_INLINE = r"(?:\[(?!redacted\])[^\[\]\n]*\]|\{[^{}\n]*\})"
+#: Programs that read a password from their input.
+_ASKING = r"(?:sudo|su|passwd|chpasswd|cryptsetup|kinit|docker|podman|helm|openssl|mokutil)\b"
+#: A program that is given a name, and a value of it; a list of such pairs.
+_BETWEEN = rf"{_CLOSE}(?:\s+-v\s+|[,\s]\s*{_CLOSE}value{_CLOSE}\s*[:=]\s*)"
 
 
 def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
@@ -53,25 +64,54 @@ def _pattern(text: str, flags: int = 0) -> re.Pattern[str]:
 
 _PATTERNS: Final = (
     re.compile(r"(?s)(?P<secret>-----BEGIN [A-Z0-9 ]*PRIVATE KEY\b.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*|\Z))"),
+    re.compile(r"(?s)(?P<secret>---- BEGIN SSH2 ENCRYPTED PRIVATE KEY\b.*?(?:---- END SSH2[A-Z0-9 ]* ----|\Z))"),
+    re.compile(r"(?s)(?P<secret>-----BEGIN OpenVPN Static key\b.*?(?:-----END OpenVPN Static key[A-Z0-9 -]*|\Z))"),
+    re.compile(r"Private-Lines: \d+\s+(?P<secret>(?:[A-Za-z0-9+/]+=*\s+)+Private-MAC: \w+)"),
+    re.compile(r"\$ANSIBLE_VAULT;[\w.;]+\s+(?P<secret>\w+(?:\s+[0-9a-f]{10,}\b)*)"),
     # Everything before the last @ of an address' host.
     re.compile(r"://(?P<secret>[^/\s\"'<>?#]+)@"),
     _pattern(r"(?P<secret>https?://(?:hooks\.slack(?:-gov)?\.com|[\w.-]+\.webhook\.office\.com|[\w.-]+\.logic\.azure\.com"
              r"|[\w.-]+\.powerplatform\.com|(?:\w+\.)?discord(?:app)?\.com/api/webhooks|chat\.googleapis\.com"
-             r"|api\.telegram\.org|events\.pagerduty\.com)(?=[:/?])[^\s\"'<>\\,;)\]}]*)"),
+             r"|api\.telegram\.org|events\.pagerduty\.com|[\w.-]+(?::\d+)?/hooks)(?=[:/?])[^\s\"'<>\\,;)\]}]*)"),
+    re.compile(r"(?<![\w/@.:-])[\w.-]{1,100}:(?P<secret>[^\s:@/]{1,200})@[\w.-]+:\d"),
+    _pattern(r"%3A%2F%2F(?P<secret>[\w.%-]{1,300}?)%40"),
     # Headers; a bearer's token wherever it stands.
-    _pattern(rf"(?<![\w-])(?:proxy-)?authorization{_CLOSE}\s*[:=]\s*[\"']?(?P<secret>\[redacted\]|[^\r\n\"'\\]+)"),
+    _pattern(rf"(?<![\w-])(?:proxy-)?authorization{_CLOSE}\s*[:=]\s*[\"']?"
+             r"(?P<secret>\[redacted\]|[^\r\n\"'\\]+(?:\r?\n[ \t]+[^\r\n\"'\\]+)*)"),
     _pattern(rf"(?<![\w-])(?:(?:set-)?cookie|x-[\w-]*(?:auth|token|key)[\w-]*){_CLOSE}\s*:\s*[\"']?(?P<secret>\[redacted\]|[^\r\n\"'\\]+)"),
     _pattern(r"\b(?:bearer|basic)\s+(?P<secret>[A-Za-z0-9+/_.=~-]{8,})"),
-    # Names with a value behind them.
+    # Names with a value behind them: on further lines, in brackets, beside the name of what it is, between tags.
+    _pattern(
+        rf"(?m)^(?P<indent>[ \t]*)(?:- )?[\"']?{_NAME}{_CLOSE}:[ \t]*(?:[|>][+\d-]*[ \t]*)?\r?\n"
+        r"(?P<secret>(?:(?P=indent)(?:[ \t]+|- )\S[^\n]*(?:\n|\Z))+)"
+    ),
+    _pattern(rf"{_NAME}{_CLOSE}\s*[:=]\s*(?P<secret>{_INLINE})"),
+    _pattern(rf"{_NAME}{_BETWEEN}(?P<secret>{_VALUE})"),
+    _pattern(rf"{_NAME}\\?[\"']\s*:\s*\n\s*(?P<secret>{_QUOTED})"),
+    _pattern(rf"<{_NAME}>(?P<secret>[^<\n]+)<"),
+    _pattern(r"\\?[\"']auth\\?[\"']\s*:\s*(?P<secret>" + _QUOTED + ")"),
+    _pattern(rf"{_NAME}(?:=|\s)\s*\\\r?\n\s*(?P<secret>{_VALUE})"),
+    _pattern(r"(?m)^[ \t]*(?:passw(?:or)?d|bindpw|rootpw(?:\s+--\w+)*|r[ow]community6?)[ \t]+"
+             r"(?P<secret>[^\s:=]+)(?:\s+default)?\s*$"),
+    _pattern(r"\bpassw(?:or)?d(?:-again)?\s+password\s+(?P<secret>\S+)"),
+    _pattern(r"\bpassw(?:or)?d\s+(?:(?:is|was)\s+)?(?P<secret>'[^'\n]+'|\"[^\"\n]+\")"),
+    _pattern(r"[?&]key=(?P<secret>[^\s&\"'<>]+)"),
     _pattern(rf"{_NAME}{_CLOSE}\s*=>?\s*(?P<secret>{_VALUE})"),
     _pattern(rf"{_NAME}{_CLOSE}\s*:[ \t]*(?:[|>][+-]?[ \t]*\n\s+)?(?P<secret>{_REST})"),
-    _pattern(rf"(?<![\w.-])(?:{_SHORT})=(?P<secret>{_VALUE})"),
+    _pattern(rf"(?<![\w.-])_?(?:{_SHORT})=(?P<secret>{_VALUE})"),
     re.compile(rf"(?<![\w.-])(?!CONFIG_)[A-Z0-9_]{{1,100}}_(?:KEY|PW|PASS|SAS|PAT)=(?P<secret>{_VALUE})"),
     # Ceph's and WireGuard's, openssl's, .netrc's.
     re.compile(r"(?im)(?<![\w.-])key\s*[:=]\s*(?P<secret>[A-Za-z0-9+/]{20,}={0,2})(?![\w:.-])"),
     re.compile(r"(?<![\w.-])pass:(?P<secret>\S+)"),
-    _pattern(r"\blogin\s+\S+\s+password\s+(?P<secret>\S+)"),
-    # Options of programs.
+    _pattern(r"\blogin\s+\S+\s+(?:account\s+\S+\s+)?password\s+(?P<secret>\S+)"),
+    # Options and inputs of programs.
+    _pattern(r"(?<![\w-])--?(?:proxy-)?user[ =](?P<secret>[^\s:]+:\S+)"),
+    _pattern(r"\buser(?:name)?=[^\s,%]{0,100}%(?P<secret>[^\s,]+)"),
+    re.compile(rf"\b(?:ceph|rados|rbd|ceph-fuse)\b[^\n|;&]{{0,300}}?\s--key[ =](?P<secret>{_VALUE})"),
+    re.compile(rf"\b(?:echo|printf)\s+(?:-\w+\s+)*(?P<secret>{_VALUE})\s*\|\s*{_ASKING}"),
+    re.compile(rf"\b{_ASKING}[^\n|;&<]{{0,200}}<<<\s*(?P<secret>{_VALUE})"),
+    re.compile(r"\b(?:(?:pro|ua)\s+attach|weka\s+user\s+login\s+\S+|SUSEConnect\s+-r|wpa_passphrase\s+\S+)"
+               r"\s+(?P<secret>[^\s-]\S*)"),
     _pattern(rf"(?<![\w-])--?[\w-]{{0,60}}?(?:{_NAMED}|pass|pwd)\s+(?!-)(?P<secret>{_VALUE})"),
     *(
         re.compile(rf"(?<![\w-])(?:{names})\b[^\n|;&]{{0,300}}?\s-{letter}[ =]?(?P<secret>{_VALUE})")
@@ -82,12 +122,16 @@ _PATTERNS: Final = (
     re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{5,}\.[\w-]+(?:\.[\w-]*)*)"),
     re.compile(
         r"(?<![\w-])(?P<secret>gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{8,}|nvapi-[\w-]{16,}"
-        r"|hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|AIza[\w-]{30,}|pypi-[\w-]{20,}|dop_v1_\w{20,}|hvs\.[\w-]{16,})"
+        r"|hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|AIza[\w-]{30,}|pypi-[\w-]{20,}|dop_v1_\w{20,}|hvs\.[\w-]{16,}|gl(?:rt|dt|cbt|ptt|ft)-[\w-]{16,}|xapp-[\w-]{8,}"
+        r"|ya29\.[\w-]{16,}|[sr]k_(?:live|test)_\w{16,}|SG\.[\w-]{16,}\.[\w-]{8,}|AGE-SECRET-KEY-1\w{8,})"
     ),
+    # Of NVMe over fabrics, munge and GRUB.
+    re.compile(r"(?<![\w-])(?P<secret>(?:DHHC-1|NVMeTLSkey-1):\d\d:[A-Za-z0-9+/=]+:?|MUNGE:[A-Za-z0-9+/=]{8,}:?)"),
+    re.compile(r"(?P<secret>grub\.pbkdf2\.sha512\.[\w.]+)"),
     re.compile(r"(?P<secret>\$(?:1|2[aby]|5|6|7|y|gy)\$[./A-Za-z0-9$=,-]{8,})"),
 )  # fmt: skip
 #: A key of a mapping whose value is a secret whatever it is.
-_KEY = _pattern(rf"[\w.-]*?(?:{_NAMED})(?:[_-]?data)?|pass|pwd|auth|authorization")
+_KEY = _pattern(rf"[\w.-]*?(?:{_NAMED})(?:s|[_-]?data)?|pass|pwd|auth|authorization")
 
 
 def hide(text: str, found: Callable[[], object]) -> str:
@@ -111,5 +155,11 @@ def names_secret(key: str) -> bool:
 
 def _quoted_as(secret: str) -> str:
     """REDACTED in the quotes of what it replaces, so that JSON and YAML stay what they are."""
-    quote = next((mark for mark in ('\\"', '"', "'") if secret.startswith(mark) and secret.endswith(mark)), "")
+    if secret.endswith("\n"):
+        # Lines below a key: their indentation makes them its value.
+        return f"{secret[: len(secret) - len(secret.lstrip())]}{REDACTED}\n"
+    if secret[0] in "[{" and secret != REDACTED:
+        quote = next((mark for mark in ('\\"', '"', "'") if mark in secret), "")
+    else:
+        quote = next((mark for mark in ('\\"', '"', "'") if secret.startswith(mark) and secret.endswith(mark)), "")
     return f"{quote}{REDACTED}{quote}"

@@ -17,6 +17,7 @@ from yaml.composer import Composer
 from yaml.reader import Reader
 
 from gdsdeploy.errors import GdsError
+from gdsdeploy.host import reading
 
 #: Bytes of a file.
 LIMIT: Final = 4 * 1024 * 1024
@@ -154,8 +155,7 @@ def documents(text: bytes) -> Iterator[Any]:
 
 def _text(path: Path, error: type[GdsError], absent: tuple[str, str]) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(LIMIT + 1)
+        data = reading.beginning(str(path), LIMIT)
     except FileNotFoundError:
         raise error(f"{path}: {absent[0]}", hint=absent[1]) from None
     except IsADirectoryError:
@@ -163,7 +163,7 @@ def _text(path: Path, error: type[GdsError], absent: tuple[str, str]) -> str:
     except PermissionError:
         raise error(f"{path}: you may not read this file", hint=f"Try: sudo chmod a+r {path}") from None
     except OSError as cause:
-        raise error(f"{path}: cannot be read: {cause.strerror}", hint="Look at dmesg, and copy the file") from cause
+        raise error(f"{path}: cannot be read: {cause.strerror}", hint=reading.look(str(path))) from cause
     if len(data) > LIMIT:
         raise error(f"{path}: larger than {LIMIT >> 20} MiB", hint="Is it the right file? Fleets and locks are smaller")
     try:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -15,7 +16,11 @@ from securesystemslib.signer import CryptoSigner, Key, Signer, SSlibKey
 
 from gdsdeploy import atomic, folders
 from gdsdeploy.errors import SigningKeyUnusable
+from gdsdeploy.host import reading
 from gdsdeploy.host.private import exposure
+
+#: Bytes of a key's file.
+LIMIT: Final = 64 * 1024
 
 _RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
 _PUBLIC = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -41,7 +46,7 @@ def signer(path: Path | None) -> Signer:
         if open_to is not None:
             words, command = open_to
             raise SigningKeyUnusable(f"{place} {words}", hint=f"{command}, and make a new key if others may have it")
-        private = serialization.load_pem_private_key(place.read_bytes(), password=None)
+        private = serialization.load_pem_private_key(reading.whole(str(place), LIMIT), password=None)
     except OSError as error:
         raise _unusable(place, error, own=path is None) from None
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -15,6 +15,7 @@ from gdsdeploy import folders, yamlfile
 from gdsdeploy.attest import keys
 from gdsdeploy.attest.statement import Kind
 from gdsdeploy.errors import AttestationRefused, PolicyInvalid
+from gdsdeploy.host import reading
 from gdsdeploy.load import checked
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
@@ -73,6 +74,6 @@ def _key(path: Path, name: str, text: str) -> Key:
         return keys.public(text.encode(), f"{path}: keys.{name}")
     file = folders.locate(path.parent, text)
     try:
-        return keys.public(file.read_bytes(), str(file))
+        return keys.public(reading.whole(str(file), keys.LIMIT), str(file))
     except OSError as error:
         raise PolicyInvalid(f"{path}: keys.{name}: {file}: {error.strerror}", hint="Name the key's file") from None

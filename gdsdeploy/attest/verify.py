@@ -19,7 +19,7 @@ from gdsdeploy.attest import dsse, statement
 from gdsdeploy.attest.policy import Policy
 from gdsdeploy.attest.statement import Built, Kind, Statement
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError
-from gdsdeploy.host import tarball
+from gdsdeploy.host import reading, tarball
 from gdsdeploy.host.kmod import pack, provenance
 from gdsdeploy.host.kmod.errors import PackError
 
@@ -240,8 +240,7 @@ def _unpacked(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path
 
 def _beginning(path: Path) -> bytes:
     """As much as a statement may have, and a byte more."""
-    with path.open("rb") as file:
-        return file.read(provenance.LIMIT + 1)
+    return reading.beginning(str(path), provenance.LIMIT)
 
 
 def _sha256(path: Path) -> str:

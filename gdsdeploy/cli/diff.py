@@ -9,6 +9,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError, ReportsDiffer
+from gdsdeploy.host import reading
 from gdsdeploy.report import changes
 
 
@@ -42,9 +43,9 @@ def command(before: Path, after: Path, as_json: bool) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return changes.report_from(path.read_text(encoding="utf-8"))
+        return changes.report_from(reading.whole(str(path), changes.LIMIT).decode())
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise GdsError(f"{path}: cannot be read: {words}") from None
+        words = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise GdsError(f"{path}: cannot be read: {words}", hint=reading.look(str(path))) from None
     except ValueError as error:
         raise GdsError(f"{path}: {error}", hint="Write one with: gdsdeploy validate FLEET --json > FILE") from None

@@ -10,6 +10,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.errors import ChecksUnknown
+from gdsdeploy.host import reading
 from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
 
 STDIN = "-"
@@ -77,7 +78,6 @@ def _bytes(file: Path) -> bytes:
     if str(file) == STDIN:
         return sys.stdin.buffer.read(runs.LIMIT + 1)
     try:
-        with file.open("rb") as stream:
-            return stream.read(runs.LIMIT + 1)
+        return reading.beginning(str(file), runs.LIMIT)
     except OSError as error:
         raise click.FileError(str(file), hint=error.strerror or str(error)) from None

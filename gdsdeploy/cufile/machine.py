@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gdsdeploy.cufile.check import Machine
 from gdsdeploy.cufile.verdict import What
+from gdsdeploy.host import reading
 
 #: A cufile.json with every key is under 10 kB; what is longer than this is something else.
 MAX_BYTES = 1 << 20
@@ -47,11 +48,7 @@ def p2pdma(boot: Path = Path("/boot"), symbols: Path = Path("/proc/kallsyms")) -
 
 def content(file: str) -> bytes:
     """The content of a file, or of standard input for ``-``; raises OSError, also for what is far too long."""
-    if file == "-":
-        data = sys.stdin.buffer.read(MAX_BYTES + 1)
-    else:
-        with Path(file).open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
+    data = sys.stdin.buffer.read(MAX_BYTES + 1) if file == "-" else reading.beginning(file, MAX_BYTES)
     if len(data) > MAX_BYTES:
-        raise OSError(f"longer than {MAX_BYTES // 2**20} MiB, which no configuration is")
+        raise OSError(0, f"longer than {MAX_BYTES // 2**20} MiB, which no configuration is")
     return data

@@ -6,12 +6,13 @@ or the folder that it was unpacked to.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 from typing import Any, Dict, Tuple
 
-from . import jsontext
+from . import jsontext, reading
 
 #: The folder in a support bundle's archive, and the version of its manifest.
 FOLDER = "gdsdeploy-support"
@@ -25,7 +26,7 @@ _HINT = "Save it on the host: python3 -I -S /usr/lib/gdsdeploy/gdsdeploy-host.py
 _KEPT = re.compile(r"manifest\.json|hosts/[A-Za-z0-9][A-Za-z0-9._-]{0,62}/(evidence|expectation)\.json")
 _EVIDENCE = re.compile(r"hosts/([^/]+)/evidence\.json")
 #: How archives begin: the first bytes of gzip, and what a tar header has from byte 257 on.
-_GZIP, _TAR = b"\x1f\x8b", b"ustar"
+_GZIP, _TAR, _HEADER = b"\x1f\x8b", b"ustar", 512
 
 
 class EvidenceFileError(Exception):
@@ -81,8 +82,7 @@ def is_bundle(path: str) -> bool:
     if os.path.isdir(path):
         return True
     try:
-        with open(path, "rb") as file:
-            head = file.read(512)
+        head = reading.beginning(path, _HEADER)
     except OSError as error:
         raise _unreadable(path, error) from None
     return head.startswith(_GZIP) or head[257:262] == _TAR
@@ -111,7 +111,7 @@ def bundle(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
 
 def damaged(path: str, error: Exception) -> EvidenceFileError:
     """The error for what is no support bundle, or has lost a part."""
-    words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    words = f"it has no {error.args[0]}" if isinstance(error, KeyError) else str(error)
     hint = "Make one with: gdsdeploy support-bundle FLEET -o FILE"
     return EvidenceFileError(f"{path}: is no support bundle, or a damaged one ({words})", hint)
 
@@ -131,12 +131,12 @@ def document(where: str, text: str) -> Dict[str, Any]:
 
 def _text(path: str) -> str:
     """The beginning of a file: one character more than is read as JSON."""
-    with open(path, encoding="utf-8") as file:
+    with io.TextIOWrapper(reading.opened(path), encoding="utf-8") as file:
         return file.read(jsontext.LIMIT + 1)
 
 
 def _unreadable(path: str, error: OSError) -> EvidenceFileError:
-    return EvidenceFileError(f"{path}: cannot be read: {error.strerror or error}")
+    return EvidenceFileError(f"{path}: cannot be read: {error.strerror or error}", reading.look(path))
 
 
 def _archive(path: str) -> Dict[str, str]:

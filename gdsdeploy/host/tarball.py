@@ -9,6 +9,8 @@ import gzip
 import tarfile
 from typing import IO, Callable, Dict, Iterator, Tuple, Union
 
+from . import reading
+
 #: The name of a file, its size in bytes, and its content in pieces.  Pieces that are not read before the next file
 #: are skipped.
 Member = Tuple[str, int, Iterator[bytes]]
@@ -48,7 +50,7 @@ def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
     unpacked: bytes that it may have.  Raises what :func:`files` raises, and ValueError for what programs that unpack
     archives read in different ways: nobody should see other files than the ones that were checked.
     """
-    with open(path, "rb") as raw:
+    with reading.opened(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         if not packed:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ValidationError
 from gdsdeploy.host import jsontext
 from gdsdeploy.report.json import VERSION
 
+#: Bytes of a report.
+LIMIT = 64 * 1024 * 1024
 #: What a host is that only one of the reports has.
 ABSENT = "not there"
 #: Where the verdict of a whole host, and the lock of a run, stand among its checks and parts.
@@ -72,7 +74,7 @@ class _Report(BaseModel):
 def report_from(text: str) -> dict[str, Any]:
     """A report as ``validate --json`` printed it; raises ValueError that says what else it is."""
     try:
-        value = jsontext.loads(text, limit=64 * 1024 * 1024)
+        value = jsontext.loads(text, limit=LIMIT)
     except ValueError as error:
         raise ValueError(f"it is no report: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("hosts"), dict) or "verdict" not in value:

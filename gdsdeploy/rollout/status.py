@@ -6,12 +6,14 @@ The machine decides, from the same events, what may be done next; here is only w
 
 from __future__ import annotations
 
+import datetime as dt
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.rollout import FAILURES, Event, Kind, Outcome, Plan, Step, Wave
 
 #: States of a host before it has an outcome.
@@ -128,7 +130,15 @@ class Status:
         self.last: Event | None = None
 
     def feed(self, event: Event) -> None:
-        """Take note of the next event."""
+        """Take note of the next event; raises JournalUnusable where its content is not what this program writes."""
+        try:
+            dt.datetime.fromtimestamp(event.time, dt.UTC)  # Refuses what can't be shown later.
+            self._feed(event)
+        except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            message = f"line {event.number} of the journal ({event.kind}) is not understood: {error}"
+            raise JournalUnusable(message, hint="Use the gdsdeploy that wrote it, or a newer one") from error
+
+    def _feed(self, event: Event) -> None:
         if self.last is None:
             self.began = event.time
         else:
@@ -301,7 +311,10 @@ class Status:
 
 
 def fold(events: Iterable[Event]) -> Status:
-    """The status after all of ``events``, of which the first holds the plan; raises ValueError where it does not."""
+    """The status after all of ``events``, of which the first holds the plan.
+
+    Raises ValueError where that is no plan, and JournalUnusable.
+    """
     there = iter(events)
     status = begun(next(there, None))
     for event in there:

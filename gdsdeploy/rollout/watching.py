@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gdsdeploy import console
+from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.rollout import Event, Kind
 from gdsdeploy.report import events as words
 from gdsdeploy.report import progress
@@ -32,7 +33,7 @@ class Watch:
         self.status: Status | None = None
 
     def known(self, events: Iterable[Event]) -> None:
-        """Take note of what has happened already; nothing is shown.  Raises ValueError: the first is no plan."""
+        """Take note of what has happened already; nothing is shown.  Raises JournalUnusable."""
         for event in events:
             self._feed(event)
 
@@ -78,7 +79,11 @@ class Watch:
     def _feed(self, event: Event) -> None:
         with self._lock:
             if self.status is None:
-                self.status = states.begun(event)
+                try:
+                    self.status = states.begun(event)
+                except ValueError as error:
+                    hint = "Go on with the gdsdeploy that began this rollout"
+                    raise JournalUnusable(f"line 1 of the journal: {error}", hint=hint) from error
                 return
             self.status.feed(event)
             if event.host and event.kind is not Kind.NOTE:

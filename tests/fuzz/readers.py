@@ -14,13 +14,14 @@ import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import yaml
 
-from gdsdeploy import answer, bundle, converge, explain, journal, lockfile, planning, validate
+from gdsdeploy import answer, bundle, converge, explain, journal, known_hosts, lockfile, planning, validate
 from gdsdeploy.answer import Answer, Endpoint, Output
 from gdsdeploy.attest import dsse, policy, statement
 from gdsdeploy.attest import verify as attested
@@ -57,10 +58,11 @@ from gdsdeploy.host.kmod.vouch import sha256
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Kind, Plan, Wave
-from gdsdeploy.report import changes, html, junit, prometheus, text
+from gdsdeploy.redact import Redactor
+from gdsdeploy.report import changes, html, junit, progress, prometheus, text
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, Trouble
-from gdsdeploy.rollout import answers
+from gdsdeploy.rollout import answers, status
 from gdsdeploy.supporting import judge
 from tests.fuzz import repositories
 from tests.fuzz.campaign import Reader
@@ -155,7 +157,10 @@ def damaged_journal(data: bytes, random: Random) -> bytes:
         shell.executescript(
             "PRAGMA synchronous=OFF; DROP TRIGGER event_stays; DROP TRIGGER event_keeps; DROP TRIGGER rollout_stays"
         )
-        value = random.choice([b"\xff", None, 0, -1, 1e308, 2**62, "", "x", "\x1b", "null", "[" * 5000, "{}", "paused"])
+        value = random.choice([
+            *(b"\xff", None, 0, -1, 1e308, 2**62, "", "x", "\x1b", "null", "[" * 5000, "{}", "paused"),
+            *('{"step":[]}', '{"step":"drain","attempt":"x"}', '{"until":{}}', '{"wave":[],"outcome":1}'),
+        ])  # fmt: skip
         column = random.choice(["rollout", "number", "time", "kind", "host", "data", "digest"])
         shell.execute("PRAGMA foreign_keys = OFF")
         shell.execute(f"UPDATE event SET {column} = ? WHERE number = ?", (value, random.randint(1, 10)))
@@ -185,7 +190,8 @@ def flipped(data: bytes, random: Random) -> bytes:
 def read_journal(path: Path) -> None:
     with journal.reading(path) as reader:
         for summary in reader.rollouts():
-            list(reader.events(summary.id))
+            with contextlib.suppress(ValueError):  # the first is no plan, which history says as a warning
+                progress.lines(status.fold(reader.events(summary.id)), now=1e9, width=80, live=False)
             reader.plan(summary.id)
         reader.newest()
 
@@ -293,6 +299,31 @@ HOST = Endpoint("gpu1", "192.0.2.1", 22, "root", (), ())
 
 def raw_answer(data: bytes) -> Any:
     return answer.document(HOST, b"MARK", Output(b"motd\nMARK" + data, "", 0))
+
+
+@functools.cache
+def secrets() -> list[bytes]:
+    probes = json.loads((TESTS / "unit/secret_probes.json").read_text())
+    return ["\n".join(random.sample(sorted(probes.values()), 20)).encode() for random in map(Random, range(5))]
+
+
+def redacted(data: bytes) -> None:
+    Redactor().text(data.decode("utf-8", "replace"))
+
+
+def keys_on_record(path: Path) -> None:
+    host = replace(HOST, known_hosts=(path,))
+    found = known_hosts.known_keys(host)
+    known_hosts.recorded(found, b"key")
+    known_hosts.refusal(host, found, "ssh-ed25519", b"key")
+
+
+KNOWN_HOSTS = b"""# comment
+192.0.2.1,gpu1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKtleQ==
+@revoked *.2.?,!192.0.2.9,[192.0.2.1]:2222 ecdsa-sha2-nistp256 a2V5
+|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= ssh-rsa AAAAB3NzaC1yc2E=
+@cert-authority * ssh-ed25519 AAAA
+"""
 
 
 def plan_answer(data: bytes) -> None:
@@ -502,6 +533,8 @@ READERS = (
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answers to a rollout", rollout_answers, rollout_answer, (HostUnfit,), damaged_answer),
+    Reader("text with secrets, masked", secrets, redacted, ()),
+    Reader("known_hosts", seeds(KNOWN_HOSTS), of_file("known_hosts", keys_on_record), ()),
     Reader("event lines of Ansible", seeds(LINES), event, ()),
     Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
     Reader("gdscheck parse", seeds(*sorted((EVIDENCE / "gdscheck").glob("*.txt"))), gdscheck, ()),

@@ -90,10 +90,10 @@ def sparing() -> Iterator[None]:
         (gzip.compress(pax(b"path=a\n")), "a header of a member is damaged"),
         (gzip.compress(header("x", -1)), "a member has a size below 0"),
         (gzip.compress(member("manifest.json", b"{}") * 2), "manifest.json is in it twice"),
-        (gzip.compress(header("manifest.json", 9)), "EOFError: it ends too early"),
+        (gzip.compress(header("manifest.json", 9)), "it ends too early"),
         (gzip.compress(bytes(1024) + member("x", b"")), "something follows its end"),
         (gzip.compress(b"x" * 512), "no header of a member"),
-        (gzip.compress(bytes(1024)), "KeyError: 'manifest.json'"),
+        (gzip.compress(bytes(1024)), "it has no manifest.json"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

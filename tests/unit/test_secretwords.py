@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,9 @@ PROBES: dict[str, tuple[str, str]] = {
     "shadow": ("root:$6$salt$hunter2./hunter2:19000:0", ":19000:0"),
 }  # fmt: skip
 
+#: Likewise; each is a text of its own between two lines that have to stay.
+MORE: dict[str, str] = json.loads(Path(__file__).with_name("secret_probes.json").read_text())
+
 
 @pytest.mark.parametrize("name", PROBES)
 def test_a_secret_is_gone_and_its_surroundings_stay(name: str) -> None:
@@ -119,8 +123,19 @@ def test_a_secret_is_gone_and_its_surroundings_stay(name: str) -> None:
     assert redactor.text(found) == found, "once is enough"
 
 
+@pytest.mark.parametrize("name", MORE)
+def test_a_secret_between_other_lines_is_gone(name: str) -> None:
+    redactor = Redactor()
+    found = redactor.text(f"x: before\n{MORE[name]}\n\nx: after\n")
+    assert "hunter2" not in found.lower()
+    assert REDACTED in found
+    assert found.startswith("x: before\n")
+    assert found.endswith("x: after\n")
+    assert redactor.text(found) == found, "once is enough"
+
+
 def test_there_are_enough_probes() -> None:
-    assert len(PROBES) >= 45
+    assert len({*PROBES, *MORE}) >= 200
 
 
 def test_an_access_key_is_known_by_its_form() -> None:
@@ -132,6 +147,26 @@ def test_an_access_key_is_known_by_its_form() -> None:
 )
 def test_json_stays_json(name: str) -> None:
     json.loads(Redactor().text(PROBES[name][0]))
+
+
+@pytest.mark.parametrize(
+    "name", ["docker config", "json list", "json nested", "k8s env json", "gcp sa json", "nvme config json", "bmc json"]
+)
+def test_json_with_lists_and_objects_stays_json(name: str) -> None:
+    json.loads(Redactor().text(MORE[name]))
+
+
+@pytest.mark.parametrize(
+    ("given", "masked"),
+    [
+        ({"tokens": ["hunter2", 1, ""]}, {"tokens": [REDACTED, 1, ""]}),
+        ({"secret": {"value": "hunter2", "n": [2]}}, {"secret": {"value": REDACTED, "n": [2]}}),
+        ({"name": "DB_PASSWORD", "value": "hunter2"}, {"name": "DB_PASSWORD", "value": REDACTED}),
+        ({"name": "COLOUR", "value": "red"}, {"name": "COLOUR", "value": "red"}),
+    ],
+)
+def test_everything_below_a_key_of_a_secret_is_masked(given: object, masked: object) -> None:
+    assert Redactor().value(given) == masked
 
 
 def test_json_is_masked_by_its_keys() -> None:
@@ -171,7 +206,11 @@ def test_what_is_no_secret_stays(text: str) -> None:
     ["token" * 20_000, "mysql " * 20_000, "a.b-c_" * 20_000, "password='" * 5_000,
      "''" * 30_000 + "password=''" * 2_000,
      "eyJ" * 30_000, "://" * 30_000, '\\"token\\":' * 5_000, "-----BEGIN PRIVATE KEY-----" * 4_000, "key=" * 20_000,
-     "--secret " * 10_000, "authorization" * 8_000, "A_" * 40_000],
+     "--secret " * 10_000, "token:\n  a\n" * 5_000, " token: [" * 10_000, "token={" * 10_000, "<token>" * 10_000,
+     "a:b@" * 20_000, "%3A%2F%2F" * 20_000, "echo a " * 20_000, "sudo " * 20_000, "ceph --key" * 10_000,
+     "Private-Lines: 1\n" * 10_000, "$ANSIBLE_VAULT;1 a" * 10_000, "token \\\n" * 10_000, "user=" * 20_000,
+     "name: token\n" * 10_000, " " * 40_000 + "token:\n" + " " * 40_000, "authorization: a\n " * 5_000,
+     "authorization" * 8_000, "A_" * 40_000],
     ids=lambda text: text[:12],
 )  # fmt: skip
 def test_no_text_takes_long(text: str) -> None:

@@ -97,7 +97,7 @@ def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr("gdsdeploy.host.reading.os.open", denied)
     with pytest.raises(FleetInvalid, match=r"you may not read this file$"):
         load_fleet(tmp_path / "fleet.yml")
 

@@ -9,7 +9,9 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cufile import effective
 from gdsdeploy.cufile.library import TIMEOUT, Library, has_gpu, installed
+from gdsdeploy.cufile.machine import content
 from gdsdeploy.errors import CufileInvalid
+from gdsdeploy.host import reading
 
 
 @click.command()
@@ -73,7 +75,7 @@ def command(
     elif not has_gpu():
         console.say("This machine has no GPU: a stand-in for libcuda answers")
     problems: list[str] = []
-    contents = {str(path): _content(path) for path in files}
+    contents = {str(path): _content(str(path)) for path in files}
     for found in effective.effective(asked, contents, timeout=timeout, folders=folders):
         console.data(found.to_json() if as_json else effective.text(found, every=every))
         if found.problem:
@@ -90,8 +92,8 @@ def _absolute(paths: tuple[str, ...]) -> tuple[str, ...]:
     return paths
 
 
-def _content(path: Path) -> bytes:
+def _content(file: str) -> bytes:
     try:
-        return path.read_bytes()
+        return content(file)
     except OSError as error:
-        raise CufileInvalid(f"{path}: {error.strerror}") from error
+        raise CufileInvalid(f"{file}: cannot be read: {error.strerror}", hint=reading.look(file)) from None

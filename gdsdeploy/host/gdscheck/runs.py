@@ -10,8 +10,8 @@ from . import grammar
 from .reader import LINE_LIMIT, Reader, parse_lines
 from .report import Report
 
-#: Bytes of a file that are read: some thousand reports, or a long log of one process at level TRACE.
-LIMIT = 64 * 1024 * 1024
+#: Bytes of a file that are read, in less than 300 MiB of memory: hundreds of reports, or a log of 100,000 messages.
+LIMIT = 8 * 1024 * 1024
 GDSCHECK, LOG, NOTHING = "gdscheck", "cufile.log", "unknown"
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 

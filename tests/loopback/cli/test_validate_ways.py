@@ -15,12 +15,13 @@ import jsonschema
 import pytest
 import yaml
 
-from gdsdeploy import lockfile
+from gdsdeploy import folders, lockfile
 from gdsdeploy.host import gate
 from gdsdeploy.host.finding import FAIL, PASS, Finding
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
+from tests.unit.test_secretwords import MORE
 
 KERNEL = ("--check", "kernel.running")
 RIGHT, WRONG = {"profile": "right"}, {"profile": "wrong"}
@@ -182,12 +183,18 @@ def test_a_host_whose_gate_never_ran_fails(made: Make, run: Run) -> None:
 # --- support bundles -------------------------------------------------------------------------------------------------
 
 
-def test_a_bundle_gives_the_same_verdicts_offline(made: Make, run: Run, tmp_path: Path) -> None:
+def test_a_bundle_gives_the_same_verdicts_offline(
+    made: Make, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     fleet, file = made(gpu1=RIGHT, gpu2=WRONG, gone={**RIGHT, "port": free_port()}), tmp_path / "case.tar.gz"
     with_waivers(fleet, {"check": "boot.autoload", "until": "9999-12-31", "reason": "week 50"})
     secret = "https://hooks.slack.com/services/T0AAAA/B0BBBB/XXSECRETXX"
     with fleet.path.open("a") as text:
         text.write(f"rollout: {{notify: {{webhook: {secret}, token_file: chat-token}}}}  # {secret}\n")
+    runs = folders.state() / "runs"
+    runs.mkdir(parents=True)
+    (runs / "provision-1.log").write_text("\n\n".join(MORE.values()))
     _, before, _ = run("validate", fleet.path, "--json")
     code, out, err = run("support-bundle", fleet.path, "-o", file)
     assert code == 0, err
@@ -213,6 +220,8 @@ def test_a_bundle_gives_the_same_verdicts_offline(made: Make, run: Run, tmp_path
     assert str(fleet.server.identity) in fleet.path.read_text()
     assert str(fleet.server.identity) not in "".join(texts.values())
     assert "XXSECRETXX" not in "".join(texts.values())
+    assert len(texts["gdsdeploy-support/logs/provision-1.log"]) > 1000
+    assert "hunter2" not in "".join(texts.values()).lower()
     assert yaml.safe_load(texts["gdsdeploy-support/fleet.yml"])["rollout"]["notify"]["webhook"] == "[redacted]"
     replayed = json.loads(texts["gdsdeploy-support/report.json"])
     assert replayed["verdict"] == "fail"

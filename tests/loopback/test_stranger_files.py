@@ -1,0 +1,174 @@
+"""Files that others made or named: no reader waits for a writer, or takes a file of any size into memory."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gdsdeploy.answer import Endpoint
+from gdsdeploy.attest import policy
+from gdsdeploy.desired import Files
+from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.host import reading
+from gdsdeploy.host.gdscheck import runs
+from gdsdeploy.known_hosts import known_keys
+from gdsdeploy.load import load_fleet
+from gdsdeploy.model.intended import Notify
+from gdsdeploy.notify import Notifier
+from tests import commandline
+
+MIB = 1024 * 1024
+
+pytestmark = pytest.mark.timeout(60)
+#: Verbs that read a file of others, with FILE where its name goes.
+VERBS = (
+    "validate FILE",
+    "validate --evidence FILE",
+    "lock --check FILE",
+    "mirror FILE x",
+    "diff FILE FILE",
+    "mode --evidence FILE",
+    "topology --evidence FILE",
+    "explain --evidence FILE /mnt",
+    "cufile check --libcufile 1.20 FILE",
+    "cufile migrate --from 1.9 --to 1.20 FILE",
+    "cufile effective --library /no/such FILE",
+    "gdscheck parse FILE",
+    "verify FILE --policy FILE",
+)
+
+
+@pytest.fixture(autouse=True)
+def bounded() -> Iterator[None]:
+    """Half a GiB more than before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 512 * MIB, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.fixture(params=["pipe", "/dev/zero", "loop", "larger than any disk"])
+def strange(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A file that a usual open or a whole read would never come to the end of, or that cannot be read."""
+    if request.param == "/dev/zero":
+        return Path("/dev/zero")
+    path = tmp_path / "file"
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "loop":
+        path.symlink_to(path)
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+    return path
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_says_what_is_wrong_and_where(
+    verb: str, strange: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", sys.__stdin__)
+    code = commandline.run(*verb.replace("FILE", str(strange)).split())
+    out, err = capfd.readouterr()
+    assert code not in (0, 70)
+    assert "Traceback" not in err
+    assert err.count("error: ") + err.count("Error: ") == 1
+    # A pipe is an empty cufile.json, which only a library can refuse.
+    assert any(name in (out + err).replace("\n", "") for name in (str(strange), "/no/such"))
+
+
+def fleet(folder: Path, **profile: object) -> Path:
+    path = folder / "fleet.yml"
+    value = {
+        "version": 1,
+        "profiles": {"gds": {"os": "debian-13", "repositories": [], **profile}},
+        "hosts": {"gpu1": "gds"},
+    }
+    path.write_text(yaml.safe_dump(value))
+    return path
+
+
+def test_files_that_a_fleet_file_or_a_policy_names(strange: Path, tmp_path: Path) -> None:
+    made = load_fleet(fleet(tmp_path, topology={"golden": str(strange)}))
+    words = made.profiles["gds"].topology._document
+    assert isinstance(words, str)
+    assert words.startswith(f"{strange}: ")
+    accepted = tmp_path / "trust.yml"
+    accepted.write_text(yaml.safe_dump({"version": 1, "keys": {"a": str(strange)}, "accept": {"lock": ["a"]}}))
+    with pytest.raises(GdsError, match=str(strange)) as caught:
+        policy.read(accepted, dt.date(2026, 1, 1))
+    assert caught.value.hint
+    with pytest.raises(FleetInvalid, match=str(strange)):
+        Notifier(Notify(webhook="http://x/", token_file=str(strange)), rollout="r", fleet=accepted, warn=print)
+
+
+def test_keyrings(strange: Path) -> None:
+    try:
+        assert Files().content(str(strange)) == b""
+    except FleetInvalid as error:
+        assert error.message.startswith(f"{strange}: ")  # noqa: PT017 - a pipe is empty instead
+
+
+def test_known_hosts(strange: Path) -> None:
+    host = Endpoint("gpu1", "192.0.2.1", 22, "root", (), (strange,))
+    try:
+        assert known_keys(host) == []
+    except OSError as error:
+        assert error.filename == str(strange)  # noqa: PT017 - a pipe and a link to itself have no keys instead
+
+
+def test_patterns_of_known_hosts_take_no_time(tmp_path: Path) -> None:
+    """A regular expression tries every way to share a name out among stars."""
+    path = tmp_path / "known_hosts"
+    path.write_text(f"{'*1' * 30}x,{'*' * 60}x,!{'?*' * 30}x,[192.0.2.*]:2?22 ssh-ed25519 AAAA\n")
+    begin = time.process_time()
+    host = Endpoint("gpu1", "192.0.2." + "1" * 60, 2222, "root", (), (path,))
+    assert [key.type for key in known_keys(host)] == ["ssh-ed25519"]
+    assert time.process_time() - begin < 1
+
+
+def test_a_key_that_is_not_ascii_is_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_text("192.0.2.1 ssh-ed25519 AAA\u00c4\n|1|\u00c4|\u00c4= ssh-ed25519 AAAA\n192.0.2.1 ssh-rsa AAAA\n")
+    found = known_keys(Endpoint("gpu1", "192.0.2.1", 22, "root", (), (path,)))
+    assert [(key.line, key.type) for key in found] == [(3, "ssh-rsa")]
+
+
+def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
+    """As a shell makes it of <(command)."""
+    output, into = os.pipe()
+    os.write(into, b"a" * 100)
+    os.close(into)
+    assert reading.whole(f"/dev/fd/{output}", 100) == b"a" * 100
+    os.close(output)
+    file = tmp_path / "file"
+    file.write_bytes(b"a" * 101)
+    assert reading.beginning(str(file), 99) == b"a" * 100
+    with pytest.raises(OSError, match="larger than 100 bytes"):
+        reading.whole(str(file), 100)
+    with pytest.raises(IsADirectoryError):
+        reading.whole(str(tmp_path), 100)
+
+
+def test_the_largest_recording_takes_less_than_the_bound(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"\n" * (runs.LIMIT + 1))
+    argv = [sys.executable, "-m", "gdsdeploy", "gdscheck", "parse", str(file)]
+    output = os.open(os.devnull, os.O_WRONLY)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    silent = [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
+    child = os.posix_spawn(argv[0], argv, environment, file_actions=silent)
+    os.close(output)
+    _, status, used = os.wait4(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 31
+    assert used.ru_maxrss < 300 * 1024
