@@ -96,11 +96,6 @@ def test_an_error_in_the_configuration_is_said_with_its_line(tmp_path: Path) -> 
     assert caught.value.hint == "Try: ssh -G gpu1"
 
 
-def test_a_name_that_ssh_refuses(tmp_path: Path) -> None:
-    with pytest.raises(HostUnreachable, match="hostname contains invalid characters"):
-        endpoint(tmp_path, {"config": "/dev/null"}, address="gpu1;reboot")
-
-
 def config_of(server: Sshd, folder: Path, more: str) -> Path:
     file = folder / "config"
     file.write_text(

@@ -230,7 +230,7 @@ def test_many_kills_of_one_rollout(place: Path) -> None:
     plan = replace(PLAN, waves=(Wave("1", names[:4]), Wave("2", names[4:])), max_unavailable=3)
     kills = 0
     while True:
-        pid = begin_fork(lambda: through(place, to_its_end, plan=plan, fails=("h11",), seconds=0.01), place / "error")
+        pid = begin_fork(lambda: through(place, to_its_end, plan=plan, fails=("h11",), seconds=0.05), place / "error")
         time.sleep(chance.uniform(0.05, 0.3))
         os.kill(pid, signal.SIGKILL)
         status = status_of(pid)
