@@ -40,6 +40,8 @@ WORDS = 16_384
 #: Bytes that Ansible's process, and each of the processes that it has for hosts, may take, and of a file that is
 #: fetched: hosts fill them.
 MEMORY = 2 * 2**30
+#: Bytes of memory besides, for each byte of the inventory.  ansible-core 2.19 takes 17 (500 hosts of 19 kB).
+PER_BYTE = 64
 #: Python without modules of the folder that it is started in.
 _PYTHON = (sys.executable, "-P")
 #: All that Ansible itself says of a command that failed.
@@ -158,11 +160,13 @@ def play(
     *,
     log: Path,
     progress: Callable[[str], None],
+    inventory: int = 0,
 ) -> Outcome:
     """Run the playbook and return what it did; failures are in the outcome, not raised.
 
     log: receives everything Ansible itself prints.
     progress: one line of talk at a time.
+    inventory: its size in bytes, for which Ansible needs memory.
     """
     outcome = Outcome(status=0)
     tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -176,7 +180,8 @@ def play(
                 sink.flush()
                 tail.append(f"  | {text[:TAIL_WIDTH]}")
 
-        outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env, memory=MEMORY)
+        memory = MEMORY + PER_BYTE * inventory
+        outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env, memory=memory)
     failed = any(result.failure for result in outcome.hosts.values())
     if outcome.status != 0 and not failed:
         words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])

@@ -177,7 +177,8 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with tempfile.TemporaryDirectory(prefix="gds-") as control:
             environment = converge.environment(control_dir=Path(control), program=given.program)
-            outcome = converge.play(command, environment, log=log, progress=progress)
+            size = path.stat().st_size
+            outcome = converge.play(command, environment, log=log, progress=progress, inventory=size)
     finally:
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):

@@ -191,6 +191,17 @@ def test_a_playbook_that_dies_without_a_word_is_an_error(tmp_path: Path) -> None
         converge.play(fake_playbook(tmp_path, [], 4), {}, log=tmp_path / "l", progress=lambda _: None)
 
 
+def test_a_larger_inventory_has_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For 10,000 hosts Ansible needs more than MEMORY."""
+    monkeypatch.setattr(converge, "MEMORY", 64 * 2**20)
+    size = 200 * 2**20
+    command = [sys.executable, "-c", f"bytearray({size})"]
+    with pytest.raises(ConvergeFailed, match="MemoryError"):
+        converge.play(command, {}, log=tmp_path / "log", progress=lambda _: None)
+    done = converge.play(command, {}, log=tmp_path / "log", progress=lambda _: None, inventory=size // 16)
+    assert done.status == 0
+
+
 def test_a_host_cannot_write_events_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a host says is in Ansible's output, too, at the beginning of a line even."""
     env = converge.environment(control_dir=tmp_path, program=tmp_path / "p")
