@@ -213,7 +213,7 @@ def require_keyring(place: str, content: bytes) -> None:
     It leaves this machine: a fleet file that others wrote must not have any file sent to hosts that it names.
     """
     if _ARMOUR not in b"\n" + content and content[:1] not in _PUBLIC_KEY:
-        words = f"{place}: this is no keyring: it doesn't begin with an OpenPGP public key"
+        words = f"{place}: not a keyring: it doesn't begin with an OpenPGP public key"
         raise FleetInvalid(words, hint="Correct keyring in the fleet file")
 
 

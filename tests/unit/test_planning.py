@@ -120,7 +120,7 @@ def test_keyrings_travel_in_the_desired_state(tmp_path: Path) -> None:
         desired._fields("keys", [{"src": str(tmp_path / "none.gpg"), "dest": "/x"}], {}, files, "")
     for content in (b"-----BEGIN OPENSSH PRIVATE KEY-----", b"root:x:0:0", b"\x95private", b""):
         key.write_bytes(content)
-        with pytest.raises(FleetInvalid, match=r"key\.gpg: this is no keyring"):
+        with pytest.raises(FleetInvalid, match=r"key\.gpg: not a keyring"):
             desired._fields("keys", listed, {}, desired.Files(), "")
     key.write_bytes(b"The key of a maker:\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     assert desired._fields("keys", listed, {}, desired.Files(), "")

@@ -13,7 +13,7 @@ import paramiko
 import pytest
 import yaml
 
-from gdsdeploy import cli, converge, hostapp, journal, lockfile, transport
+from gdsdeploy import cli, converge, journal, lockfile
 from gdsdeploy.errors import FleetInvalid, LockInvalid
 from gdsdeploy.host.printable import HIDDEN
 from gdsdeploy.load import load_fleet
@@ -23,7 +23,7 @@ from gdsdeploy.model.rollout import Kind
 from gdsdeploy.notify import Notifier
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
-from tests.loopback.hostile.test_hostile_verbs import HONEST, OF_HOSTS, as_sent, honest, program
+from tests.loopback.hostile.test_hostile_verbs import HONEST, OF_HOSTS, as_sent, honest, served
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.unit.hostile_words import WORDS, places, texts, with_value
 from tests.unit.sample_rollouts import small
@@ -249,15 +249,7 @@ class Poisoned(LoopbackFleet):
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poisoned]:
-    monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    made = Poisoned(tmp_path / "fleet")
-    monkeypatch.setattr(hostapp, "build", lambda path=None: b"program")
-    monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
-    monkeypatch.setattr(transport, "endpoints", lambda _f, _d, names: [made.hostile.endpoint(name) for name in names])
-    yield made
-    made.hostile.close()
-    assert not made.canary.exists()
+    yield from served(Poisoned, tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -145,9 +145,14 @@ class Fleet(LoopbackFleet):
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    yield from served(Fleet, tmp_path, monkeypatch)
+
+
+def served(make: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A fleet whose hosts the hostile server answers for; in the end nothing of theirs was run."""
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
-    made = Fleet(tmp_path / "fleet")
+    made = make(tmp_path / "fleet")
     monkeypatch.setattr(hostapp, "build", lambda path=None: b"program")
     monkeypatch.setattr(hostapp, "keep", lambda folder: program(folder))
     # ssh -G for each host of each verb is another test's subject.
