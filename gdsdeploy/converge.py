@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from gdsdeploy import resources, run
+from gdsdeploy.answer import TAIL_WIDTH, WORDS
 from gdsdeploy.errors import (
     Busy,
     ConvergeFailed,
@@ -33,10 +34,8 @@ from gdsdeploy.plan import change, text
 MARK = "\x1e"
 #: Variable with what follows the mark in a run: hosts, whose words are in Ansible's output, too, don't know it.
 EVENTS = "GDSDEPLOY_EVENTS"
-#: Lines of a failed command's output that the error quotes, and characters of one of them.
-TAIL_LINES, TAIL_WIDTH = 12, 500
-#: Characters of what a host says that an error has at most.
-WORDS = 16_384
+#: Lines of a failed command's output that the error quotes.
+TAIL_LINES = 12
 #: Bytes that Ansible's process, and each of the processes that it has for hosts, may take, and of a file that is
 #: fetched: hosts fill them.
 MEMORY = 2 * 2**30

@@ -140,9 +140,7 @@ TABLE: Final = (
 ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}
 
 #: Bytes of a keyring or a certificate.
-_LIMIT: Final = 16 * 1024 * 1024
-
-
+LIMIT: Final = 16 * 1024 * 1024
 #: What keyrings have: a line of armour, or as their first byte one of a packet that holds a public key (RFC 9580).
 _ARMOUR = b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----"
 _PUBLIC_KEY = frozenset(bytes([tag]) for tag in (0x98, 0x99, 0x9A, 0xC6))
@@ -159,7 +157,7 @@ class Files:
         place = Path(path)
         if place not in self._read:
             try:
-                self._read[place] = reading.whole(path, _LIMIT)
+                self._read[place] = reading.whole(path, LIMIT)
             except FileNotFoundError:
                 self._read[place] = None
             except OSError as error:

@@ -17,9 +17,9 @@ from gdsdeploy.carriers.supply import chosen
 from gdsdeploy.carriers.yamltext import HERE
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
-from gdsdeploy.desired import require_keyring
+from gdsdeploy.desired import LIMIT, require_keyring
 from gdsdeploy.errors import FleetInvalid, GdsError, NotProvisioned
-from gdsdeploy.host import carried
+from gdsdeploy.host import carried, reading
 from gdsdeploy.inventory import CHECKED, Sources, archive_of, inventory
 from gdsdeploy.lockfile import beside
 from gdsdeploy.model.fleet import Fleet
@@ -221,7 +221,7 @@ def _carried_keys(
         changed[name] = (group, {**values, "gds_repo_keys": keys})
         for path, source in sources_of.items():
             try:
-                found[job.base + path] = content = source.read_bytes()
+                found[job.base + path] = content = reading.whole(str(source), LIMIT)
             except OSError as error:
                 raise FleetInvalid(
                     f"{source}: the keyring cannot be read: {error.strerror}", hint="Correct keyring in the fleet file"

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from typing import IO, Any, Iterator, List, Optional
 
-from .. import atomic
+from .. import atomic, reading
 from ..rollout import written
 from .errors import CannotTellError
 from .model import NONE, Change, Refusal
@@ -82,10 +82,8 @@ def text(place: str, path: str) -> str:
 @contextlib.contextmanager
 def _opened(place: str, path: str) -> Iterator[IO[bytes]]:
     """A file to read; raises OSError, CannotTellError for anything else, even if it was a file a moment ago."""
-    # A pipe would keep whoever opens it waiting for a writer.
-    fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+    with reading.opened(place) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise CannotTellError(f"{path}: is not a file")
         yield file
 

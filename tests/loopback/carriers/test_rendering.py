@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -335,6 +336,14 @@ def test_keyrings_travel(fleet: Path, tmp_path: Path) -> None:
     assert Path(place).read_bytes() == b"\x99public"
     (fleet.parent / "key.gpg").unlink()
     with pytest.raises(FleetInvalid, match="the keyring cannot be read"):
+        render(fleet, tmp_path / "out", "runner")
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_for_a_keyring_is_not_waited_for(fleet: Path, tmp_path: Path) -> None:
+    edit(fleet, lambda value: value.update(mirror={"uri": "https://mirror.example/gds", "keyring": "key.gpg"}))
+    os.mkfifo(fleet.parent / "key.gpg")
+    with pytest.raises(FleetInvalid, match="not a keyring"):
         render(fleet, tmp_path / "out", "runner")
 
 
