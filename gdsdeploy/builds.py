@@ -70,7 +70,7 @@ class Supply:
     lack: str = ""
     #: whether it is the one of all that build the same who hands it over
     delivers: bool = False
-    #: the machine whose build it runs; of what it has received before, the one that it names; empty: none is known
+    #: the machine whose build it runs; for modules that it received earlier, the one that it names; empty: unknown
     origin: str = ""
 
     @property

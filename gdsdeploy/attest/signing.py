@@ -52,9 +52,9 @@ def _is_file(target: Path) -> bool:
 
 
 def of_validation(report: Report, fleet: Path, target: Path, signer: Signer, only: Sequence[str] = ()) -> None:
-    """Sign ``report``: the statement in the file ``target``, or in a folder with what it is about; raises GdsError.
+    """Sign ``report``; write the statement to the file ``target``, or to a folder with the files that it covers.
 
-    only: checks that were asked for; empty: all.
+    only: checks that were asked for; empty: all.  Raises GdsError.
     """
     text, lock = json_object.render(report).encode(), _read(lockfile.beside(fleet))
     asked = {host.host for host in report.hosts}

@@ -82,7 +82,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
 
     @staticmethod
     def _said(values: dict[str, Any]) -> str:
-        """What a host says, as JSON of its own: whatever it is, the rest of the event can be read."""
+        """The host's part of an event as separate JSON, so that the rest of the event can always be read."""
         try:
             text = json.dumps(values, default=str)
         except (ValueError, RecursionError) as error:

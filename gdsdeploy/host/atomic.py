@@ -109,7 +109,7 @@ def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = 
 def opened(path: str, flags: int = os.O_RDWR, mode: int = 0o600) -> int:
     """A descriptor of a file that stays where it is (a lock, a log), made if need be; its folder is made.
 
-    mode: that it gets even if it exists.  Whoever can read a file can lock it, so nobody else reads a lock.
+    mode: set even if the file exists.  A user who can read a file can lock it, so only root can read locks.
     Raises OSError, UnsafePathError for a file that isn't root's alone.
     """
     with _parent(path) as (folder, name):

@@ -24,7 +24,7 @@ _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
     """An instance of the dataclass ``kind`` from ``value``; raises DesiredError that names ``place`` and the key.
 
-    lines: whether every string may have several lines: what is loaded is no desired state.
+    lines: allow several lines in every string, for documents that aren't desired states.
     """
     if not isinstance(value, Mapping):
         raise DesiredError(f"{place}: an object is needed, not {_word(value)}")
