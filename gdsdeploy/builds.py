@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from gdsdeploy.model.fleet import Fleet
@@ -213,3 +214,8 @@ def _own(fleet: Fleet, name: str) -> str:
     if name in fleet.builders:
         return "it is a builder"
     return "the fleet file says so" if fleet.modules(name) == "build" else "no other host has its key"
+
+
+def archive_of(wanted: str, directory: Path) -> Path:
+    """Where a run has the modules for machines that want ``wanted``."""
+    return directory / f"{wanted}.tar"

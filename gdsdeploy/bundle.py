@@ -31,10 +31,10 @@ from gdsdeploy import __version__
 from gdsdeploy.evidence_file import raised
 from gdsdeploy.host import evidence_file
 from gdsdeploy.host.apply import schema
-from gdsdeploy.host.apply.errors import DesiredError
 from gdsdeploy.host.evidence_file import FOLDER, VERSION
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.expectation import from_json as expectation_from
+from gdsdeploy.host.kmod.errors import DesiredError
 from gdsdeploy.host.waiver import Waiver, waiver_from
 from gdsdeploy.redact import Redactor
 from gdsdeploy.report.model import Trouble

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gdsdeploy import folders, mirrored, waivers
-from gdsdeploy.builds import Supply, by_intent
+from gdsdeploy.builds import Supply, archive_of, by_intent
 from gdsdeploy.cufile.render import log_dir
 from gdsdeploy.host.gate import Settings
 from gdsdeploy.host.gate_metrics import FILE, FOLDERS
@@ -144,11 +144,6 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
         found["ansible_ssh_private_key_file"] = str(folders.locate(fleet_dir, ssh.identity_file))
     found["ansible_become"] = ssh.user != "root"
     return found
-
-
-def archive_of(wanted: str, directory: Path) -> Path:
-    """Where a run has the modules for machines that want ``wanted``."""
-    return directory / f"{wanted}.tar"
 
 
 def load_order(profile: Profile, target: Target) -> list[str]:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import builds, desired, folders, hostapp, hostdata, supplying, transport
+from gdsdeploy import build_facts, builds, desired, folders, hostapp, hostdata, supplying, transport
 from gdsdeploy.answer import Answer, malformed, refusal
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds import Supply, archive_of
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import render as render_cufile
 from gdsdeploy.errors import GdsError
 from gdsdeploy.expect import expectation
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
-from gdsdeploy.inventory import BUILDERS, HOSTS, Sources, archive_of, inventory
+from gdsdeploy.inventory import BUILDERS, HOSTS, Sources, inventory
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.plan import BUILD, KEEP, RECEIVE, HostPlan, Variants, plan, variants
@@ -148,7 +148,7 @@ def _name(item: Mapping[str, Any]) -> str:
 
 def _told(fleet: Fleet, lock: Lock, name: str, said: Variants) -> builds.Told:
     profile = fleet.everyone()[name].profile
-    return supplying.told(said, fleet.profiles[profile], lock.targets[profile])
+    return build_facts.told(said, fleet.profiles[profile], lock.targets[profile])
 
 
 def sources(

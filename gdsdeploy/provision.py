@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gdsdeploy import converge, folders, hostapp, supplying, transport
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds import Supply, archive_of
 from gdsdeploy.errors import GdsError, NotProvisioned
-from gdsdeploy.inventory import Sources, archive_of, dump, inventory
+from gdsdeploy.inventory import Sources, dump, inventory
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.plan import HostPlan

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from gdsdeploy import bundle, folders, hostapp, hostdata, lockfile, transport, waivers
+from gdsdeploy import accepted, bundle, folders, hostapp, hostdata, lockfile, transport, waivers
 from gdsdeploy.answer import Answer
 from gdsdeploy.bundle import Bundle
 from gdsdeploy.errors import GdsError, HostUnreachable
@@ -83,8 +83,8 @@ def judge(given: Bundle, asked: Asked | None = None, *, fleet: str = "", progres
             report = _judged(name, host, asked, held[name])
         found.append(report)
         progress(line(report))
-    accepted = waivers.accepted(held, found, asked.today())
-    return Report(fleet or given.fleet, given.lock, given.when, tuple(found), accepted)
+    used = accepted.accepted(held, found, asked.today())
+    return Report(fleet or given.fleet, given.lock, given.when, tuple(found), used)
 
 
 def _judged(name: str, host: bundle.Host, asked: Asked, held: Sequence[Waiver]) -> HostReport:

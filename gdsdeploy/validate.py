@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic, hostapp, hostdata, transport, waivers
+from gdsdeploy import accepted, atomic, hostapp, hostdata, transport, waivers
 from gdsdeploy.answer import Answer
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
@@ -94,7 +94,7 @@ def validate(
         found[name] = host
         progress(line(host))
     hosts = tuple(found[name] for name in names)
-    return Report(str(fleet_path), lock.digest, when, hosts, waivers.accepted(given, hosts, asked.today()))
+    return Report(str(fleet_path), lock.digest, when, hosts, accepted.accepted(given, hosts, asked.today()))
 
 
 def _loading(expected: Expectation) -> float:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping, Sequence
 
-from gdsdeploy.host.finding import Finding
 from gdsdeploy.host.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.report.model import Accepted, HostReport
 
 
 def of_host(fleet: Fleet, name: str) -> list[Waiver]:
@@ -19,27 +16,6 @@ def of_host(fleet: Fleet, name: str) -> list[Waiver]:
         for item in fleet.waivers
         if any(fnmatch.fnmatch(name, pattern) for pattern in item.hosts)
     ]
-
-
-def accepted(given: Mapping[str, Sequence[Waiver]], hosts: Sequence[HostReport], day: str) -> tuple[Accepted, ...]:
-    """Every waiver of a run as it was met on ``day`` (YYYY-MM-DD).
-
-    given: host → the waivers that hold for it.
-    """
-    every = dict.fromkeys(item for items in given.values() for item in items)
-    return tuple(
-        Accepted(item.check, item.until, item.reason, item.until < day, _used(item, given, hosts)) for item in every
-    )
-
-
-def _used(waiver: Waiver, given: Mapping[str, Sequence[Waiver]], hosts: Sequence[HostReport]) -> tuple[str, ...]:
-    def noted(finding: Finding) -> bool:
-        known = finding.waiver
-        return known is not None and waiver.covers(finding) and known["until"] == waiver.until
-
-    return tuple(
-        host.host for host in hosts if waiver in given.get(host.host, ()) and any(noted(item) for item in host.findings)
-    )
 
 
 def problems(fleet: Fleet) -> list[tuple[tuple[str | int, ...], str]]:

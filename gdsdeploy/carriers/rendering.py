@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import hostapp, resources, supplying
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds import Supply, archive_of
 from gdsdeploy.carriers import folder as folders
 from gdsdeploy.carriers import layout, playbooks
 from gdsdeploy.carriers.layout import BUILDER_KEYS, CERTIFICATES, COLLECTION, MODULES, PROGRAM, Carrier, Content
@@ -20,7 +20,7 @@ from gdsdeploy.cufile.fit import Host
 from gdsdeploy.desired import LIMIT, require_keyring
 from gdsdeploy.errors import FleetInvalid, GdsError, NotProvisioned
 from gdsdeploy.host import carried, reading
-from gdsdeploy.inventory import CHECKED, Sources, archive_of, inventory
+from gdsdeploy.inventory import CHECKED, Sources, inventory
 from gdsdeploy.lockfile import beside
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock

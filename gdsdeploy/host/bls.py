@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from . import process
 from .grubmenu import environment
-from .kmod.errors import KmodError
+from .kmod.errors import HostError
 from .kmod.rootdir import inside, list_folder, read_text
 
 ENTRIES = "/boot/loader/entries"
@@ -22,7 +22,7 @@ _EDITORS = ("grub2-editenv", "grub-editenv")
 _TIMEOUT = 60.0
 
 
-class BlsError(KmodError):
+class BlsError(HostError):
     """There is no entry for the kernel, or GRUB's environment cannot be changed."""
 
 

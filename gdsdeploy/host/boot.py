@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 
 from . import atomic, bls, process
 from .grubmenu import Entry, entries, environment, resolve
-from .kmod.errors import KmodError, guarded
+from .kmod.errors import HostError, guarded
 from .kmod.rootdir import inside, read_text
 
 GRUB_CFG = "/boot/grub/grub.cfg"
@@ -23,7 +23,7 @@ _DEFAULTS_TEXT = "# Written by gdsdeploy: the kernel to boot is kept in /boot/gr
 _TIMEOUT = 600.0
 
 
-class BootError(KmodError):
+class BootError(HostError):
     """GRUB is not there, does not know the kernel, or refuses a change."""
 
 

@@ -68,7 +68,7 @@ class Expectation:
 def from_json(text: str) -> Expectation:
     """Read an expectation; raises ValueError that says what is wrong with it."""
     from .apply import schema
-    from .apply.errors import DesiredError
+    from .kmod.errors import DesiredError
 
     value: Any = jsontext.loads(text)
     if not isinstance(value, dict):

@@ -15,7 +15,7 @@ from . import boot
 from .audited import audited, objections
 from .expectation import Expectation
 from .kmod import driver as drivers
-from .kmod.errors import KmodError
+from .kmod.errors import HostError
 from .kmod.kernel import Kernel
 from .kmod.rootdir import inside, list_folder
 
@@ -53,7 +53,7 @@ def judge(release: str, expectation: Expectation, root: str = "/") -> Verdict:
         if missing:
             return Verdict(release, False, ["it has no module {}".format(" and no module ".join(missing))])
         reasons = objections(audited(kernel, expectation))
-    except KmodError as error:
+    except HostError as error:
         reasons = [error.message]
     return Verdict(release, not reasons, reasons)
 
@@ -100,7 +100,7 @@ def status(expectation: Expectation, root: str = "/") -> Dict[str, Any]:
     try:
         boots: Dict[str, str] = boot.default_kernel(root)
         problem = ""
-    except KmodError as error:
+    except HostError as error:
         boots, problem = {"default": "", "next": ""}, error.message
     admitted = [item.release for item in kernels if item.admitted]
     return {
@@ -117,7 +117,7 @@ def status(expectation: Expectation, root: str = "/") -> Dict[str, Any]:
 def respond(event: str, release: str, expectation: Expectation, root: str = "/") -> Answer:
     """Judge as little as the event needs, decide, and bring the default back if it has to be.
 
-    Raises KmodError when the boot loader's configuration cannot be read or changed.
+    Raises HostError when the boot loader's configuration cannot be read or changed.
     """
     default = boot.default_kernel(root)["default"]
     locked = expectation.kernel_release

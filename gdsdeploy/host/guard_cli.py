@@ -17,7 +17,7 @@ from typing import Any
 
 from . import boot, guard
 from .expectation import PATH, Expectation, from_json
-from .kmod.errors import AuditError, KmodError, guarded
+from .kmod.errors import AuditError, HostError, guarded
 
 IDENT = "gdsdeploy-guard"
 
@@ -89,7 +89,7 @@ def _hook(arguments: argparse.Namespace) -> int:
     try:
         answer = guard.respond(arguments.event, arguments.kernel, _expectation(arguments.expectation))
         text, alarm = answer.says, answer.alarm or bool(answer.keep)
-    except (KmodError, OSError, ValueError) as error:
+    except (HostError, OSError, ValueError) as error:
         words = "cannot tell whether kernel {} may boot by default: {}; look at: gdsdeploy-host.pyz guard status"
         text, alarm = words.format(arguments.kernel, error), True
     print(f"gdsdeploy: {text}", file=sys.stderr)
@@ -104,6 +104,6 @@ def _expectation(path: str) -> Expectation:
             return from_json(file.read())
     except OSError as error:
         hint = "have the host provisioned, which puts it there"
-        raise KmodError(f"{path} cannot be read: {error.strerror}", hint) from None
+        raise HostError(f"{path} cannot be read: {error.strerror}", hint) from None
     except ValueError as error:
-        raise KmodError(f"{path} is not an expectation: {error}") from None
+        raise HostError(f"{path} is not an expectation: {error}") from None

@@ -21,9 +21,9 @@ import time
 from array import array
 from typing import Any, Callable, Dict, List
 
-from .evidence.wanted import FILLING, LONGEST, SECONDS, longest
 from .odirect.audit import WORDS
 from .odirect.cache import cache_of
+from .odirect.load_limits import FILLING, LONGEST, SECONDS, longest
 from .odirect.scratch import reopened, scratch
 from .process import TIMED_OUT, apart
 

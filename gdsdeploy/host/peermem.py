@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, List
 
 from . import process
-from .kmod.errors import KmodError
+from .kmod.errors import HostError
 from .kmod.module import read_module
 from .pending import file_of
 from .places import HOLDERS, PEERS
@@ -74,7 +74,7 @@ def refuse_stub(path: str) -> None:
         raise PeermemError(f"there is no nvidia-peermem for kernel {os.uname().release}: provision this host")
     try:
         module = read_module(path)
-    except (KmodError, OSError) as error:
+    except (HostError, OSError) as error:
         raise PeermemError(f"{path} cannot be read: {error}") from None
     if REGISTER not in module.imports:
         raise PeermemError(

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from gdsdeploy.host import pending
-from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.kmod.errors import HostError
 from gdsdeploy.host.kmod.vouch import sha256
 from gdsdeploy.host.rollout import gpu, keep, reload, stack
 from gdsdeploy.host.rollout.present import boot_id
@@ -88,7 +88,7 @@ def tried():
     """What an exchange comes to: what it did, or the kind and words of its refusal; and what is there afterwards."""
     try:
         said = reload.exchange(boot_id(), IDENT, of=STACK)["did"]
-    except KmodError as error:
+    except HostError as error:
         said = [getattr(error, "kind", ""), error.message]
     loaded = {item["name"]: stack.build_id(item["name"]) for item in gpu.modules("/", NAMES)}
     there = {name: "old" if loaded[name] == OLD[name] else "new" for name in loaded}

@@ -23,9 +23,8 @@ import yaml
 from gdsdeploy import buildcache, hostapp, lockfile, resources, supplying
 from gdsdeploy import lab as labs
 from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds import Supply, archive_of
 from gdsdeploy.host.kmod.provenance import PUBLIC, public_pem
-from gdsdeploy.inventory import archive_of
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.load import load_fleet

@@ -10,8 +10,8 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from gdsdeploy import lockfile
-from gdsdeploy.builds import Told, want
-from gdsdeploy.inventory import Sources, archive_of, inventory
+from gdsdeploy.builds import Told, archive_of, want
+from gdsdeploy.inventory import Sources, inventory
 from gdsdeploy.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target

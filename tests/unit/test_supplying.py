@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import buildcache, builds, lockfile, plan, provision, supplying
+from gdsdeploy import build_facts, buildcache, builds, lockfile, plan, provision, supplying
 from gdsdeploy.builderkeys import BuilderKeys, fingerprint
-from gdsdeploy.builds import Supply, Told
+from gdsdeploy.builds import Supply, Told, archive_of
 from gdsdeploy.converge import HostResult, Outcome
 from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, GdsError, NotProvisioned, SigningKeyUnusable
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.inventory import archive_of
 from gdsdeploy.load import load_fleet
 from gdsdeploy.plan import HostPlan
 from gdsdeploy.report import planned
@@ -126,7 +125,7 @@ def answered(dkms: Any = (), received: Any = None, key: Any = None, coming: Sequ
 
 
 def told(value: dict[str, Any]) -> Told:
-    return supplying.told(plan.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
+    return build_facts.told(plan.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
 
 
 def test_what_a_host_told() -> None:

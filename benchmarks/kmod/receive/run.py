@@ -25,9 +25,8 @@ import yaml
 from gdsdeploy import console, hostapp, lockfile, supplying
 from gdsdeploy import lab as labs
 from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds import Supply, archive_of
 from gdsdeploy.host.kmod.provenance import PUBLIC
-from gdsdeploy.inventory import archive_of
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.load import load_fleet

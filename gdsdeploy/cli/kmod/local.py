@@ -8,7 +8,7 @@ import click
 
 from gdsdeploy.errors import ChecksUnknown, GdsError, ModuleBuildFailed
 from gdsdeploy.host.kmod import cli
-from gdsdeploy.host.kmod.errors import AuditError, BuildError, KmodError
+from gdsdeploy.host.kmod.errors import AuditError, BuildError, HostError
 
 
 def command(name: str) -> click.Command:
@@ -24,7 +24,7 @@ def command(name: str) -> click.Command:
             status = arguments.unguarded(arguments)
         except (BuildError, AuditError) as error:
             raise ModuleBuildFailed(error.message, hint=error.hint) from None
-        except KmodError as error:
+        except HostError as error:
             raise GdsError(error.message, hint=error.hint) from None
         if status == cli.FAILED:
             raise ModuleBuildFailed("")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, List, Sequence
 
 from .. import boot, expectation, guard
-from ..kmod.errors import KmodError
-from .errors import CannotTellError, typed
+from ..kmod.errors import CannotTellError, HostError
+from .errors import typed
 from .host import Host
 from .model import INSTALLS, Change, Resource
 
@@ -33,7 +33,7 @@ class BootDefault(Resource[Desired]):
         try:
             found["changes"] = boot.set_default(desired.kernel_release, check=True, root=host.root)["changes"]
             found["default"] = boot.default_kernel(host.root)["default"]
-        except KmodError as error:
+        except HostError as error:
             found.update(error=error.message, hint=error.hint)
         if found["changes"]:
             # Its modules were audited when it became the default, and again whenever it was installed anew.

@@ -10,9 +10,9 @@ import signal
 import sys
 from typing import Any, Dict, Iterator, List, Sequence
 
-from ..kmod.errors import KmodError
+from ..kmod.errors import FAILED, ApplyError, DesiredError, HostError
 from . import engine, lock, registry, removal, schema
-from .errors import FAILED, ApplyError, DesiredError, io_error
+from .errors import io_error
 from .host import Host
 from .model import Change
 
@@ -160,7 +160,7 @@ def _guarded(arguments: argparse.Namespace, work: Any) -> int:
     status = 0
     try:
         work(answer)
-    except KmodError as error:
+    except HostError as error:
         kind = error.kind if isinstance(error, ApplyError) else "modules"
         answer["error"] = {"kind": kind, "message": error.message, "hint": error.hint}
         status = error.exit_code if isinstance(error, ApplyError) else FAILED

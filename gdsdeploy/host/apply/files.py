@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import IO, Any, Iterator, List, Optional
 
 from .. import atomic, reading
+from ..kmod.errors import CannotTellError
 from ..rollout import written
-from .errors import CannotTellError
 from .model import NONE, Change, Refusal
 
 FILE, FOLDER, ABSENT = "file", "folder", "absent"

@@ -9,8 +9,8 @@ from typing import Any, List, Sequence
 
 from .. import gate_metrics
 from ..gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
+from ..kmod.errors import CannotTellError
 from . import services
-from .errors import CannotTellError
 from .file_resource import FileResource, restoring
 from .files import File
 from .host import Host

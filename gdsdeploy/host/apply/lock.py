@@ -16,7 +16,7 @@ import time
 from typing import Any, Dict, Iterator
 
 from .. import atomic
-from .errors import ApplyError, BusyError
+from ..kmod.errors import ApplyError, BusyError
 
 PATH = "/run/gdsdeploy/apply.lock"
 #: Seconds for which a run of several calls keeps the host between two of them.

@@ -6,10 +6,10 @@ import glob
 import os
 from typing import Callable, List, Sequence
 
+from ..kmod.errors import DesiredError
 from ..kmod.rootdir import list_folder
 from ..rollout import written
 from . import lock, packages, registry, services
-from .errors import DesiredError
 from .file_resource import restore
 from .host import Host
 from .model import Change

@@ -17,10 +17,11 @@ from typing import Any, List, Sequence, Tuple
 
 from .. import atomic
 from ..kmod import pack
+from ..kmod.errors import ApplyError, DesiredError
 from ..kmod.rootdir import inside
 from ..rollout import keep, written
 from . import files
-from .errors import ApplyError, DesiredError, io_error, typed
+from .errors import io_error, typed
 from .files import File
 from .host import Host
 from .model import Change, Refusal, Resource

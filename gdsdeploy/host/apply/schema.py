@@ -11,7 +11,7 @@ import dataclasses
 import re
 from typing import Any, Dict, List, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .errors import DesiredError
+from ..kmod.errors import DesiredError
 
 T = TypeVar("T")
 #: Metadata of a field whose strings may have several lines.

@@ -35,8 +35,9 @@ import functools
 import os
 from typing import Any, Callable, Dict, Tuple
 
+from ..odirect.load_limits import longest
 from .recorder import VERSION, Recorder
-from .wanted import NOTHING, Wanted, longest, wanted_by
+from .wanted import NOTHING, Wanted, wanted_by
 
 __all__ = ["NOTHING", "VERSION", "Wanted", "collect", "longest", "wanted_by"]
 

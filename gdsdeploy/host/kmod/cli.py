@@ -15,7 +15,7 @@ from . import hooks, key_cli, pack, signing_cli, tree
 from .audit import Result, audit, failed, undecided
 from .building import command
 from .driver import Expected
-from .errors import KmodError, guarded
+from .errors import HostError, guarded
 from .kernel import Kernel
 from .provenance import Builder, Origin, own_key
 
@@ -128,7 +128,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     )
     results = audit(kernel, arguments.modules, expected)
     if not results:
-        raise KmodError(
+        raise HostError(
             f"kernel {kernel.release} has none of NVIDIA's modules", "name the modules to audit, or build them"
         )
     _show(arguments.json, results, lambda: _text(results, kernel))
@@ -150,14 +150,14 @@ def _install(arguments: argparse.Namespace) -> int:
 
 def _origin(arguments: argparse.Namespace) -> Optional[Origin]:
     if bool(arguments.builder) != bool(arguments.builder_key):
-        raise KmodError("--builder and --builder-key are given together", "or leave both out")
+        raise HostError("--builder and --builder-key are given together", "or leave both out")
     if not arguments.builder:
         return None
     try:
         with open(arguments.builder_key, encoding="ascii", errors="replace") as file:
             return Origin(arguments.builder, file.read(4096))
     except OSError as error:
-        raise KmodError(f"{arguments.builder_key}: {error.strerror}", "name the builder's builder.pub") from None
+        raise HostError(f"{arguments.builder_key}: {error.strerror}", "name the builder's builder.pub") from None
 
 
 def _remove(arguments: argparse.Namespace) -> int:

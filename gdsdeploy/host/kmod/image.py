@@ -13,7 +13,7 @@ import tempfile
 from typing import IO, Iterator, List, Optional
 
 from .certificate import Certificate, read_certificate
-from .errors import KmodError
+from .errors import HostError
 from .files import CHUNK, open_plain
 
 #: Kernels have up to 100 MB unpacked.
@@ -27,7 +27,7 @@ _START = re.compile(rb"\x30\x82..\x30\x82..\xa0\x03\x02\x01\x02\x02", re.DOTALL)
 _PACKED = ((b"\xfd7zXZ\x00", ".xz"), (b"\x1f\x8b", ".gz"), (b"\x28\xb5\x2f\xfd", ".zst"))
 
 
-class ImageError(KmodError):
+class ImageError(HostError):
     """A kernel image is packed in a way that cannot be unpacked here."""
 
 

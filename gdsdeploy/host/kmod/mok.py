@@ -14,7 +14,7 @@ from typing import Any, Dict, List
 
 from .. import atomic, process
 from .certificate import Certificate
-from .errors import KmodError
+from .errors import HostError
 from .signing import read_certificate_file
 from .trust import Firmware, firmware
 
@@ -43,7 +43,7 @@ authorityKeyIdentifier = keyid
 """
 
 
-class MokError(KmodError):
+class MokError(HostError):
     """A key cannot be made, or a request to enrol it cannot."""
 
     exit_code = 1

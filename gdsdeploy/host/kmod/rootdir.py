@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import List
 
-from .errors import KmodError
+from .errors import HostError
 
 _LINKS_LIMIT = 40
 #: Configuration files and the like; bounds what a hostile root can make this program read.
@@ -13,7 +13,7 @@ _TEXT_LIMIT = 8 << 20
 _PIECE = 64 << 10
 
 
-class LoopError(KmodError):
+class LoopError(HostError):
     """Symbolic links lead round in a circle."""
 
 

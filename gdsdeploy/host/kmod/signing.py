@@ -23,7 +23,7 @@ from .. import atomic, process
 from ..private import exposure
 from .certificate import Certificate, read_certificate
 from .elf import Elf
-from .errors import KmodError
+from .errors import HostError
 from .files import CHUNK, open_plain
 from .kernel import Kernel
 from .rootdir import inside
@@ -41,7 +41,7 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]+)-----END CERTIFICATE-----
 _XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2 << 20}]
 
 
-class SigningError(KmodError):
+class SigningError(HostError):
     """A module cannot be signed, or what came out is not signed as it should be; the module is as it was."""
 
     exit_code = 1

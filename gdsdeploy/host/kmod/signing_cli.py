@@ -10,7 +10,7 @@ from typing import Any, Callable, List
 from . import driver as drivers
 from . import mok, signing
 from .audit import STACK
-from .errors import KmodError
+from .errors import HostError
 from .kernel import Kernel
 from .module import read_module
 
@@ -79,7 +79,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     by = signing.from_settings(arguments.certificate, arguments.key, arguments.settings)
     if by is None:
         hint = "give --key and --certificate, or signing in the fleet file"
-        raise KmodError("nothing says whose signature modules should get", hint)
+        raise HostError("nothing says whose signature modules should get", hint)
     kernel = Kernel(arguments.kernel or _release(arguments.modules), arguments.root)
     done = signing.sign(kernel, _files(kernel, arguments.modules), by, check=arguments.check)
     word = "would be signed" if arguments.check else "signed"
@@ -105,10 +105,10 @@ def _files(kernel: Kernel, modules: List[str]) -> List[str]:
             continue
         place = drivers.find(kernel, item.replace("-", "_"))
         if place is None:
-            raise KmodError(f"kernel {kernel.release} has no module {item}", "build or install it first")
+            raise HostError(f"kernel {kernel.release} has no module {item}", "build or install it first")
         found.append(kernel.path(place.file))
     if not found:
-        raise KmodError(f"kernel {kernel.release} has none of NVIDIA's modules", "build them first")
+        raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "build them first")
     return found
 
 

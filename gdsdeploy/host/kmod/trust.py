@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple
 
 from . import der
 from .certificate import Certificate, read_certificate
-from .errors import KmodError
+from .errors import HostError
 from .image import certificates, path_of
 from .kernel import Kernel
 from .rootdir import inside, list_folder, read_text
@@ -113,7 +113,7 @@ def built_in(kernel: Kernel) -> Optional[List[Certificate]]:
         return found or None
     try:
         return found + certificates(image)
-    except (OSError, KmodError):
+    except (OSError, HostError):
         return found or None
 
 

@@ -8,7 +8,8 @@ import re
 import sys
 from typing import Any, Callable, Dict, List
 
-from .errors import REFUSED, RolloutError, answering
+from ..kmod.errors import REFUSED, RolloutError
+from .errors import answering
 
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

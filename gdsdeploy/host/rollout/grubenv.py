@@ -15,8 +15,8 @@ from typing import Dict, List, NamedTuple, Optional
 
 from .. import bls, boot, process
 from ..grubmenu import environment
+from ..kmod.errors import RolloutError
 from ..kmod.rootdir import inside, list_folder, read_text
-from .errors import RolloutError
 
 #: Filesystems whose file content GRUB overwrites in place.
 FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "msdos")

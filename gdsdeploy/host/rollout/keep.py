@@ -11,7 +11,7 @@ from .. import atomic
 from ..kmod import driver as drivers
 from ..kmod import pack
 from ..kmod.audit import STACK
-from ..kmod.errors import KmodError, PackError
+from ..kmod.errors import HostError, PackError
 from ..kmod.kernel import Kernel
 from ..kmod.rootdir import inside
 from ..kmod.vouch import FOLDER, installed_manifest, sha256, vouched
@@ -91,7 +91,7 @@ def _has(archive: str, digests: Dict[str, str]) -> bool:
         return False
     try:
         modules: List[Dict[str, Any]] = pack.verify(archive)["modules"]
-    except KmodError:
+    except HostError:
         return False
     return {item["file"]: item["sha256"] for item in modules} == digests
 

@@ -7,9 +7,9 @@ import os
 from typing import Any, Dict
 
 from .. import atomic, boot
+from ..kmod.errors import RolloutError
 from ..kmod.rootdir import inside, read_text
 from . import grubenv
-from .errors import RolloutError
 from .present import boot_id, booting, now
 
 #: What was armed last; it outlives the reboot that it is about.

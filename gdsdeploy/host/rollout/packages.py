@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
 from .. import process
+from ..kmod.errors import RolloutError
 from ..kmod.rootdir import inside, list_folder, read_text
-from .errors import RolloutError
 
 DPKG, RPM = "dpkg", "rpm"
 _STATUS = "/var/lib/dpkg/status"

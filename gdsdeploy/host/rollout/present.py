@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict
 
 from .. import boot
-from ..kmod.errors import KmodError
+from ..kmod.errors import HostError
 from ..kmod.rootdir import read_text
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -51,5 +51,5 @@ def booting(root: str = "/") -> Dict[str, str]:
     """As ``boot.default_kernel``, with a ``problem`` where that cannot be told."""
     try:
         return {**boot.default_kernel(root), "problem": ""}
-    except KmodError as error:
+    except HostError as error:
         return {**_NO_BOOT, "problem": error.message}

@@ -10,9 +10,9 @@ import syslog
 from typing import Any, Dict, List, Optional
 
 from .. import atomic, process
+from ..kmod.errors import RolloutError
 from ..kmod.rootdir import inside, read_text
 from . import packages
-from .errors import RolloutError
 from .present import boot_id, now
 
 FOLDER = "/run/gdsdeploy"

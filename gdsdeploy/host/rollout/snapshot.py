@@ -9,11 +9,11 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from ..kmod import driver as drivers
 from ..kmod.audit import STACK
+from ..kmod.errors import RolloutError
 from ..kmod.kernel import Kernel, releases
 from ..kmod.rootdir import inside, read_text
 from ..kmod.vouch import FOLDER, MANIFEST, sha256
 from . import packages, written
-from .errors import RolloutError
 from .present import boot_id, booting, lock_digest, now
 
 VERSION = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Tuple
 
+from ..kmod.errors import RolloutError
 from ..kmod.rootdir import inside
-from .errors import RolloutError
 
 FOLDERS = ("/", "/boot", "/lib/modules", "/var")
 #: What is to be left over: a share of what is needed, and at least so many bytes.

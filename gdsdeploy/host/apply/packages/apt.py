@@ -8,10 +8,10 @@ import re
 import tempfile
 from typing import Any, Dict, Iterable, List, Optional, Pattern, Sequence, Set
 
+from ...kmod.errors import ApplyError, CannotTellError
 from ...kmod.rootdir import inside, list_folder
 from ...rollout import packages as database
 from .. import files
-from ..errors import ApplyError, CannotTellError
 from ..file_resource import restore
 from ..files import File
 from ..host import Host

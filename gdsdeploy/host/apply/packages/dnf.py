@@ -7,10 +7,10 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
 
+from ...kmod.errors import ApplyError
 from ...kmod.rootdir import list_folder
 from ...rollout import packages as database
 from .. import files
-from ..errors import ApplyError
 from ..file_resource import restore
 from ..files import File
 from ..host import Host

@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ...kmod.errors import ApplyError, DesiredError
 from ...kmod.rootdir import inside
 from ...process import Output
 from ...rollout import packages as database
 from ...rollout import space
-from ..errors import ApplyError, DesiredError, io_error
+from ..errors import io_error
 from ..files import File
 from ..host import Host, tail
 from ..model import Change, Refusal

@@ -11,7 +11,7 @@ from typing import Any, List, Tuple
 
 from ... import atomic
 from .. import tree
-from ..errors import BuildError, KmodError
+from ..errors import BuildError, HostError
 from ..kbuild import cores
 from ..kernel import Kernel
 from . import dkms, kept
@@ -60,15 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, print one line a module or the JSON document; raises KmodError, after that, for what failed."""
+    """Build, print one line a module or the JSON document; raises HostError, after that, for what failed."""
     modules, variables = _words(arguments.words)
     if "nvidia-fs" in modules and not arguments.source:
-        raise KmodError(
+        raise HostError(
             "nvidia-fs needs --source", "name the folder that has its Makefile, e.g. /usr/src/nvidia-fs-2.19.7"
         )
     try:
         report = _report(arguments, modules, variables)
-    except KmodError as error:
+    except HostError as error:
         raise type(error)(error.message, _with(error.hint, _restored(arguments))) from None
     if arguments.json:
         print(json.dumps(report.as_dict(), indent=2, sort_keys=True))
@@ -94,15 +94,15 @@ def _words(words: List[str]) -> Tuple[List[str], List[str]]:
     variables = [word for word in words if "=" in word]
     for word in modules:
         if word not in MODULES:
-            raise KmodError(
+            raise HostError(
                 f"{word!r} is no NAME=VALUE for make and no module that can be built",
                 "build one of: {}".format(", ".join(MODULES)),
             )
     for variable in variables:
         if not variable.split("=", 1)[0].isidentifier():
-            raise KmodError(f"{variable!r} is no NAME=VALUE for make")
+            raise HostError(f"{variable!r} is no NAME=VALUE for make")
     if not modules:
-        raise KmodError("no module is named", "build one or more of: {}".format(", ".join(MODULES)))
+        raise HostError("no module is named", "build one or more of: {}".format(", ".join(MODULES)))
     return modules, variables
 
 
@@ -198,7 +198,7 @@ def _dkms(arguments: argparse.Namespace) -> int:
     for kind, text in (("driver", arguments.driver), ("nvidia-fs", arguments.nvidia_fs)):
         name, _, version = text.partition("/")
         if text and not (name and version):
-            raise KmodError(f"{text!r} is no NAME/VERSION of DKMS", "give it as dkms status shows it")
+            raise HostError(f"{text!r} is no NAME/VERSION of DKMS", "give it as dkms status shows it")
         if text:
             packages.append(dkms.Package(name, version, kind))
     chosen = tree.expect(arguments.driver_tree, arguments.driver_version, arguments.driver_flavour)

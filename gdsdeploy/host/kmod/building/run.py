@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from ... import atomic
-from ..errors import BuildError, KmodError
+from ..errors import BuildError, HostError
 from ..kbuild import Log
 from . import known
 from .job import Bench, Built, Job
@@ -29,7 +29,7 @@ class Outcome:
     module: str
     log: str
     built: List[Built] = field(default_factory=list)
-    error: Optional[KmodError] = None
+    error: Optional[HostError] = None
     #: rules of compat.yml that explain the error
     rules: List[known.Match] = field(default_factory=list)
     seconds: float = 0.0
@@ -80,7 +80,7 @@ def build(job: Job, modules: Sequence[str], source: str, output: str, log: str =
 
     source: the source of nvidia-fs.  output: a file for one module, a folder for several or for the driver.
     log: file for everything that was run; by default ``<output>.log`` or ``<folder>/<module>.log``.
-    Raises KmodError when nothing can be begun.
+    Raises HostError when nothing can be begun.
     """
     wanted = [name for name in MODULES if name in modules]
     folder = os.path.isdir(output) or output.endswith("/") or len(wanted) > 1 or "driver" in wanted
@@ -121,7 +121,7 @@ def _one(bench: Bench, name: str, source: str, output: str, log: Log) -> Outcome
         hint = "; ".join([*(rule.words() for rule in outcome.rules), error.hint])
         outcome.error = type(error)(error.message, hint)
         log.failed(error.message, hint)
-    except KmodError as error:
+    except HostError as error:
         outcome.error = error
         log.failed(error.message, error.hint)
     outcome.seconds = time.monotonic() - begun

@@ -6,9 +6,9 @@ import pytest
 
 from gdsdeploy.host import boot
 from gdsdeploy.host.apply.boot_default import BootDefault
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.kmod.errors import ApplyError
 from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, predicted, short
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 

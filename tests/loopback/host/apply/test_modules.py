@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import modules, registry
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change
 from gdsdeploy.host.kmod import pack, tree
 from gdsdeploy.host.kmod.building import dkms
-from gdsdeploy.host.kmod.errors import BuildError, PackError
+from gdsdeploy.host.kmod.errors import ApplyError, BuildError, PackError
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.provenance import KEY, PUBLIC, Builder, Origin, own_key, public_pem
 from gdsdeploy.host.process import Output

@@ -199,5 +199,5 @@ class TestBootLoaderSpecification:
         assert boot.set_default(self.OLD, root=str(bls))["changed"] is False
 
     def test_a_kernel_without_an_entry_is_an_error_that_lists_the_others(self, bls: Path) -> None:
-        with pytest.raises(boot.KmodError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
+        with pytest.raises(boot.HostError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
             boot.set_default("9.9", root=str(bls))

@@ -10,9 +10,8 @@ import pytest
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import boot
-from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.kmod.errors import HostError, RolloutError
 from gdsdeploy.host.rollout import grubenv, once
-from gdsdeploy.host.rollout.errors import RolloutError
 
 EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod" / "grub"
 NEW, OLD = "6.12.94+deb13-amd64", "6.1.0-50-amd64"
@@ -111,14 +110,14 @@ def test_the_default_itself_needs_no_entry_and_loses_a_stale_one(root: Path) -> 
 
 def test_a_default_that_has_to_be_set_first_is_set_on_the_running_system_only(root: Path) -> None:
     (root / boot.DEFAULTS.lstrip("/")).unlink()
-    with pytest.raises(KmodError, match="running system only"):
+    with pytest.raises(HostError, match="running system only"):
         once.arm(NEW, OLD, str(root))
     assert next_entry(root) == OLD
 
 
 def test_a_kernel_without_an_entry_is_not_armed(root: Path) -> None:
     before = (root / "boot/grub/grubenv").read_bytes()
-    with pytest.raises(KmodError, match=r"no entry for kernel 9\.9; it has"):
+    with pytest.raises(HostError, match=r"no entry for kernel 9\.9; it has"):
         once.arm("9.9", OLD, str(root))
     assert (root / "boot/grub/grubenv").read_bytes() == before
     assert once.record(str(root)) == {}

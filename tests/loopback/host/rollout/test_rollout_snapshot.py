@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as program
+from gdsdeploy.host.kmod.errors import RolloutError
 from gdsdeploy.host.rollout import compare, packages, snapshot, written
-from gdsdeploy.host.rollout.errors import RolloutError
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
 ROOT = Path(__file__).parents[4]

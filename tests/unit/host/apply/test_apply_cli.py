@@ -12,8 +12,8 @@ import pytest
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host.apply import cli, engine, registry
-from gdsdeploy.host.apply.errors import DesiredError
 from gdsdeploy.host.apply.model import Change, Refusal
+from gdsdeploy.host.kmod.errors import DesiredError
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.apply import registry, schema
-from gdsdeploy.host.apply.errors import DesiredError
+from gdsdeploy.host.kmod.errors import DesiredError
 
 ONE_LINE = "has a line end or another control character; one line is needed"
 

@@ -9,9 +9,9 @@ import pytest
 from gdsdeploy.host import pending
 from gdsdeploy.host.apply import reboot
 from gdsdeploy.host.apply.engine import run
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.kmod.errors import ApplyError
 from tests.unit.host.apply.kernel_hosts import check, item, predicted, short
 
 RUNNING = os.uname().release

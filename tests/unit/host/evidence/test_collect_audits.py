@@ -15,7 +15,7 @@ from gdsdeploy.host.evidence.wanted import NOTHING, wanted_by
 from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
-from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.kmod.errors import HostError
 from gdsdeploy.host.kmod.kernel import Kernel
 from tests.unit.host.kmod.kmod_elf import VERMAGIC
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
@@ -111,7 +111,7 @@ def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPa
     assert "does not record the driver source" in item.found
 
     def no_boot_loader() -> None:
-        raise KmodError("there is no /boot/grub/grub.cfg")
+        raise HostError("there is no /boot/grub/grub.cfg")
 
     monkeypatch.setattr(audits.boot, "default_kernel", no_boot_loader)
     assert "there is no /boot/grub/grub.cfg" in judged()["modules.next-boot"].found

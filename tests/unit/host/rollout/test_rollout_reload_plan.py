@@ -10,8 +10,8 @@ import pytest
 
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import pending
+from gdsdeploy.host.kmod.errors import RolloutError
 from gdsdeploy.host.rollout import gpu, keep, reload, stack
-from gdsdeploy.host.rollout.errors import RolloutError
 from gdsdeploy.host.rollout.present import boot_id
 from tests.unit.host.kmod.kmod_elf import write_module
 
