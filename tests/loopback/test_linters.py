@@ -11,7 +11,7 @@ import pytest
 
 from gdsdeploy import resources
 from gdsdeploy.host.apply import gate, guard, signing
-from gdsdeploy.host.kmod.building import peermem
+from gdsdeploy.host.build import peermem
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from ..kmod.errors import ApplyError, CannotTellError, DesiredError, HostError
-from . import files, registry, schema
+from ..errors import ApplyError, CannotTellError, DesiredError, HostError
+from ..model import schema
+from . import files, registry
 from .errors import io_error
 from .host import Host
 from .model import Change, Refusal, Resource

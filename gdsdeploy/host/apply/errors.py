@@ -7,8 +7,8 @@ import errno
 import os
 from typing import Iterator
 
-from ..atomic import UnsafePathError
-from ..kmod.errors import ApplyError, HostError
+from ..errors import ApplyError, HostError
+from ..io.atomic import UnsafePathError
 
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ELOOP)
 

@@ -7,10 +7,11 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .. import atomic, process
-from ..kmod.errors import ApplyError, CannotTellError, HostError
-from ..kmod.rootdir import LoopError, inside, list_folder
+from .. import process
+from ..errors import ApplyError, CannotTellError, HostError
+from ..io import atomic
 from ..process import Output
+from ..rootdir import LoopError, inside, list_folder
 from . import files
 from .errors import io_error
 from .record import Record, beside, look

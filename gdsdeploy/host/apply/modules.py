@@ -12,20 +12,21 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from .. import atomic
+from ..archive import key, pack, provenance
+from ..audit.audit import audit
+from ..build import dkms
+from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
+from ..io import atomic
 from ..kmod import driver as drivers
-from ..kmod import key, pack, provenance, tree
-from ..kmod import signing as signatures
-from ..kmod.audit import audit
-from ..kmod.building import dkms
-from ..kmod.errors import ApplyError, CannotTellError, HostError, KernelError, PackError
+from ..kmod import tree
 from ..kmod.kernel import Kernel
-from ..kmod.rootdir import inside, list_folder
 from ..kmod.vouch import FOLDER, installed_manifest, received
+from ..model.schema import LINES
+from ..rootdir import inside, list_folder
+from ..secure_boot import signing as signatures
 from .errors import typed
 from .host import Host
 from .model import INSTALLS, Change, Resource
-from .schema import LINES
 
 BUILD, RECEIVE = "build", "receive"
 #: ``archive_sha256`` of a machine whose builder hasn't delivered yet.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence
 
-from ..kmod.errors import ApplyError
+from ..errors import ApplyError
 from . import files, repositories
 from .files import File
 from .host import Host

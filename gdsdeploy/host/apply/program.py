@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, List
 
-from ..kmod.errors import ApplyError
+from ..errors import ApplyError
 from .errors import io_error
 from .file_resource import FileResource
 from .files import FOLDER, File

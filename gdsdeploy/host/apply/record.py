@@ -13,9 +13,9 @@ import os
 import stat
 from typing import Any, Dict, Optional
 
-from ..kmod.errors import ApplyError
-from ..kmod.rootdir import inside
-from ..rollout import written
+from ..errors import ApplyError
+from ..rootdir import inside
+from . import written
 from .errors import io_error
 from .files import replace
 

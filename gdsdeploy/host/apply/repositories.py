@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, List, Optional, Sequence
 
-from ..kmod.errors import DesiredError
+from ..errors import DesiredError
 from . import files
 from .file_resource import restore
 from .files import File

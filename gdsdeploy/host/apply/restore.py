@@ -15,12 +15,11 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence, Tuple
 
-from .. import atomic
-from ..kmod import pack
-from ..kmod.errors import ApplyError, DesiredError
-from ..kmod.rootdir import inside
-from ..rollout import keep, written
-from . import files
+from ..archive import keep, pack
+from ..errors import ApplyError, DesiredError
+from ..io import atomic
+from ..rootdir import inside
+from . import files, written
 from .errors import io_error, typed
 from .files import File
 from .host import Host

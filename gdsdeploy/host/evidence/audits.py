@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from .. import boot
-from ..audited import audited
-from ..kmod.errors import HostError
+from ..audit.expected import audited
+from ..boot import grub
+from ..errors import HostError
 from ..kmod.kernel import Kernel
 from .recorder import Recorder
 from .wanted import Wanted
@@ -22,7 +22,7 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
     running = recorder.document["host"]["uname"]["release"]
     section["running"] = _audit(running, wanted)
     try:
-        following = boot.default_kernel()["next"]
+        following = grub.default_kernel()["next"]
     except HostError as error:
         section["next"] = {"error": error.message}
         return

@@ -6,11 +6,11 @@ import re
 from dataclasses import asdict
 from typing import Any, Dict
 
-from .. import modprobe
-from ..kmod.errors import HostError
+from ..errors import HostError
+from ..kmod import modprobe
 from ..kmod.module import read_once
 from ..kmod.tree import find_trees
-from ..places import MODPROBE, SOURCES
+from ..paths import MODPROBE, SOURCES
 from .recorder import Recorder, failure
 from .wanted import Wanted
 

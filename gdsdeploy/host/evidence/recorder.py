@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from .. import process
-from ..kmod.errors import HostError
+from ..errors import HostError
 
 VERSION = 1
 

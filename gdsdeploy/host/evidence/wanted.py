@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterator, Optional, Tuple
 
-from ..expectation import Expectation
+from ..model.expectation import Expectation
 from ..odirect.load_limits import LONGEST, SECONDS
-from ..places import CUFILE
+from ..paths import CUFILE
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import zlib
 from typing import IO, Any, Callable, Dict, Iterator, Tuple, Type
 
 from .. import process
-from .errors import ElfError, HostError
+from ..errors import ElfError, HostError
 
 #: Suffixes that the kernel's module loader and depmod know.
 SUFFIXES = ("", ".xz", ".gz", ".zst")

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any, Callable
 
-from ..kmod.errors import REFUSED, HostError
+from ..errors import REFUSED, HostError
 
 #: Of arguments and documents that cannot be used.
 UNUSABLE = 2

@@ -17,12 +17,14 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterator, List
 
-from .. import atomic, pending, process
-from ..kmod import pack
-from ..kmod.errors import HostError, RolloutError
+from .. import process
+from ..archive import keep, pack
+from ..boot import needed as pending
+from ..boot.present import boot_id
+from ..errors import HostError, RolloutError
+from ..io import atomic
 from ..kmod.module import read_module
-from . import gpu, keep, stack
-from .present import boot_id
+from . import gpu, stack
 from .reboot import FOLDER, IDENT
 from .stack import NVIDIA, Stack
 

@@ -70,10 +70,10 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "cufile_probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
     "evidence/programs.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
-    "kmod/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
-    "kmod/building/finish.py": {"open": (1, OWN)},
-    "kmod/building/job.py": {"shutil.copytree": (1, OWN)},
-    "kmod/building/kept.py": {
+    "archive/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
+    "build/place.py": {"open": (1, OWN)},
+    "build/context.py": {"shutil.copytree": (1, OWN)},
+    "build/dkms_backup.py": {
         "tempfile.mkdtemp": (1, ROOTS),
         "os.makedirs": (1, OWN),
         "shutil.copy2": (1, OWN),
@@ -81,15 +81,15 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.unlink": (2, AWAY),
         "shutil.rmtree": (3, AWAY),
     },
-    "kmod/building/nvidia_fs.py": {"shutil.copytree": (1, OWN), "[bash]": (1, "./configure of the source, " + OWN)},
-    "kmod/building/peermem.py": {"open": (1, OWN), "[make]": (1, OWN)},
-    "kmod/building/run.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
-    "kmod/building/versions.py": {"open": (1, OWN), "[make]": (1, OWN)},
-    "kmod/building/whole.py": {"shutil.copytree": (1, OWN), "[make]": (1, OWN)},
+    "build/nvidia_fs.py": {"shutil.copytree": (1, OWN), "[bash]": (1, "./configure of the source, " + OWN)},
+    "build/peermem.py": {"open": (1, OWN), "[make]": (1, OWN)},
+    "build/run.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
+    "build/versions.py": {"open": (1, OWN), "[make]": (1, OWN)},
+    "build/driver.py": {"shutil.copytree": (1, OWN), "[make]": (1, OWN)},
     "kmod/files.py": {"tempfile.SpooledTemporaryFile": (1, "it has no name")},
-    "kmod/image.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
-    "kmod/kbuild.py": {"os.makedirs": (1, OWN), "open": (1, OWN), "[make]": (1, OWN)},
-    "kmod/mok.py": {
+    "secure_boot/image.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
+    "build/kbuild.py": {"os.makedirs": (1, OWN), "open": (1, OWN), "[make]": (1, OWN)},
+    "secure_boot/mok.py": {
         "tempfile.TemporaryDirectory": (2, ROOTS),
         "open": (3, OWN),
         "os.open": (1, OWN),
@@ -97,7 +97,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.link": (2, ROOTS),
         "os.unlink": (2, AWAY),
     },
-    "kmod/pack.py": {
+    "archive/pack.py": {
         "tempfile.mkdtemp": (2, ROOTS),
         "os.chmod": (1, "of what mkdtemp has made"),
         "os.rename": (3, ROOTS),
@@ -106,7 +106,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "tarfile.open": (1, "into a file that atomic has opened"),
         "[install]": (1, "the name of a function"),
     },
-    "kmod/signing.py": {
+    "secure_boot/signing.py": {
         "tempfile.mkdtemp": (1, OWN),
         "open": (3, OWN),
         "lzma.open": (1, "into a file that atomic has opened"),
@@ -121,7 +121,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     },
     "proof_child.py": {"os.open": (2, SCRATCH), "os.unlink": (1, AWAY)},
     "reading.py": {"open": (1, "its opener only reads")},
-    "rollout/keep.py": {"shutil.rmtree": (1, AWAY)},
+    "archive/keep.py": {"shutil.rmtree": (1, AWAY)},
     "rollout/reload.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
 }
 

@@ -12,9 +12,9 @@ import yaml
 from pydantic import BaseModel
 
 from gdsdeploy.cli.rollout import VERBS
-from gdsdeploy.model.intended import Rollout, seconds
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Step
-from gdsdeploy.report.events import to_json
+from gdsdeploy.model.rollout_settings import Rollout, seconds
+from gdsdeploy.rollout.report.events import to_json
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "rollout.md").read_text()

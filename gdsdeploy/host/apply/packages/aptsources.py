@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from ...kmod.errors import HostError
+from ...errors import HostError
 from .managers import Index
 
 #: apt ignores files with other endings in sources.list.d.

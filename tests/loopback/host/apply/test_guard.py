@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.host.apply import guard
 from gdsdeploy.host.apply.host import Host
-from gdsdeploy.host.kmod.errors import DesiredError
+from gdsdeploy.host.errors import DesiredError
 from tests.unit.host.apply.kernel_hosts import apply, check, short
 
 

@@ -12,7 +12,7 @@ import pytest
 from gdsdeploy.host.apply import files
 from gdsdeploy.host.apply.files import ABSENT, FOLDER, Entry, File
 from gdsdeploy.host.apply.host import Host
-from gdsdeploy.host.kmod.errors import ApplyError, CannotTellError
+from gdsdeploy.host.errors import ApplyError, CannotTellError
 from tests.unit.host.apply.apply_tree import Some, Wanted, apply, check
 
 TEXT = File.of("/etc/x.conf", "x\n")

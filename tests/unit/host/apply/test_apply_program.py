@@ -10,7 +10,7 @@ import pytest
 from gdsdeploy.host.apply import program
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.program import Desired, Program
-from gdsdeploy.host.kmod.errors import ApplyError
+from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.apply_tree import apply, check
 
 

@@ -13,7 +13,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gdsdeploy.host.apply.host import Host
-from gdsdeploy.host.kmod.errors import ApplyError
+from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply import apply_tree
 from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, apply, check, differing, tree
 

@@ -13,9 +13,9 @@ from gdsdeploy.host import process
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.packages import managers
-from gdsdeploy.host.kmod.errors import ApplyError, DesiredError
+from gdsdeploy.host.apply.packages import state as database
+from gdsdeploy.host.errors import ApplyError, DesiredError
 from gdsdeploy.host.process import Output
-from gdsdeploy.host.rollout import packages as database
 
 __all__ = ["apt"]
 TRANSACTION = (

@@ -12,7 +12,7 @@ import pytest
 from apt_host import AptHost, apt, short
 
 from gdsdeploy.host.apply.restore import ARCHIVE, KEYRING, PLACE
-from gdsdeploy.host.kmod.errors import ApplyError, DesiredError
+from gdsdeploy.host.errors import ApplyError, DesiredError
 
 __all__ = ["apt"]
 SOURCE = "/etc/apt/sources.list.d/gdsdeploy-restore.sources"

@@ -12,7 +12,7 @@ from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.restore import Desired, Restore, Was
-from gdsdeploy.host.kmod.errors import DesiredError
+from gdsdeploy.host.errors import DesiredError
 
 CONF = "/etc/dkms/nvidia.conf"
 OURS, THEIRS = "# Rendered by gdsdeploy\nours\n", "theirs\n"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
+from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence import audits
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.evidence.wanted import NOTHING, wanted_by
-from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
-from gdsdeploy.host.kmod.errors import HostError
 from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from tests.unit.host.kmod.kmod_elf import VERMAGIC
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 

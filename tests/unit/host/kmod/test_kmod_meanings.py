@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.audit.meanings import MEANINGS, page
 from gdsdeploy.host.kmod import findings
-from gdsdeploy.host.kmod.meanings import MEANINGS, page
 
 ROOT = Path(__file__).parents[4]
 CODE = ROOT / "gdsdeploy" / "host" / "kmod"
