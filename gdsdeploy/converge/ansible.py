@@ -117,7 +117,7 @@ def environment(
     return {
         **_configured(inherited),
         "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
-        "ANSIBLE_CALLBACK_PLUGINS": str(resources.package() / "callbacks"),
+        "ANSIBLE_CALLBACK_PLUGINS": str(resources.package() / "converge" / "callbacks"),
         "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
         "ANSIBLE_HOME": str(control_dir),
         "ANSIBLE_HOST_KEY_CHECKING": "True",

@@ -15,16 +15,17 @@ MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "_share" not in p.parts)
 #: Pure layers: they compute, and touch neither files nor network nor processes nor the terminal.
 PURE = (
     "model/",
-    "resolve",
-    "compat.py",
-    "inventory.py",
-    "expect.py",
-    "redact.py",
-    "waivers.py",
+    "lock/resolve/",
+    "lock/compat.py",
+    "converge/inventory.py",
+    "converge/expectation.py",
+    "validate/redact.py",
+    "fleetfile/waivers.py",
     "host/facts/",
     "host/checks/",
     "host/explain/",
     "report/",
+    "rollout/report/",
     "rollout/budget.py",
     "rollout/fold.py",
     "rollout/hoststate.py",
@@ -111,7 +112,7 @@ def test_one_module_writes_to_the_terminal() -> None:
 
 
 #: Own processes, which write to whoever started them, in a format of ours.
-CHILDREN = {"bootstrap.py", "callbacks/gds_events.py", "cufile/ask.py"}
+CHILDREN = {"zipapp/bootstrap.py", "converge/callbacks/gds_events.py", "cufile/ask.py"}
 WRITERS = {"print", "click.echo", "click.secho", "click.echo_via_pager", "sys.stdout", "sys.stderr", "sys.__stdout__"}
 
 
@@ -148,11 +149,11 @@ def test_only_the_command_line_knows_click() -> None:
 
 
 def test_only_the_transport_knows_paramiko() -> None:
-    assert users_of("paramiko") <= {"transport.py"}
+    assert users_of("paramiko") == {"ssh/transport.py"}
 
 
 def test_only_the_journal_knows_sql() -> None:
-    assert users_of("sqlite3") == {"journal.py"}
+    assert users_of("sqlite3") == {"rollout/journal.py"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)

@@ -245,7 +245,7 @@ def _project(job: _Job, given: Sources) -> dict[str, Content]:
         found[f"{base}provision.yml"] = playbooks.tagged(provision).encode()
         remove = resources.playbook("remove").read_text(encoding="utf-8")
         found[f"{base}remove.yml"] = playbooks.tagged(remove).encode()
-        callback = resources.package() / "callbacks" / "gds_events.py"
+        callback = resources.package() / "converge" / "callbacks" / "gds_events.py"
         # Where Ansible does not take it by itself: it writes lines for machines to standard output.
         found[f"{base}plugins/callback/{callback.name}"] = callback.read_bytes()
     found[f"{base}ansible.cfg"] = (resources.share() / "playbooks" / "ansible.cfg").read_bytes()
