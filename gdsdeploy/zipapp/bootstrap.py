@@ -59,7 +59,7 @@ def locate(name, program):
             pass
     import zipimport
 
-    place = f"/proc/self/fd/{keep(program)}"
+    place = "/proc/self/fd/{}".format(keep(program))
     return place, zipimport.zipimporter(place).get_code("__main__")
 
 
@@ -93,7 +93,7 @@ def unpack(folder, program):
     os.makedirs(FOLDER, 0o755, exist_ok=True)
     if not is_private(FOLDER):
         raise OSError(FOLDER + " can be changed by others")
-    new = f"{folder}.{os.getpid()}"
+    new = "{}.{}".format(folder, os.getpid())
     os.mkdir(new, 0o700)
     try:
         zipfile.ZipFile(io.BytesIO(program)).extractall(new)

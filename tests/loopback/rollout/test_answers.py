@@ -231,10 +231,10 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     monkeypatch.setattr(rollback, "towards_before", lambda _: host)
     monkeypatch.setattr(rollback, "_fit", lambda _: {})
     monkeypatch.setattr(rollback, "_managed", lambda *_: {"/etc/cufile.json"})
-    monkeypatch.setattr(rollback.previous, "have", lambda *_: {})
-    monkeypatch.setattr(rollback.previous, "offered", lambda *_: nullcontext())
+    monkeypatch.setattr(rollback.previous_packages, "have", lambda *_: {})
+    monkeypatch.setattr(rollback.previous_packages, "offered", lambda *_: nullcontext())
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
-    monkeypatch.setattr(rollback.supplying, "opened", lambda _: nullcontext(shelf))
+    monkeypatch.setattr(rollback.run_archives, "opened", lambda _: nullcontext(shelf))
     monkeypatch.setattr(
         provision,
         "rendered",

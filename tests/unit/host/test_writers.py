@@ -58,7 +58,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "apply/modules.py": {"os.unlink": (1, AWAY)},
     "apply/packages/apt.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
     "apply/restore.py": {"os.unlink": (1, AWAY)},
-    "bootstrap.py": {
+    "zipapp/bootstrap.py": {
         "os.makedirs": (1, RUN),
         "os.mkdir": (1, RUN),
         "zipfile.ZipFile(io.BytesIO(program)).extractall": (1, RUN),
@@ -67,7 +67,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "shutil.rmtree": (2, AWAY),
         "tempfile.TemporaryFile": (1, "it has no name"),
     },
-    "cufile_probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
+    "libcufile/probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
     "evidence/programs.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "archive/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
@@ -113,14 +113,14 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "shutil.rmtree": (1, AWAY),
     },
     "odirect/scratch.py": {"os.open": (4, SCRATCH), "os.unlink": (2, SCRATCH)},
-    "proof.py": {
+    "proof/proof.py": {
         "tempfile.TemporaryDirectory": (1, OWN),
         "os.mkdir": (1, OWN),
         "open": (1, OWN),
         "os.unlink": (1, AWAY),
     },
-    "proof_child.py": {"os.open": (2, SCRATCH), "os.unlink": (1, AWAY)},
-    "reading.py": {"open": (1, "its opener only reads")},
+    "proof/child.py": {"os.open": (2, SCRATCH), "os.unlink": (1, AWAY)},
+    "io/reading.py": {"open": (1, "its opener only reads")},
     "archive/keep.py": {"shutil.rmtree": (1, AWAY)},
     "rollout/reload.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
 }
@@ -237,9 +237,9 @@ def test_what_reads_is_not(text: str) -> None:
 
 def test_every_call_that_changes_files_is_reviewed() -> None:
     found = {}
-    for path in [*sorted(HOST.rglob("*.py")), HOST.parent / "bootstrap.py"]:
+    for path in [*sorted(HOST.rglob("*.py")), HOST.parent / "zipapp" / "bootstrap.py"]:
         name = path.relative_to(HOST if HOST in path.parents else HOST.parent).as_posix()
         counts = Counter(writing(ast.parse(path.read_text())))
-        if counts and name != "atomic.py":
+        if counts and name != "io/atomic.py":
             found[name] = dict(counts)
     assert found == {module: {call: count for call, (count, _) in calls.items()} for module, calls in REVIEWED.items()}

@@ -102,9 +102,9 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dkms:
     made = Dkms(Root(tmp_path / "builder"), sources(tmp_path / "builder"))
     monkeypatch.setattr(dkms.process, "run", made.run)
     monkeypatch.setattr(dkms, "LOGS", str(tmp_path / "logs"))
-    monkeypatch.setattr(dkms.kept, "restore", lambda *_: [])
-    monkeypatch.setattr(dkms.kept, "restored", lambda *_: [])
-    monkeypatch.setattr(dkms.kept, "save", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "restore", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "restored", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "save", lambda *_: [])
     return made
 
 

@@ -35,7 +35,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
 
 
 def boots_next(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    monkeypatch.setattr(audits.boot, "default_kernel", lambda: {"default": release, "next": release})
+    monkeypatch.setattr(audits.grub, "default_kernel", lambda: {"default": release, "next": release})
 
 
 def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPa
     def no_boot_loader() -> None:
         raise HostError("there is no /boot/grub/grub.cfg")
 
-    monkeypatch.setattr(audits.boot, "default_kernel", no_boot_loader)
+    monkeypatch.setattr(audits.grub, "default_kernel", no_boot_loader)
     assert "there is no /boot/grub/grub.cfg" in judged()["modules.next-boot"].found
     boots_next(monkeypatch, "")
     assert judged()["modules.next-boot"].verdict == UNKNOWN
