@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -66,6 +67,27 @@ def check_page(markdown: str) -> list[Problem]:
     return sorted(problems, key=lambda problem: problem.line)
 
 
+def broken_links(page: Path) -> list[Problem]:
+    """Links of a page to files and headings that don't exist; addresses of other sites aren't followed."""
+    problems: list[Problem] = []
+    for block, token in _inlines(page.read_text(encoding="utf-8")):
+        for child in token.children or []:
+            path, _, anchor = str(child.attrGet("href") or "").partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if child.type != "link_open" or ":" in path:
+                continue
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+                problems.append(Problem(block.line, f"broken link: {child.attrGet('href')}"))
+    return problems
+
+
+def anchors(markdown: str) -> set[str]:
+    """The anchors that GitHub gives to a page's headings: words in lower case, without punctuation, joined by "-"."""
+    tokens = _parse(markdown)
+    titles = [_inline(after, code=True) for token, after in pairwise(tokens) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def refused_phrases(text: str) -> list[str]:
     """The refused phrases in any text, such as a message or the help of a command."""
     return [phrase for _, phrase in _matches(text)]
@@ -81,8 +103,12 @@ def phrases() -> tuple[str, ...]:
 
 def blocks(markdown: str) -> Iterator[Block]:
     """Every block of prose; fenced and indented code, and HTML, have none."""
+    return (block for block, _ in _inlines(markdown))
+
+
+def _inlines(markdown: str) -> Iterator[tuple[Block, Token]]:
     line, is_cell = 1, False
-    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+    for token in _parse(markdown):
         if token.map:
             line = token.map[0] + 1
         if token.type in ("td_open", "th_open"):
@@ -90,7 +116,11 @@ def blocks(markdown: str) -> Iterator[Block]:
         elif token.type in ("td_close", "th_close"):
             is_cell = False
         elif token.type == "inline":
-            yield Block(line, is_cell, _inline(token, code=False), _inline(token, code=True))
+            yield Block(line, is_cell, _inline(token, code=False), _inline(token, code=True)), token
+
+
+def _parse(markdown: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(markdown)
 
 
 def _inline(token: Token, *, code: bool) -> str:
@@ -135,7 +165,7 @@ def main(arguments: list[str]) -> int:
     """Print ``page:line: problem`` for each problem of the pages named, or of every page."""
     count = 0
     for page in map(Path, arguments) if arguments else pages():
-        for problem in check_page(page.read_text(encoding="utf-8")):
+        for problem in [*check_page(page.read_text(encoding="utf-8")), *broken_links(page)]:
             sys.stdout.write(f"{page}:{problem.line}: {problem.text}\n")
             count += 1
     return 1 if count else 0

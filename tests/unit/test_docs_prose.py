@@ -19,6 +19,23 @@ def test_page_has_no_problem(page: Path) -> None:
     assert not problems, "\n" + "\n".join(f"{page}:{problem.line}: {problem.text}" for problem in problems)
 
 
+@pytest.mark.parametrize("page", docs_prose.pages(), ids=lambda page: str(page.relative_to(docs_prose.ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    assert docs_prose.broken_links(page) == []
+
+
+def test_broken_links(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    (tmp_path / "other.md").write_text("# What `verify` does, and why\n", encoding="utf-8")
+    page.write_text(
+        "# A cufile.json here\n\n[a](other.md) [b](other.md#what-verify-does-and-why) [c](#a-cufilejson-here)\n"
+        "[d](https://example.com/#x) [e](..)\n\n| |\n|---|\n| [f](none.md) [g](other.md#what) [h](#none) |\n",
+        encoding="utf-8",
+    )
+    broken = ("none.md", "other.md#what", "#none")
+    assert docs_prose.broken_links(page) == [Problem(8, f"broken link: {link}") for link in broken]
+
+
 def test_every_kind_of_page_is_among_them() -> None:
     names = {str(page.relative_to(docs_prose.ROOT)) for page in docs_prose.pages()}
     assert {"README.md", "CHANGELOG.md", "SECURITY.md", "docs/style.md", "docs/adr/README.md"} <= names
