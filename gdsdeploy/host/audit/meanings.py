@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Tuple
 
-from ..kmod.findings import ERROR, NOTE, WARNING
+from .findings import ERROR, NOTE, WARNING
 
 
 class Meaning(NamedTuple):
@@ -267,33 +267,42 @@ MEANINGS = (
 HEAD = """\
 # The audit of kernel modules
 
-Made from the register of findings by `python -m gdsdeploy.host.audit.meanings`; a test keeps it so.
+`python -m gdsdeploy.host.audit.meanings` makes this page from the register of findings; a test compares both.
 
-`gdsdeploy kmod audit [--kernel REL] [--root DIR] [MODULE…]` says of module files whether they would load on a kernel,
-and whether they are the ones that were meant. It loads nothing, starts nothing but the zstd program where Python has
-no zstd, and needs no root for files that can be read without. The kernel need not run, nor the root folder; modules
-may be compressed (.xz, .gz, .zst), of x86_64 or aarch64, and full of debug data. `gdsdeploy-host.pyz kmod audit` is
-the same on a host without gdsdeploy.
+`gdsdeploy kmod audit [--kernel REL] [--root DIR] [MODULE…]` reports whether module files would load on a kernel, and
+whether they are the expected ones. It loads nothing. It starts no program, except zstd where Python has no zstd. It
+needs no root for files that any user can read. Neither the kernel nor the root folder has to be running. Modules may be
+compressed (.xz, .gz, .zst), built for x86_64 or aarch64, and full of debug data. On a host without gdsdeploy, run
+`gdsdeploy-host.pyz kmod audit`.
 
-The same code judges what `kmod build` built before it replaces anything, what DKMS built, what is packed for other
-hosts and what they receive, which kernels may become the boot default ([the kernel guard](kernel-guard.md)), what is
-loaded and what the next boot will load (`modules.running` and `modules.next-boot` of [validate](checks.md)).
+The same code judges
 
-With `--driver-version`, `--driver-flavour`, `--driver-tree`, `--peermem` and `--storage DRIVER` it also holds the
-modules against what a host has to have; on provisioned hosts the lock says it.
+- what `kmod build` built, before it replaces anything
+- what DKMS built
+- what is packed for other hosts, and what they receive
+- which kernels may become the boot default ([the kernel guard](kernel-guard.md))
+- what is loaded, and what the next boot will load (`modules.running` and `modules.next-boot` of [validate](checks.md))
 
-Each module is `FAILED` if a finding has the outcome `error`, `could not tell` if none has and one has the outcome
-`unknown`, else `ok`. [Exit codes](exit-codes.md) follow from that. `--json` prints a list with one object a module;
-`outcome` is `error`, `unknown`, `warning` or, of a note, `ok`:
+With `--driver-version`, `--driver-flavour`, `--driver-tree`, `--peermem` and `--storage DRIVER`, the audit also
+compares the modules with what a host must have. On provisioned hosts, the lock defines this.
+
+A module is `FAILED` if a finding has the outcome `error`. Otherwise it is `could not tell` if a finding has the outcome
+`unknown`, and `ok` if none has. The [exit codes](exit-codes.md) follow from that. `--json` prints a list with one
+object for each module. `outcome` is `error`, `unknown`, `warning` or, for a note, `ok`:
 
 ```json
 [{"module": "nvidia_fs", "file": "/lib/modules/…/updates/dkms/nvidia-fs.ko.xz", "ok": false,
   "findings": [{"id": "symbol-crc", "severity": "error", "outcome": "error", "message": "…", "hint": "…"}]}]
 ```
 
-What the versions of symbols are compared with: the kernel's Module.symvers (its headers, or `symvers` beside its
-modules), the modules on disk that would be loaded, and OFED's tree of that kernel. Without headers, the kernel's own
-modules bear witness to the versions that they import; what none of them imports cannot be told, and is said.
+The audit compares the versions of symbols with
+
+- the kernel's Module.symvers (its headers, or `symvers` beside its modules)
+- the modules on disk that would be loaded
+- OFED's tree of that kernel
+
+Without headers, the audit takes symbol versions from the imports of the kernel's own modules. If none of these modules
+imports a symbol, its version is unknown, and the audit reports that.
 
 | finding | severity | means | to do |
 | --- | --- | --- | --- |

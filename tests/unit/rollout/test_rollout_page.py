@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "rollout.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
 #: Described in paragraphs of their own.
-ELSEWHERE = {"drain": "Taking hosts out of work", "notify": "Being told"}
+ELSEWHERE = {"drain": "Taking hosts out of work", "notify": "Notifications"}
 
 
 def keys(model: BaseModel, prefix: str = "") -> dict[str, Any]:
