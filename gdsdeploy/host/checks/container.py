@@ -6,7 +6,9 @@ from typing import List, Tuple
 
 from ..expectation import Expectation
 from ..facts import HostFacts, known
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("container", after="os")
 
 Lack = Tuple[str, str]
 

@@ -6,7 +6,9 @@ from typing import Iterator
 
 from ..expectation import Expectation
 from ..facts import HostFacts, known
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("kernel", after="container")
 
 
 @check(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ..expectation import Expectation
 from ..facts import HostFacts, known
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("os")
 
 
 @check(
