@@ -9,8 +9,8 @@ import pytest
 
 from gdsdeploy import console
 from gdsdeploy.builds import Supply
-from gdsdeploy.host.apply import model
-from gdsdeploy.host.apply.model import KINDS, Change, Refusal
+from gdsdeploy.host.apply import model, registry
+from gdsdeploy.host.apply.model import Change, Refusal
 from gdsdeploy.plan import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
 from gdsdeploy.report import host_changes, planned
 
@@ -132,7 +132,9 @@ def test_disruptions_are_those_of_hosts() -> None:
 
 
 def test_every_kind_has_words() -> None:
-    assert set(host_changes._WORDS) == set(KINDS)
+    assert len(registry.kinds()) > 20
+    for kind, words in registry.kinds().items():
+        assert host_changes.what(Change(kind, "x")) == words.format("x") != ""
 
 
 def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:

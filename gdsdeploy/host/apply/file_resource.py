@@ -9,7 +9,7 @@ from ..kmod.rootdir import list_folder
 from . import files
 from .files import File
 from .host import Host
-from .model import Change, Refusal, Resource
+from .model import Change, Refusal, Resource, Words
 from .record import is_ours, look
 
 D = TypeVar("D")
@@ -19,6 +19,15 @@ Entries = Dict[str, Optional[files.Entry]]
 class FileResource(Resource[D], Generic[D]):
     """Subclasses say which files they want; the rest follows."""
 
+    kinds: ClassVar[Words] = {"write": "write {}", "make": "make the folder {}", "delete": "delete {}"}
+    reasons: ClassVar[Words] = {
+        "missing": "missing",
+        "content": "other content",
+        "mode": "mode {}",
+        "owner": "owner {}",
+        "kind": "a {}",
+        "not-wanted": "it is there",
+    }
     #: what :meth:`revert` restores; shell patterns are allowed in the last part
     reverts: ClassVar[Tuple[str, ...]] = ()
 

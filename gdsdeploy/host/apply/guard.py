@@ -65,6 +65,7 @@ class Guard(FileResource[Desired]):
 
     name = "guard"
     desired_type = Desired
+    removal_rank = 10
     reverts = tuple(path for paths in HOOKS.values() for path in paths)
 
     def wanted(self, desired: Desired) -> List[File]:

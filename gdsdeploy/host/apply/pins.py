@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, List, Sequence
+from typing import Any, ClassVar, List, Sequence
 
 from . import files, repositories
 from .errors import ApplyError
 from .files import File
 from .host import Host
-from .model import Change, Refusal, Resource
+from .model import Change, Refusal, Resource, Words
 from .packages.apt import Apt
 from .packages.dnf import Dnf
 from .packages.managers import Index, Pin, check_names, manager
@@ -34,6 +34,9 @@ class Pins(Resource[Desired]):
 
     name = "pins"
     desired_type = Desired
+    removal_rank = 70
+    kinds: ClassVar[Words] = {"stream": "enable the module stream {}"}
+    reasons: ClassVar[Words] = {"not-enabled": "not enabled"}
 
     def __init__(self) -> None:
         self._file: List[File] = []

@@ -6,14 +6,14 @@ import base64
 import binascii
 import os
 from dataclasses import dataclass, field
-from typing import Any, List, Optional, Sequence
+from typing import Any, ClassVar, List, Optional, Sequence
 
 from . import files
 from .errors import DesiredError
 from .file_resource import restore
 from .files import File
 from .host import Host
-from .model import Change, Refusal, Resource
+from .model import Change, Refusal, Resource, Words
 from .packages.apt import Apt
 from .packages.dnf import Dnf
 from .packages.managers import Index, Key, Manager, Pin, manager
@@ -37,6 +37,9 @@ class Repositories(Resource[Desired]):
 
     name = "repositories"
     desired_type = Desired
+    removal_rank = 80
+    kinds: ClassVar[Words] = {"refresh": "refresh {}"}
+    reasons: ClassVar[Words] = {"sources": "other sources", "unknown-versions": "lists without the locked versions"}
 
     def __init__(self) -> None:
         self._files: List[File] = []
