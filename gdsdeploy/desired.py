@@ -16,11 +16,9 @@ from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host import reading
 from gdsdeploy.host.apply import registry, schema
 from gdsdeploy.host.apply.file_resource import FileResource
-from gdsdeploy.host.apply.packages import apt, dnf
+from gdsdeploy.host.apply.packages import managers
 
 VERSION: Final = 1
-#: Files with which a package manager is told of repositories and pins.
-_CONFIGURED: Final = {"apt": (apt.SOURCES, apt.PREFERENCES), "dnf": (dnf.REPOSITORIES, dnf.LOCKS)}
 Variables = Mapping[str, Any]
 
 
@@ -226,7 +224,7 @@ def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:
             found |= {key.dest for key in wanted.keys}
         if name in ("repositories", "pins"):
             # What they have to say depends on what else the host has configured.
-            found |= set(_CONFIGURED[wanted.manager])
+            found |= set(managers.manager(wanted.manager).configured)
         elif name != "program" and isinstance(resource, FileResource):
             found |= {file.path for file in resource.wanted(wanted)}
     return found

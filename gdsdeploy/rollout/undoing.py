@@ -11,7 +11,7 @@ from gdsdeploy.builds import Supply
 from gdsdeploy.cufile import hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
-from gdsdeploy.inventory import MANAGERS, leaving, packages_for
+from gdsdeploy.inventory import leaving, packages_for
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
@@ -128,7 +128,7 @@ def _given(work: Work, back: Work) -> dict[str, Any]:
     return {
         "gds_driver_leaving": leaving(back.target)
         + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
-        "gds_restore_manager": MANAGERS[stack_platform_for(back.target.os).family],
+        "gds_restore_manager": stack_platform_for(back.target.os).manager,
         "gds_restore_modules": str(kept["archive"]) if isinstance(kept, Mapping) else "",
         "gds_restore_kernel_release": back.target.kernel.release,
         "gds_restore_unwanted": unwanted,

@@ -10,9 +10,7 @@ from .errors import ApplyError
 from .files import File
 from .host import Host
 from .model import Change, Refusal, Resource, Words
-from .packages.apt import Apt
-from .packages.dnf import Dnf
-from .packages.managers import Index, Pin, check_names, manager
+from .packages.managers import Index, Pin, check_names, every, manager
 
 
 @dataclass(frozen=True)
@@ -77,4 +75,4 @@ class Pins(Resource[Desired]):
 
     def revert(self, host: Host) -> List[Change]:
         """Pins of ours go; those of others stay."""
-        return [*Apt().unpin(host), *Dnf().unpin(host)]
+        return [change for one in every() for change in one.unpin(host)]

@@ -14,9 +14,7 @@ from .file_resource import restore
 from .files import File
 from .host import Host
 from .model import Change, Refusal, Resource, Words
-from .packages.apt import Apt
-from .packages.dnf import Dnf
-from .packages.managers import Index, Key, Manager, Pin, manager
+from .packages.managers import Index, Key, Manager, Pin, every, manager
 
 #: Folders in which keys of a repository lie.
 _KEY_FOLDERS = ("/etc/apt/keyrings/", "/etc/pki/rpm-gpg/")
@@ -95,7 +93,7 @@ class Repositories(Resource[Desired]):
 def take_back(host: Host) -> List[Change]:
     """Sources and keys become what they were; with ``host.check`` only say it."""
     brought = [path for path in host.record.paths if path.startswith(_KEY_FOLDERS)]
-    return restore(host, [*Apt.sources, *Apt.keys, *Dnf.sources, *Dnf.keys, *brought])
+    return restore(host, [*(path for one in every() for path in (*one.sources, *one.keys)), *brought])
 
 
 def _files(host: Host, chosen: Manager, desired: Desired) -> List[File]:
