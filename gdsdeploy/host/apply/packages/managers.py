@@ -1,4 +1,4 @@
-"""What resources ask of a package manager, and the register of those: the manager ``apt`` is ``apt.py`` of this package."""
+"""What resources ask of a package manager, and their register: the manager ``apt`` is ``apt.py`` of this package."""
 
 from __future__ import annotations
 
