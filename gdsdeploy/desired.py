@@ -219,7 +219,7 @@ def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:
     for entry in resources:
         name, resource = entry["resource"], registry.resource(entry["resource"])
         wanted = schema.load(resource.desired_type, entry["desired"], name)
-        found |= set(getattr(resource, "reverts", ()))
+        found |= set(resource.reverts)
         if name == "repositories":
             found |= {key.dest for key in wanted.keys}
         if name in ("repositories", "pins"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, Dict, Generic, List, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, ClassVar, Dict, Generic, List, Optional, Sequence, Set, TypeVar
 
 from ..kmod.rootdir import list_folder
 from . import files
@@ -28,8 +28,6 @@ class FileResource(Resource[D], Generic[D]):
         "kind": "a {}",
         "not-wanted": "it is there",
     }
-    #: what :meth:`revert` restores; shell patterns are allowed in the last part
-    reverts: ClassVar[Tuple[str, ...]] = ()
 
     def wanted(self, desired: D) -> List[File]:
         """Files and folders in the order in which they are made."""

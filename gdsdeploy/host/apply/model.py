@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, List, Mapping, Sequence, Type, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 if TYPE_CHECKING:
     from .host import Host
@@ -70,6 +70,8 @@ class Resource(Generic[D]):
     reasons: ClassVar[Words] = {}
     #: place of :meth:`revert` in a removal, the smallest first; 0: nothing to take back
     removal_rank: ClassVar[int] = 0
+    #: paths that :meth:`revert` restores; shell patterns are allowed in the last part.  So does a rollback
+    reverts: ClassVar[Tuple[str, ...]] = ()
 
     def observe(self, host: Host, desired: D) -> Any:
         """What the host is now; raises CannotTellError and ApplyError."""
