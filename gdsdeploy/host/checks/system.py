@@ -19,6 +19,6 @@ def release(facts: HostFacts, expectation: Expectation) -> Answer:
     name, machine = known(facts.os.name), known(facts.os.machine)
     found = f"{name} on {machine}"
     # A lock for rhel-9 fits every 9.x.
-    if expectation.os in (name, name.rpartition(".")[0]) and machine == expectation.arch:
+    if expectation.os in (name, name.rsplit(".", 1)[0]) and machine == expectation.arch:
         return passed(found)
     return failed(found, f"Give this host a profile for {name}, or reinstall it with {expectation.os}")
