@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.__main__ import FAILED
+from gdsdeploy.host.cli.gate import FAILED
 from tests.unit.host.checks.changes import GOOD, WANTED
 from tests.unit.host.explain.capable_host import MOUNT, capable
 
@@ -28,7 +28,7 @@ LAB = ROOT / "tests" / "golden" / "lab"
 BESIDE = ("templates", "roles", "plugins", "playbooks")
 
 CHECK = """\
-from ..expectation import Expectation
+from ..model.expectation import Expectation
 from ..facts import HostFacts, known
 from .registry import Answer, check, failed, subject
 
@@ -152,13 +152,16 @@ class Copy:
     def zipapp(self) -> Path:
         """The host program, built from this copy."""
         path = self.folder / "host.pyz"
-        self.python(
-            "from pathlib import Path; from gdsdeploy import hostapp; hostapp.build(Path(sys.argv[1])); print(0)",
-            str(path),
-        )
+        self.python(BUILD, str(path))
         return path
 
 
+BUILD = """
+from pathlib import Path
+from gdsdeploy.zipapp import hostapp
+hostapp.build(Path(sys.argv[1]))
+print(0)
+"""
 #: Runs the host program in a process, its modules from a folder or a zipapp.
 PROGRAM = "from gdsdeploy.host.__main__ import main; sys.exit(main())"
 Host = Callable[..., Any]
@@ -218,7 +221,7 @@ APPLY = """
 import json
 from gdsdeploy.host.apply import engine, removal
 from gdsdeploy.host.apply.host import Host
-from gdsdeploy.host.rollout import written
+from gdsdeploy.host.apply import written
 root = sys.argv[1]
 items = engine.items(json.loads(sys.argv[2]))
 found = {}
@@ -233,10 +236,10 @@ print(json.dumps(found))
 PLAN = """
 import json
 from gdsdeploy.host.apply import registry
-from gdsdeploy.plan import change
-from gdsdeploy.report import host_changes
+from gdsdeploy.converge.diff import change
+from gdsdeploy.converge import change_words
 made = change({"kind": "greet", "subject": "/etc/motd", "reason": "silent", "disruption": "none"})
-print(json.dumps([host_changes.what(made), host_changes.found(made), registry.removal_order()]))
+print(json.dumps([change_words.what(made), change_words.found(made), registry.removal_order()]))
 """
 
 
@@ -260,15 +263,16 @@ def test_a_resource(copy: Copy, host: Host, tmp_path: Path) -> None:
 SYSTEMS = """
 import json
 from pathlib import Path
-from gdsdeploy import lockfile, planning
-from gdsdeploy.inventory import inventory
-from gdsdeploy.load import load_fleet
+from gdsdeploy.converge import plan_fleet
+from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.platform import known
 fleet = load_fleet(Path(sys.argv[1]) / "fleet.yml")
 lock = lockfile.read(Path(sys.argv[1]) / "gdsdeploy.lock")
 targets = {name: target.model_copy(update={"os": "devuan-5"}) for name, target in lock.targets.items()}
 lock = lock.model_copy(update={"targets": targets})
-hosts = inventory(fleet, lock, planning.sources(fleet, lock, Path(sys.argv[1])))["all"]["children"]["hosts"]["hosts"]
+hosts = inventory(fleet, lock, plan_fleet.sources(fleet, lock, Path(sys.argv[1])))["all"]["children"]["hosts"]["hosts"]
 print(json.dumps([known(), {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
 """
 

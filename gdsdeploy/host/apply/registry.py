@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Type
 
 from ..discovery import module_names
-from .errors import DesiredError
+from ..errors import DesiredError
 from .model import Resource
 
 _PACKAGE = __name__.rpartition(".")[0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.cufile import ACCEPTED, refusal
 from ..facts.effective import differences
+from ..model.expectation import Expectation
 from .registry import Answer, Answers, check, failed, passed, subject
 
 subject("cufile", after="boot")

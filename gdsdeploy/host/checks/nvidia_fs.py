@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.modules import ModuleFile
+from ..model.expectation import Expectation
 from .driver import its_file, judge_file, judge_kernel, messages
 from .registry import Answer, check, failed, passed, subject
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-from .. import golden
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.pci import Link
 from ..facts.topology import (
@@ -23,6 +21,8 @@ from ..facts.topology import (
     link_words,
     resting,
 )
+from ..model.expectation import Expectation
+from ..topology import golden
 from .registry import Answer, check, failed, passed, subject
 
 subject("topology", after="kernel")

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import Iterator, Optional, Tuple
 
-from .. import modprobe
 from ..facts import HostFacts, Unknown
 from ..facts.document import Ran
 from ..facts.gpu import PROPRIETARY
 from ..facts.modules import ModuleFacts, ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import test
-from ..places import MODPROBE
+from ..kmod import modprobe
+from ..paths import MODPROBE
 from . import quote, reference
 from .cause import Cause, Condition
 from .rules import DIRECT, NOT_LOADED, ranked, rule

@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.host.apply import registry, schema
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.model import schema
 
 PAGE = Path(__file__).parents[4] / "docs" / "apply.md"
 BEGIN, END = "<!-- resources -->\n", "<!-- end -->\n"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.apply import errors, lock, model, registry
+from gdsdeploy.host import errors
+from gdsdeploy.host.apply import lock, model, registry
 from tests.unit.host.apply import apply_page
 
 PAGE = apply_page.PAGE.read_text()

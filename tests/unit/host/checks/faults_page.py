@@ -12,7 +12,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[4]))
 
-from gdsdeploy.host.finding import FAIL
+from gdsdeploy.host.model.finding import FAIL
 from tests.unit.host.checks.changes import GOOD, Change, Document, findings
 from tests.unit.host.checks.faults import FAULTS
 

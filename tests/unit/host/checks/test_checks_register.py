@@ -11,7 +11,7 @@ import pytest
 from gdsdeploy.host.checks import listed
 from gdsdeploy.host.checks.page import page
 from gdsdeploy.host.checks.registry import check, passed, subjects
-from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.model.expectation import Expectation
 from tests.unit.host.checks import faults_page
 
 ROOT = Path(__file__).parents[4]

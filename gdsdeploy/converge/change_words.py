@@ -1,0 +1,67 @@
+"""Changes of a host in words: what is done, what was found, what is wanted.  Nothing decides by these words.
+
+A resource brings the words of its changes with it: see :class:`~gdsdeploy.host.apply.model.Resource`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from gdsdeploy.converge.desired import ROLES
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.apply.model import Change
+
+#: Kinds whose neighbours share a line, and how many of them are named.
+_SHARED, _NAMED = frozenset({"hold", "unhold", "sign", "delete"}), 3
+_DIGEST = "sha256:"
+
+
+def what(change: Change) -> str:
+    """What is done."""
+    return registry.kinds()[change.kind].format(change.subject)
+
+
+def found(change: Change) -> str:
+    """What the host has now."""
+    words = registry.reasons().get(change.reason)
+    if words is not None:
+        return words.format(_short(change.before))
+    return _short(change.before) or ("not installed" if change.kind == "install" else change.reason or "nothing")
+
+
+def wanted(change: Change) -> str:
+    """What the host should have."""
+    return _short(change.after) or ("nothing" if change.kind in ("remove", "delete") else "as the lock has it")
+
+
+def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Changes that a line can say together, in their order."""
+    for (kind, _, reason), same in groupby(changes, key=lambda item: (item.kind, item.resource, item.reason)):
+        listed = list(same)
+        if kind in _SHARED and reason:
+            yield listed
+        else:
+            yield from ([change] for change in listed)
+
+
+def sentence(group: Sequence[Change]) -> str:
+    """What is done by changes of one kind."""
+    named = ", ".join(change.subject for change in group[:_NAMED])
+    rest = len(group) - _NAMED
+    return registry.kinds()[group[0].kind].format(named + (f" and {rest} more" if rest > 0 else ""))
+
+
+def role(change: Change) -> str:
+    """The role that makes a change."""
+    return ROLES.get(change.resource, "")
+
+
+def to_json(change: Change) -> dict[str, str]:
+    """A change with its words beside its data."""
+    words = {"role": role(change), "what": what(change), "found": found(change), "wanted": wanted(change)}
+    return {**words, **change.to_json()}
+
+
+def _short(text: str) -> str:
+    return f"{text[: len(_DIGEST) + 12]}…" if text.startswith(_DIGEST) else text
