@@ -15,13 +15,11 @@ from typing import Any, Final
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.file_resource import FileResource
-from gdsdeploy.host.apply.packages import apt, dnf
+from gdsdeploy.host.apply.packages import managers
 from gdsdeploy.host.io import reading
 from gdsdeploy.host.model import schema
 
 VERSION: Final = 1
-#: Files with which a package manager is told of repositories and pins.
-_CONFIGURED: Final = {"apt": (apt.SOURCES, apt.PREFERENCES), "dnf": (dnf.REPOSITORIES, dnf.LOCKS)}
 Variables = Mapping[str, Any]
 
 
@@ -222,12 +220,12 @@ def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:
     for entry in resources:
         name, resource = entry["resource"], registry.resource(entry["resource"])
         wanted = schema.load(resource.desired_type, entry["desired"], name)
-        found |= set(getattr(resource, "reverts", ()))
+        found |= set(resource.reverts)
         if name == "repositories":
             found |= {key.dest for key in wanted.keys}
         if name in ("repositories", "pins"):
             # What they have to say depends on what else the host has configured.
-            found |= set(_CONFIGURED[wanted.manager])
+            found |= set(managers.manager(wanted.manager).configured)
         elif name != "program" and isinstance(resource, FileResource):
             found |= {file.path for file in resource.wanted(wanted)}
     return found

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 from gdsdeploy.builds.assign import Supply
-from gdsdeploy.host.apply.model import KINDS, Change, Refusal
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.apply.model import Change, Refusal
 
 Disruption = Literal["none", "module reload", "reboot"]
 #: From the least to the most.
@@ -162,7 +163,7 @@ def change(value: Any) -> Change:
     """A change from JSON; raises ValueError."""
     given = _mapping(value, "a change")
     made = Change(**{item.name: _text(given.get(item.name, ""), item.name) for item in fields(Change)})
-    if made.kind not in KINDS or made.disruption not in DISRUPTIONS:
+    if made.kind not in registry.kinds() or made.disruption not in DISRUPTIONS:
         raise ValueError(f"unknown kind of change: {made.kind[:40]!a} ({made.disruption[:40]!a})")
     return made
 

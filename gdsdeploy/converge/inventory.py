@@ -23,8 +23,6 @@ from gdsdeploy.model.lock import Lock, Package, Target
 from gdsdeploy.platform import stack_platform_for
 
 HOSTS, BUILDERS = "hosts", "builders"
-#: Family of an operating system → the program that installs its packages.
-MANAGERS = {"debian": "apt", "ubuntu": "apt", "rhel": "dnf"}
 #: MiB that have to be free on a host before anything is installed, by the directory they are needed in.
 FREE_MIB = {"/boot": 200, "/usr": 800, "/var": 500}
 #: Loaded by a unit of its own, because it has to come after the RDMA core.
@@ -234,7 +232,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
         "gds_cufile_log_dir": log_dir(profile),
         "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
         "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
-        "gds_driver_leaving": leaving(target) if is_host and MANAGERS[platform.family] == "apt" else [],
+        "gds_driver_leaving": leaving(target) if is_host and platform.manager == "apt" else [],
         "gds_driver_options": {key: str(value) for key, value in profile.driver.options.items()},
         "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
         "gds_driver_modules": load_order(profile, target),
@@ -266,7 +264,7 @@ def _archive(name: str, *, is_host: bool, supply: Supply, sources: Sources) -> s
 
 def _package_roles(target: Target) -> dict[str, Any]:
     """The package manager and the names of all locked packages, for each role that installs some."""
-    manager = MANAGERS[stack_platform_for(target.os).family]
+    manager = stack_platform_for(target.os).manager
     locked = sorted(package.package for package in target.packages)
     found: dict[str, Any] = {"gds_repo_manager": manager, "gds_preflight_manager": manager}
     for role in ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules"):

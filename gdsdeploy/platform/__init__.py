@@ -1,15 +1,20 @@
-"""What differs by operating system, and only that: one file per system, found here by a profile's ``os``."""
+"""What differs by operating system, and only that: one file per system, found here by a profile's ``os``.
+
+To add a system, add a file: see docs/howto/add-an-os.md.
+"""
 
 from __future__ import annotations
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.platform import debian, rhel, ubuntu
+from gdsdeploy.host.discovery import import_modules
 from gdsdeploy.platform.base import Preset, StackPlatform, Wanted
+from gdsdeploy.platform.registry import registered
 from gdsdeploy.repo.order import DEB, Order
 
 __all__ = ["Preset", "StackPlatform", "Wanted", "known", "stack_platform_for", "version_order"]
 
-_PLATFORMS: dict[str, StackPlatform] = {p.os: p for p in (*debian.PLATFORMS, *ubuntu.PLATFORMS, *rhel.PLATFORMS)}
+import_modules(__name__)
+_PLATFORMS = registered()
 
 
 def known() -> tuple[str, ...]:

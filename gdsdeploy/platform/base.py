@@ -66,6 +66,8 @@ class StackPlatform(ABC):
     #: the family of package managers that its repositories are for
     kind: ClassVar[Kind] = "apt"
     order: ClassVar[Order] = DEB
+    #: the program that installs packages there: a module of gdsdeploy/host/apply/packages
+    manager: ClassVar[str] = "apt"
 
     #: as a profile names it, e.g. ``debian-13``
     os: str

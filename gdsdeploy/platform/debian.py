@@ -12,6 +12,7 @@ from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
 from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, Wanted
 from gdsdeploy.platform.dpkg import ARCHITECTURES, DpkgPlatform
+from gdsdeploy.platform.registry import register
 from gdsdeploy.repo.candidate import Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -147,4 +148,4 @@ def _release(number: str, codename: str) -> Debian:
     )
 
 
-PLATFORMS: Final = (_release("12", "bookworm"), _release("13", "trixie"))
+register(_release("12", "bookworm"), _release("13", "trixie"), rank=10)

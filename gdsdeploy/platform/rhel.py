@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
 from gdsdeploy.platform.base import Flavour, Preset, Rdma, StackPlatform, Wanted
+from gdsdeploy.platform.registry import register
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.order import DEB, RPM, Kind, Order, upstream
 from gdsdeploy.repo.packages import Universe
@@ -44,6 +45,7 @@ class Rhel(StackPlatform):
 
     kind: ClassVar[Kind] = "rpm"
     order: ClassVar[Order] = RPM
+    manager: ClassVar[str] = "dnf"
 
     def architecture(self, arch: str) -> str:
         return arch
@@ -169,8 +171,11 @@ def _branch(pin: str) -> int | None:
     return max(lower) if lower and upper and max(lower) == min(upper) else None
 
 
-PLATFORMS: Final = tuple(
-    Rhel(os=f"{name}-{release}", family="rhel", release=release, stack_sources=(), driver_sources=())
-    for name in ("rhel", "rocky", "almalinux")
-    for release in ("8", "9", "10")
+register(
+    *(
+        Rhel(os=f"{name}-{release}", family="rhel", release=release, stack_sources=(), driver_sources=())
+        for name in ("rhel", "rocky", "almalinux")
+        for release in ("8", "9", "10")
+    ),
+    rank=30,
 )

@@ -12,6 +12,7 @@ from gdsdeploy.model.lock import Part
 from gdsdeploy.platform import nvidia
 from gdsdeploy.platform.base import Flavour, Packaging, Preset, Rdma, Wanted
 from gdsdeploy.platform.dpkg import DpkgPlatform
+from gdsdeploy.platform.registry import register
 from gdsdeploy.repo.candidate import Candidate
 
 KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
@@ -108,4 +109,4 @@ def _release(number: str, codename: str) -> Ubuntu:
     )
 
 
-PLATFORMS: Final = (_release("22.04", "jammy"), _release("24.04", "noble"), _release("26.04", "resolute"))
+register(_release("22.04", "jammy"), _release("24.04", "noble"), _release("26.04", "resolute"), rank=20)

@@ -11,8 +11,8 @@ from gdsdeploy import console
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.converge import change_words, plan_report
 from gdsdeploy.converge.diff import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
-from gdsdeploy.host.apply import model
-from gdsdeploy.host.apply.model import KINDS, Change, Refusal
+from gdsdeploy.host.apply import model, registry
+from gdsdeploy.host.apply.model import Change, Refusal
 
 WANT = "a" * 32
 THERE, OTHER = "1" * 64, "2" * 64
@@ -132,7 +132,9 @@ def test_disruptions_are_those_of_hosts() -> None:
 
 
 def test_every_kind_has_words() -> None:
-    assert set(change_words._WORDS) == set(KINDS)
+    assert len(registry.kinds()) > 20
+    for kind, words in registry.kinds().items():
+        assert change_words.what(Change(kind, "x")) == words.format("x") != ""
 
 
 def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Sequence
+from typing import Any, ClassVar, List, Sequence
 
 from ..boot import grub, guard
 from ..errors import CannotTellError, HostError
 from ..model import expectation
 from .errors import typed
 from .host import Host
-from .model import INSTALLS, Change, Resource
+from .model import INSTALLS, Change, Resource, Words
 
 _KEPT = "the boot default is as before; build or receive the modules first: gdsdeploy provision"
 
@@ -27,6 +27,8 @@ class BootDefault(Resource[Desired]):
 
     name = "boot_default"
     desired_type = Desired
+    removal_rank = 50
+    kinds: ClassVar[Words] = {"boot": "make {} the kernel that boots"}
 
     def observe(self, host: Host, desired: Desired) -> Any:
         """What boots now, and where that isn't the locked kernel, why it must not become the default."""

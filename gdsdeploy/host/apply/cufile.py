@@ -41,6 +41,7 @@ class Cufile(FileResource[Desired]):
 
     name = "cufile"
     desired_type = Desired
+    removal_rank = 100
 
     def wanted(self, desired: Desired) -> List[File]:
         """Each process writes a log file of its own, whoever runs it: the folder is open to all."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Sequence
+from typing import Any, ClassVar, Dict, List, Sequence
 
 from . import initramfs
 from .file_resource import FileResource
 from .files import File
 from .host import Host
-from .model import NONE, Change
+from .model import NONE, Change, Words
 
 MODPROBE = "/etc/modprobe.d/gdsdeploy.conf"
 MODULES_LOAD = "/etc/modules-load.d/gdsdeploy.conf"
@@ -36,6 +36,9 @@ class DriverOptions(FileResource[Desired]):
 
     name = "driver_options"
     desired_type = Desired
+    removal_rank = 90
+    kinds: ClassVar[Words] = {"initramfs": "make the initramfs of kernel {} again"}
+    reasons: ClassVar[Words] = {"options": "one with other options"}
     reverts = (MODPROBE, MODULES_LOAD)
 
     def wanted(self, desired: Desired) -> List[File]:

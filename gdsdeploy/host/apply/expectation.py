@@ -23,6 +23,7 @@ class Expectation(FileResource[Desired]):
 
     name = "expectation"
     desired_type = Desired
+    removal_rank = 130
     reverts = (expectation.PATH,)
 
     def wanted(self, desired: Desired) -> List[File]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, Dict, Generic, List, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, ClassVar, Dict, Generic, List, Optional, Sequence, Set, TypeVar
 
 from ..rootdir import list_folder
 from . import files
 from .files import File
 from .host import Host
-from .model import Change, Refusal, Resource
+from .model import Change, Refusal, Resource, Words
 from .record import is_ours, look
 
 D = TypeVar("D")
@@ -19,8 +19,15 @@ Entries = Dict[str, Optional[files.Entry]]
 class FileResource(Resource[D], Generic[D]):
     """Subclasses say which files they want; the rest follows."""
 
-    #: what :meth:`revert` restores; shell patterns are allowed in the last part
-    reverts: ClassVar[Tuple[str, ...]] = ()
+    kinds: ClassVar[Words] = {"write": "write {}", "make": "make the folder {}", "delete": "delete {}"}
+    reasons: ClassVar[Words] = {
+        "missing": "missing",
+        "content": "other content",
+        "mode": "mode {}",
+        "owner": "owner {}",
+        "kind": "a {}",
+        "not-wanted": "it is there",
+    }
 
     def wanted(self, desired: D) -> List[File]:
         """Files and folders in the order in which they are made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, List, Sequence
+from typing import Any, ClassVar, List, Sequence
 
 from ..errors import CannotTellError
 from ..gate import metrics
@@ -15,7 +15,7 @@ from . import services
 from .file_resource import FileResource, restoring
 from .files import File
 from .host import Host
-from .model import Change, Refusal
+from .model import Change, Refusal, Words
 from .program import COMMAND
 
 UNIT = "gds-gate.service"
@@ -55,6 +55,9 @@ class Gate(FileResource[Desired]):
 
     name = "gate"
     desired_type = Desired
+    removal_rank = 20
+    kinds: ClassVar[Words] = services.KINDS
+    reasons: ClassVar[Words] = services.REASONS
 
     def wanted(self, desired: Desired) -> List[File]:
         """Settings, slurmd's program and the unit."""

@@ -9,35 +9,16 @@ from typing import Dict, List, Tuple
 from ..errors import DesiredError
 from .file_resource import FileResource
 from .files import FOLDER, File
+from .packages.managers import every, manager
 
 #: By package manager.  Last of their folders: after DKMS has built modules and the boot menu was written.
-HOOKS: Dict[str, Tuple[str, ...]] = {
-    "apt": ("/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard"),
-    "dnf": ("/etc/kernel/install.d/99-gdsdeploy-guard.install",),
-}
+HOOKS: Dict[str, Tuple[str, ...]] = {one.name: one.kernel_hooks for one in every() if one.kernel_hooks}
 _HEAD = """\
 #!/bin/sh
 # Rendered by gdsdeploy; changes here are overwritten. Run after a kernel was installed or removed: sees to it that the
 # next boot starts a kernel whose modules are the locked ones. Never fails: that would leave a package half-configured.
 program=/usr/lib/gdsdeploy/gdsdeploy-host.pyz
 """
-_EVENT = {
-    "apt": """\
-case $0 in
-    */postrm.d/*) event=remove ;;
-    *) event=install ;;
-esac
-release=$1
-""",
-    "dnf": """\
-case $1 in
-    add) event=install ;;
-    remove) event=remove ;;
-    *) exit 0 ;;
-esac
-release=$2
-""",
-}
 _TAIL = """\
 [ -n "$release" ] || exit 0
 if [ ! -r "$program" ] || ! command -v python3 >/dev/null 2>&1; then
@@ -65,17 +46,20 @@ class Guard(FileResource[Desired]):
 
     name = "guard"
     desired_type = Desired
+    removal_rank = 10
     reverts = tuple(path for paths in HOOKS.values() for path in paths)
 
     def wanted(self, desired: Desired) -> List[File]:
         """One hook for each event; raises DesiredError for a package manager that has no hooks."""
         if desired.manager not in HOOKS:
-            raise DesiredError(f"guard.manager: {desired.manager!r} has no hooks for kernels", "use apt or dnf")
+            raise DesiredError(
+                f"guard.manager: {desired.manager!r} has no hooks for kernels", f"use {' or '.join(HOOKS)}"
+            )
         paths = HOOKS[desired.manager]
         folders = [File(os.path.dirname(path), FOLDER, mode=0o755) for path in paths]
         return [*folders, *(File.of(path, hook(desired.manager), 0o755) for path in paths)]
 
 
-def hook(manager: str) -> str:
-    """The text of a hook of this package manager."""
-    return _HEAD + _EVENT[manager] + _TAIL
+def hook(name: str) -> str:
+    """The text of a hook of the package manager ``name``; raises DesiredError."""
+    return _HEAD + manager(name).kernel_event + _TAIL

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Sequence
+from typing import Any, ClassVar, Dict, List, Sequence
 
 from .host import Host
-from .model import RELOAD, Change, Resource
+from .model import RELOAD, Change, Resource, Words
 
 #: Seconds for modprobe, which may have to start the GPUs.
 _SECONDS = 600.0
@@ -27,6 +27,8 @@ class Loaded(Resource[Desired]):
 
     name = "loaded"
     desired_type = Desired
+    kinds: ClassVar[Words] = {"load": "load {}", "unload": "unload {}"}
+    reasons: ClassVar[Words] = {"not-loaded": "not loaded"}
 
     def observe(self, host: Host, desired: Desired) -> Any:
         """The running kernel, and of each module whether it is loaded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, List, Mapping, Sequence, Type, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, Generic, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 if TYPE_CHECKING:
     from .host import Host
@@ -12,13 +12,6 @@ if TYPE_CHECKING:
 NONE, RELOAD, REBOOT = "none", "module reload", "reboot"
 DISRUPTIONS = (NONE, RELOAD, REBOOT)
 
-#: Every kind of change.  Programs branch on these, never on a sentence.
-KINDS = (
-    *("install", "upgrade", "downgrade", "remove", "hold", "unhold"),
-    *("write", "make", "delete", "enable", "disable", "start", "reload", "refresh"),
-    *("stream", "build", "audit", "place", "pack", "sign", "enrol", "load", "unload"),
-    *("initramfs", "boot", "reboot", "receive"),
-)
 #: Kinds that put a package in place in the locked version.
 INSTALLS = ("install", "upgrade", "downgrade")
 
@@ -27,6 +20,7 @@ INSTALLS = ("install", "upgrade", "downgrade")
 class Change:
     """One change of a host.
 
+    ``kind``: one of ``registry.kinds()``.  Programs branch on it, never on a sentence.
     ``before`` and ``after``: versions, ``sha256:…``, modes or states; empty where there is nothing.
     ``reason``: an id such as ``missing``, ``content``, ``mode``, ``version``, ``not-held``; see docs/apply.md.
     """
@@ -55,6 +49,8 @@ class Refusal:
 
 
 D = TypeVar("D")
+#: Ids and what they are in words.
+Words = Mapping[str, str]
 
 
 class Resource(Generic[D]):
@@ -68,6 +64,14 @@ class Resource(Generic[D]):
     name: ClassVar[str] = ""
     #: a frozen dataclass; ``schema.py`` reads it from JSON and writes its JSON schema
     desired_type: ClassVar[Type[Any]]
+    #: kinds of its changes → what is done, in words; ``{}`` is the subject.  Those of files are known.
+    kinds: ClassVar[Words] = {}
+    #: reasons of its changes → what was there, in words; ``{}`` is the state before.  Without words it is shown
+    reasons: ClassVar[Words] = {}
+    #: place of :meth:`revert` in a removal, the smallest first; 0: nothing to take back
+    removal_rank: ClassVar[int] = 0
+    #: paths that :meth:`revert` restores; shell patterns are allowed in the last part.  So does a rollback
+    reverts: ClassVar[Tuple[str, ...]] = ()
 
     def observe(self, host: Host, desired: D) -> Any:
         """What the host is now; raises CannotTellError and ApplyError."""

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..archive import key, pack, provenance
 from ..audit.audit import audit
@@ -26,7 +26,7 @@ from ..rootdir import inside, list_folder
 from ..secure_boot import signing as signatures
 from .errors import typed
 from .host import Host
-from .model import INSTALLS, Change, Resource
+from .model import INSTALLS, Change, Resource, Words
 
 BUILD, RECEIVE = "build", "receive"
 #: ``archive_sha256`` of a machine whose builder hasn't delivered yet.
@@ -71,6 +71,23 @@ class Modules(Resource[Desired]):
 
     name = "modules"
     desired_type = Desired
+    removal_rank = 40
+    kinds: ClassVar[Words] = {
+        "build": "build {} with DKMS",
+        "audit": "audit {}",
+        "place": "put {} in place",
+        "pack": "hand the audited modules to the controller",
+        "receive": "receive {}",
+    }
+    reasons: ClassVar[Words] = {
+        "not-delivered": "the controller has none",
+        "not-installed": "not installed by DKMS",
+        "packages": "packages that are to come",
+        "stale": "built against something else",
+        "signature": "another signature, or none",
+        "settings": "another signature, or none",
+        "archive": "those of another archive",
+    }
 
     def observe(self, host: Host, desired: Desired) -> Any:
         """Plain data; what can't be read of it is an ``error``, which may not matter while packages are to come."""

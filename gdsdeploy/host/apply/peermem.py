@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, List, Sequence
+from typing import Any, ClassVar, List, Sequence
 
 from . import driver_options, services
 from .file_resource import FileResource, restoring
 from .files import FOLDER, File
 from .host import Host
-from .model import NONE, RELOAD, Change, Refusal
+from .model import NONE, RELOAD, Change, Refusal, Words
 from .program import COMMAND
 
 UNIT = "gds-peermem.service"
@@ -40,6 +40,9 @@ class Peermem(FileResource[Desired]):
 
     name = "peermem"
     desired_type = Desired
+    removal_rank = 30
+    kinds: ClassVar[Words] = services.KINDS
+    reasons: ClassVar[Words] = services.REASONS
 
     def wanted(self, desired: Desired) -> List[File]:
         """The drop-in and the unit."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, List, Sequence
+from typing import Any, ClassVar, List, Sequence
 
 from ..errors import ApplyError
 from . import files, repositories
 from .files import File
 from .host import Host
-from .model import Change, Refusal, Resource
-from .packages.apt import Apt
-from .packages.dnf import Dnf
-from .packages.managers import Index, Pin, check_names, manager
+from .model import Change, Refusal, Resource, Words
+from .packages.managers import Index, Pin, check_names, every, manager
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,9 @@ class Pins(Resource[Desired]):
 
     name = "pins"
     desired_type = Desired
+    removal_rank = 70
+    kinds: ClassVar[Words] = {"stream": "enable the module stream {}"}
+    reasons: ClassVar[Words] = {"not-enabled": "not enabled"}
 
     def __init__(self) -> None:
         self._file: List[File] = []
@@ -74,4 +75,4 @@ class Pins(Resource[Desired]):
 
     def revert(self, host: Host) -> List[Change]:
         """Pins of ours go; those of others stay."""
-        return [*Apt().unpin(host), *Dnf().unpin(host)]
+        return [change for one in every() for change in one.unpin(host)]

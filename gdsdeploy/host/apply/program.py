@@ -32,6 +32,7 @@ class Program(FileResource[Desired]):
 
     name = "program"
     desired_type = Desired
+    removal_rank = 140
     reverts = (PATH,)
 
     def wanted(self, desired: Desired) -> List[File]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence
 
 from ..boot.needed import UNLOADED, pending
 from ..errors import ApplyError
 from .host import Host
-from .model import REBOOT, Change, Resource
+from .model import REBOOT, Change, Resource, Words
 
 #: Id of the cause that a check adds: modules that are loaded now are about to be replaced.
 REPLACED = "replaced"
@@ -30,6 +30,12 @@ class Reboot(Resource[Desired]):
 
     name = "reboot"
     desired_type = Desired
+    kinds: ClassVar[Words] = {"reboot": "reboot into {}"}
+    reasons: ClassVar[Words] = {
+        REPLACED: "modules that are loaded from files that are replaced",
+        "module": "a module that is loaded from another file",
+        "no-file": "a module without a file",
+    }
 
     def observe(self, host: Host, desired: Desired) -> Any:
         """As ``boot needed`` says it."""

@@ -31,6 +31,7 @@ class Recipes(FileResource[Desired]):
 
     name = "recipes"
     desired_type = Desired
+    removal_rank = 120
     #: those of them that are ours
     reverts = (f"{FOLDER_PATH}/*.conf",)
 

@@ -1,15 +1,16 @@
 """Every resource by its name: the resource ``driver_options`` is the module ``driver_options.py`` of this package.
 
-To add a resource, add a file.  A zipapp is compiled at each start, so only the modules that are needed are imported.
+To add a resource, add a file: see docs/howto/add-a-resource.md.  A zipapp is compiled at each start, so only the
+modules that are needed are imported.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from functools import lru_cache
-from typing import Any, Iterator, List, Type
+from typing import Any, Dict, Iterator, List, Type
 
+from ..discovery import module_names
 from ..errors import DesiredError
 from .model import Resource
 
@@ -29,8 +30,39 @@ def resource(name: str) -> Resource[Any]:
 @lru_cache(maxsize=256)
 def names() -> List[str]:
     """The names of all resources, sorted."""
-    found = pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)
-    return sorted(module.name for module in found if _kind(module.name) is not None)
+    return [name for name in module_names(_PACKAGE) if _kind(name) is not None]
+
+
+def removal_order() -> List[str]:
+    """The names of the resources that a removal takes back, in its order.
+
+    First what reacts to changes (the guard, the gate), then what is loaded, then packages, then what they came from.
+    """
+    ranks = {name: resource(name).removal_rank for name in names()}
+    return sorted((name for name, rank in ranks.items() if rank), key=lambda name: (ranks[name], name))
+
+
+@lru_cache(maxsize=1)
+def kinds() -> Dict[str, str]:
+    """Every kind of change → what is done, in words; ``{}`` is the subject."""
+    return _words("kinds")
+
+
+@lru_cache(maxsize=1)
+def reasons() -> Dict[str, str]:
+    """Reasons of changes → what was there, in words; ``{}`` is the state before."""
+    return _words("reasons")
+
+
+def _words(attribute: str) -> Dict[str, str]:
+    """One attribute of all resources; raises ValueError where two of them say the same id in other words."""
+    names()
+    words: Dict[str, str] = {}
+    for kind in _subclasses(Resource):
+        for ident, text in vars(kind).get(attribute, {}).items():
+            if words.setdefault(ident, text) != text:
+                raise ValueError(f"{kind.name}: {ident} is {words[ident]!r} elsewhere")
+    return words
 
 
 @lru_cache(maxsize=256)

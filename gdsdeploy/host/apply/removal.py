@@ -17,23 +17,6 @@ from .record import PATH as RECORD
 
 #: Where gdsdeploy/zipapp/bootstrap.py unpacks host programs.
 PROGRAMS = "/run/gdsdeploy/program-"
-#: First what reacts to changes (the guard, the gate), then what is loaded, then packages, then what they came from.
-ORDER = (
-    "guard",
-    "gate",
-    "peermem",
-    "modules",
-    "boot_default",
-    "packages",
-    "pins",
-    "repositories",
-    "driver_options",
-    "cufile",
-    "signing",
-    "recipes",
-    "expectation",
-    "program",
-)
 
 
 def remove(
@@ -43,11 +26,12 @@ def remove(
 
     done: called with the changes of each step.  Raises ApplyError; a second call goes on where this one stopped.
     """
-    unknown = [name for name in only if name not in ORDER]
+    order = registry.removal_order()
+    unknown = [name for name in only if name not in order]
     if unknown:
-        raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(ORDER)}")
+        raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(order)}")
     changes: List[Change] = []
-    steps = [registry.resource(name).revert for name in ORDER if name in only or not only]
+    steps = [registry.resource(name).revert for name in order if name in only or not only]
     for step in [*steps, *([] if only else [_recorded, _left_behind, _folders])]:
         host.begin()
         found = [change for change in step(host) if change.subject not in {earlier.subject for earlier in changes}]

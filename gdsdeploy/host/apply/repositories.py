@@ -6,17 +6,15 @@ import base64
 import binascii
 import os
 from dataclasses import dataclass, field
-from typing import Any, List, Optional, Sequence
+from typing import Any, ClassVar, List, Optional, Sequence
 
 from ..errors import DesiredError
 from . import files
 from .file_resource import restore
 from .files import File
 from .host import Host
-from .model import Change, Refusal, Resource
-from .packages.apt import Apt
-from .packages.dnf import Dnf
-from .packages.managers import Index, Key, Manager, Pin, manager
+from .model import Change, Refusal, Resource, Words
+from .packages.managers import Index, Key, Manager, Pin, every, manager
 
 #: Folders in which keys of a repository lie.
 _KEY_FOLDERS = ("/etc/apt/keyrings/", "/etc/pki/rpm-gpg/")
@@ -37,6 +35,9 @@ class Repositories(Resource[Desired]):
 
     name = "repositories"
     desired_type = Desired
+    removal_rank = 80
+    kinds: ClassVar[Words] = {"refresh": "refresh {}"}
+    reasons: ClassVar[Words] = {"sources": "other sources", "unknown-versions": "lists without the locked versions"}
 
     def __init__(self) -> None:
         self._files: List[File] = []
@@ -92,7 +93,7 @@ class Repositories(Resource[Desired]):
 def take_back(host: Host) -> List[Change]:
     """Sources and keys become what they were; with ``host.check`` only say it."""
     brought = [path for path in host.record.paths if path.startswith(_KEY_FOLDERS)]
-    return restore(host, [*Apt.sources, *Apt.keys, *Dnf.sources, *Dnf.keys, *brought])
+    return restore(host, [*(path for one in every() for path in (*one.sources, *one.keys)), *brought])
 
 
 def _files(host: Host, chosen: Manager, desired: Desired) -> List[File]:

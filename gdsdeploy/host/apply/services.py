@@ -22,6 +22,19 @@ FOLDER = "/etc/systemd/system"
 _BOOTED = "/run/systemd/system"
 #: gds-peermem.service may take 300 s to start; stopping it is one rmmod.
 _SECONDS = 360.0
+#: Kinds of changes and their reasons in words, as in :class:`~.model.Resource`.
+KINDS = {
+    "enable": "enable {}",
+    "disable": "disable {}",
+    "start": "start {}",
+    "reload": "have {} read its configuration again",
+}
+REASONS = {
+    "unit": "a unit that changes",
+    "links": "started by other units",
+    "outdated": "an older version was read",
+    "drop-in": "an older version was read",
+}
 _NAME = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(service|target|socket|mount|path|timer)")
 
 

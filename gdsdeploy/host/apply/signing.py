@@ -7,7 +7,7 @@ import binascii
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ..errors import ApplyError, CannotTellError, DesiredError, HostError
 from ..model.schema import LINES
@@ -19,7 +19,7 @@ from .errors import typed
 from .file_resource import FileResource
 from .files import FOLDER, Entry, File
 from .host import Host
-from .model import REBOOT, Change, Refusal
+from .model import REBOOT, Change, Refusal, Words
 from .program import COMMAND
 
 #: The certificate on machines that receive their modules.
@@ -67,6 +67,8 @@ class Signing(FileResource[Desired]):
 
     name = "signing"
     desired_type = Desired
+    removal_rank = 110
+    kinds: ClassVar[Words] = {"sign": "sign {}", "enrol": "have the key {} enrolled, by a person at the console"}
     reverts = (SETTINGS, RECEIVED, SIGN_FILE, FRAMEWORK, mok.ONE_TIME)
 
     def wanted(self, desired: Desired) -> List[File]:

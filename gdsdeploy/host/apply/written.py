@@ -1,15 +1,17 @@
-"""The files that provision writes on hosts, and the folders that are a rollout's own: one list for all of them.
+"""The files that provision writes on hosts, and the folders that are a rollout's own.
 
-``apply.removal`` takes the same away, and a test holds the resources against these lists.
+``apply.removal`` takes the same away.  What a resource reverts is known without being on a list here.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import posixpath
-from typing import List
+from functools import lru_cache
+from typing import FrozenSet, List
 
 from ..rootdir import list_folder, read_text
+from . import registry
 
 #: What the first line of a file says that a role rendered.
 MARK = "Rendered by gdsdeploy"
@@ -62,10 +64,18 @@ def is_ours(path: str) -> bool:
     )
 
 
+@lru_cache(maxsize=1)
+def _reverted() -> FrozenSet[str]:
+    """The files that resources revert, those in our folders and those that are passing aside."""
+    paths = {path for name in registry.names() for path in registry.resource(name).reverts}
+    own = {path for path in paths if any(path.startswith(folder + "/") for folder in FOLDERS)}
+    return frozenset(path for path in paths - own - {*PASSING} if not set(path) & set("*?["))
+
+
 def is_known(path: str) -> bool:
     """Whether :func:`paths` may name ``path`` on some host: absolute, normalized, and written by provision."""
     folder, name = posixpath.split(path)
-    if path in (*FILES, *SHARED, CUFILE):
+    if path in (*FILES, *SHARED, CUFILE) or path in _reverted():
         return True
     patterns = [pattern for place, pattern in (*KEYS, RECIPES, DEPMOD, ("/etc/gdsdeploy", "?*")) if place == folder]
     return name not in (".", "..") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
@@ -73,7 +83,7 @@ def is_known(path: str) -> bool:
 
 def paths(root: str = "/") -> List[str]:
     """Every path that a snapshot looks at, whether or not it is there; sorted."""
-    found = {*FILES, *SHARED, CUFILE}
+    found = {*FILES, *SHARED, CUFILE, *_reverted()}
     for name in ("expectation.json", "gate.json"):
         found.add("/etc/gdsdeploy/" + name)
     found.update("/etc/gdsdeploy/" + name for name in list_folder(root, "/etc/gdsdeploy"))

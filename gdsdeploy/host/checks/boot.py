@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ..facts import HostFacts, UndecidedError, known
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("boot", after="packages")
 
 UNIT = "systemd-modules-load.service"
 PEERMEM, PEERMEM_UNIT = "nvidia_peermem", "gds-peermem.service"

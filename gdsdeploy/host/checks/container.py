@@ -6,7 +6,9 @@ from typing import List, Tuple
 
 from ..facts import HostFacts, known
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("container", after="os")
 
 Lack = Tuple[str, str]
 

@@ -6,7 +6,9 @@ from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.cufile import ACCEPTED, refusal
 from ..facts.effective import differences
 from ..model.expectation import Expectation
-from .registry import Answer, Answers, check, failed, passed
+from .registry import Answer, Answers, check, failed, passed, subject
+
+subject("cufile", after="boot")
 
 
 @check(

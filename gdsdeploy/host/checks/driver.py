@@ -7,7 +7,10 @@ from typing import Tuple
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.modules import ModuleFacts, ModuleFile
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("driver", after="topology")
+subject("nouveau", after="driver")
 
 
 def messages(facts: HostFacts, *words: str) -> Tuple[str, ...]:

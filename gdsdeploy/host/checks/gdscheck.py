@@ -12,7 +12,9 @@ from ..facts.cufile import REFUSAL, REJECTED
 from ..facts.gpu import OPEN
 from ..facts.unknown import test
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("gdscheck", after="cufile")
 
 TOOL = "gds-tools"
 #: gdscheck's words for the running driver (cufio-plat), since 1.9.

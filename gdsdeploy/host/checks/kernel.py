@@ -6,7 +6,9 @@ from typing import Iterator
 
 from ..facts import HostFacts, known
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("kernel", after="container")
 
 
 @check(

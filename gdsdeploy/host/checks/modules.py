@@ -6,7 +6,9 @@ from ..facts import HostFacts, UndecidedError, known
 from ..facts.audits import AuditFinding, KernelAudit, ModuleAudit
 from ..kmod.findings import ERROR, NOTE, UNKNOWN
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("modules", after="rdma")
 
 HINT = "Provision the host again: it builds or brings the modules of the lock for this kernel"
 

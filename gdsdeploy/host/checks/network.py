@@ -7,7 +7,9 @@ from typing import Iterator, List, Mapping, Tuple
 from ..facts import HostFacts, known
 from ..facts.effective import given_keys
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("rdma", after="peermem")
 
 LIST = "rdma_dev_addr_list"
 TABLE = "mount_table"

@@ -9,7 +9,9 @@ from ..facts import HostFacts, UndecidedError, known
 from ..facts.modules import ModuleFile
 from ..model.expectation import Expectation
 from .driver import its_file, judge_file, judge_kernel, messages
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("nvidia-fs", after="nouveau")
 
 #: Up to this release nvidia-fs finds the driver's symbols at run time and imports none.
 LAST_WITH_SYMBOL_GET = (2, 17, 4)

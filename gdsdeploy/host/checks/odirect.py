@@ -22,7 +22,9 @@ from ..facts.conditions import (
 from ..facts.odirect import ALIGNED, BYPASSED, NOT_PROVEN, REFUSED, WRONG, Audit
 from ..facts.storage import Mount
 from ..model.expectation import Expectation
-from .registry import UNKNOWN_HINT, Answer, check, failed, passed, unknown
+from .registry import UNKNOWN_HINT, Answer, check, failed, passed, subject, unknown
+
+subject("odirect", after="storage")
 
 #: Condition → what to do where it is on.
 FIXES = {

@@ -7,7 +7,9 @@ from typing import List, Mapping, Tuple
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.packages import Package
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("packages", after="secure-boot")
 
 #: Completely installed, and wanted so: as it is, or held.
 COMPLETE = ("ii", "hi")

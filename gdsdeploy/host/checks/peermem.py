@@ -9,7 +9,9 @@ from ..explain.cause import Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..model.expectation import Expectation
 from .driver import messages
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("peermem", after="nvidia-fs")
 
 OFED = "install MLNX_OFED or DOCA first and build the driver after it, or use DMA-BUF (rdma: dmabuf), which needs none"
 

@@ -55,30 +55,37 @@ class Check:
 
 
 CHECKS: Dict[str, Check] = {}
-#: First words of check ids, in the order of every report: from the ground up.
-SUBJECTS = (
-    "os",
-    "container",
-    "kernel",
-    "topology",
-    "driver",
-    "nouveau",
-    "nvidia-fs",
-    "peermem",
-    "rdma",
-    "modules",
-    "secure-boot",
-    "packages",
-    "boot",
-    "cufile",
-    "gdscheck",
-    "storage",
-    "odirect",
-)
+#: First word of check ids → the subject that it follows in every report; empty for the first.
+_SUBJECTS: Dict[str, str] = {}
 #: Found by checks of what runs on a host that has no say in that.
 ELSEWHERE = "not asked: the kernel that runs is not this host's to choose"
 #: What to do when the evidence does not decide; better than nothing, and true for most reasons.
 UNKNOWN_HINT = "Read the reason above; if it is about permission, run this as root"
+
+
+def subject(name: str, *, after: str = "") -> None:
+    """Declare the first word of check ids and its place in reports: right after another one.
+
+    Raises ValueError for a name that is taken.
+    """
+    if name in _SUBJECTS:
+        raise ValueError(f"two subjects have the name {name}")
+    _SUBJECTS[name] = after
+
+
+def subjects() -> Tuple[str, ...]:
+    """All subjects in the order of reports, from the ground up; raises ValueError for one without a place."""
+    ordered = _followers("")
+    lost = sorted(set(_SUBJECTS) - set(ordered))
+    if lost:
+        raise ValueError(f"the subject {lost[0]} comes after {_SUBJECTS[lost[0]]}, which has no place")
+    return tuple(ordered)
+
+
+def _followers(name: str) -> List[str]:
+    """What comes after ``name``: of several, the one that fewer others follow comes first."""
+    chains = [[follower, *_followers(follower)] for follower, after in _SUBJECTS.items() if after == name]
+    return [follower for chain in sorted(chains, key=lambda chain: (len(chain), chain)) for follower in chain]
 
 
 def check(
@@ -142,5 +149,9 @@ def _run(item: Check, facts: HostFacts, expectation: Expectation) -> List[Findin
 
 
 def listed() -> Tuple[Check, ...]:
-    """All checks, in the order of a report."""
-    return tuple(sorted(CHECKS.values(), key=lambda item: SUBJECTS.index(item.id.partition(".")[0])))
+    """All checks, in the order of a report; raises ValueError for one whose subject isn't declared."""
+    places = {name: place for place, name in enumerate(subjects())}
+    lost = [ident for ident in CHECKS if ident.partition(".")[0] not in places]
+    if lost:
+        raise ValueError(f"the check {lost[0]} has a subject that isn't declared")
+    return tuple(sorted(CHECKS.values(), key=lambda item: places[item.id.partition(".")[0]]))

@@ -7,7 +7,9 @@ from typing import List, Tuple
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.audits import KernelAudit
 from ..model.expectation import Expectation
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("secure-boot", after="modules")
 
 #: Findings of the audit that are about signatures; see docs/audit.md.
 _REFUSED = ("unsigned", "signature-malformed", "signature-wrong", "signature-key")

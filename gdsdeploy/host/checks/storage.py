@@ -8,7 +8,9 @@ from typing import Iterator, List, Sequence
 from ..explain import COMPAT, Cause, MountPath, Path, described, proof_of, storage_paths
 from ..facts import HostFacts, Unknown
 from ..model.expectation import Expectation
-from .registry import UNKNOWN_HINT, Answer, check, failed, passed, unknown
+from .registry import UNKNOWN_HINT, Answer, check, failed, passed, subject, unknown
+
+subject("storage", after="gdscheck")
 
 UNPROVEN_HINT = "Validate again while nothing else reads or writes; see docs/proof.md for what a proof needs"
 #: Lines of evidence of one proof.

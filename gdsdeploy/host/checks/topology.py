@@ -23,7 +23,9 @@ from ..facts.topology import (
 )
 from ..model.expectation import Expectation
 from ..topology import golden
-from .registry import Answer, check, failed, passed
+from .registry import Answer, check, failed, passed, subject
+
+subject("topology", after="kernel")
 
 #: KiB of bounce buffers that libcufile maps through BAR1 where cufile.json says nothing.
 CACHE_KIB = 131072

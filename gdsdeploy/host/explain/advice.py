@@ -11,6 +11,7 @@ from ..facts.topology import DISK, DISTANCES, GPU, NIC, NODE, Topology
 from . import quote, reference
 from .blocks import stack
 from .cause import Cause
+from .rules import NOTES, rule
 
 #: Requests that NVIDIA's gds-diag wants a queue to hold for throughput.
 REQUESTS = 1024
@@ -21,6 +22,7 @@ POLICY = "rdma_load_balancing_policy"
 SPREADING = ("RoundRobinMaxMin", "MaxMinFit")
 
 
+@rule(NOTES, 40)
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """Advice on one mount; nothing where the evidence does not show it."""
     yield from _nearness(facts, mount)

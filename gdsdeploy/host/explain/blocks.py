@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List
+from typing import Iterator, List, Optional
 
-from ..facts import storage
+from ..facts import HostFacts, storage
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, test, why_not
 from . import reference
 from .cause import Cause, Condition
+from .rules import USABLE, rule
 
 #: First part of a device-mapper name → what it does with the data, and what to do instead.
 LAYERS = {
@@ -78,11 +79,12 @@ def _large_blocks(item: Device, size: int) -> Condition:
     return Condition(Unknown(what), cause, suspect=True)
 
 
-def udev(mount: Mount, container: object) -> Iterator[Condition]:
+@rule(USABLE, 30)
+def udev(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What libcufile asks udev's database for when a file is registered."""
-    if not isinstance(mount.device, Device):
+    if mount is None or not isinstance(mount.device, Device):
         return
-    item = mount.device
+    item, container = mount.device, facts.environment.container
     place = "/run/udev/data/b" + item.number
     evidence = (f"{place}: no ID_FS_USAGE",)
     what = f"udev has no ID_FS_USAGE for {item.name}, so cuFileHandleRegister fails with 5027"

@@ -13,6 +13,7 @@ from ..gdscheck import Report
 from . import quote, reference
 from .blocks import stack
 from .cause import Cause, Condition, numbers
+from .rules import DIRECT, NOTES, USABLE, rule
 
 #: What CUFILE_ALLOW_COMPAT_MODE is read by: releases up to this one.
 LAST_WITH_ALLOW_COMPAT = (1, 16)
@@ -20,7 +21,8 @@ LAST_WITH_ALLOW_COMPAT = (1, 16)
 MINIMUM = "posix_gds_min_kb"
 
 
-def usable(facts: HostFacts) -> Iterator[Condition]:
+@rule(USABLE, 10)
+def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """Without these every cuFile call fails."""
     opened = facts.cufile.opened
     lines = tuple(refusal(opened)) if not isinstance(opened, Unknown) else ()
@@ -36,6 +38,7 @@ def usable(facts: HostFacts) -> Iterator[Condition]:
     )
 
 
+@rule(DIRECT, 20)
 def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What the configuration must not say for either direct path."""
     yield Condition(
@@ -139,6 +142,7 @@ def fallback(facts: HostFacts) -> Tuple[Maybe[bool], Optional[Cause]]:
     return False, Cause("cufile.no-compat", "cufile.json allows no compat mode", fix, evidence, reference.PARAMETERS)
 
 
+@rule(NOTES, 10)
 def notes(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """What keeps some I/O of a direct path from it."""
     section = facts.cufile.setting("fs", mount.filesystem, {})

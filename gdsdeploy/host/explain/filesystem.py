@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Iterator, Optional, Tuple
 
-from ..facts import Maybe
+from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, test, why_not
 from . import blocks, quote, reference
 from .cause import Cause, Condition
+from .rules import DIRECT, NOTES, rule
 
 #: Network filesystem → the stack that has to let nvidia-fs in.
 NETWORK = {
@@ -53,8 +54,11 @@ FLAGGED = {
 }
 
 
-def direct(mount: Mount) -> Iterator[Condition]:
+@rule(DIRECT, 40)
+def direct(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     """What a filesystem must be for either direct path."""
+    if mount is None:
+        return
     name = mount.filesystem
     if name in ("nfs", "nfs4"):
         protocol = mount.option("proto")
@@ -117,7 +121,8 @@ def flagged(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Cond
         yield Condition(flag not in flags, Cause(ident, f"{path} {says}", fix, evidence, kept))
 
 
-def notes(mount: Mount) -> Iterator[Cause]:
+@rule(NOTES, 20)
+def notes(_facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     """What keeps some files of a direct path from it."""
     device = mount.device
     features = device.ext4_features if isinstance(device, Device) else None

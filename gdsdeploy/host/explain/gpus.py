@@ -15,6 +15,7 @@ from ..paths import CUFILE, PCI
 from . import quote, reference
 from .blocks import stack
 from .cause import Cause, Condition
+from .rules import DIRECT, NOTES, rule
 
 MIB = 1 << 20
 #: GPUs that cuFile takes in compat mode only.
@@ -23,7 +24,8 @@ CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
 CACHE_KIB = 131072
 
 
-def direct(facts: HostFacts) -> Iterator[Condition]:
+@rule(DIRECT, 30)
+def direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
     """What the GPUs must be for either direct path; a host without any is not judged by them."""
     gpus = facts.pci.gpus
     if isinstance(gpus, Unknown):
@@ -142,6 +144,7 @@ def redirecting(facts: HostFacts) -> Tuple[str, ...]:
     return tuple(sorted({*named, *own}))
 
 
+@rule(NOTES, 30)
 def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
     """What slows the direct path of all GPUs down, or keeps some of them from it."""
     endpoints = _endpoints(facts, mount)

@@ -8,9 +8,10 @@ from typing import Callable, Iterator, List, Tuple
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.unknown import test
 from ..gdscheck import Report
-from . import config, modules, nvidia_fs, p2pdma, path, quote, reference
+from . import config, modules, nvidia_fs, path, quote, reference
 from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, weigh
 from .filesystem import NETWORK
+from .rules import DIRECT, USABLE, needs
 
 #: The path of programs that talk to RDMA adapters themselves, as WekaFS and Spectrum Scale do.
 PEERMEM, DMABUF = "peermem", "dmabuf"
@@ -50,17 +51,17 @@ def row(facts: HostFacts, label: str) -> str:
 def _path(facts: HostFacts, item: Definition) -> Path:
     """As of a mount that is in order itself."""
     gpu = test(facts.pci.gpus, bool)
-    usable = weigh(path.usable_at_all(facts))
+    usable = weigh(needs(USABLE, facts))
     if usable.holds is False:
         return Path(BROKEN, usable.causes, gpu)
-    attempts = [(NVIDIA_FS, [*nvidia_fs.module(facts), *nvidia_fs.hooks(facts, item.stack)])]
+    attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, item.stack)])]
     if item.stack == "nvme" and config.asks_for_p2pdma(facts) is True:
-        attempts.insert(0, (P2PDMA, list(p2pdma.of_host(facts))))
+        attempts.insert(0, (P2PDMA, list(needs(P2PDMA, facts))))
     return _best(facts, attempts, gpu)
 
 
 def _best(facts: HostFacts, attempts: List[Tuple[str, List[Condition]]], gpu: Maybe[bool]) -> Path:
-    shared = list(path.either(facts, None))
+    shared = list(needs(DIRECT, facts))
     causes: Tuple[Cause, ...] = ()
     for name, conditions in attempts:
         found = weigh([*shared, *conditions])

@@ -13,8 +13,9 @@ from ..facts.gpu import OPEN
 from ..facts.p2p import EXPORTERS
 from ..facts.unknown import test
 from ..paths import HOLDERS, PEERS
-from . import gpus, nvidia_fs, p2pdma, quote, reference
+from . import gpus, nvidia_fs, quote, reference
 from .cause import COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, numbers, weigh
+from .rules import needs
 
 PEERDIRECT, DMABUF, HMM = "peerdirect", "dmabuf", "hmm"
 PEERMEM, NONE = "peermem", "none"
@@ -76,7 +77,7 @@ def _gpu(facts: HostFacts) -> Condition:
 
 def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
     yield _gpu(facts)
-    yield from nvidia_fs.module(facts)
+    yield from needs(NVIDIA_FS, facts)
     yield from gpus.iommu(facts, None, needs_it_off=False)
     symbols = facts.kernel.symbols
     names = [name for items in nvidia_fs.HOOKS.values() for name in items]
@@ -90,7 +91,7 @@ def _nvidia_fs(facts: HostFacts) -> Iterator[Condition]:
 
 def _p2pdma(facts: HostFacts) -> Iterator[Condition]:
     yield _gpu(facts)
-    yield from p2pdma.of_host(facts)
+    yield from needs(P2PDMA, facts)
     what = "this kernel was built without CONFIG_ZONE_DEVICE, in which memory of devices has its pages"
     option = facts.kernel.option("ZONE_DEVICE")
     seen = f"the kernel's configuration: CONFIG_ZONE_DEVICE={option}"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from ..facts import HostFacts, Unknown
 from ..facts.document import Ran
 from ..facts.gpu import PROPRIETARY
 from ..facts.modules import ModuleFacts, ModuleFile
+from ..facts.storage import Mount
+from ..facts.unknown import test
 from ..kmod import modprobe
 from ..paths import MODPROBE
 from . import quote, reference
-from .cause import Cause
+from .cause import Cause, Condition
+from .rules import DIRECT, NOT_LOADED, ranked, rule
 
 P2P = "nvidia_p2p_"
 MODULES = "/lib/modules"
@@ -62,8 +65,8 @@ def peermem(facts: HostFacts) -> Subject:
 
 def not_loaded(facts: HostFacts, subject: Subject) -> Cause:
     """The cause of a module that is known not to be loaded."""
-    for rule in RULES:
-        reason = rule(facts, subject)
+    for judge in ranked(NOT_LOADED):
+        reason = judge(facts, subject)
         if reason is not None:
             what = f"{subject.words} is not loaded: {reason.what}"
             ident = f"{subject.name}.{reason.id}"
@@ -73,6 +76,15 @@ def not_loaded(facts: HostFacts, subject: Subject) -> Cause:
     return Cause(subject.name + ".not-loaded", subject.words + " is not loaded", fix, evidence, reference.INSTALL)
 
 
+@rule(DIRECT, 10)
+def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
+    """Both direct paths need a driver that runs."""
+    version = facts.driver.version
+    cause = not_loaded(facts, driver(facts)) if version is None else None
+    yield Condition(test(version, lambda found: found is not None), cause)
+
+
+@rule(NOT_LOADED, 10)
 def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Kept out in modprobe.d or on the kernel's command line."""
     if not isinstance(facts.boot.forbidden, tuple) or subject.module.name not in facts.boot.forbidden:
@@ -85,6 +97,7 @@ def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("forbidden", f"{where} forbids it", fix, evidence, reference.FORBIDDING)
 
 
+@rule(NOT_LOADED, 20)
 def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """A container has its host's kernel, and can neither see nor load that kernel's module files."""
     if not isinstance(facts.environment.container, str):
@@ -95,6 +108,7 @@ def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("not-on-container-host", what, fix, evidence, reference.INSTALL)
 
 
+@rule(NOT_LOADED, 30)
 def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
     """The running kernel has no folder of modules at all, as in machines that boot a kernel from outside."""
     release, names = facts.kernel.release, facts.document.names(MODULES)
@@ -106,6 +120,7 @@ def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
     return Reason("not-installed", what, fix, evidence, reference.INSTALL)
 
 
+@rule(NOT_LOADED, 40)
 def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """No file that modprobe finds for the running kernel: never installed, or never built for it."""
     if subject.module.file is not None:
@@ -136,6 +151,7 @@ def _modprobe(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
     return quote.program(facts, MODPROBE + (behind or subject.name))
 
 
+@rule(NOT_LOADED, 50)
 def other_kernel(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """The file was built for another kernel."""
     file = _file(subject)
@@ -146,6 +162,7 @@ def other_kernel(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("other-kernel", what, "build it for this kernel: provision the host again", evidence, reference.DKMS)
 
 
+@rule(NOT_LOADED, 60)
 def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """nvidia-fs from 2.17.5 on links against symbols that only GPL-compatible modules may use."""
     if subject.name != "nvidia-fs":
@@ -161,6 +178,7 @@ def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("proprietary-driver", what, fix, evidence, reference.OPEN_DRIVER)
 
 
+@rule(NOT_LOADED, 70)
 def other_symbols(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Built against another driver or kernel: symbols or their versions differ."""
     said = quote.messages(facts, rf"\b{subject.module.name}: ({FOREIGN})")
@@ -185,6 +203,7 @@ def _differing(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
     return tuple(wrong[: quote.LINES])
 
 
+@rule(NOT_LOADED, 80)
 def refused_signature(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """The kernel takes signed modules only, as under Secure Boot, and trusts no key of this one's."""
     file = _file(subject)
@@ -205,6 +224,7 @@ def refused_signature(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("refused-signature", what, fix, evidence, reference.SIGNING)
 
 
+@rule(NOT_LOADED, 90)
 def stub(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """nvidia-peermem that was built without OFED ends its initialisation with EINVAL."""
     if subject.name != "nvidia-peermem" or facts.peermem.stub is not True:
@@ -216,6 +236,7 @@ def stub(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("stub", what, fix, evidence, reference.SOFTWARE)
 
 
+@rule(NOT_LOADED, 100)
 def no_gpu(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     said = quote.messages(facts, r"NVRM: No NVIDIA GPU found")
     if subject.name != "nvidia" or not said:
@@ -224,6 +245,7 @@ def no_gpu(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("no-gpu", "it finds no GPU", fix, said, reference.HARDWARE)
 
 
+@rule(NOT_LOADED, 110)
 def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     modules = facts.kernel.modules
     if subject.name != "nvidia" or not isinstance(modules, frozenset) or "nouveau" not in modules:
@@ -233,6 +255,7 @@ def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("nouveau", "nouveau has the GPUs", fix, evidence, reference.OPEN_DRIVER)
 
 
+@rule(NOT_LOADED, 120)
 def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if subject.name == "nvidia" or facts.driver.version is not None:
         return None
@@ -241,6 +264,7 @@ def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     return Reason("driver-missing", "it needs the driver, which is not loaded", fix, evidence, reference.INSTALL)
 
 
+@rule(NOT_LOADED, 130)
 def nothing_loads_it(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     names = facts.boot.autoloaded
     if not isinstance(names, tuple) or subject.module.name in names:
@@ -253,21 +277,3 @@ def nothing_loads_it(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 def _file(subject: Subject) -> Optional[ModuleFile]:
     return subject.module.file if isinstance(subject.module.file, ModuleFile) else None
-
-
-#: From the root outwards.
-RULES: Tuple[Callable[[HostFacts, Subject], Optional[Reason]], ...] = (
-    forbidden,
-    in_container,
-    no_modules,
-    no_file,
-    other_kernel,
-    proprietary,
-    other_symbols,
-    refused_signature,
-    stub,
-    no_gpu,
-    nouveau,
-    driver_missing,
-    nothing_loads_it,
-)

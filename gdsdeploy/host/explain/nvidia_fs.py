@@ -12,8 +12,9 @@ from ..gdscheck import Report
 from ..paths import NVFS, NVFS_DEVICE
 from . import gpus, modules, quote, reference
 from .blocks import stack
-from .cause import Cause, Condition, numbers
+from .cause import NVIDIA_FS, Cause, Condition, numbers
 from .filesystem import NETWORK
+from .rules import USABLE, rule
 
 #: Symbols by which a storage stack lets nvidia-fs in; one of them is enough (nvfs-dma.c probes the same names).
 HOOKS = {
@@ -40,7 +41,8 @@ NEW_PAGE_TABLE = 580
 WRONG_PAGE_TABLE = r"Incompatible page table version"
 
 
-def usable(facts: HostFacts) -> Iterator[Condition]:
+@rule(USABLE, 20)
+def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """With an nvidia-fs of another major version libcufile refuses to work at all."""
     if facts.nvidia_fs.module.loaded is True:
         version = facts.nvidia_fs.module.version
@@ -50,9 +52,11 @@ def usable(facts: HostFacts) -> Iterator[Condition]:
         yield Condition(test(version, lambda found: not found or numbers(found)[:1] == (MAJOR,)), cause)
 
 
-def direct(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
-    """What this path needs beyond what both need."""
-    yield from module(facts)
+@rule(NVIDIA_FS, 20)
+def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
+    """What this path needs of a mount, beyond what both need."""
+    if mount is None:
+        return
     yield from gpus.iommu(facts, mount, needs_it_off=False)
     if mount.filesystem in NETWORK:
         yield from hooks(facts, NETWORK[mount.filesystem])
@@ -86,7 +90,8 @@ def _paths(facts: HostFacts, item: storage.Device) -> Iterator[Condition]:
     yield Condition(False if none else judged, cause)
 
 
-def module(facts: HostFacts) -> Iterator[Condition]:
+@rule(NVIDIA_FS, 10)
+def module(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """nvidia-fs loaded, usable from here, and of an age with driver and libcufile."""
     loaded = facts.nvidia_fs.module.loaded
     if loaded is False:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Iterator, List, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown, storage
 from ..facts.gpu import OPEN
@@ -13,7 +13,8 @@ from ..facts.topology import bar1
 from ..facts.unknown import test
 from . import config, gpus, quote, reference
 from .blocks import stack
-from .cause import Cause, Condition, numbers
+from .cause import P2PDMA, Cause, Condition, numbers
+from .rules import rule
 
 #: First driver whose open modules map BAR1 as PCI P2PDMA memory, and first libcufile that has the mode.
 DRIVER, LIBRARY = (565, 47), (1, 13)
@@ -33,9 +34,11 @@ SAME_BRIDGE = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
 LAST_KNOWN_KERNEL = (6, 18)
 
 
-def direct(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
-    """What this path needs beyond what both need."""
-    yield from of_host(facts)
+@rule(P2PDMA, 20)
+def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
+    """What this path needs of a mount, beyond what both need."""
+    if mount is None:
+        return
     yield from gpus.iommu(facts, mount, needs_it_off=True)
     for item in stack(mount):
         yield _disk(facts, item)
@@ -43,7 +46,8 @@ def direct(facts: HostFacts, mount: Mount) -> Iterator[Condition]:
         yield from _reaches(facts, disk)
 
 
-def of_host(facts: HostFacts) -> Iterator[Condition]:
+@rule(P2PDMA, 10)
+def of_host(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
     """What it needs of the host, whatever the disk."""
     yield from _kernel(facts)
     yield from _driver(facts)

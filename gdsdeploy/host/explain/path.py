@@ -6,14 +6,15 @@ That is not proof.  Proof is an I/O that was seen to take the path (host/proof/p
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Iterator, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.proof import Proof
 from ..facts.storage import Mount
 from ..facts.unknown import test
-from . import advice, blocks, config, filesystem, gpus, modules, nvidia_fs, p2pdma
+from . import config, filesystem
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
+from .rules import DIRECT, USABLE, needs, notes
 
 
 def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
@@ -31,7 +32,7 @@ def _configured(facts: HostFacts, proof: Proof) -> Proof:
 
 def _expected(facts: HostFacts, mount: Mount, file: str) -> Path:
     gpu = test(facts.pci.gpus, bool)
-    usable = weigh([*usable_at_all(facts), *blocks.udev(mount, facts.environment.container)])
+    usable = weigh(needs(USABLE, facts, mount))
     taken, found = _direct(facts, mount, file)
     if usable.holds is False:
         # What would keep it from the direct path is said too, so that one repair is not followed by the next riddle.
@@ -42,24 +43,8 @@ def _expected(facts: HostFacts, mount: Mount, file: str) -> Path:
         return Path(path, causes, gpu, unseen=usable.unseen)
     if isinstance(usable.holds, Unknown):
         taken = usable.holds
-    notes = (*config.notes(facts, mount), *filesystem.notes(mount), *gpus.notes(facts, mount))
-    notes = (*notes, *advice.notes(facts, mount))
     unseen = tuple(dict.fromkeys((*usable.unseen, *found.unseen)))
-    return Path(taken, found.causes, gpu, found.suspects, unseen, notes)
-
-
-def usable_at_all(facts: HostFacts) -> Iterator[Condition]:
-    yield from config.usable(facts)
-    yield from nvidia_fs.usable(facts)
-
-
-def either(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
-    """What both direct paths need of the host: a driver that runs, a configuration that lets them, GPUs that can."""
-    version = facts.driver.version
-    cause = modules.not_loaded(facts, modules.driver(facts)) if version is None else None
-    yield Condition(test(version, lambda found: found is not None), cause)
-    yield from config.direct(facts, mount)
-    yield from gpus.direct(facts)
+    return Path(taken, found.causes, gpu, found.suspects, unseen, tuple(notes(facts, mount)))
 
 
 def or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], Tuple[Cause, ...]]:
@@ -72,14 +57,14 @@ def or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], 
 
 def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[str]], Verdict]:
     """The direct path that is taken, None if there is none.  P2PDMA, where asked for, comes first."""
-    shared = [*either(facts, mount), *filesystem.direct(mount)]
+    shared = [*needs(DIRECT, facts, mount)]
     if file and mount.filesystem in filesystem.LOCAL:
         unseen = Unknown(f"the flags of {file} were not looked at")
         shared += filesystem.flagged(file, facts.storage.inodes.get(file, unseen))
-    attempts = [(NVIDIA_FS, list(nvidia_fs.direct(facts, mount)))]
+    attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
     asked = config.asks_for_p2pdma(facts)
     if asked is not False:
-        attempts.insert(0, (P2PDMA, [Condition(asked), *p2pdma.direct(facts, mount)]))
+        attempts.insert(0, (P2PDMA, [Condition(asked), *needs(P2PDMA, facts, mount)]))
     causes: List[Cause] = []
     undecided: Optional[Verdict] = None
     for name, conditions in attempts:

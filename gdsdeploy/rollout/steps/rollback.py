@@ -10,7 +10,7 @@ from gdsdeploy.builds import run_archives
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.builds.run_archives import Shelf
 from gdsdeploy.converge import change_words, desired, fitted_hosts
-from gdsdeploy.converge.inventory import MANAGERS, leaving, packages_for
+from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.lock import releases
@@ -130,7 +130,7 @@ def _given(work: Work, back: Work) -> dict[str, Any]:
     return {
         "gds_driver_leaving": leaving(back.target)
         + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
-        "gds_restore_manager": MANAGERS[stack_platform_for(back.target.os).family],
+        "gds_restore_manager": stack_platform_for(back.target.os).manager,
         "gds_restore_modules": str(kept["archive"]) if isinstance(kept, Mapping) else "",
         "gds_restore_kernel_release": back.target.kernel.release,
         "gds_restore_unwanted": unwanted,

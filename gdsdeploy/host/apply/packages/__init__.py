@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ...errors import ApplyError
 from ..host import Host
-from ..model import INSTALLS, Change, Resource
+from ..model import INSTALLS, Change, Resource, Words
 from .managers import (
     HELD,
     INSTALLED,
@@ -73,6 +73,20 @@ class Packages(Resource[Desired]):
 
     name = "packages"
     desired_type = Desired
+    removal_rank = 60
+    kinds: ClassVar[Words] = {
+        "install": "install {}",
+        "upgrade": "upgrade {}",
+        "downgrade": "downgrade {}",
+        "remove": "remove {}",
+        "hold": "hold {}",
+        "unhold": "no longer hold {}",
+    }
+    reasons: ClassVar[Words] = {
+        "not-held": "not held",
+        "not-locked": "held, and the lock no longer has it",
+        "unfinished": "its installation was interrupted",
+    }
 
     def __init__(self) -> None:
         self._before: Mapping[str, Installed] = {}

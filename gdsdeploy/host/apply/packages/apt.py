@@ -24,6 +24,7 @@ from .managers import (
     Manager,
     Package,
     Pin,
+    register,
     run,
 )
 
@@ -66,6 +67,15 @@ class Apt(Manager):
     lists = True
     sources = (SOURCES,)
     keys = ("/etc/apt/keyrings/gdsdeploy-*.gpg",)
+    configured = (SOURCES, PREFERENCES)
+    kernel_hooks = ("/etc/kernel/postinst.d/zzz-gdsdeploy-guard", "/etc/kernel/postrm.d/zzz-gdsdeploy-guard")
+    kernel_event = """\
+case $0 in
+    */postrm.d/*) event=remove ;;
+    *) event=install ;;
+esac
+release=$1
+"""
 
     # Repositories
 
@@ -427,3 +437,6 @@ def _without_holds(status: str, names: Sequence[str]) -> str:
         pattern = rf"^(Package: {re.escape(name)}\n(?:.+\n)*?Status: )hold "
         status = re.sub(pattern, r"\1install ", status, flags=re.MULTILINE)
     return status
+
+
+register(Apt)

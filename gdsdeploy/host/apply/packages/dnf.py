@@ -16,7 +16,7 @@ from ..host import Host
 from ..model import Change
 from . import state as database
 from . import versions
-from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run
+from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, register, run
 
 REPOSITORIES = "/etc/yum.repos.d/gdsdeploy.repo"
 LOCKS = "/etc/dnf/plugins/versionlock.list"
@@ -38,6 +38,16 @@ class Dnf(Manager):
     kind = database.RPM
     sources = (REPOSITORIES,)
     keys = ("/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-*",)
+    configured = (REPOSITORIES, LOCKS)
+    kernel_hooks = ("/etc/kernel/install.d/99-gdsdeploy-guard.install",)
+    kernel_event = """\
+case $1 in
+    add) event=install ;;
+    remove) event=remove ;;
+    *) exit 0 ;;
+esac
+release=$2
+"""
 
     # Repositories
 
@@ -251,3 +261,6 @@ def _digest(text: str) -> str:
         return bytes(ast.literal_eval(text)[1]).hex()
     except (ValueError, SyntaxError, TypeError, LookupError):
         return text
+
+
+register(Dnf)

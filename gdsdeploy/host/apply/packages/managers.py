@@ -1,14 +1,16 @@
-"""What resources ask of a package manager; ``apt.py`` and ``dnf.py`` answer."""
+"""What resources ask of a package manager, and their register: the manager ``apt`` is ``apt.py`` of this package."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
+from ...discovery import module_names
 from ...errors import ApplyError, DesiredError
 from ...io import space
 from ...process import Output
@@ -92,6 +94,11 @@ class Manager:
     #: files that repositories write, keys aside; and where keys of ours lie
     sources: ClassVar[Tuple[str, ...]] = ()
     keys: ClassVar[Tuple[str, ...]] = ()
+    #: files whose content depends on what else the host has configured
+    configured: ClassVar[Tuple[str, ...]] = ()
+    #: files that it runs after a kernel was installed or removed, and shell lines in them that set event and release
+    kernel_hooks: ClassVar[Tuple[str, ...]] = ()
+    kernel_event: ClassVar[str] = ""
     #: whether package lists are read on request; others are read whenever they are needed
     lists: ClassVar[bool] = False
 
@@ -234,17 +241,30 @@ class Manager:
         return []
 
 
+_PACKAGE = __name__.rpartition(".")[0]
+_MANAGERS: Dict[str, Type[Manager]] = {}
+
+
+def register(kind: Type[Manager]) -> None:
+    """Make a manager known; its module has its name."""
+    _MANAGERS[kind.name] = kind
+
+
 def manager(name: str) -> Manager:
-    """The manager ``apt`` or ``dnf``; raises DesiredError."""
-    if name == "apt":
-        from .apt import Apt
+    """The manager of this name, e.g. ``apt``; raises DesiredError.  Only its own module is imported."""
+    if name not in _MANAGERS and name in module_names(_PACKAGE):
+        importlib.import_module(f"{_PACKAGE}.{name}")
+    if name not in _MANAGERS:
+        raise DesiredError(f"manager: {name!r} is unknown; known: {', '.join(one.name for one in every())}")
+    return _MANAGERS[name]()
 
-        return Apt()
-    if name == "dnf":
-        from .dnf import Dnf
 
-        return Dnf()
-    raise DesiredError(f"manager: {name!r} is unknown; known: apt, dnf")
+def every() -> Iterator[Manager]:
+    """All managers by their names; each is imported when its turn comes."""
+    for name in module_names(_PACKAGE):
+        importlib.import_module(f"{_PACKAGE}.{name}")
+        if name in _MANAGERS:
+            yield _MANAGERS[name]()
 
 
 def here(host: Host) -> Manager:
@@ -252,7 +272,7 @@ def here(host: Host) -> Manager:
     kind = database.manager(host.root)
     if not kind:
         raise ApplyError("this host has neither a database of dpkg nor one of rpm", kind="io")
-    return manager("apt" if kind == database.DPKG else "dnf")
+    return next(one for one in every() if one.kind == kind)
 
 
 def listed(host: Host, kind: str) -> List[database.Package]:

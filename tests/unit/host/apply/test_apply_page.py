@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import errors
-from gdsdeploy.host.apply import lock, model
+from gdsdeploy.host.apply import lock, model, registry
 from tests.unit.host.apply import apply_page
 
 PAGE = apply_page.PAGE.read_text()
@@ -47,12 +47,13 @@ def test_the_tables_of_the_resources() -> None:
 
 
 def test_kinds_of_changes() -> None:
-    assert section("Kinds of changes") == set(model.KINDS)
+    assert section("Kinds of changes") == set(registry.kinds())
 
 
 @pytest.mark.parametrize(
     ("title", "function", "position", "keyword"),
     [
+        ("Kinds of changes", "Change", 0, "kind"),
         ("Reasons of changes", "Change", 4, "reason"),
         ("Refusals", "Refusal", 0, "id"),
         ("Kinds of errors", "ApplyError", 2, "kind"),

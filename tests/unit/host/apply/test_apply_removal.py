@@ -153,14 +153,22 @@ def test_every_resource_that_changes_a_host_is_taken_back() -> None:
     own = [one for one in resources if type(one).revert not in (Resource.revert, FileResource.revert)]
     by_paths = [one for one in resources if type(one).revert is FileResource.revert and getattr(one, "reverts", ())]
     reverting = {one.name for one in [*own, *by_paths]}
-    assert reverting == set(removal.ORDER)
+    assert reverting == set(registry.removal_order())
+
+
+def test_the_order_of_removal() -> None:
+    """Hooks go before what they call, packages before what they came from."""
+    assert " ".join(registry.removal_order()) == (
+        "guard gate peermem modules boot_default packages pins repositories driver_options cufile signing recipes "
+        "expectation program"
+    )
 
 
 def test_one_list_of_files_serves_removal_and_snapshots() -> None:
     """What resources say they revert is what a snapshot looks at; nothing of ours is on one list only."""
     found = {
         path
-        for name in removal.ORDER
+        for name in registry.removal_order()
         for path in getattr(registry.resource(name), "reverts", ())
         if not path.startswith(written.FOLDERS)
     }

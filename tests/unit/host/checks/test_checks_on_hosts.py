@@ -256,3 +256,12 @@ def test_a_cut_gdscheck_cannot_be_told() -> None:
     document = copy.deepcopy(GOOD)
     document["commands"]["gdscheck"].update(stdout=text, stderr="", status=0)
     assert findings(document)["gdscheck.agrees"].verdict == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("wanted", "verdict"), [("oracle-9", PASS), ("oracle-9.4", PASS), ("oracle-8", FAIL), ("oracle", FAIL)]
+)
+def test_a_system_is_named_with_its_minor_release_or_without(wanted: str, verdict: str) -> None:
+    document = copy.deepcopy(GOOD)
+    document["files"]["/etc/os-release"] = 'ID="oracle"\nVERSION_ID="9.4"\n'
+    assert findings(document, replace(WANTED, os=wanted))["os.release"].verdict == verdict

@@ -1,0 +1,311 @@
+"""One file adds a check, a cause, a resource, an operating system or a package manager: nothing else is edited.
+
+Each test copies the package to a temporary folder, adds one file there, and runs it in a process of its own: from the
+folder, and from the zipapp that is built from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdsdeploy.host.cli.gate import FAILED
+from tests.unit.host.checks.changes import GOOD, WANTED
+from tests.unit.host.explain.capable_host import MOUNT, capable
+
+ROOT = Path(__file__).parents[2]
+LAB = ROOT / "tests" / "golden" / "lab"
+#: Folders that the package expects beside it.
+BESIDE = ("templates", "roles", "plugins", "playbooks")
+
+CHECK = """\
+from ..model.expectation import Expectation
+from ..facts import HostFacts, known
+from .registry import Answer, check, failed, subject
+
+subject("hugepages", after="kernel")
+
+
+@check("hugepages.reserved", "there are huge pages", expects="some on {os}", prevents="slow pinning")
+def reserved(facts: HostFacts, _expectation: Expectation) -> Answer:
+    return failed("none on " + known(facts.os.name), "Reserve some")
+"""
+CAUSE = """\
+from typing import Iterator, Optional
+
+from ..facts import HostFacts
+from ..facts.storage import Mount
+from .cause import Cause, Condition
+from .rules import DIRECT, rule
+
+
+@rule(DIRECT, 15)
+def quota(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
+    if mount is not None:
+        yield Condition(False, Cause("quota.full", f"the quota of {mount.mount_point} is used up", "raise it"))
+"""
+RESOURCE = '''\
+from dataclasses import dataclass
+from typing import ClassVar, List
+
+from .file_resource import FileResource
+from .files import File
+from .model import Change, Words
+
+PATH = "/etc/motd.d/gdsdeploy"
+
+
+@dataclass(frozen=True)
+class Desired:
+    """``text``: what users read when they log in."""
+
+    text: str
+
+
+class Greeting(FileResource[Desired]):
+    """A greeting."""
+
+    name = "greeting"
+    desired_type = Desired
+    removal_rank = 35
+    kinds: ClassVar[Words] = {"greet": "greet users with {}"}
+    reasons: ClassVar[Words] = {"silent": "nobody was greeted"}
+    reverts = (PATH,)
+
+    def wanted(self, desired: Desired) -> List[File]:
+        return [File.of(PATH, desired.text)]
+
+    def changes(self, desired, observed, pending=()):
+        return [Change("greet", one.subject, reason="silent") for one in super().changes(desired, observed)]
+'''
+SYSTEM = '''\
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gdsdeploy.platform.debian import Debian
+from gdsdeploy.platform.registry import register
+
+
+@dataclass(frozen=True)
+class Devuan(Debian):
+    """Debian without systemd."""
+
+    manager: ClassVar[str] = "opkg"
+
+
+register(Devuan(os="devuan-5", family="devuan", release="5", stack_sources=(), driver_sources=(), codename="daedalus"))
+'''
+MANAGER = '''\
+from .apt import Apt
+from .managers import register
+
+
+class Opkg(Apt):
+    """Another package manager."""
+
+    name = "opkg"
+    kind = "opkg"
+    sources = ("/etc/opkg/gdsdeploy.conf",)
+    configured = sources
+    kernel_hooks = ("/etc/opkg/kernel.d/gdsdeploy",)
+    kernel_event = "event=install release=$1\\n"
+
+
+register(Opkg)
+'''
+
+
+class Copy:
+    """A copy of the package with one more file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT / "gdsdeploy", folder / "gdsdeploy", ignore=shutil.ignore_patterns("__pycache__", "lab"))
+        for name in BESIDE:
+            (folder / name).symlink_to(ROOT / name)
+
+    def add(self, path: str, text: str) -> None:
+        """Add a file, which must not be there yet."""
+        with (self.folder / "gdsdeploy" / path).open("x") as file:
+            file.write(text)
+
+    def python(self, code: str, *arguments: str, status: int = 0, place: Path | None = None) -> Any:
+        """What ``code`` prints as JSON, run with this copy, or with the zipapp ``place``, as its gdsdeploy."""
+        path = str(place or self.folder)
+        begin = f"import sys; sys.path[:0] = [{path!r}]\nimport gdsdeploy.host\n"
+        begin += f"if not gdsdeploy.host.__file__.startswith({path!r}): sys.exit(gdsdeploy.host.__file__)\n"
+        flags = ["-I"] if place is None else ["-I", "-S"]
+        argv = [sys.executable, *flags, "-c", begin + code, *arguments]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=dict(os.environ))
+        assert done.returncode == status, done.stderr
+        return json.loads(done.stdout)
+
+    def zipapp(self) -> Path:
+        """The host program, built from this copy."""
+        path = self.folder / "host.pyz"
+        self.python(BUILD, str(path))
+        return path
+
+
+BUILD = """
+from pathlib import Path
+from gdsdeploy.zipapp import hostapp
+hostapp.build(Path(sys.argv[1]))
+print(0)
+"""
+#: Runs the host program in a process, its modules from a folder or a zipapp.
+PROGRAM = "from gdsdeploy.host.__main__ import main; sys.exit(main())"
+Host = Callable[..., Any]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path / "copy")
+
+
+@pytest.fixture(params=["folder", "zipapp"])
+def host(request: pytest.FixtureRequest, copy: Copy) -> Host:
+    """Runs a command of the host program, or code with its modules."""
+
+    def run(*words: str, code: str = PROGRAM, status: int = 0) -> Any:
+        return copy.python(code, *words, status=status, place=copy.zipapp() if request.param == "zipapp" else None)
+
+    return run
+
+
+def saved(folder: Path, name: str, document: Any) -> str:
+    path = folder / name
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def test_a_check(copy: Copy, host: Host, tmp_path: Path) -> None:
+    evidence = saved(tmp_path, "evidence.json", GOOD)
+    expectation = saved(tmp_path, "expectation.json", asdict(WANTED))
+    words = ("validate", "--json", "--evidence", evidence, "--expectation", expectation)
+    before = [finding["check"] for finding in host(*words)["findings"]]
+    copy.add("host/checks/hugepages.py", CHECK)
+    findings = {finding["check"]: finding for finding in host(*words, status=FAILED)["findings"]}
+    found = findings["hugepages.reserved"]
+    assert (found["verdict"], found["found"]) == ("fail", "none on debian-13")
+    assert found["expected"] == "some on debian-13"
+    place = max(number for number, name in enumerate(before) if name.startswith("kernel.")) + 1
+    assert [*findings] == [*before[:place], "hugepages.reserved", *before[place:]]
+    page = "from gdsdeploy.host.checks import page; print(__import__('json').dumps(page.page()))"
+    assert "| `hugepages.reserved` | there are huge pages: some on *os* | slow pinning |\n" in host(code=page)
+
+
+def test_a_cause(copy: Copy, host: Host, tmp_path: Path) -> None:
+    evidence = saved(tmp_path, "evidence.json", capable())
+    words = ("explain", "--json", "--evidence", evidence, MOUNT)
+    (before,) = host(*words)["mounts"]
+    assert (before["path"], before["causes"]) == ("nvidia-fs", [])
+    copy.add("host/explain/quota.py", CAUSE)
+    (after,) = host(*words)["mounts"]
+    assert after["path"] == "compat"
+    assert [(cause["id"], cause["what"]) for cause in after["causes"]] == [
+        ("quota.full", f"the quota of {MOUNT} is used up")
+    ]
+
+
+APPLY = """
+import json
+from gdsdeploy.host.apply import engine, removal
+from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply import written
+root = sys.argv[1]
+items = engine.items(json.loads(sys.argv[2]))
+found = {}
+for step, check in (("check", True), ("apply", False), ("again", True)):
+    (result,) = engine.run(Host(check, root=root), items)
+    found[step] = [(change.kind, change.subject) for change in result.changes]
+for step, check in (("would remove", True), ("remove", False)):
+    found[step] = [(change.kind, change.subject) for change in removal.remove(Host(check, root=root), ["greeting"])]
+found["rollback"] = items[0].resource.reverts[0] in written.paths(root)
+print(json.dumps(found))
+"""
+PLAN = """
+import json
+from gdsdeploy.host.apply import registry
+from gdsdeploy.converge.diff import change
+from gdsdeploy.converge import change_words
+made = change({"kind": "greet", "subject": "/etc/motd", "reason": "silent", "disruption": "none"})
+print(json.dumps([change_words.what(made), change_words.found(made), registry.removal_order()]))
+"""
+
+
+def test_a_resource(copy: Copy, host: Host, tmp_path: Path) -> None:
+    copy.add("host/apply/greeting.py", RESOURCE)
+    (root := tmp_path / "root").mkdir()
+    document = {"version": 1, "resources": [{"resource": "greeting", "desired": {"text": "hello"}}]}
+    found = host(str(root), json.dumps(document), code=APPLY)
+    greeted, removed = [["greet", "/etc/motd.d/gdsdeploy"]], [["delete", "/etc/motd.d/gdsdeploy"]]
+    assert found["check"] == found["apply"] == greeted
+    assert found["again"] == []
+    assert found["would remove"][:1] == found["remove"][:1] == removed
+    assert found["rollback"] is True
+    assert not (root / "etc/motd.d").exists()
+    assert set(host("apply", "--schema")["greeting"]["properties"]) == {"text"}
+    what, was, order = copy.python(PLAN)
+    assert (what, was) == ("greet users with /etc/motd", "nobody was greeted")
+    assert order[order.index("greeting") - 1 : order.index("greeting") + 2] == ["peermem", "greeting", "modules"]
+
+
+SYSTEMS = """
+import json
+from pathlib import Path
+from gdsdeploy.converge import plan_fleet
+from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.platform import known
+fleet = load_fleet(Path(sys.argv[1]) / "fleet.yml")
+lock = lockfile.read(Path(sys.argv[1]) / "gdsdeploy.lock")
+targets = {name: target.model_copy(update={"os": "devuan-5"}) for name, target in lock.targets.items()}
+lock = lock.model_copy(update={"targets": targets})
+hosts = inventory(fleet, lock, plan_fleet.sources(fleet, lock, Path(sys.argv[1])))["all"]["children"]["hosts"]["hosts"]
+print(json.dumps([known(), {name: [v["gds_preflight_os"], v["gds_repo_manager"]] for name, v in hosts.items()}]))
+"""
+
+
+def test_an_operating_system(copy: Copy, tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    shutil.copytree(LAB, folder)
+    fleet = folder / "fleet.yml"
+    fleet.write_text(fleet.read_text().replace("debian-13", "devuan-5"))
+    copy.add("platform/devuan.py", SYSTEM)
+    systems, hosts = copy.python(SYSTEMS, str(folder))
+    assert systems[-1] == "devuan-5"
+    assert hosts
+    assert {tuple(found) for found in hosts.values()} == {("devuan-5", "opkg")}
+
+
+MANAGERS = """
+import json
+from gdsdeploy.host.apply import guard, repositories
+from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.apply.packages import managers
+hooks = [file.path for file in guard.Guard().wanted(guard.Desired("opkg"))]
+taken = [change.subject for change in repositories.take_back(Host(True, root=sys.argv[1]))]
+print(json.dumps([managers.manager("opkg").name, [one.name for one in managers.every()], hooks[-1], taken]))
+"""
+
+
+def test_a_package_manager(copy: Copy, host: Host, tmp_path: Path) -> None:
+    copy.add("host/apply/packages/opkg.py", MANAGER)
+    source = tmp_path / "root/etc/opkg/gdsdeploy.conf"
+    source.parent.mkdir(parents=True)
+    source.write_text("# Rendered by gdsdeploy\n")
+    name, every, hook, taken = host(str(tmp_path / "root"), code=MANAGERS)
+    assert (name, every) == ("opkg", ["apt", "dnf", "opkg"])
+    assert hook == "/etc/opkg/kernel.d/gdsdeploy"
+    assert taken == ["/etc/opkg/gdsdeploy.conf"]
