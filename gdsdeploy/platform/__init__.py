@@ -6,7 +6,7 @@ To add a system, add a file: see docs/howto/add-an-os.md.
 from __future__ import annotations
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.host.discovery import import_modules
+from gdsdeploy.host.model.discovery import import_modules
 from gdsdeploy.platform.base import Preset, StackPlatform, Wanted
 from gdsdeploy.platform.registry import registered
 from gdsdeploy.repo.order import DEB, Order

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from drifts import (
+from tests.lab.drifts import (
     ADAPTS,
     REFUSED,
     REPAIRED,

@@ -10,8 +10,8 @@ import importlib
 from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Type
 
-from ..discovery import module_names
 from ..errors import DesiredError
+from ..model.discovery import module_names
 from .model import Resource
 
 _PACKAGE = __name__.rpartition(".")[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Tuple
 
-from .findings import ERROR, NOTE, WARNING
+from ..kmod.findings import ERROR, NOTE, WARNING
 
 
 class Meaning(NamedTuple):

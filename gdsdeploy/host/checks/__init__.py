@@ -5,7 +5,7 @@ To add one, add a file: see docs/howto/add-a-check.md.
 
 from __future__ import annotations
 
-from ..discovery import import_modules
+from ..model.discovery import import_modules
 from .registry import Check, listed, run
 
 __all__ = ["Check", "listed", "run"]

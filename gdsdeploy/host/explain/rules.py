@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 
-from ..discovery import import_modules
 from ..facts import HostFacts
 from ..facts.storage import Mount
+from ..model.discovery import import_modules
 from .cause import NVIDIA_FS, P2PDMA, Cause, Condition
 
 #: What a rule may be about.  Without what is usable every cuFile call fails; both direct paths need what is direct.

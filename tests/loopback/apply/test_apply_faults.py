@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 import pytest
-from test_apply_whole import GATE, RELEASE, document, resource
 
+from tests.loopback.apply.test_apply_whole import GATE, RELEASE, document, resource
 from tests.loopback.apply.throwaway import SENT, System, ended, subjects
 
 OPTIONS = resource("driver_options", kernel_release=RELEASE, modules=["nvidia"])

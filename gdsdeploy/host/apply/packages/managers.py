@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
-from ...discovery import module_names
 from ...errors import ApplyError, DesiredError
 from ...io import space
+from ...model.discovery import module_names
 from ...process import Output
 from ...rootdir import inside
 from ..errors import io_error

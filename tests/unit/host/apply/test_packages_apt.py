@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import pytest
-from apt_host import AptHost, apt, packages, short
 
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import registry
@@ -16,6 +15,7 @@ from gdsdeploy.host.apply.packages import managers
 from gdsdeploy.host.apply.packages import state as database
 from gdsdeploy.host.errors import ApplyError, DesiredError
 from gdsdeploy.host.process import Output
+from tests.unit.host.apply.apt_host import AptHost, apt, packages, short
 
 __all__ = ["apt"]
 TRANSACTION = (

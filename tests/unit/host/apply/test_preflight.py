@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 import pytest
-from apt_host import AptHost, apt
 
 from gdsdeploy.host.errors import ApplyError
+from tests.unit.host.apply.apt_host import AptHost, apt
 
 __all__ = ["apt"]
 RELEASE = 'PRETTY_NAME="x"\nID={}\nVERSION_ID="{}"\nVERSION_CODENAME=y\n'

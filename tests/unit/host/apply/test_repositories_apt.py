@@ -6,12 +6,12 @@ import base64
 from typing import Any
 
 import pytest
-from apt_host import SHA, AptHost, apt, packages, short
 
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.packages.apt import PREFERENCES, SOURCES
 from gdsdeploy.host.errors import ApplyError, DesiredError
+from tests.unit.host.apply.apt_host import SHA, AptHost, apt, packages, short
 
 __all__ = ["apt"]
 URI = "http://mirror.example/debian"

@@ -9,10 +9,10 @@ import tarfile
 from typing import Any
 
 import pytest
-from apt_host import AptHost, apt, short
 
 from gdsdeploy.host.apply.restore import ARCHIVE, KEYRING, PLACE
 from gdsdeploy.host.errors import ApplyError, DesiredError
+from tests.unit.host.apply.apt_host import AptHost, apt, short
 
 __all__ = ["apt"]
 SOURCE = "/etc/apt/sources.list.d/gdsdeploy-restore.sources"
