@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.lab.drifts import (
+from drifts import (
     ADAPTS,
     REFUSED,
     REPAIRED,

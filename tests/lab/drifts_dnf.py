@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.lab.drifts import STAYS, Drift, Program, Rounds, Watch, dealt, foreign, of_file, of_folder, output
+from drifts import STAYS, Drift, Program, Rounds, Watch, dealt, foreign, of_file, of_folder, output
 
 LOCKS = Path("/etc/dnf/plugins/versionlock.list")
 MODULES = Path("/etc/dnf/modules.d")
