@@ -1,14 +1,15 @@
-"""Error codes for the documentation: ``python -m gdsdeploy.host.cufile_errors.page > docs/cufile-errors.md``."""
+"""The page of error codes: ``python -m docs.gen.cufile_errors > docs/cufile-errors.md``."""
 
 from __future__ import annotations
 
-from . import entries, number
-from .entry import CUDA, CUFILE, ERRNO, RDMA, Entry
+from gdsdeploy.host.cufile_errors import CUDA, CUFILE, ERRNO, RDMA, Entry, entries, number
 
 HEAD = """\
 # Error codes of cuFile
 
-Made from `gdsdeploy/host/cufile_errors` by `python -m gdsdeploy.host.cufile_errors.page`; a test keeps it so.
+`python -m docs.gen.cufile_errors > docs/cufile-errors.md` writes this page from
+`gdsdeploy/host/data/cufile_errors.json`.
+
 `gdsdeploy explain --error 5027` prints one entry; it takes a number (`5027`, `-5027`, `27`, `-22`, `cuda:100`) or a
 name (`CU_FILE_HANDLE_NOT_REGISTERED`, `EINVAL`).
 

@@ -1,16 +1,17 @@
-"""The page of all checks for the documentation: ``python -m gdsdeploy.host.checks.page > docs/checks.md``."""
+"""The page of all checks: ``python -m docs.gen.checks > docs/checks.md``."""
 
 from __future__ import annotations
 
 import re
 
-from . import listed
-from .registry import Check
+from docs.gen import table_row
+from gdsdeploy.host.checks import listed
+from gdsdeploy.host.checks.registry import Check
 
 HEAD = """\
 # Checks
 
-Made from the register of checks by `python -m gdsdeploy.host.checks.page`; a test keeps it so.
+`python -m docs.gen.checks > docs/checks.md` writes this page from the registry of checks.
 
 `gdsdeploy validate FLEET` runs them on every host of a fleet,
 `python3 -I -S gdsdeploy-host.pyz validate` on the host itself.
@@ -24,8 +25,8 @@ Each one ends in one of three ways:
 
 Checks that need facts of a GPU say "not proven" on a host without one.
 
-| check | asserts | prevents |
-| --- | --- | --- |
+| check | asserts | expects | prevents |
+| --- | --- | --- | --- |
 """
 
 
@@ -36,8 +37,7 @@ def page() -> str:
 
 def _row(item: Check) -> str:
     expects = re.sub(r"\{(\w+)\}", lambda found: "*" + found.group(1).replace("_", " ") + "*", item.expects)
-    cells = (f"`{item.id}`", f"{item.title}: {expects}", item.prevents)
-    return "| {} |\n".format(" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells))
+    return table_row(f"`{item.id}`", item.title, expects, item.prevents)
 
 
 if __name__ == "__main__":
