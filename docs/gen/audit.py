@@ -31,10 +31,10 @@ the root folder. Modules may be compressed (.xz, .gz, .zst), built for x86_64 or
 
 The same code also judges:
 
-- what `kmod build` and DKMS built, before it replaces anything;
-- what is packed for other hosts, and what they receive;
-- which kernels may become the boot default ([the kernel guard](kernel-guard.md));
-- the loaded modules and those of the next boot (`modules.running` and `modules.next-boot` of [validate](checks.md)).
+- What `kmod build` and DKMS built, before it replaces anything.
+- What is packed for other hosts, and what they receive.
+- Which kernels may become the boot default ([the kernel guard](kernel-guard.md)).
+- The loaded modules and those of the next boot (`modules.running` and `modules.next-boot` of [validate](checks.md)).
 
 `--driver-version`, `--driver-flavour`, `--driver-tree`, `--peermem` and `--storage DRIVER` compare the modules with
 what a host must have. On provisioned hosts the lock provides these values.

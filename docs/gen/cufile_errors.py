@@ -10,13 +10,14 @@ HEAD = """\
 `python -m docs.gen.cufile_errors > docs/cufile-errors.md` writes this page from
 `gdsdeploy/host/data/cufile_errors.json`.
 
-`gdsdeploy explain --error 5027` prints one entry; it takes a number (`5027`, `-5027`, `27`, `-22`, `cuda:100`) or a
+`gdsdeploy explain --error 5027` prints one entry. It accepts a number (`5027`, `-5027`, `27`, `-22`, `cuda:100`) or a
 name (`CU_FILE_HANDLE_NOT_REGISTERED`, `EINVAL`).
 
-cuFile calls return a `CUfileError_t`: `err` is 0 or 5000 + n, and with 5011 `cu_err` holds CUDA's own code. Reads and
-writes return a number of bytes, or a negative code: -5000 - n, or -1 with `errno` set. Causes stand in the order in
-which to look. *Seen* says where a run returned the code; the causes of the others are derived from the messages that
-the libraries hold, and from NVIDIA's documentation.
+cuFile calls return a `CUfileError_t`. Its `err` is 0 or 5000 + n. If `err` is 5011, `cu_err` holds CUDA's own code.
+Reads and writes return a number of bytes or a negative code: -5000 - n, or -1 with `errno` set.
+
+Check the causes in the order of the table. *Seen* names the runs that returned the code. The causes of the other codes
+come from the messages in the libraries and from NVIDIA's documentation.
 """
 TITLES = {
     CUFILE: "Codes of cuFile",
