@@ -58,7 +58,7 @@ def test_without_libcuda_the_loader_stops_it(debian: str) -> None:
     printed = gdscheck(debian, VERSIONS[debian], libcuda=False)
     found = parsed(printed)
     assert (printed.status, found["verdict"], found["storage"]) == (127, "refused", {})
-    assert found["reasons"][0].startswith("the program cannot start: libcuda.so.1 is not installed")
+    assert found["reasons"][0].startswith("the program can't start: libcuda.so.1 is not installed")
 
 
 @pytest.mark.parametrize("debian", DEBIAN)
