@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gdsdeploy.host.printable import printable
+from gdsdeploy.host.io.printable import printable
 
 
 class _Terminal(Console):

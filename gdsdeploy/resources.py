@@ -6,11 +6,16 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from gdsdeploy import folders
+from gdsdeploy import paths
 
 _PACKAGE = Path(__file__).resolve().parent
 #: What the collection is made of, beside the package itself.
 COLLECTION = ("galaxy.yml", "meta", "playbooks", "plugins", "roles")
+
+
+def package() -> Path:
+    """The folder of the package gdsdeploy."""
+    return _PACKAGE
 
 
 def share() -> Path:
@@ -40,7 +45,7 @@ def collections() -> Path:
     Its name depends on where gdsdeploy is, so that several of them, and several runs of each, can share the cache.
     """
     whose = hashlib.sha256(str(share()).encode()).hexdigest()[:16]
-    folder = folders.cache() / "collections" / whose
+    folder = paths.cache() / "collections" / whose
     collection = folder / "ansible_collections" / "gdsdeploy" / "gds"
     collection.mkdir(parents=True, exist_ok=True)
     for target in (*(share() / name for name in COLLECTION), _PACKAGE):

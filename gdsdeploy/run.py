@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
-from gdsdeploy import stopping
+from gdsdeploy import cancel
 from gdsdeploy.errors import MissingProgram, ProgramFailed
 
 #: Lines of a failed program's output that are quoted in the error.
@@ -123,7 +123,7 @@ def run(
             timeout=timeout,
             check=False,
             # What can be stopped by a wish is not ended by the terminal's Ctrl-C beside.
-            start_new_session=stopping.possible(),
+            start_new_session=cancel.possible(),
         )
     except FileNotFoundError as error:
         if error.filename == args[0]:
@@ -165,7 +165,7 @@ def stream(
     Ctrl-C is passed on to the program, which gets to end in its own way, and then raised again; so it is with a
     wish to stop (``stopping``), after which Interrupted is raised.
     """
-    stop = stopping.current()
+    stop = cancel.current()
     stop.check()
     args = [str(a) for a in argv]
     try:

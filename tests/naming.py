@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from gdsdeploy import folders
+from gdsdeploy import paths
 
 #: The folder of this run, for all its processes; tests/conftest.py makes and removes it.
 RUN = "GDSDEPLOY_TESTS_RUN"
@@ -20,5 +20,5 @@ def unique(what: str) -> str:
     name = f"{what}-{os.getpid()}-{secrets.token_hex(2)}"
     notes = Path(os.environ[RUN]) / "labs"
     notes.mkdir(exist_ok=True)
-    (notes / name).write_text(str(folders.state()))
+    (notes / name).write_text(str(paths.state()))
     return name

@@ -25,9 +25,10 @@ from pathlib import Path
 import yaml
 
 from gdsdeploy import console
+from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.repo import apt, settings
+from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher
 
 OS, ARCHITECTURE = "debian-13", "amd64"
@@ -49,7 +50,7 @@ def copy_indices(root: Path) -> dict[str, apt.Repository]:
     intent = {"version": 1, "profiles": {"gds": {"os": OS}}, "hosts": {"gpu1": "gds"}}
     found: dict[str, apt.Repository] = {}
     with Fetcher() as fetcher:
-        for repository in settings.repositories(Fleet.model_validate(intent), "gds", stack_platform_for(OS)):
+        for repository in repo_settings.repositories(Fleet.model_validate(intent), "gds", stack_platform_for(OS)):
             assert isinstance(repository, apt.Repository)
             found[repository.name] = repository
             for suite in repository.suites:

@@ -19,11 +19,15 @@ import sys
 import time
 from pathlib import Path
 
-from gdsdeploy import console, converge, folders, hostapp, lockfile, supplying
+from gdsdeploy import console, paths
 from gdsdeploy import lab as labs
-from gdsdeploy.load import load_fleet
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import plan_fleet
+from gdsdeploy.builds import run_archives
+from gdsdeploy.converge import ansible
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.plan_fleet import plan_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.zipapp import hostapp
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lights import command, spread, write_fleet
@@ -68,7 +72,7 @@ def satisfied(fleet: Path, names: list[str]) -> bool:
 
 def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
     # What hosts receive lies in a folder of each run; Ansible alone needs one, too.
-    with supplying.opened(fleet) as shelf:
+    with run_archives.opened(fleet) as shelf:
         plan_fleet(load_fleet(fleet), lockfile.read(lockfile.beside(fleet)), fleet, names, shelf=shelf)
         return _measure(fleet, names, rounds, shelf.folder)
 
@@ -80,12 +84,12 @@ def _measure(fleet: Path, names: list[str], rounds: int, modules: Path) -> dict[
     load = [os.getloadavg()[0]]
     command("provision", fleet, *limit, "--force-roles")
     # Another run on this machine would replace it.
-    inventory = Path(shutil.copy(folders.state() / "runs" / "inventory.yml", fleet.with_name("inventory.yml")))
+    inventory = Path(shutil.copy(paths.state() / "runs" / "inventory.yml", fleet.with_name("inventory.yml")))
     archive = re.compile(r'(gds_modules_archive: !unsafe ")[^"]+/([^"/]+")')
     inventory.write_text(archive.sub(rf"\g<1>{modules}/\2", inventory.read_text()))
-    argv = converge.argv("provision", inventory, limit=names, extra=[])
-    program = hostapp.keep(folders.cache() / "program")
-    made = converge.environment(control_dir=folders.state() / "runs" / "cm", program=program)
+    argv = ansible.argv("provision", inventory, limit=names, extra=[])
+    program = hostapp.keep(paths.cache() / "program")
+    made = ansible.environment(control_dir=paths.state() / "runs" / "cm", program=program)
     env = {name: value for name, value in {**os.environ, **made}.items() if value is not None}
     for _ in range(rounds):
         begin = time.perf_counter()

@@ -16,11 +16,11 @@ from pathlib import Path
 import yaml
 
 from gdsdeploy import lab as labs
-from gdsdeploy import lockfile
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.resolve.target import pins
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/lab"))

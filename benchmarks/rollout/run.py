@@ -19,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import console, journal, run
-from gdsdeploy.model.intended import Rollout
+from gdsdeploy import console, run
 from gdsdeploy.model.rollout import FORWARD, Kind, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.driver import drive
 
 

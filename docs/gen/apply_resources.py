@@ -7,7 +7,8 @@ import inspect
 import json
 from typing import Any
 
-from gdsdeploy.host.apply import registry, schema
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.model import schema
 
 HEAD = """\
 # Resources of `apply`

@@ -23,35 +23,40 @@ HEAD = """\
 
 `python -m docs.gen.audit > docs/audit.md` writes this page from `gdsdeploy/host/data/audit_findings.json`.
 
-`gdsdeploy kmod audit [--kernel REL] [--root DIR] [MODULE…]` checks module files: whether they would load on a kernel,
-and whether they are the expected ones. It loads nothing. It needs no root for files that anyone can read. It starts
-only the zstd program, and only if Python has no zstd. The kernel doesn't have to run, and neither does the system in
-the root folder. Modules may be compressed (.xz, .gz, .zst), built for x86_64 or aarch64, and contain debug data.
-`gdsdeploy-host.pyz kmod audit` does the same on a host without gdsdeploy.
+`gdsdeploy kmod audit [--kernel REL] [--root DIR] [MODULE…]` reports whether module files would load on a kernel, and
+whether they are the expected ones. It loads nothing. It starts no program, except zstd where Python has no zstd. It
+needs no root for files that any user can read. Neither the kernel nor the root folder has to be running. Modules may be
+compressed (.xz, .gz, .zst), built for x86_64 or aarch64, and full of debug data. On a host without gdsdeploy, run
+`gdsdeploy-host.pyz kmod audit`.
 
-The same code also judges:
+The same code judges
 
-- What `kmod build` and DKMS built, before it replaces anything.
-- What is packed for other hosts, and what they receive.
-- Which kernels may become the boot default ([the kernel guard](kernel-guard.md)).
-- The loaded modules and those of the next boot (`modules.running` and `modules.next-boot` of [validate](checks.md)).
+- what `kmod build` built, before it replaces anything
+- what DKMS built
+- what is packed for other hosts, and what they receive
+- which kernels may become the boot default ([the kernel guard](kernel-guard.md))
+- what is loaded, and what the next boot will load (`modules.running` and `modules.next-boot` of [validate](checks.md))
 
-`--driver-version`, `--driver-flavour`, `--driver-tree`, `--peermem` and `--storage DRIVER` compare the modules with
-what a host must have. On provisioned hosts the lock provides these values.
+With `--driver-version`, `--driver-flavour`, `--driver-tree`, `--peermem` and `--storage DRIVER`, the audit also
+compares the modules with what a host must have. On provisioned hosts, the lock defines this.
 
-A module is `FAILED` if one of its findings has the outcome `error`. Otherwise it is `could not tell` if one has the
-outcome `unknown`, and `ok` if none has. [Exit codes](exit-codes.md) follow from that. `--json` prints a list with one
-object per module. `outcome` is `error`, `unknown`, `warning` or, for a note, `ok`:
+A module is `FAILED` if a finding has the outcome `error`. Otherwise it is `could not tell` if a finding has the outcome
+`unknown`, and `ok` if none has. The [exit codes](exit-codes.md) follow from that. `--json` prints a list with one
+object for each module. `outcome` is `error`, `unknown`, `warning` or, for a note, `ok`:
 
 ```json
 [{"module": "nvidia_fs", "file": "/lib/modules/…/updates/dkms/nvidia-fs.ko.xz", "ok": false,
   "findings": [{"id": "symbol-crc", "severity": "error", "outcome": "error", "message": "…", "hint": "…"}]}]
 ```
 
-Versions of symbols are compared with three sources: the kernel's Module.symvers (in its headers, or `symvers` beside
-its modules), the modules on disk that would be loaded, and the OFED tree of that kernel. Without headers, the
-versions come from what the kernel's own modules import. If none of them imports a symbol, the audit reports that it
-can't tell.
+The audit compares the versions of symbols with
+
+- the kernel's Module.symvers (its headers, or `symvers` beside its modules)
+- the modules on disk that would be loaded
+- OFED's tree of that kernel
+
+Without headers, the audit takes symbol versions from the imports of the kernel's own modules. If none of these modules
+imports a symbol, its version is unknown, and the audit reports that.
 
 | finding | severity | means | to do |
 | --- | --- | --- | --- |

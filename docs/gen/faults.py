@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from docs.gen import table_row
-from gdsdeploy.host.finding import FAIL
+from gdsdeploy.host.model.finding import FAIL
 from tests.unit.host.checks.changes import GOOD, Change, Document, findings
 from tests.unit.host.checks.faults import FAULTS
 

@@ -10,8 +10,8 @@ from securesystemslib.exceptions import FormatError, VerificationError
 from securesystemslib.signer import Key, Signer
 
 from gdsdeploy.errors import AttestationInvalid
-from gdsdeploy.host import jsontext
-from gdsdeploy.host.kmod.provenance import LIMIT, PAYLOAD_TYPE
+from gdsdeploy.host.archive.provenance import LIMIT, PAYLOAD_TYPE
+from gdsdeploy.host.io import jsontext
 
 
 def seal(payload: bytes, signer: Signer) -> bytes:

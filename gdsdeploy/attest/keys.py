@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from securesystemslib.signer import CryptoSigner, Key, Signer, SSlibKey
 
-from gdsdeploy import atomic, folders
+from gdsdeploy import atomic, paths
 from gdsdeploy.errors import SigningKeyUnusable
-from gdsdeploy.host import reading
-from gdsdeploy.host.private import exposure
+from gdsdeploy.host.io import reading
+from gdsdeploy.host.io.private import exposure
 
 #: Bytes of a key's file.
 LIMIT: Final = 64 * 1024
@@ -29,7 +29,7 @@ _PRIVATE = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serial
 
 def default() -> Path:
     """The operator's key, in the user's state folder."""
-    return folders.state() / "attest" / "operator.key"
+    return paths.state() / "attest" / "operator.key"
 
 
 def signer(path: Path | None) -> Signer:

@@ -11,12 +11,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from securesystemslib.signer import Key
 
-from gdsdeploy import folders, yamlfile
+from gdsdeploy import paths
 from gdsdeploy.attest import keys
 from gdsdeploy.attest.statement import Kind
 from gdsdeploy.errors import AttestationRefused, PolicyInvalid
-from gdsdeploy.host import reading
-from gdsdeploy.load import checked
+from gdsdeploy.files import yamlfile
+from gdsdeploy.fleetfile.load import checked
+from gdsdeploy.host.io import reading
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -72,7 +73,7 @@ def _unknown(policy: _Policy) -> list[tuple[tuple[str | int, ...], str]]:
 def _key(path: Path, name: str, text: str) -> Key:
     if text.startswith("-----BEGIN"):
         return keys.public(text.encode(), f"{path}: keys.{name}")
-    file = folders.locate(path.parent, text)
+    file = paths.locate(path.parent, text)
     try:
         return keys.public(reading.whole(str(file), keys.LIMIT), str(file))
     except OSError as error:

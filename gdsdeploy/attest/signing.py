@@ -9,14 +9,15 @@ from pathlib import Path
 
 from securesystemslib.signer import Signer
 
-from gdsdeploy import atomic, console, lockfile
+from gdsdeploy import atomic, console
 from gdsdeploy.attest import dsse, keys, statement
 from gdsdeploy.attest.verify import SUFFIX
 from gdsdeploy.errors import GdsError
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Report
-from gdsdeploy.validate import now
+from gdsdeploy.validate.validate import now
 
 VALIDATION = f"validation{SUFFIX}"
 

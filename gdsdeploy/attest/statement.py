@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from gdsdeploy import __version__
 from gdsdeploy.errors import AttestationInvalid
-from gdsdeploy.host import jsontext
-from gdsdeploy.host.kmod import provenance
+from gdsdeploy.host.archive import provenance
+from gdsdeploy.host.io import jsontext
 from gdsdeploy.report.model import Report
 
 Kind = Literal["lock", "validation", "modules"]

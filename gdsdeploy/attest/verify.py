@@ -19,9 +19,9 @@ from gdsdeploy.attest import dsse, statement
 from gdsdeploy.attest.policy import Policy
 from gdsdeploy.attest.statement import Built, Kind, Statement
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError
-from gdsdeploy.host import reading, tarball
-from gdsdeploy.host.kmod import pack, provenance
-from gdsdeploy.host.kmod.errors import PackError
+from gdsdeploy.host.archive import pack, provenance
+from gdsdeploy.host.errors import PackError
+from gdsdeploy.host.io import reading, tarball
 
 SUFFIX = ".intoto.json"
 #: Files and bytes of a folder or tar file that are looked at.

@@ -9,7 +9,7 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError, ReportsDiffer
-from gdsdeploy.host import reading
+from gdsdeploy.host.io import reading
 from gdsdeploy.report import changes
 
 

@@ -10,8 +10,8 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.errors import ChecksUnknown
-from gdsdeploy.host import reading
 from gdsdeploy.host.gdscheck import UNKNOWN, document, runs
+from gdsdeploy.host.io import reading
 
 STDIN = "-"
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, lockdiff, lockfile, locking
+from gdsdeploy import console
 from gdsdeploy.attest import signing
 from gdsdeploy.errors import LockStale, RepositoryUntrusted
-from gdsdeploy.load import load_fleet
-from gdsdeploy.lockfile import Difference
-from gdsdeploy.locking import Upgrade
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockdiff, lockfile, resolve_fleet
+from gdsdeploy.lock.lockfile import Difference
+from gdsdeploy.lock.resolve.explain import Explanation, known
+from gdsdeploy.lock.resolve_fleet import Upgrade
 from gdsdeploy.model.lock import Lock, Refused
 from gdsdeploy.repo.fetch import Fetcher
-from gdsdeploy.resolve.explain import Explanation, known
 
 #: Newer ones that are named after the table; the lock and --explain have all of them.
 _SHOWN = 4
@@ -86,7 +87,7 @@ def _lock(fleet: Path, upgrade: Upgrade, as_json: bool) -> None:
     old = lockfile.previous(path)
     _check_names(upgrade, old, path)
     with Fetcher() as fetcher:
-        resolved = locking.resolve_fleet(intent, fetcher, old=old, upgrade=upgrade, step=console.step)
+        resolved = resolve_fleet.resolve_fleet(intent, fetcher, old=old, upgrade=upgrade, step=console.step)
     same = lockdiff.same_choice(old, resolved.lock)
     changes = lockdiff.changes(old, resolved.lock)
     if not same:
@@ -138,7 +139,7 @@ def _check(fleet: Path, as_json: bool) -> None:
     path = lockfile.beside(fleet)
     lock = lockfile.read(path)
     with Fetcher() as fetcher:
-        reasons = locking.check(intent, lock, fetcher, step=console.step)
+        reasons = resolve_fleet.check(intent, lock, fetcher, step=console.step)
     if as_json:
         named = [{**asdict(reason), "difference": reason.difference.name} for reason in reasons]
         console.data(json.dumps({"lock": str(path), "fits": not reasons, "reasons": named}, indent=2))
@@ -155,7 +156,7 @@ def _explain(fleet: Path, what: str, as_json: bool) -> None:
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))
     with Fetcher() as fetcher:
-        found = locking.explain(intent, lock, what, fetcher, step=console.step)
+        found = resolve_fleet.explain(intent, lock, what, fetcher, step=console.step)
     if as_json:
         named = [
             {**asdict(each), "package": each.package.model_dump(), "index": each.index.model_dump()} for each in found

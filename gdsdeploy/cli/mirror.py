@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, lockfile
+from gdsdeploy import console
+from gdsdeploy.lock import lockfile
 from gdsdeploy.mirror import KEYRING, Mirrored, mirror, openpgp, work
 from gdsdeploy.repo.fetch import Fetcher
 

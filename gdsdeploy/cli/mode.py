@@ -8,14 +8,17 @@ from typing import Any, cast
 
 import click
 
-from gdsdeploy import console, evidence_file, hostdata, lockfile, selection
-from gdsdeploy import topology as asking
+from gdsdeploy import console
 from gdsdeploy.errors import LockStale
+from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.explain.mechanisms import Choice, Mechanism, choose, mechanisms, words
 from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.modes import Migration, Mode, Rdma, migration
+from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.validate import topology as asking
+from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 
 _FILE = click.Path(path_type=Path)
 

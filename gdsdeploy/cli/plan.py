@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, lockfile, selection
+from gdsdeploy import console
+from gdsdeploy.converge import plan_report
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.plan_fleet import TIMEOUT, Planned, plan_fleet
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit
-from gdsdeploy.load import load_fleet
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import TIMEOUT, Planned, plan_fleet
-from gdsdeploy.report import planned
+from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 
 
 @click.command()
@@ -47,14 +49,14 @@ def command(fleet: Path, limit: str | None, timeout: float, as_json: bool) -> No
     names = selection.select(limit, list(intent.everyone()), fleet)
 
     def said(found: HostPlan | GdsError, name: str, seconds: float) -> None:
-        console.say(f"  {planned.line(name, found)} ({seconds:.1f} s)")
+        console.say(f"  {plan_report.line(name, found)} ({seconds:.1f} s)")
 
     with console.step(f"Planning {', '.join(names)}"):
         made = plan_fleet(intent, lock, fleet, names, timeout=timeout, progress=said)
     if as_json:
-        console.data(planned.to_json(made.hosts, made.seconds, fleet=str(fleet), lock_digest=lock.digest))
+        console.data(plan_report.to_json(made.hosts, made.seconds, fleet=str(fleet), lock_digest=lock.digest))
     else:
-        console.data(planned.text(made.hosts))
+        console.data(plan_report.text(made.hosts))
     error = outcome(made)
     if error is not None:
         raise error

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, converge, lockfile, selection
+from gdsdeploy import console
+from gdsdeploy.converge import ansible as converge
+from gdsdeploy.converge.provision import provision, summary
 from gdsdeploy.errors import GdsError
-from gdsdeploy.load import load_fleet
-from gdsdeploy.provision import provision, summary
+from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, lockfile, selection
-from gdsdeploy.load import load_fleet
-from gdsdeploy.supporting import pack_fleet
-from gdsdeploy.validate import TIMEOUT, require_folder, write
+from gdsdeploy import console
+from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.validate.support_bundle import pack_fleet
+from gdsdeploy.validate.validate import TIMEOUT, require_folder, write
 
 
 @click.command()

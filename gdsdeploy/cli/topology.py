@@ -7,13 +7,15 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, evidence_file, hostdata, selection
-from gdsdeploy import topology as topologies
+from gdsdeploy import console
 from gdsdeploy.errors import ChecksFailed, GdsError
-from gdsdeploy.host import topology as shown
+from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.topology import Topology
-from gdsdeploy.load import load_fleet
+from gdsdeploy.host.topology import text as shown
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.validate import topology as topologies
 
 _FILE = click.Path(path_type=Path)
 

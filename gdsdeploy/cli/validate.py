@@ -7,19 +7,22 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import bundle, console, lockfile, selection
+from gdsdeploy import console
 from gdsdeploy.attest import signing
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.host.waiver import Waiver
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile import selection
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.model.waiver import Waiver
+from gdsdeploy.lock import lockfile
 from gdsdeploy.report import html as html_page
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report import junit as junit_xml
 from gdsdeploy.report import prometheus as prometheus_text
 from gdsdeploy.report import text
 from gdsdeploy.report.model import Report
-from gdsdeploy.supporting import judge
-from gdsdeploy.validate import TIMEOUT, Asked, known_check, outcome, require_folder, validate, write
+from gdsdeploy.validate import bundle
+from gdsdeploy.validate.support_bundle import judge
+from gdsdeploy.validate.validate import TIMEOUT, Asked, known_check, outcome, require_folder, validate, write
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -159,11 +162,11 @@ def _replayed(source: Path, asked: Asked) -> Report:
 
 
 def _as_pytest(fleet: Path, limit: str | None, argv: tuple[str, ...]) -> None:
-    from gdsdeploy import hostsuite
+    from gdsdeploy.validate import pytest_suite
 
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
-    hostsuite.run_suite(intent, fleet, names, argv, line=console.data)
+    pytest_suite.run_suite(intent, fleet, names, argv, line=console.data)
 
 
 def _fits(fleet: Path | None, source: Path | None, *, since_boot: bool, limit: str | None, load: bool) -> None:

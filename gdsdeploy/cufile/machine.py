@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gdsdeploy.cufile.check import Machine
 from gdsdeploy.cufile.verdict import What
-from gdsdeploy.host import reading
+from gdsdeploy.host.io import reading
 
 #: A cufile.json with every key is under 10 kB; what is longer than this is something else.
 MAX_BYTES = 1 << 20

@@ -8,7 +8,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from gdsdeploy import folders, run
+from gdsdeploy import paths, run
 
 _SOURCE = "libcuda.c"
 _FLAGS = ("-O1", "-fPIC", "-fno-builtin", "-fno-stack-protector", "-nostdlib", "-w", "-shared")
@@ -28,7 +28,7 @@ def libcuda(library: Path) -> Path:
     names = {name.decode() for name in _NAME.findall(library.read_bytes())} - set(_DEFINED.findall(source))
     whole = source + "".join(f"int {name}(void) {{ return NOT_SUPPORTED; }}\n" for name in sorted(names))
     digest = hashlib.sha256("\n".join([*_FLAGS, whole]).encode()).hexdigest()[:16]
-    folder = folders.cache() / "cufile" / "libcuda"
+    folder = paths.cache() / "cufile" / "libcuda"
     found = folder / f"{digest}.so"
     if not found.is_file():
         folder.mkdir(parents=True, exist_ok=True)

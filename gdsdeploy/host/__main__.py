@@ -15,10 +15,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
-from .printable import Printable
+from .io.printable import Printable
 
 if TYPE_CHECKING:
-    from .expectation import Expectation
+    from .model.expectation import Expectation
 
 OK, UNUSABLE, FAILED, UNDECIDED = 0, 2, 30, 31
 
@@ -71,7 +71,7 @@ def _run(argv: Optional[Sequence[str]]) -> int:
 
 def _parser(verb: str) -> argparse.ArgumentParser:
     """The parser, complete for ``verb`` and with the names of the other commands."""
-    from . import expectation
+    from .model import expectation
 
     parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz", description="gdsdeploy's program on a GPU host.")
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -125,43 +125,44 @@ def _parser(verb: str) -> argparse.ArgumentParser:
 
 
 def _add_apply(commands: Any) -> None:
-    from .apply.cli import add_apply
+    from .cli.apply import add_apply
 
     add_apply(commands)
 
 
 def _add_remove(commands: Any) -> None:
-    from .apply.cli import add_remove
+    from .cli.apply import add_remove
 
     add_remove(commands)
 
 
 def _add_kmod(commands: Any) -> None:
-    from .kmod.cli import add_parsers
+    from .cli.kmod import add_parsers
 
     add_parsers(commands)
 
 
 def _add_load(commands: Any) -> None:
-    from .load import add_parser
+    from .odirect.load import add_parser
 
     add_parser(commands)
 
 
 def _add_carried(commands: Any) -> None:
-    from .carried import add_parser
+    from .cli.carrier_check import add_parser
 
     add_parser(commands)
 
 
 def _add_boot(commands: Any) -> None:
-    from . import boot, pending
+    from .boot import grub
+    from .boot import needed as pending
 
     parser = commands.add_parser("boot", help="what the next boot starts, and whether one is needed")
     verbs = parser.add_subparsers(metavar="COMMAND")
     verbs.required = True
     pending.add_parser(verbs)
-    boot.add_parsers(verbs)
+    grub.add_parsers(verbs)
 
 
 def _add_gdscheck(commands: Any) -> None:
@@ -180,50 +181,50 @@ def _gdscheck(arguments: argparse.Namespace) -> int:
 
 
 def _add_odirect(commands: Any) -> None:
-    from .odirect.command import add_parser, command
+    from .cli.odirect import add_parser, command
 
     add_parser(commands, command)
 
 
 def _add_proof(commands: Any) -> None:
-    from .proof_command import add_parser, command
+    from .cli.proof import add_parser, command
 
     add_parser(commands, command)
 
 
 def _add_guard(commands: Any) -> None:
-    from .guard_cli import add_parsers
+    from .cli.guard import add_parsers
 
     add_parsers(commands)
 
 
 def _add_gate(commands: Any) -> None:
-    from .gate_cli import add_parsers
+    from .cli.gate import add_parsers
 
     add_parsers(commands)
 
 
 def _add_peermem(commands: Any) -> None:
-    from .peermem import add_parsers
+    from .cli.peermem import add_parsers
 
     add_parsers(commands)
 
 
 def _add_topology(commands: Any) -> None:
-    from .topology import add_parser
+    from .topology.text import add_parser
 
     add_parser(commands, _topology)
 
 
 def _add_rollout(commands: Any) -> None:
-    from .rollout.cli import add_parsers
+    from .cli.rollout import add_parsers
 
     add_parsers(commands)
 
 
 def _topology(arguments: argparse.Namespace) -> int:
-    from . import topology
     from .facts import Unknown, facts_from
+    from .topology import text as topology
 
     found = facts_from(topology.collected() if arguments.evidence is None else _saved(arguments.evidence)).topology
     if isinstance(found, Unknown):
@@ -233,25 +234,25 @@ def _topology(arguments: argparse.Namespace) -> int:
 
 
 def _add_explain(commands: Any) -> None:
-    from .explaining import add_parser
+    from .cli.explain import add_parser
 
     add_parser(commands, _explain)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from . import explaining
+    from .cli import explain
 
     try:
         if arguments.error is not None:
-            explaining.error(arguments.error, arguments.json)
+            explain.error(arguments.error, arguments.json)
             return OK
-        mount = explaining.absolute(arguments.mount)
+        mount = explain.absolute(arguments.mount)
         if arguments.evidence is None:
-            evidence = explaining.collected(mount, _expectation(None, needed=False))
+            evidence = explain.collected(mount, _expectation(None, needed=False))
         else:
             evidence = _saved(arguments.evidence)
-        explaining.answer(evidence, mount, arguments.json)
-    except explaining.NothingToExplainError as error:
+        explain.answer(evidence, mount, arguments.json)
+    except explain.NothingToExplainError as error:
         raise UsageError(str(error)) from None
     return OK
 
@@ -268,7 +269,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     if arguments.mount is not None:
         if arguments.load:
             raise UsageError("--load reads from the mounts of the expectation; it does not go with --mount")
-        from .explaining import collected
+        from .cli.explain import collected
 
         _print(collected(arguments.mount, expectation))
     else:
@@ -285,8 +286,9 @@ def _facts(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from . import checks, facts, report
-    from .finding import FAIL, PASS, worst
+    from . import checks, facts
+    from .checks import report
+    from .model.finding import FAIL, PASS, worst
 
     expectation = _expectation(arguments.expectation, needed=True)
     assert expectation is not None
@@ -313,7 +315,7 @@ def _document(path: Optional[str], expectation: Optional[Expectation], load: boo
 
 
 def _saved(path: str) -> Dict[str, Any]:
-    from .evidence_file import EvidenceFileError, one
+    from .facts.evidence_file import EvidenceFileError, one
 
     try:
         return one(path)
@@ -329,7 +331,7 @@ def _collect(expectation: Optional[Expectation], load: bool = False) -> Any:
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
     """The expectation at ``path``, or the host's own, which need not be there or be good unless it is ``needed``."""
-    from .expectation import PATH
+    from .model.expectation import PATH
 
     if path is None and not os.path.exists(PATH):
         if not needed:
@@ -346,7 +348,7 @@ def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
 
 
 def _read_expectation(path: str) -> Expectation:
-    from .expectation import from_json
+    from .model.expectation import from_json
 
     found: Expectation = _parsed(path, "an expectation", from_json)
     return found

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic, errors, folders
+from gdsdeploy import atomic, errors, paths
 from gdsdeploy.lab import files, guest, ssh
 from gdsdeploy.lab.host import Host, Record
 from gdsdeploy.lab.nspawn import LightHost
@@ -27,12 +27,12 @@ STATE_VERSION = 1
 
 def labs_directory() -> Path:
     """Where labs live: GDSDEPLOY_STATE_DIR/lab, or the user's state folder."""
-    return folders.state() / "lab"
+    return paths.state() / "lab"
 
 
 def cache_directory() -> Path:
     """Where base systems and built stand-ins are kept: GDSDEPLOY_CACHE_DIR/lab, or the user's cache folder."""
-    return folders.cache() / "lab"
+    return paths.cache() / "lab"
 
 
 class Lab:

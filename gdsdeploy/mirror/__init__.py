@@ -15,7 +15,7 @@ from gdsdeploy.errors import GdsError, LockStale, RepositoryUntrusted, Repositor
 from gdsdeploy.mirror import aptrepo, choice, openpgp, rpm
 from gdsdeploy.mirror.aptrepo import Entry
 from gdsdeploy.mirror.choice import File, Suite
-from gdsdeploy.mirrored import STACK, SYSTEM
+from gdsdeploy.mirror.host_vars import STACK, SYSTEM
 from gdsdeploy.model.lock import Index, Lock, Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt

@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import yaml
 
-from gdsdeploy import yamlfile
 from gdsdeploy.errors import LockStale, RepositoryUntrusted, RepositoryUnusable
+from gdsdeploy.files import yamlfile
 from gdsdeploy.mirror import choice, openpgp
 from gdsdeploy.mirror.aptrepo import write
 from gdsdeploy.mirror.choice import File, Suite
 from gdsdeploy.mirror.closure import Key, key
-from gdsdeploy.mirrored import rpm_folder
+from gdsdeploy.mirror.host_vars import rpm_folder
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.repo import rpm

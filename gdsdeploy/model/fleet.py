@@ -15,8 +15,9 @@ from pydantic import (
     model_validator,
 )
 
-from gdsdeploy.model.intended import Labels, Rollout
+from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
+from gdsdeploy.model.rollout_settings import Labels, Rollout
 from gdsdeploy.model.text import (
     AbsolutePath,
     MaybePath,
@@ -27,7 +28,6 @@ from gdsdeploy.model.text import (
     SshFile,
     matching,
 )
-from gdsdeploy.model.underload import Load
 
 GpuClass = Literal[
     "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"

@@ -1,7 +1,7 @@
 """The lock: what was resolved for each profile, exactly.
 
 One file for the whole fleet, one package per block and everything sorted, so that a diff of two locks
-reads as a change list.  Reading and writing are in :mod:`gdsdeploy.lockfile`.
+reads as a change list.  Reading and writing are in :mod:`gdsdeploy.lock.lockfile`.
 """
 
 from __future__ import annotations

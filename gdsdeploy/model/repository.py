@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict, StringConstraints, field_validator
 
-from gdsdeploy.model.intended import seconds
+from gdsdeploy.model.rollout_settings import seconds
 from gdsdeploy.model.text import AbsolutePath, Address, Fingerprint, Model, Word
 
 

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError
+from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.platform import StackPlatform, stack_platform_for
 from gdsdeploy.preflight import ingredients, record, root, trial
 from gdsdeploy.preflight.choice import Asked, Candidate, candidates
 from gdsdeploy.preflight.record import Mode, Record
-from gdsdeploy.repo import settings
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.read import read
@@ -61,7 +61,7 @@ def preflight(
                 f"profile {name}: preflights of {profile.os} are not served yet: only of systems with apt",
                 hint="Name the profiles to try with --profile",
             )
-        repositories = settings.repositories(fleet, name, platform)
+        repositories = repo_settings.repositories(fleet, name, platform)
         with step(f"Reading {', '.join(map(str, repositories))}"):
             universe, indices = read(fetcher, repositories, platform.architecture(profile.arch))
         locked = lock.targets.get(name) if lock else None

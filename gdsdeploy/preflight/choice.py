@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gdsdeploy.compat import Verdict, judge
 from gdsdeploy.errors import GdsError, NoSolution
-from gdsdeploy.host import version_rules
+from gdsdeploy.host.model import version_rules
+from gdsdeploy.lock.compat import Verdict, judge
+from gdsdeploy.lock.resolve import options, resolve
+from gdsdeploy.lock.resolve.options import Option, Options
+from gdsdeploy.lock.resolve.target import base
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.repo.packages import Universe
-from gdsdeploy.resolve import options, resolve
-from gdsdeploy.resolve.options import Option, Options
-from gdsdeploy.resolve.target import base
 
 #: How many versions an error lists.
 _LISTED = 12

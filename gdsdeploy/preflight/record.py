@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from gdsdeploy import atomic, folders
+from gdsdeploy import atomic, paths
 from gdsdeploy.host.kmod.findings import ERROR, UNKNOWN, outcome_of
 from gdsdeploy.model.lock import Package, Target
 
@@ -122,7 +122,7 @@ def all_records(folder: Path | None = None) -> Iterator[Record]:
 
 
 def _folder() -> Path:
-    return folders.state() / "preflight" / "records"
+    return paths.state() / "preflight" / "records"
 
 
 def _path(digest: str, mode: Mode, folder: Path | None) -> Path:

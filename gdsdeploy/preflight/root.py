@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from gdsdeploy import folders, run
+from gdsdeploy import paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lab import files
 
@@ -137,7 +137,7 @@ def _unprivileged() -> bool:
 
 
 def _place() -> Path:
-    return folders.cache() / "preflight"
+    return paths.cache() / "preflight"
 
 
 def _layers() -> Path:

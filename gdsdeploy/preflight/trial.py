@@ -12,14 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import __version__, folders, hostapp, run
+from gdsdeploy import __version__, paths, run
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host.kmod.errors import StubError
+from gdsdeploy.host.errors import StubError
 from gdsdeploy.model.lock import Target
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.choice import Candidate
 from gdsdeploy.preflight.record import Mode, Module, Record
 from gdsdeploy.preflight.root import Layer, Root, root
+from gdsdeploy.zipapp import hostapp
 
 _PROGRAM = "gdsdeploy-host.pyz"
 #: of ``kmod build`` and ``kmod audit``: done, failed, could not tell
@@ -155,7 +156,7 @@ def all_load(modules: Sequence[Module], *, wants_peermem: bool) -> bool | None:
 
 
 def _keep_logs(there: Root, candidate: Candidate, mode: Mode) -> tuple[str, ...]:
-    folder = folders.state() / "preflight" / "logs"
+    folder = paths.state() / "preflight" / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^A-Za-z0-9.+~-]+", "-", f"{candidate.kernel}-{candidate.driver_package}")
     kept = []

@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote, urlsplit
 import certifi
 import httpx
 
-from gdsdeploy import folders
+from gdsdeploy import paths as folders
 from gdsdeploy.errors import ProgramFailed, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.run import run
 

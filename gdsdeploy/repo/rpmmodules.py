@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy import yamlfile
 from gdsdeploy.errors import NoSolution, RepositoryUnusable
+from gdsdeploy.files import yamlfile
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.rpmprimary import Primary

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from gdsdeploy.host import jsontext
+from gdsdeploy.host.io import jsontext
 from gdsdeploy.report.json import VERSION
 
 #: Bytes of a report.

@@ -10,8 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from gdsdeploy import __version__, resources
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding, worst
-from gdsdeploy.host.printable import HIDDEN
+from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding, worst
 from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import ORDER, SYMBOLS, WORDS, HostReport, Report, by_verdict, check_id, sentence, subject
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET  # nosec B405 # it only writes
 
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.report.model import HostReport, Report, check_id
 
 #: Characters that XML 1.0 cannot carry even as references.

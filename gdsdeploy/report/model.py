@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.topology import Topology
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
 #: A host that gave no evidence: nothing is known about it, and that is not the same as a check that could not tell.
 UNREACHABLE = "unreachable"

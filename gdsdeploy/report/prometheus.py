@@ -6,8 +6,8 @@ import calendar
 import time
 from collections.abc import Iterator
 
-from gdsdeploy.host.finding import PASS
-from gdsdeploy.host.prometheus import Metric, Sample, text
+from gdsdeploy.host.io.prometheus import Metric, Sample, text
+from gdsdeploy.host.model.finding import PASS
 from gdsdeploy.report.model import ORDER, Report, check_id, subject
 
 

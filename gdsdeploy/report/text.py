@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gdsdeploy.host.explain import COMPAT
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 from gdsdeploy.report.model import SYMBOLS, UNREACHABLE, WORDS, HostReport, Report, sentence, subject
 
 STYLES = {PASS: "green", FAIL: "bold red", UNKNOWN: "yellow", WAIVED: "cyan", UNREACHABLE: "bold magenta"}

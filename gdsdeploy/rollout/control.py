@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gdsdeploy import journal
 from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, all_errors
 from gdsdeploy.model.rollout import Event, Kind
-from gdsdeploy.rollout import writerlock
+from gdsdeploy.rollout import journal, writerlock
 
 #: Seconds within which a driver answers.
 PATIENCE: Final = 30.0

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable
-from gdsdeploy.journal import PHASES, Entry, Writer
 from gdsdeploy.model.rollout import Event, Kind, Step, Task
 from gdsdeploy.rollout import control
 from gdsdeploy.rollout.clock import Clock, Soaks
 from gdsdeploy.rollout.effects import Effects
+from gdsdeploy.rollout.journal import PHASES, Entry, Writer
 from gdsdeploy.rollout.machine import Machine, WaveState
 
 #: Seconds after which wishes, windows and the clock are looked at although nothing happened.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gdsdeploy.errors import JournalUnusable
-from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.rollout import FAILURES, Event, Kind, Outcome, Plan, Step, Wave
+from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import hoststate
 from gdsdeploy.rollout.budget import Queue, Slots, keys_of
 from gdsdeploy.rollout.hoststate import Counted, HostState, Ways

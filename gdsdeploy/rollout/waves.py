@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.model.intended import Batches, Canary, Rollout
 from gdsdeploy.model.rollout import Wave
+from gdsdeploy.model.rollout_settings import Batches, Canary, Rollout
 
 BUILDERS, CANARY = "builders", "canary"
 

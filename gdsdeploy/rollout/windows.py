@@ -13,7 +13,7 @@ import zoneinfo
 from collections.abc import Iterator
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.model.intended import Rollout
+from gdsdeploy.model.rollout_settings import Rollout
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 #: Days that are looked at before and after a time; what is open for longer counts as never closed.

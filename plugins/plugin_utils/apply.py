@@ -20,7 +20,7 @@ from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import fragment_loader, module_loader
 from ansible.utils.display import Display
 from ansible.utils.plugin_docs import get_docstring
-from ansible_collections.gdsdeploy.gds.gdsdeploy import hostapp
+from ansible_collections.gdsdeploy.gds.gdsdeploy.zipapp import hostapp
 
 COLLECTION = "gdsdeploy.gds"
 #: A host program that is packed already: what a rendered folder has, and what ``gdsdeploy provision`` names.

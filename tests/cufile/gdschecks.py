@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdsdeploy import folders, run
+from gdsdeploy import paths, run
 from gdsdeploy.cufile import ask, standin
 from gdsdeploy.cufile import library as asking
 from tests.cufile import libraries
@@ -72,7 +72,7 @@ class Printed:
 @functools.cache
 def program(os_name: str) -> Path:
     """The gdscheck of a Debian release, in the user's cache."""
-    folder = folders.cache() / "cufile" / "gdscheck" / VERSIONS[os_name]
+    folder = paths.cache() / "cufile" / "gdscheck" / VERSIONS[os_name]
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
@@ -158,7 +158,7 @@ def recordings() -> Iterator[tuple[str, str]]:
 def _recorded(printed: Printed) -> str:
     # As a shell tells it.
     status = 128 - printed.status if printed.status < 0 else printed.status
-    return f"{printed.text.replace(str(folders.cache()), '/home/user/.cache/gdsdeploy')}rc={status}\n"
+    return f"{printed.text.replace(str(paths.cache()), '/home/user/.cache/gdsdeploy')}rc={status}\n"
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gdsdeploy import console, folders
+from gdsdeploy import console, paths
 from gdsdeploy.cufile.library import Library
+from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.repo import apt, settings
+from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher, cache_dir
 
 #: Version → the Debian release whose archive has it, or the name of the wheel.
@@ -50,7 +51,7 @@ RELEASES = tuple({version.rsplit(".", 2)[0]: version for version in SOURCES}.val
 @functools.cache
 def library(version: str) -> Library:
     """The libcufile of this version, with the stand-in libcuda, so that answers do not depend on the machine."""
-    folder = folders.cache() / "cufile" / "libraries" / version
+    folder = paths.cache() / "cufile" / "libraries" / version
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
@@ -77,7 +78,7 @@ def debian_package(name: str, version: str, os_name: str, work: Path) -> Path:
     """A package of Debian's archive whose version begins so, unpacked into ``work``."""
     fleet = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": os_name}}, "hosts": {"gpu1": "gds"}})
     platform = stack_platform_for(os_name)
-    (archive,) = [r for r in settings.repositories(fleet, "gds", platform) if r.name == "debian"]
+    (archive,) = [r for r in repo_settings.repositories(fleet, "gds", platform) if r.name == "debian"]
     assert isinstance(archive, apt.Repository)
     with Fetcher(cache_dir()) as fetcher:
         for suite in archive.suites:

@@ -21,12 +21,10 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy import answer, bundle, converge, explain, journal, known_hosts, lockfile, planning, validate
-from gdsdeploy.answer import Answer, Endpoint, Output
 from gdsdeploy.attest import dsse, policy, statement
 from gdsdeploy.attest import verify as attested
-from gdsdeploy.bundle import Bundle
 from gdsdeploy.cli import mode
+from gdsdeploy.converge import ansible, plan_fleet
 from gdsdeploy.cufile import check, migrate
 from gdsdeploy.cufile.document import DocumentInvalid
 from gdsdeploy.cufile.model import release_of
@@ -41,29 +39,38 @@ from gdsdeploy.errors import (
     RepositoryUntrusted,
     RepositoryUnusable,
 )
-from gdsdeploy.host import evidence_file, expectation, gate, golden
-from gdsdeploy.host import topology as shown
-from gdsdeploy.host.evidence_file import EvidenceFileError
-from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.archive import archive, pack, provenance
+from gdsdeploy.host.archive.archive import FORMAT
+from gdsdeploy.host.archive.provenance import Builder
+from gdsdeploy.host.errors import ElfError, PackError
+from gdsdeploy.host.facts import Unknown, evidence_file, facts_from
 from gdsdeploy.host.facts.cufile import cufile_facts
 from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.facts.evidence_file import EvidenceFileError
+from gdsdeploy.host.gate import gate
 from gdsdeploy.host.gdscheck import document as gdscheck_document
 from gdsdeploy.host.gdscheck import runs
-from gdsdeploy.host.kmod import archive, pack, provenance
-from gdsdeploy.host.kmod.archive import FORMAT
-from gdsdeploy.host.kmod.errors import ElfError, PackError
 from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.host.kmod.provenance import Builder
 from gdsdeploy.host.kmod.vouch import sha256
-from gdsdeploy.load import load_fleet
+from gdsdeploy.host.model import expectation
+from gdsdeploy.host.topology import golden
+from gdsdeploy.host.topology import text as shown
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import Kind, Plan, Wave
-from gdsdeploy.redact import Redactor
-from gdsdeploy.report import changes, html, junit, progress, prometheus, text
+from gdsdeploy.report import changes, html, junit, prometheus, text
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, Trouble
-from gdsdeploy.rollout import answers, status
-from gdsdeploy.supporting import judge
+from gdsdeploy.rollout import journal, status
+from gdsdeploy.rollout.report import progress
+from gdsdeploy.rollout.steps import answers
+from gdsdeploy.ssh import endpoint, known_hosts
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
+from gdsdeploy.validate import bundle, explain, validate
+from gdsdeploy.validate.bundle import Bundle
+from gdsdeploy.validate.redact import Redactor
+from gdsdeploy.validate.support_bundle import judge
 from tests.fuzz import repositories
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutation import changed, damaged, damaged_json
@@ -298,7 +305,7 @@ HOST = Endpoint("gpu1", "192.0.2.1", 22, "root", (), ())
 
 
 def raw_answer(data: bytes) -> Any:
-    return answer.document(HOST, b"MARK", Output(b"motd\nMARK" + data, "", 0))
+    return endpoint.document(HOST, b"MARK", Output(b"motd\nMARK" + data, "", 0))
 
 
 @functools.cache
@@ -327,7 +334,7 @@ KNOWN_HOSTS = b"""# comment
 
 
 def plan_answer(data: bytes) -> None:
-    planning.checked_variants(Answer("gpu1", raw_answer(data), None, 0.0), {"variants": {}})
+    plan_fleet.checked_variants(Answer("gpu1", raw_answer(data), None, 0.0), {"variants": {}})
 
 
 def gate_record(data: bytes) -> None:
@@ -390,9 +397,9 @@ EVENTS = (
 
 
 def event(data: bytes) -> None:
-    outcome = converge.Outcome(status=0)
+    outcome = ansible.Outcome(status=0)
     for line in data.decode("utf-8", "replace").splitlines():
-        converge._event(line, converge.MARK, outcome, lambda _: None, FOLDER / "log")
+        ansible._event(line, ansible.MARK, outcome, lambda _: None, FOLDER / "log")
 
 
 # ── cufile.json, gdscheck, modules ───────────────────────────────────────────────────────────────────────────────
@@ -517,7 +524,7 @@ REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
 EXAMPLES = TESTS.parent / "examples"
 EXPECTATION = EVIDENCE / "hosts/lab-vm.expectation.json"
 PLAN = json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()
-LINES = b"\n".join(converge.MARK.encode() + json.dumps(item).encode() for item in EVENTS)
+LINES = b"\n".join(ansible.MARK.encode() + json.dumps(item).encode() for item in EVENTS)
 
 READERS = (
     Reader("fleet.yml", seeds(*sorted(EXAMPLES.glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),

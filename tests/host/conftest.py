@@ -21,12 +21,15 @@ import pytest
 import testinfra
 from testinfra.host import Host
 
-from gdsdeploy import expect, hostapp, lockfile, waivers
+from gdsdeploy.converge import expectation as expect
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host import expectation as expected_state
-from gdsdeploy.host import waiver
-from gdsdeploy.host.finding import Finding, finding_from
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.model import expectation as expected_state
+from gdsdeploy.host.model import waiver
+from gdsdeploy.host.model.finding import Finding, finding_from
+from gdsdeploy.lock import lockfile
+from gdsdeploy.zipapp import hostapp
 
 USAGE = "say which hosts: pytest tests/host --hosts=ssh://HOST[,ssh://HOST…] [--ssh-config FILE] [--fleet fleet.yml]"
 #: Characters of a file in one command: Linux takes 128 KiB for one argument, and that is quoted on the way.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.host.finding import FAIL, PASS, WAIVED, Finding
+from gdsdeploy.host.model.finding import FAIL, PASS, WAIVED, Finding
 
 
 def test_check(finding: Finding | Exception) -> None:

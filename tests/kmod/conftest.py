@@ -18,8 +18,9 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from gdsdeploy import hostapp, run
+from gdsdeploy import run
 from gdsdeploy.lab import archive, files
+from gdsdeploy.zipapp import hostapp
 
 #: By suite: apt's pattern for its header packages.  Debian 13 has two or more, and other ones after each point release;
 #: Debian 12 gets none any more, and has several.

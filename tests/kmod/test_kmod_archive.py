@@ -102,8 +102,8 @@ def test_both_modules_of_a_release(
 _UNIT = """
 import json, sys
 sys.path.insert(0, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz")
-from gdsdeploy.host.kmod.building.job import Bench, Job
-from gdsdeploy.host.kmod.kbuild import Log
+from gdsdeploy.host.build.context import Bench, Job
+from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import find_trees, select
 release, sources = sys.argv[1:]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gdsdeploy import run
+from gdsdeploy.converge.inventory import signing_settings
 from gdsdeploy.host.apply.files import FILE
 from gdsdeploy.host.apply.signing import Desired
 from gdsdeploy.host.apply.signing import Signing as SigningResource
 from gdsdeploy.host.kmod.files import open_plain
-from gdsdeploy.host.kmod.signature import read_signature
-from gdsdeploy.inventory import signing_settings
+from gdsdeploy.host.secure_boot.signature import read_signature
 from gdsdeploy.model.fleet import Signing
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ SOURCE = '#include <linux/module.h>\nMODULE_LICENSE("GPL");\nMODULE_DESCRIPTION(
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the owner's key, made as a user makes it, and another one."""
-    from gdsdeploy.host.kmod import mok
+    from gdsdeploy.host.secure_boot import mok
 
     folder = tmp_path_factory.mktemp("keys")
     for name in ("owner", "other"):

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from gdsdeploy.host.kmod.files import open_plain
-from gdsdeploy.host.kmod.signature import read_signature
+from gdsdeploy.host.secure_boot.signature import read_signature
 
 
 def plain(release: str, name: str) -> bytes:

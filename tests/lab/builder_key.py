@@ -5,8 +5,8 @@ Whoever reads this file has it.  So no fleet but a test's accepts it.
 
 from __future__ import annotations
 
-from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.host.kmod import provenance
+from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.host.archive import provenance
 from gdsdeploy.lab.state import Lab
 
 _SEED = b"gdsdeploy: a key only for tests."

@@ -103,7 +103,7 @@ class Program:
         sys.path.insert(0, self.zipapp)
         self.main = importlib.import_module("gdsdeploy.host.__main__").main
         importlib.import_module("gdsdeploy.host.apply.registry").names()
-        importlib.import_module("gdsdeploy.host.apply.cli")
+        importlib.import_module("gdsdeploy.host.cli.apply")
 
     def call(self, document: Any, *words: str) -> Any:
         """The answer of ``apply WORDS --json`` with this desired state."""

@@ -20,11 +20,12 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
-from gdsdeploy.host import pending
-from gdsdeploy.host.kmod.errors import KmodError
+from gdsdeploy.host.archive import keep
+from gdsdeploy.host.boot import needed
+from gdsdeploy.host.boot.present import boot_id
+from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.kmod.vouch import sha256
-from gdsdeploy.host.rollout import gpu, keep, reload, stack
-from gdsdeploy.host.rollout.present import boot_id
+from gdsdeploy.host.rollout import gpu, reload, stack
 
 IDENT, DEVICE, UNIT = "lab-exchange", "/dev/uinput", "lab-exchange.service"
 NAMES = ("dm_mirror", "dm_region_hash", "dm_log", "uinput")
@@ -41,7 +42,7 @@ def call(*argv):
 
 def changed(name, old=b"", new=b""):
     """Another module in the place of this one: unsigned, with another build id, and ``new`` instead of ``old``."""
-    path = Path(pending.file_of(name))
+    path = Path(needed.file_of(name))
     with lzma.open(path) as file:
         data = file.read()
     if data.endswith(MARK):
@@ -66,7 +67,7 @@ def restore():
 
 def put_aside():
     """The archive that ``rollout keep`` would have made of NVIDIA's modules."""
-    paths = [Path(pending.file_of(name)) for name in NAMES]
+    paths = [Path(needed.file_of(name)) for name in NAMES]
     rows = [
         {"name": name, "file": path.name, "sha256": sha256(path), "size": path.stat().st_size, "srcversion": ""}
         for name, path in zip(NAMES, paths, strict=True)
@@ -88,7 +89,7 @@ def tried():
     """What an exchange comes to: what it did, or the kind and words of its refusal; and what is there afterwards."""
     try:
         said = reload.exchange(boot_id(), IDENT, of=STACK)["did"]
-    except KmodError as error:
+    except HostError as error:
         said = [getattr(error, "kind", ""), error.message]
     loaded = {item["name"]: stack.build_id(item["name"]) for item in gpu.modules("/", NAMES)}
     there = {name: "old" if loaded[name] == OLD[name] else "new" for name in loaded}

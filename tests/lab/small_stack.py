@@ -14,12 +14,13 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy import buildcache, lockfile
-from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.builds import Told, want
-from gdsdeploy.host.kmod import pack
+from gdsdeploy.builds import cache
+from gdsdeploy.builds.assign import Told, want
+from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.host.archive import pack
+from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.provenance import Builder, Origin, public_pem
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Component, Index, Lock, LockedDriver, Package, Target
 from gdsdeploy.model.lock import Kernel as LockedKernel
 from tests.repos.archive import Archive, Key, Suite
@@ -204,7 +205,7 @@ def stock(folder: Path, fleet_path: Path, *locks: Lock) -> None:
         root.nvidia(info=[("version", target.driver.version)])
         made = folder / f"{target.driver.version}.tar"
         pack.pack(Kernel(RELEASE, str(root.path)), [], str(made), Builder(MAKER, seed))
-        buildcache.default(print).put(made, want(target, Told()), Origin(MAKER, public_pem(seed)))
+        cache.default(print).put(made, want(target, Told()), Origin(MAKER, public_pem(seed)))
 
 
 def write(path: Path, value: dict[str, Any], lock: Lock) -> None:

@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
-from gdsdeploy.host.finding import PASS
-from gdsdeploy.host.gate import Settings
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.plan_fleet import plan_fleet
+from gdsdeploy.converge.provision import provision
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.gate.gate import Settings
+from gdsdeploy.host.model.finding import PASS
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import plan_fleet
-from gdsdeploy.provision import provision
-from gdsdeploy.validate import Asked, validate
+from gdsdeploy.validate.validate import Asked, validate
+from gdsdeploy.zipapp import hostapp
 from tests.lab import small_stack
 from tests.lab.drifts import unexplained
 from tests.lab.small_stack import SWITCH

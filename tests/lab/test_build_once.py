@@ -20,16 +20,18 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import buildcache, hostapp, lockfile, resources, supplying
 from gdsdeploy import lab as labs
-from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.builds import Supply
-from gdsdeploy.host.kmod.provenance import PUBLIC, public_pem
-from gdsdeploy.inventory import archive_of
+from gdsdeploy import resources
+from gdsdeploy.builds import cache, run_archives
+from gdsdeploy.builds.assign import Supply, archive_of
+from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.converge.plan_fleet import plan_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.archive.provenance import PUBLIC, public_pem
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
-from gdsdeploy.planning import plan_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import connections
 from tests.naming import unique
 from tests.unit.host.kmod.kmod_root import RELEASE, VERSION, Root
@@ -149,16 +151,16 @@ def test_what_one_has_built_the_other_receives(
     before = supplies(fleet)
     key = fetched(first, PUBLIC)
     BuilderKeys.of(fleet).path("build1").write_bytes(key)
-    with supplying.opened(fleet) as shelf:
+    with run_archives.opened(fleet) as shelf:
         archive_of(before["build2"].want, shelf.folder).write_bytes(fetched(first, ARCHIVE))
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), before) == []
-    (entry,) = buildcache.default(print).entries()
+    (entry,) = cache.default(print).entries()
     assert entry.manifest == packed
 
     after = supplies(fleet)
     assert {name: supply.source for name, supply in after.items()} == {"build1": "build", "build2": "cache"}
     assert after["build2"].origin == "build1"
-    with supplying.opened(fleet) as shelf:
+    with run_archives.opened(fleet) as shelf:
         kept = shelf.look(after["build2"].want, ["build1"])
         assert kept is not None
         assert (kept.builder, kept.manifest) == ("build1", packed)
@@ -180,7 +182,7 @@ def test_what_one_has_built_the_other_receives(
     assert told["installed"] == entry.key
     assert told["key"] is None, "it has no compiler"
     # What is in place stays so, also when the controller has lost it.
-    buildcache.default(print).prune(0)
+    cache.default(print).prune(0)
     assert supplies(fleet)["build2"].source == "kept"
     status, said = receive(second, "", tmp_path)
     assert (status, "changed=0" in said) == (0, True), said

@@ -19,16 +19,17 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import buildcache, lockfile
 from gdsdeploy import lab as labs
-from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.builds import by_intent
-from gdsdeploy.host.kmod import pack
+from gdsdeploy.builds import cache
+from gdsdeploy.builds.assign import by_intent
+from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.archive import pack
+from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.provenance import Builder, Origin, public_pem
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
 from tests.lab.publishing import Published, published
 from tests.lab.roleplay import connections, put
 from tests.naming import unique
@@ -245,7 +246,7 @@ def test_modules_are_fetched_and_held_against_the_manifest(
     pack.pack(Kernel(RELEASE, str(built.path)), (), str(tmp_path / "modules.tar"), maker)
     BuilderKeys.of(changed).path("maker").write_text(public_pem(maker.seed))
     wanted = by_intent(load_fleet(changed), lockfile.read(GOLDEN), "build1").want
-    buildcache.default(print).put(tmp_path / "modules.tar", wanted, Origin("maker", public_pem(maker.seed)))
+    cache.default(print).put(tmp_path / "modules.tar", wanted, Origin("maker", public_pem(maker.seed)))
 
     shutil.rmtree(site.served / "modules", ignore_errors=True)
     for path in [item for item in site.checkout.iterdir() if item.name != ".git"]:

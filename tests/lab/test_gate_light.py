@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
 from gdsdeploy.host import checks
-from gdsdeploy.host.gate import Settings
+from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
+from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 

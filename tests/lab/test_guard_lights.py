@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
-from gdsdeploy.host.grubmenu import entries
+from gdsdeploy.host.boot.grubmenu import entries
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
+from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, VERSION, Root

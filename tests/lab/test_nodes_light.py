@@ -8,8 +8,8 @@ import pytest
 
 from gdsdeploy import lab as labs
 from gdsdeploy.errors import LabUnavailable
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
+from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 

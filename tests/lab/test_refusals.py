@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from gdsdeploy import lab as labs
-from gdsdeploy import lockfile
 from gdsdeploy.lab import ssh
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab, free_port
+from gdsdeploy.lock import lockfile
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab

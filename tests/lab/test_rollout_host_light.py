@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import Host, Lab
+from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import put
 from tests.naming import unique
 

@@ -17,21 +17,21 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import journal, lockfile
 from gdsdeploy import lab as labs
+from gdsdeploy.converge.provision import provision
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
-from gdsdeploy.model.intended import Rollout
+from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import BACK, FORWARD, Event, Kind, Outcome, Plan, Step, Task, Wave
-from gdsdeploy.provision import provision
-from gdsdeploy.rollout import control, releases
+from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import Machine
-from gdsdeploy.rollout.steps import RealEffects
-from gdsdeploy.rollout.work import Patience
+from gdsdeploy.rollout.steps.perform import RealEffects
+from gdsdeploy.rollout.steps.work import Patience
 from tests.lab import small_stack
 from tests.lab.cuttable import Way
 from tests.lab.small_stack import Small

@@ -23,12 +23,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import folders, lockfile, planning
 from gdsdeploy import lab as labs
+from gdsdeploy import paths
+from gdsdeploy.converge import plan_fleet
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab import guest, standin
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock
 from tests.lab import builder_key
 from tests.lab.two_stacks import fleet
@@ -157,7 +159,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def own_builds(folder: Path) -> Path:
     """The user's cache as it is now: nobody else replaces a build in it while hosts that got it are compared."""
-    users = folders.cache()
+    users = paths.cache()
     folder.mkdir()
     for name in ("lab", "repo"):
         (folder / name).symlink_to(users / name)
@@ -187,7 +189,7 @@ def provisioned(lab: Lab) -> Lock:
     labs.clone(lab, lab.host("node1"), len(NODES))
     write(lab, "old")
     intent = load_fleet(lab.fleet_path)
-    texts = planning.sources(intent, old, lab.directory).expectations
+    texts = plan_fleet.sources(intent, old, lab.directory).expectations
     for name in NODES[1:]:
         # All else is the same on each of them.
         lab.host(name).ssh(["sudo", "tee", "/etc/gdsdeploy/expectation.json"], input=texts[name])

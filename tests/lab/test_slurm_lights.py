@@ -19,16 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import drain, hostapp
 from gdsdeploy import lab as labs
-from gdsdeploy.drain import Drainer, State, reason_of
 from gdsdeploy.host import checks
-from gdsdeploy.host.gate import Settings
-from gdsdeploy.host.gate_slurm import Node, node_from
+from gdsdeploy.host.gate.gate import Settings
+from gdsdeploy.host.gate.slurm import Node, node_from
 from gdsdeploy.lab import ssh
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.model.intended import Drain
+from gdsdeploy.model.rollout_settings import Drain
+from gdsdeploy.rollout import drain
+from gdsdeploy.rollout.drain import Drainer, State, reason_of
+from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
 from tests.naming import unique
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lockfile
 from gdsdeploy.host import checks
-from gdsdeploy.host.expectation import from_json
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.lab import standin
 from gdsdeploy.lab.state import Lab
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 
 pytestmark = pytest.mark.lab

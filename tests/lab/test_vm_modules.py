@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.lab import Host, Lab, standin
+from gdsdeploy.zipapp import hostapp
 from tests.lab.test_story import gdsdeploy
 
 pytestmark = pytest.mark.lab

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.lab import Host, Lab
+from gdsdeploy.zipapp import hostapp
 
 pytestmark = pytest.mark.lab
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
 from gdsdeploy.lab import Host
+from gdsdeploy.zipapp import hostapp
 
 pytestmark = pytest.mark.lab
 

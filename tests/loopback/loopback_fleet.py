@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from gdsdeploy import lockfile
+from gdsdeploy.lock import lockfile
+from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Kernel, LockedDriver, Source, Target
-from gdsdeploy.resolve.target import pins
 from tests.loopback.loopback_sshd import Sshd
 
 RUNNING = os.uname().release

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gdsdeploy.host import gate_slurm
+from gdsdeploy.host.gate import slurm
 from gdsdeploy.run import as_root, which
 from tests.loopback.loopback_sshd import free_port
 
@@ -62,18 +62,18 @@ class Slurm:
         """The program that daemons start for their node's health."""
         return self.folder / "slurm-health"
 
-    def show(self, node: str = "") -> gate_slurm.Node:
-        return gate_slurm.node_from(self.scontrol("--oneliner", "show", "node", node or self.node))
+    def show(self, node: str = "") -> slurm.Node:
+        return slurm.node_from(self.scontrol("--oneliner", "show", "node", node or self.node))
 
     def scontrol(self, *argv: str) -> str:
-        env = {**os.environ, **gate_slurm.FORMAT}
+        env = {**os.environ, **slurm.FORMAT}
         return subprocess.run([which("scontrol"), *argv], check=True, capture_output=True, text=True, env=env).stdout
 
     def set(self, state: str, reason: str = "", node: str = "") -> None:
         words = [f"Reason={reason}"] if reason else []
         self.scontrol("update", f"NodeName={node or self.node}", f"State={state}", *words)
 
-    def until(self, ready: Callable[[gate_slurm.Node], bool], node: str = "") -> gate_slurm.Node:
+    def until(self, ready: Callable[[slurm.Node], bool], node: str = "") -> slurm.Node:
         end = time.monotonic() + 90
         while not ready(found := self.show(node)):
             log = self.folder / f"slurmd-{node or self.node}.log"

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gdsdeploy.answer import Endpoint
 from gdsdeploy.run import as_root, which
+from gdsdeploy.ssh.endpoint import Endpoint
 
 #: An account without and one with the right to become root; they exist only in the server's view of /etc.
 PLAIN, SUDOER = "gdsplain", "gdssudoer"

@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gdsdeploy import buildcache
-from gdsdeploy.buildcache import BuildCache
+from gdsdeploy.builds import cache as buildcache
+from gdsdeploy.builds.cache import BuildCache
 from gdsdeploy.cli.kmod.cache import command
 from gdsdeploy.errors import BuildCacheUnusable
-from gdsdeploy.host.kmod import provenance
-from gdsdeploy.host.kmod.errors import PackError
-from gdsdeploy.host.kmod.key import INGREDIENTS, key_of
-from gdsdeploy.host.kmod.provenance import Builder, Origin, public_pem
+from gdsdeploy.host.archive import provenance
+from gdsdeploy.host.archive.key import INGREDIENTS, key_of
+from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
+from gdsdeploy.host.errors import PackError
 
 SIZE = 40_000
 
@@ -325,8 +325,8 @@ def test_a_put_that_is_killed_at_any_step_leaves_the_old_or_the_new(
 WORKER = """
 import random, sys
 from pathlib import Path
-from gdsdeploy.buildcache import BuildCache
-from gdsdeploy.host.kmod.provenance import Origin, public_pem
+from gdsdeploy.builds.cache import BuildCache
+from gdsdeploy.host.archive.provenance import Origin, public_pem
 ORIGIN = Origin("build1", public_pem(b"1" * 32))
 folder, work, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import converge, resources
+from gdsdeploy import resources
+from gdsdeploy.converge import ansible
 from gdsdeploy.errors import (
     Busy,
     ConvergeFailed,
@@ -24,7 +25,7 @@ from gdsdeploy.host.apply.model import Change
 
 
 def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
-    found = converge.argv(
+    found = ansible.argv(
         "provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]
     )
     assert found == [
@@ -37,7 +38,7 @@ def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
 def environment(tmp_path: Path, inherited: dict[str, str] | None = None) -> dict[str, str]:
     """What ansible-playbook gets of an environment."""
     inherited = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **(inherited or {})}
-    made = converge.environment(control_dir=Path("/s/cm"), program=Path("/s/host.pyz"), inherited=inherited)
+    made = ansible.environment(control_dir=Path("/s/cm"), program=Path("/s/host.pyz"), inherited=inherited)
     return {name: value for name, value in {**inherited, **made}.items() if value is not None}
 
 
@@ -84,7 +85,7 @@ def test_what_a_user_may_set_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_flags_that_ansible_playbook_does_not_take_are_named(flags: list[str], words: str) -> None:
-    found = converge.refused_flags(flags)
+    found = ansible.refused_flags(flags)
     assert found.startswith(words)
     assert bool(found) == bool(words)
 
@@ -92,7 +93,7 @@ def test_flags_that_ansible_playbook_does_not_take_are_named(flags: list[str], w
 def fake_playbook(tmp_path: Path, events: list[dict[str, object]], status: int) -> list[str]:
     """A program that prints events as the callback does: what is tested here is the reader of them."""
     script = tmp_path / "play.py"
-    lines = [converge.MARK + json.dumps(event) for event in events]
+    lines = [ansible.MARK + json.dumps(event) for event in events]
     script.write_text(f"import sys\nprint('human text')\nprint({chr(10).join(lines)!r})\nsys.exit({status})\n")
     return [sys.executable, str(script)]
 
@@ -114,7 +115,7 @@ def test_changes_and_log_are_kept(tmp_path: Path) -> None:
     ]
     said: list[str] = []
     log = tmp_path / "log" / "run.log"
-    outcome = converge.play(fake_playbook(tmp_path, events, 0), {}, log=log, progress=said.append)
+    outcome = ansible.play(fake_playbook(tmp_path, events, 0), {}, log=log, progress=said.append)
     assert outcome.hosts["gpu1"].changed == ["gds_repo: Pin the stack"]
     assert outcome.changes() == 1
     assert outcome.hosts["gpu1"].changes == [WRITE], "what is no change is left out"
@@ -151,7 +152,7 @@ def test_changes_and_log_are_kept(tmp_path: Path) -> None:
 def test_failures_name_host_role_and_cause(
     tmp_path: Path, event: dict[str, object], error: type[Exception], words: str
 ) -> None:
-    outcome = converge.play(fake_playbook(tmp_path, [event], 2), {}, log=tmp_path / "l", progress=lambda _: None)
+    outcome = ansible.play(fake_playbook(tmp_path, [event], 2), {}, log=tmp_path / "l", progress=lambda _: None)
     failure = outcome.hosts["gpu1"].failure
     assert type(failure) is error
     assert str(failure) == words
@@ -178,7 +179,7 @@ def test_the_kind_of_an_error_decides(tmp_path: Path, role: str, kind: str, erro
         result("failed", role, "Write it", detail={"gds_error": typed, "msg": "it is so (do this.)"}),
         result("failed", role, "What follows from it", detail={"msg": "later"}),
     ]
-    outcome = converge.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
+    outcome = ansible.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
     found = outcome.hosts["gpu1"]
     assert type(found.failure) is error
     assert str(found.failure) == words
@@ -188,35 +189,35 @@ def test_the_kind_of_an_error_decides(tmp_path: Path, role: str, kind: str, erro
 
 def test_a_playbook_that_dies_without_a_word_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConvergeFailed, match="status 4"):
-        converge.play(fake_playbook(tmp_path, [], 4), {}, log=tmp_path / "l", progress=lambda _: None)
+        ansible.play(fake_playbook(tmp_path, [], 4), {}, log=tmp_path / "l", progress=lambda _: None)
 
 
 def test_a_larger_inventory_has_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For 10,000 hosts Ansible needs more than MEMORY."""
-    monkeypatch.setattr(converge, "MEMORY", 64 * 2**20)
+    monkeypatch.setattr(ansible, "MEMORY", 64 * 2**20)
     size = 200 * 2**20
     command = [sys.executable, "-c", f"bytearray({size})"]
     with pytest.raises(ConvergeFailed, match="MemoryError"):
-        converge.play(command, {}, log=tmp_path / "log", progress=lambda _: None)
-    done = converge.play(command, {}, log=tmp_path / "log", progress=lambda _: None, inventory=size // 16)
+        ansible.play(command, {}, log=tmp_path / "log", progress=lambda _: None)
+    done = ansible.play(command, {}, log=tmp_path / "log", progress=lambda _: None, inventory=size // 16)
     assert done.status == 0
 
 
 def test_a_host_cannot_write_events_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a host says is in Ansible's output, too, at the beginning of a line even."""
-    env = converge.environment(control_dir=tmp_path, program=tmp_path / "p")
-    word = str(env[converge.EVENTS])
-    assert word != converge.environment(control_dir=tmp_path, program=tmp_path / "p")[converge.EVENTS]
-    monkeypatch.setenv(converge.EVENTS, word)
-    spec = importlib.util.spec_from_file_location("events", Path(converge.__file__).parent / "callbacks/gds_events.py")
+    env = ansible.environment(control_dir=tmp_path, program=tmp_path / "p")
+    word = str(env[ansible.EVENTS])
+    assert word != ansible.environment(control_dir=tmp_path, program=tmp_path / "p")[ansible.EVENTS]
+    monkeypatch.setenv(ansible.EVENTS, word)
+    spec = importlib.util.spec_from_file_location("events", Path(ansible.__file__).parent / "callbacks/gds_events.py")
     assert spec is not None
     assert spec.loader is not None
     callback = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(callback)
-    assert converge.MARK + word == callback.MARK
+    assert ansible.MARK + word == callback.MARK
     forged = result("failed", "gds_repo", "Pin the stack", detail={"msg": "of another host"})
     command = fake_playbook(tmp_path, [forged], 0)
-    outcome = converge.play(command, {converge.EVENTS: word}, log=tmp_path / "l", progress=lambda _: None)
+    outcome = ansible.play(command, {ansible.EVENTS: word}, log=tmp_path / "l", progress=lambda _: None)
     assert outcome.hosts == {}
     assert "of another host" in (tmp_path / "l").read_text()
 
@@ -234,7 +235,7 @@ def test_a_host_cannot_write_events_of_others(tmp_path: Path, monkeypatch: pytes
 )
 def test_whatever_a_module_answers_is_that_hosts_failure(tmp_path: Path, detail: dict[str, object]) -> None:
     events = [result("failed", "gds_repo", "Pin the stack", detail=detail, changes=[7, {"kind": []}, "\ud800"])]
-    outcome = converge.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
+    outcome = ansible.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
     failure = outcome.hosts["gpu1"].failure
     assert failure is not None
     assert failure.message.startswith("gpu1: ")

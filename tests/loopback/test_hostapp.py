@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import __version__, hostapp
+from gdsdeploy import __version__
+from gdsdeploy.zipapp import hostapp
 
 ROOT = Path(__file__).parents[2]
 #: The only things in it that are made: from compat.yml, and its bill of materials.
-RULES = "gdsdeploy/host/kmod/building/known.json"
+RULES = "gdsdeploy/host/build/known_failures.json"
 MATERIALS = "gdsdeploy-host.cdx.json"
 TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy/host/data").glob("*.json"))
 

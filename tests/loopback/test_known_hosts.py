@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.answer import Endpoint
-from gdsdeploy.known_hosts import KnownKey, fingerprint, known_keys, record_name, recorded
+from gdsdeploy.ssh.endpoint import Endpoint
+from gdsdeploy.ssh.known_hosts import KnownKey, fingerprint, known_keys, record_name, recorded
 
 
 def host(address: str, port: int, *files: Path, alias: str = "") -> Endpoint:

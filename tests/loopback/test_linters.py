@@ -11,12 +11,12 @@ import pytest
 
 from gdsdeploy import resources
 from gdsdeploy.host.apply import gate, guard, signing
-from gdsdeploy.host.kmod.building import peermem
+from gdsdeploy.host.build import peermem
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 #: Plays outside of a playbook's folder, which ansible-lint takes for one only if they are named.
-PLAYS = sorted(map(str, (ROOT / "gdsdeploy" / "carriers" / "plays").glob("*.yml")))
+PLAYS = sorted(map(str, (ROOT / "gdsdeploy" / "rollout" / "carriers" / "plays").glob("*.yml")))
 #: Not galaxy.yml, which would have to name a public address of the repository.
 ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
 
@@ -27,6 +27,7 @@ ANSIBLE = ["playbooks", "roles", "plugins", "meta", *PLAYS]
         ["ruff", "check", "--quiet"],
         ["ruff", "format", "--check", "--quiet"],
         ["mypy"],
+        ["lint-imports", "--no-cache"],
         ["bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", "gdsdeploy", "plugins"],
         ["ansible-lint", "--offline", "--profile", "production", "--strict", "-q", *ANSIBLE],
     ],

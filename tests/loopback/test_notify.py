@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import notify
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.model.intended import Notify
 from gdsdeploy.model.rollout import Event, Kind, Outcome
-from gdsdeploy.notify import Notifier, wanted
+from gdsdeploy.model.rollout_settings import Notify
+from gdsdeploy.rollout import notify
+from gdsdeploy.rollout.notify import Notifier, wanted
 
 TOKEN = "s3cr3t-t0ken"
 HALTED = Event(7, 1795258800.25, Kind.HALTED, data={"reason": "1 of 1 canaries failed"})
@@ -239,7 +239,7 @@ def test_a_token_that_others_can_read_is_refused_with_the_command(mode: int, tmp
 def test_a_token_of_another_owner_is_refused(tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     private(tmp_path / "token", TOKEN)
     owner = (tmp_path / "token").stat().st_uid
-    monkeypatch.setattr("gdsdeploy.host.private.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("gdsdeploy.host.io.private.os.geteuid", lambda: owner + 1)
     settings = {"webhook": "http://127.0.0.1:1/", "token_file": "token"}
     if owner == 0:
         notifier(tmp_path, said, **settings).close()  # Root's file serves every user who can read it.

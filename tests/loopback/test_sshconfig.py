@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import sshconfig, transport
-from gdsdeploy.answer import Endpoint
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.ssh import sshconfig, transport
+from gdsdeploy.ssh.endpoint import Endpoint
 from tests.loopback.loopback_sshd import Sshd
 from tests.loopback.test_transport import ask, refusal
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from gdsdeploy import run, stopping
+from gdsdeploy import cancel, run
+from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import Interrupted
-from gdsdeploy.stopping import Stop
 
 
 def wished_in(stop: Stop, seconds: float) -> None:
@@ -37,7 +37,7 @@ def test_a_pause_ends() -> None:
     wished_in(stop, 0.1)
     begin = time.monotonic()
     with pytest.raises(Interrupted), stop.scope():
-        stopping.current().wait(30)
+        cancel.current().wait(30)
     assert time.monotonic() - begin < 5
 
 
@@ -51,5 +51,5 @@ def test_nothing_begins_after_the_wish() -> None:
 def test_outside_of_a_scope_nobody_stops() -> None:
     stop = Stop()
     stop.wish()
-    stopping.current().check()
+    cancel.current().check()
     assert run.stream([sys.executable, "-c", "pass"], doing="try", line=lambda _: None) == 0

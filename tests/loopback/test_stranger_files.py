@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy.answer import Endpoint
 from gdsdeploy.attest import policy
-from gdsdeploy.desired import Files
+from gdsdeploy.converge.desired import Files
 from gdsdeploy.errors import FleetInvalid, GdsError
-from gdsdeploy.host import reading
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gdscheck import runs
-from gdsdeploy.known_hosts import known_keys
-from gdsdeploy.load import load_fleet
-from gdsdeploy.model.intended import Notify
-from gdsdeploy.notify import Notifier
+from gdsdeploy.host.io import reading
+from gdsdeploy.model.rollout_settings import Notify
+from gdsdeploy.rollout.notify import Notifier
+from gdsdeploy.ssh.endpoint import Endpoint
+from gdsdeploy.ssh.known_hosts import known_keys
 from tests import commandline
 
 MIB = 1024 * 1024

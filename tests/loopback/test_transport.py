@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import transport
-from gdsdeploy.answer import Answer, Endpoint
 from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from tests.loopback.loopback_sshd import PLAIN, SUDOER, Sshd, free_port, keygen
 
 Start = Callable[..., Sshd]

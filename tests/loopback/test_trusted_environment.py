@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import converge, hostsuite, inventory, resources, run, sshconfig
+from gdsdeploy import resources, run
+from gdsdeploy.converge import ansible, inventory
 from gdsdeploy.errors import ChecksFailed
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.ssh import sshconfig
+from gdsdeploy.validate import pytest_suite
 from tests.loopback.loopback_sshd import Sshd
 
 Start = Callable[..., Sshd]
@@ -71,7 +74,7 @@ def reach(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.
         file, book = folder / "inventory.yml", folder / "play.yml"
         file.write_text(inventory.dump({"all": {"hosts": {"gpu1": inventory.connection(fleet, "gpu1", folder)}}}))
         book.write_text(PLAY)
-        command = [*converge.argv("provision", file, limit=[], extra=[])[:-1], str(book)]
+        command = [*ansible.argv("provision", file, limit=[], extra=[])[:-1], str(book)]
         env = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
@@ -164,7 +167,7 @@ def test_what_lies_about_is_not_loaded(
     hostile = planted(tmp_path)
     server, control = sshd(), tmp_path / "cm"
     control.mkdir()
-    environment = converge.environment(
+    environment = ansible.environment(
         control_dir=control, program=tmp_path / "host.pyz", inherited={**os.environ, **hostile}
     )
     done = reach(server, server.known_hosts, {**hostile, **environment}, tmp_path / "cwd")
@@ -177,7 +180,7 @@ def test_what_lies_about_is_not_loaded(
     "variable", ["LD_PRELOAD", "SSH_ASKPASS", "SSH_SK_PROVIDER", "PYTHONHOME", *UNCHECKING, *LOADING]
 )
 def test_no_such_variable_reaches_ansible(tmp_path: Path, variable: str) -> None:
-    found = converge.environment(control_dir=tmp_path, program=tmp_path, inherited={variable: "theirs", "PATH": "/"})
+    found = ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={variable: "theirs", "PATH": "/"})
     assert found.get(variable, "theirs") != "theirs"
     assert "PATH" not in found
 
@@ -187,13 +190,13 @@ def test_what_is_kept_is_on_the_page_with_its_reason_and_is_not_set_by_us(tmp_pa
     assert run.cleared(inherited) == {}
     page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
     assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", page, re.MULTILINE)) == run.KEPT
-    assert not run.KEPT.keys() & converge.environment(control_dir=tmp_path, program=tmp_path, inherited={}).keys()
+    assert not run.KEPT.keys() & ansible.environment(control_dir=tmp_path, program=tmp_path, inherited={}).keys()
 
 
 def test_flags_are_read_without_the_settings_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ansible.cfg").write_text(f"[defaults]\nforks = many\nlog_path = {tmp_path / 'theirs'}\n")
     monkeypatch.chdir(tmp_path)
-    assert converge.refused_flags(["-v"]) == ""
+    assert ansible.refused_flags(["-v"]) == ""
     assert not (tmp_path / "theirs").exists()
 
 
@@ -209,7 +212,7 @@ def test_the_suite_for_hosts_loads_nothing_that_lies_about(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said: list[str] = []
     with pytest.raises(ChecksFailed):
-        hostsuite.run_suite(load_fleet(golden_fleet), golden_fleet, ["gpu1"], ["-q"], line=said.append)
+        pytest_suite.run_suite(load_fleet(golden_fleet), golden_fleet, ["gpu1"], ["-q"], line=said.append)
     assert any("this host could not be asked" in line for line in said), said
     assert not (tmp_path / "ran").exists()
 

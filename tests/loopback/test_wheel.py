@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import __version__, sbom
+from gdsdeploy import __version__
+from gdsdeploy.zipapp import sbom
 
 pytestmark = pytest.mark.wheel
 
@@ -63,17 +64,18 @@ def test_the_collection_and_the_templates_are_found(installed: Path, tmp_path: P
     script = """
 import sys
 from pathlib import Path
-from gdsdeploy import converge, resources, run
+from gdsdeploy import resources, run
+from gdsdeploy.converge import ansible
 collection = resources.collections() / "ansible_collections" / "gdsdeploy" / "gds"
 for path in ("galaxy.yml", "meta/runtime.yml", "plugins/action/apply.py", "roles/gds_repo/tasks", "gdsdeploy/host"):
     assert collection.joinpath(path).exists(), path
 assert resources.templates().joinpath("cufile.json.j2").is_file()
 inventory = Path("inventory.yml")
 inventory.write_text("all: {children: {hosts: {hosts: {gpu1: {}}}, builders: {hosts: {build1: {}}}}}")
-made = converge.environment(control_dir=Path("cm"), program=Path("none"))
+made = ansible.environment(control_dir=Path("cm"), program=Path("none"))
 played = {name: value for name, value in made.items() if value is not None}
 for playbook in ("provision", "remove"):
-    command = converge.argv(playbook, inventory, limit=[], extra=["--syntax-check"])
+    command = ansible.argv(playbook, inventory, limit=[], extra=["--syntax-check"])
     run.run(command, doing="check", env=played)
 """
     run([installed / "python", "-c", script], tmp_path)

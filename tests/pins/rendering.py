@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import lockfile
+from gdsdeploy.converge.inventory import Sources, inventory
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages import apt
 from gdsdeploy.host.apply.packages.managers import Pin
 from gdsdeploy.host.apply.pins import Desired
-from gdsdeploy.inventory import Sources, inventory
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
 from tests.pins.aptmachine import AptMachine
 
 ROOT = Path(__file__).parents[2]

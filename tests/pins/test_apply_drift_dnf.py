@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
+from gdsdeploy.zipapp import hostapp
 from tests.pins.inplace import in_place
 from tests.pins.test_dnf_pins import plugins
 from tests.repos.archive import Key, Server, serve

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
+from gdsdeploy.zipapp import hostapp
 from tests.pins.inplace import in_place
 
 #: A machine of its own, with a repository of two versions of a stack in /srv.
@@ -202,10 +202,11 @@ END
 while ! test -e /run/locked; do sleep 0.1; done
 PYTHONPATH=$program python3 - <<'END'
 import json, os
-from gdsdeploy.host.apply import cli, engine
-from gdsdeploy.host.apply.errors import ApplyError
+from gdsdeploy.host.apply import engine
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.packages import managers
+from gdsdeploy.host.cli import apply as cli
+from gdsdeploy.host.errors import ApplyError
 managers.LOCK_SECONDS = 3.0
 try:
     engine.run(Host(), engine.items(cli.read(os.environ["documents"] + "/driver")))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.mirrored import HOST_KEY
+from gdsdeploy.mirror.host_vars import HOST_KEY
 from tests.pins.test_dnf_pins import BASE, NEWER, STACK, plugins
 from tests.pins.test_dnf_role import STREAMS, changes, converge
 from tests.repos.archive import Key, Server, serve

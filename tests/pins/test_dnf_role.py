@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.zipapp import hostapp
 from tests.pins.inplace import in_place
 from tests.pins.test_dnf_pins import BASE, NEWER, STACK, plugins
 from tests.repos.archive import Key, Server, serve

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.host.apply import guard
+from gdsdeploy.zipapp import hostapp
 from tests.pins.inplace import in_place
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import folders
+from gdsdeploy import paths
 from tests.repos.archive import Archive, Key, Suite
 from tests.repos.stack import Stanza, gds, kernel, open_driver, package, proprietary_driver
 
@@ -38,7 +38,7 @@ int nv_resize(struct pci_dev *dev)
 @pytest.fixture(autouse=True)
 def _own_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records, logs and work folders of the test's own; what is fetched and unpacked stays in the user's cache."""
-    shared, own = folders.cache(), tmp_path / "cache"
+    shared, own = paths.cache(), tmp_path / "cache"
     for name in ("repo", "preflight/layers"):
         (shared / name).mkdir(parents=True, exist_ok=True)
         (own / name).parent.mkdir(parents=True, exist_ok=True)

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import folders, lockfile
-from gdsdeploy.load import load_fleet
-from gdsdeploy.locking import resolve_fleet
+from gdsdeploy import paths
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.lock.resolve_fleet import resolve_fleet
 from gdsdeploy.preflight import record
 from gdsdeploy.repo.fetch import Fetcher
 from tests import commandline
@@ -64,7 +65,7 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     assert f"kernel {newest}" in broken["error"]
     assert any("pci_resize_resource" in Path(log).read_text() for log in broken["logs"])
     assert [module["module"] for module in found["cells"][0]["modules"]] == ["nvidia", "nvidia_fs"]
-    assert not list((folders.cache() / "preflight" / "work").iterdir())
+    assert not list((paths.cache() / "preflight" / "work").iterdir())
 
     # All of it again, and a quick one, from what was kept; then one anew.
     begun = time.monotonic()
@@ -141,7 +142,7 @@ def _started(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
     """A preflight that has begun to compile, and where it works."""
     argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--mode", "full"]
     child = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    work = folders.cache() / "preflight" / "work"
+    work = paths.cache() / "preflight" / "work"
     deadline = time.monotonic() + 120
     while not list(work.glob("run-*/build/modules/*.log")):
         assert child.poll() is None

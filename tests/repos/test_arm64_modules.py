@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.kmod.audit import audit
+from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.lab import archive
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lockfile, locking
 from gdsdeploy.errors import RepositoryUntrusted
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile, resolve_fleet
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.repo.fetch import Fetcher, cache_dir
@@ -44,7 +44,7 @@ def fleet(folder: Path, os: str) -> Fleet:
 def lock(tmp_path_factory: pytest.TempPathFactory, fetcher: Fetcher) -> Lock:
     """Both releases resolved, written and read again."""
     folder = tmp_path_factory.mktemp("archive")
-    targets = {os: locking.resolve_fleet(fleet(folder, os), fetcher).lock.targets[os] for os in RELEASES}
+    targets = {os: resolve_fleet.resolve_fleet(fleet(folder, os), fetcher).lock.targets[os] for os in RELEASES}
     lockfile.write(folder / "gdsdeploy.lock", lockfile.build(targets))
     return lockfile.read(folder / "gdsdeploy.lock")
 
@@ -85,7 +85,7 @@ def test_kernels_that_were_passed_over_have_their_reason(os: str, lock: Lock) ->
 def test_the_lock_holds_against_the_archive_that_it_came_from(
     os: str, lock: Lock, fetcher: Fetcher, tmp_path: Path
 ) -> None:
-    assert locking.check(fleet(tmp_path, os), lockfile.build({os: lock.targets[os]}), fetcher) == []
+    assert resolve_fleet.check(fleet(tmp_path, os), lockfile.build({os: lock.targets[os]}), fetcher) == []
 
 
 @pytest.mark.parametrize("os", RELEASES)
@@ -108,7 +108,7 @@ def test_nvidia_fss_source_tree_is_where_the_package_has_it(os: str, lock: Lock,
 def test_an_index_past_its_time_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:
     later = datetime.now(UTC) + timedelta(days=60)
     with pytest.raises(RepositoryUntrusted, match="was valid until"):
-        locking.resolve_fleet(fleet(tmp_path, "debian-13"), fetcher, now=later)
+        resolve_fleet.resolve_fleet(fleet(tmp_path, "debian-13"), fetcher, now=later)
 
 
 def apt(root: Path, *arguments: str) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy import lockfile
 from gdsdeploy.errors import LockInvalid, LockStale, NoSolution, RepositoryUntrusted
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.repo.fetch import Fetcher, address
 from tests.commandline import plain, run

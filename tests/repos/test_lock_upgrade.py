@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lockfile
 from gdsdeploy.errors import LockInvalid, LockStale, RepositoryUntrusted
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
 from tests.commandline import plain, run
 from tests.repos.conftest import Debian

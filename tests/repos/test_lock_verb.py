@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy import lockfile
 from gdsdeploy.errors import (
     FleetInvalid,
     LockInvalid,
@@ -20,6 +19,7 @@ from gdsdeploy.errors import (
     RepositoryUntrusted,
     RepositoryUnusable,
 )
+from gdsdeploy.lock import lockfile
 from tests.commandline import plain, run
 from tests.repos.conftest import Debian
 from tests.repos.stack import TRIXIE, gds, kernel, open_driver, proprietary_driver, suites, without

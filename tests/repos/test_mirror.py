@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lockfile, mirror, mirrored
+from gdsdeploy import mirror
 from gdsdeploy.cli import main
 from gdsdeploy.errors import GdsError, LockStale, NoSolution, RepositoryUntrusted
+from gdsdeploy.lock import lockfile
+from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.repository import Mirror
 from gdsdeploy.repo.candidate import Candidate
@@ -201,7 +203,7 @@ def test_apt_itself_takes_the_whole_stack_from_the_mirror_and_nothing_else(
     assert run() == 0
     target = lockfile.read(locked).targets["gds"]
     wish = Mirror(uri=(tmp_path / "mirror").as_uri(), keyring=f"mirror/{mirror.KEYRING}")
-    variables = mirrored.variables(wish, target, tmp_path)
+    variables = host_vars.variables(wish, target, tmp_path)
     (source,), (key,) = variables["gds_repo_indices"], variables["gds_repo_keys"]
     root = tmp_path / "machine"
     for folder in ("etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d", "var/lib/dpkg",

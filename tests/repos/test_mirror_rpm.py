@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import lockfile, mirrored
 from gdsdeploy.cli import main
 from gdsdeploy.errors import LockStale, MissingProgram, NoSolution, RepositoryUntrusted, RepositoryUnusable
 from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.host.apply.packages.managers import Index
+from gdsdeploy.lock import lockfile
+from gdsdeploy.mirror import host_vars
 from gdsdeploy.mirror.closure import closure
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.repository import Mirror
@@ -266,7 +267,7 @@ class Host:
         keys["maker"].write_text(key.armoured())
         brought = [{"src": "maker", "dest": target.indices[0].host_keyring}]
         wish = Mirror(uri=mirror.as_uri(), keyring="mirror/gdsdeploy-mirror.gpg")
-        self.variables: dict[str, Any] = mirrored.variables(wish, target, mirror.parent, brought)
+        self.variables: dict[str, Any] = host_vars.variables(wish, target, mirror.parent, brought)
         (index,) = self.variables["gds_repo_indices"]
         shutil.copy(self.variables["gds_repo_keys"][0]["src"], keys["mirror"])
         index["host_keyring"], index["package_keys"] = str(keys["mirror"]), [str(keys["maker"])]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lockfile
+from gdsdeploy.lock import lockfile
+from gdsdeploy.lock.resolve import resolve
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.packages import Universe
 from gdsdeploy.repo.rpm import Repository, read
 from gdsdeploy.repo.rpmmodules import nevra
-from gdsdeploy.resolve import resolve
 from tests.repos import rpmstack
 from tests.repos.archive import Key
 from tests.repos.conftest import Rhel

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lockfile
 from gdsdeploy.errors import (
     FleetInvalid,
     GdsError,
@@ -19,8 +18,9 @@ from gdsdeploy.errors import (
     RepositoryUntrusted,
     RepositoryUnusable,
 )
-from gdsdeploy.load import load_fleet
-from gdsdeploy.locking import resolve_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.lock.resolve_fleet import resolve_fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.repo.fetch import Fetcher
 from tests.commandline import run

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.lock.resolve.dependencies import Provider, Unsolvable, solve
 from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.order import RPM, Order
 from gdsdeploy.repo.rpm import Repository, read
 from gdsdeploy.repo.rpmrich import MAX_DEPTH, groups, relation
-from gdsdeploy.resolve.dependencies import Provider, Unsolvable, solve
 from tests.repos.archive import Key
 from tests.repos.rpmarchive import Rpm, RpmArchive, build
 

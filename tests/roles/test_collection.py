@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import hostapp, resources
-from gdsdeploy.host.apply import registry, schema
+from gdsdeploy import resources
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.model import schema
+from gdsdeploy.zipapp import hostapp
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -311,7 +313,7 @@ def test_repositories_that_are_new_and_cannot_be_pinned_are_taken_back(
 def test_many_runs_share_the_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
     first = resources.collections() / "ansible_collections/gdsdeploy/gds"
-    assert (first / "gdsdeploy/hostapp.py").is_file()
+    assert (first / "gdsdeploy/zipapp/hostapp.py").is_file()
     (first / "roles").unlink()
     assert resources.collections() / "ansible_collections/gdsdeploy/gds" == first
     assert (first / "roles").readlink() == ROOT / "roles"

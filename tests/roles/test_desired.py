@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy.desired import TABLE, Use
-from gdsdeploy.host.apply import registry, schema
+from gdsdeploy.converge.desired import TABLE, Use
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.model import schema
 
 ROOT = Path(__file__).parents[2]
 PREFIX = "gdsdeploy.gds.gds_"

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from gdsdeploy import lockfile
-from gdsdeploy.builds import Told, want
-from gdsdeploy.inventory import Sources, archive_of, inventory
-from gdsdeploy.load import load_fleet
+from gdsdeploy.builds.assign import Told, archive_of, want
+from gdsdeploy.converge.inventory import Sources, inventory
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.repository import Repository

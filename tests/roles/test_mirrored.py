@@ -9,14 +9,16 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from gdsdeploy import lockfile, mirrored, planning
+from gdsdeploy.converge import plan_fleet
+from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.host.apply import schema
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages.dnf import render_repositories
 from gdsdeploy.host.apply.packages.managers import Index
-from gdsdeploy.inventory import inventory
-from gdsdeploy.load import load_fleet
-from gdsdeploy.mirrored import HOST_KEY, HOST_KEYRING
+from gdsdeploy.host.model import schema
+from gdsdeploy.lock import lockfile
+from gdsdeploy.mirror import host_vars
+from gdsdeploy.mirror.host_vars import HOST_KEY, HOST_KEYRING
 from gdsdeploy.model.repository import Mirror
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +27,7 @@ LAB = ROOT / "tests" / "golden" / "lab"
 
 def rendered(fleet_file: Path) -> dict[str, dict[str, Any]]:
     fleet, lock = load_fleet(fleet_file), lockfile.read(LAB / "gdsdeploy.lock")
-    groups = planning.variables(inventory(fleet, lock, planning.sources(fleet, lock, fleet_file.parent)))
+    groups = plan_fleet.variables(inventory(fleet, lock, plan_fleet.sources(fleet, lock, fleet_file.parent)))
     return {name: values for name, (_, values) in groups.items()}
 
 
@@ -82,7 +84,7 @@ def test_rpm_hosts_get_their_own_repository_and_the_makers_keys(named: str) -> N
     of_rpm = target.model_copy(update={"indices": indices, "os": "rocky-9"})
     mirror = Mirror(uri="http://mirror.example/gds/", keyring=named)
     brought = {"src": "/fleet/a.asc", "dest": keys[0]}
-    found = mirrored.variables(mirror, of_rpm, Path("/fleet"), [brought])
+    found = host_vars.variables(mirror, of_rpm, Path("/fleet"), [brought])
     (index,) = found["gds_repo_indices"]
     assert index["uri"] == f"http://mirror.example/gds/rpm/rocky-9/{target.arch}"
     assert (index["host_keyring"], index["package_keys"]) == (HOST_KEY, ["/etc/pki/rpm-gpg/a", "/usr/share/b"])
@@ -95,5 +97,5 @@ def test_rpm_hosts_get_their_own_repository_and_the_makers_keys(named: str) -> N
     )
     source = render_repositories([schema.load(Index, index, "index")], [])
     assert f"gpgkey=file://{HOST_KEY} file:///etc/pki/rpm-gpg/a file:///usr/share/b\n" in source
-    of_apt = mirrored.variables(mirror, target, Path("/fleet"))
+    of_apt = host_vars.variables(mirror, target, Path("/fleet"))
     assert of_apt["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.gpg", "dest": HOST_KEYRING}]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.kmod.provenance import public_pem
+from gdsdeploy.host.archive.provenance import public_pem
 
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = public_pem(b"1" * 32), public_pem(b"2" * 32)

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import converge, desired, lockfile
-from gdsdeploy.inventory import Sources, dump, inventory
-from gdsdeploy.load import load_fleet
+from gdsdeploy.converge import ansible, desired
+from gdsdeploy.converge.inventory import Sources, dump, inventory
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, Gate
 from tests.unit.hostile_words import WORDS
 
@@ -69,7 +70,7 @@ def played(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "inventory.yml").write_text(dump({"all": {"hosts": {"gpu1": {**values, **local}}}}), encoding="utf-8")
     (folder / "play.yml").write_text(PLAY)
-    made = converge.environment(control_dir=folder, program=folder / "none", inherited=os.environ)
+    made = ansible.environment(control_dir=folder, program=folder / "none", inherited=os.environ)
     env = {name: value for name, value in {**os.environ, **made}.items() if value is not None}
     del env["ANSIBLE_CALLBACKS_ENABLED"]
     command = [

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from gdsdeploy.host.facts.storage import FLAGS
-from gdsdeploy.host.places import HOLDERS, LEGACY_SERVICE, SERVICE_FOLDERS
+from gdsdeploy.host.paths import HOLDERS, LEGACY_SERVICE, SERVICE_FOLDERS
 
 #: FS_EXTENT_FL, which ext4 sets on nearly every inode.
 PLAIN = 0x80000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import bootstrap
+from gdsdeploy.zipapp import bootstrap
 
 
 def program(text: str = "print('hello')\n") -> bytes:

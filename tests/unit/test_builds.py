@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies
 
-from gdsdeploy import lockfile
-from gdsdeploy.builds import Kept, Supply, Told, by_intent, supplies
-from gdsdeploy.builds import want as want_of
-from gdsdeploy.expect import expectation
-from gdsdeploy.load import load_fleet
+from gdsdeploy.builds.assign import Kept, Supply, Told, by_intent, supplies
+from gdsdeploy.builds.assign import want as want_of
+from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.plan_report import built_on, origins, supplied
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, references
 from gdsdeploy.model.lock import Target
-from gdsdeploy.report.planned import built_on, origins, supplied
 
 LOCK = lockfile.read(Path(__file__).parents[1] / "golden" / "lab" / "gdsdeploy.lock")
 TARGET = LOCK.targets["gds"]

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import bundle
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host import evidence_file, tarball
-from gdsdeploy.host.evidence_file import EvidenceFileError
-from gdsdeploy.supporting import judge
+from gdsdeploy.host.facts import evidence_file
+from gdsdeploy.host.facts.evidence_file import EvidenceFileError
+from gdsdeploy.host.io import tarball
+from gdsdeploy.validate import bundle
+from gdsdeploy.validate.support_bundle import judge
 from tests.unit.test_evidence_file import EVIDENCE, expected
 
 MIB = 1024 * 1024

@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from gdsdeploy.compat import SUBJECTS, Rule, judge, load, shipped
+from gdsdeploy.lock.compat import SUBJECTS, Rule, judge, load, shipped
 
 #: Debian 13 as it is measured to work; each case below changes some of it.
 GOOD: dict[str, str | None] = {

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import bundle
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import evidence_file
-from gdsdeploy.host.evidence_file import UNNAMED, EvidenceFileError, one, read
-from gdsdeploy.host.expectation import Expectation, from_json
+from gdsdeploy.host.facts import evidence_file
+from gdsdeploy.host.facts.evidence_file import UNNAMED, EvidenceFileError, one, read
+from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.report.model import Trouble
+from gdsdeploy.validate import bundle
 from tests.commandline import plain, run
 
 H100 = Path(__file__).parents[1] / "evidence/hosts/h100-libcufile-1.20.0.json"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.packages.aptsources import Source
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock.repo_settings import repositories
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo import apt
-from gdsdeploy.repo.settings import repositories
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
 SERVED = {"lab", "debian-13", "debian-12", "cuda-rhel-9", "cuda-debian-13", "cuda-ubuntu-24.04", "rollout"}

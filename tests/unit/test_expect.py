@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.render import render
 from gdsdeploy.errors import FleetInvalid, LockStale
-from gdsdeploy.expect import expectation
 from gdsdeploy.host.evidence import wanted_by
-from gdsdeploy.host.expectation import from_json
+from gdsdeploy.host.model.expectation import from_json
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Kernel, Lock, LockedDriver, Package, Source, Target
 

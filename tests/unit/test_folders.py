@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.folders import locate
+from gdsdeploy.paths import locate
 
 
 @pytest.mark.parametrize(

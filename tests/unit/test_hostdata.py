@@ -11,22 +11,25 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostdata, topology, validate
-from gdsdeploy.answer import Answer
 from gdsdeploy.cli import mode
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
-from gdsdeploy.explain import explained
-from gdsdeploy.host import evidence, gate, jsontext
-from gdsdeploy.host import topology as shown
+from gdsdeploy.host import evidence
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.finding import FAIL, Finding
-from gdsdeploy.hostdata import Evidence, GateShown
+from gdsdeploy.host.gate import gate
+from gdsdeploy.host.io import jsontext
+from gdsdeploy.host.model.finding import FAIL, Finding
+from gdsdeploy.host.topology import text as shown
 from gdsdeploy.report import html, junit, prometheus
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report import text as text_report
 from gdsdeploy.report.model import HostReport, Report
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.ssh.hostdata import Evidence, GateShown
+from gdsdeploy.validate import topology, validate
+from gdsdeploy.validate.explain import explained
 from tests.unit.hostile_words import VALUES, WORDS, places, with_value
 from tests.unit.rdma_host import host as rdma_host
 from tests.unit.test_expect import fleet, lock

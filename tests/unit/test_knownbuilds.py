@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from gdsdeploy import hostapp, knownbuilds
-from gdsdeploy.host.kmod.building import known
+from gdsdeploy.host.build import known_failures as known
+from gdsdeploy.zipapp import hostapp, known_failures
 
-RULES = {rule["id"]: rule for rule in json.loads(knownbuilds.for_hosts())}
+RULES = {rule["id"]: rule for rule in json.loads(known_failures.for_hosts())}
 FS: Mapping[str, str] = {
     "driver": "550.163.01", "flavour": "open", "arch": "x86_64", "kernel": "6.12.94", "nvidia_fs_origin": "nvidia",
 }  # fmt: skip
@@ -60,4 +60,4 @@ def test_debians_patched_source_is_told_from_upstreams() -> None:
 
 def test_the_program_on_hosts_has_them() -> None:
     with zipfile.ZipFile(io.BytesIO(hostapp.build())) as archive:
-        assert archive.read("gdsdeploy/host/kmod/building/known.json") == knownbuilds.for_hosts()
+        assert archive.read("gdsdeploy/host/build/known_failures.json") == known_failures.for_hosts()

@@ -15,16 +15,17 @@ MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "_share" not in p.parts)
 #: Pure layers: they compute, and touch neither files nor network nor processes nor the terminal.
 PURE = (
     "model/",
-    "resolve",
-    "compat.py",
-    "inventory.py",
-    "expect.py",
-    "redact.py",
-    "waivers.py",
+    "lock/resolve/",
+    "lock/compat.py",
+    "converge/inventory.py",
+    "converge/expectation.py",
+    "validate/redact.py",
+    "fleetfile/waivers.py",
     "host/facts/",
     "host/checks/",
     "host/explain/",
     "report/",
+    "rollout/report/",
     "rollout/budget.py",
     "rollout/fold.py",
     "rollout/hoststate.py",
@@ -39,7 +40,7 @@ PURE = (
 )
 EFFECTS = {
     "gdsdeploy.run",
-    "gdsdeploy.transport",
+    "gdsdeploy.ssh.transport",
     "gdsdeploy.repo.fetch",
     "gdsdeploy.console",
     "subprocess",
@@ -111,7 +112,7 @@ def test_one_module_writes_to_the_terminal() -> None:
 
 
 #: Own processes, which write to whoever started them, in a format of ours.
-CHILDREN = {"bootstrap.py", "callbacks/gds_events.py", "cufile/ask.py"}
+CHILDREN = {"zipapp/bootstrap.py", "converge/callbacks/gds_events.py", "cufile/ask.py"}
 WRITERS = {"print", "click.echo", "click.secho", "click.echo_via_pager", "sys.stdout", "sys.stderr", "sys.__stdout__"}
 
 
@@ -129,7 +130,7 @@ def test_the_controller_writes_to_the_terminal_through_the_console() -> None:
 
 
 def test_the_host_program_prints_through_what_makes_text_printable() -> None:
-    assert users_of("gdsdeploy.host.printable.Printable") == {"host/__main__.py"}
+    assert users_of("gdsdeploy.host.io.printable.Printable") == {"host/__main__.py"}
     for path in (p for p in MODULES if relative(p).startswith("host/")):
         text = path.read_text()
         assert not any(word in text for word in ("stdout.buffer", "stderr.buffer", "sys.__std")), path
@@ -148,11 +149,11 @@ def test_only_the_command_line_knows_click() -> None:
 
 
 def test_only_the_transport_knows_paramiko() -> None:
-    assert users_of("paramiko") <= {"transport.py"}
+    assert users_of("paramiko") == {"ssh/transport.py"}
 
 
 def test_only_the_journal_knows_sql() -> None:
-    assert users_of("sqlite3") == {"journal.py"}
+    assert users_of("sqlite3") == {"rollout/journal.py"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.model.fleet import Fleet
 
 SMALL = 'version: 1\nprofiles:\n  gds: {os: debian-13, driver: "550"}\nhosts:\n  gpu1: gds\n'

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lockdiff, lockfile
 from gdsdeploy.errors import LockInvalid, LockStale
-from gdsdeploy.lockfile import Difference
+from gdsdeploy.lock import lockdiff, lockfile
+from gdsdeploy.lock.lockfile import Difference
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Component, Index, Kernel, Lock, LockedDriver, Package, Source, Target
 from gdsdeploy.platform import stack_platform_for

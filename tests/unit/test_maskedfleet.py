@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy.maskedfleet import PRIVATE, masked
+from gdsdeploy.files.secretwords import REDACTED
+from gdsdeploy.fleetfile.masked import PRIVATE, masked
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.redact import Redactor
-from gdsdeploy.secretwords import REDACTED
+from gdsdeploy.validate.redact import Redactor
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yml"))
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.converge.inventory import load_order
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.expect import expectation
-from gdsdeploy.inventory import load_order
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Component, LockedDriver
-from gdsdeploy.modes import Migration, migration
+from gdsdeploy.validate.mechanisms import Migration, migration
 from tests.unit.test_expect import fleet, lock, package
 
 OPEN = {"version": "580.95.05", "source_tree": "/usr/src/nvidia-580.95.05", "dkms_name": "nvidia"}

@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile import fit as fitting
-from gdsdeploy.host import audited, checks, finding
+from gdsdeploy.host import checks, errors
+from gdsdeploy.host.audit import audit, expected
 from gdsdeploy.host.checks import registry
 from gdsdeploy.host.checks import storage as storage_check
-from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.explain import cause, mounts
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts import proof as proofs
 from gdsdeploy.host.facts.audits import audit_facts
 from gdsdeploy.host.facts.document import Document, Ran
 from gdsdeploy.host.gdscheck import meanings
-from gdsdeploy.host.kmod import audit, errors, findings
+from gdsdeploy.host.kmod import findings
+from gdsdeploy.host.model import finding
+from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Refused
 from gdsdeploy.preflight import trial
@@ -99,7 +101,7 @@ def test_an_undecided_finding_is_one_by_its_outcome(ident: str) -> None:
     item = findings.unknown_finding(ident, "words")
     assert audit._verdict([item]) is None
     assert audit._verdict([item, findings.finding("x", findings.ERROR, "words")]) is False
-    assert audited.objections([{"module": "m", "file": "", "ok": None, "findings": [item]}]) == ["m: words"]
+    assert expected.objections([{"module": "m", "file": "", "ok": None, "findings": [item]}]) == ["m: words"]
     assert item["severity"] == "warning", "older programs know no other"
 
 
@@ -160,7 +162,7 @@ def test_no_module_takes_our_sentences_apart() -> None:
         for node in _dissections(ast.parse(path.read_text()))
     ]
     # The first two only choose how a sentence goes on; the third splits a field of the lock's format.
-    allowed = ("carriers/rendering.py", "resolve/dependencies.py", "model/lock.py")
+    allowed = ("rollout/carriers/rendering.py", "lock/resolve/dependencies.py", "model/lock.py")
     assert [line for line in found if not line.startswith(allowed)] == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import bootstrap, hostapp
+from gdsdeploy.zipapp import bootstrap, hostapp
 from tests.oldsyntax import newer
 
 

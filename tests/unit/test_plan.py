@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gdsdeploy import console
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge import change_words, plan_report
+from gdsdeploy.converge.diff import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
 from gdsdeploy.host.apply import model
 from gdsdeploy.host.apply.model import KINDS, Change, Refusal
-from gdsdeploy.plan import BUILD, DISRUPTIONS, KEEP, RECEIVE, HostPlan, Result, change, plan, variants
-from gdsdeploy.report import host_changes, planned
 
 WANT = "a" * 32
 THERE, OTHER = "1" * 64, "2" * 64
@@ -124,7 +124,7 @@ def test_two_resources_may_want_the_same_folder() -> None:
 
 def test_a_reboot_that_the_profile_leaves_to_a_person_is_said() -> None:
     found = plan("a", {BUILD: [Result("reboot", (REBOOT,), report={"allowed": False})]}, BUILDS, None)
-    assert "  - reboot into kernel 6.12, which its profile leaves to you  [reboot]\n" in planned.text({"a": found})
+    assert "  - reboot into kernel 6.12, which its profile leaves to you  [reboot]\n" in plan_report.text({"a": found})
 
 
 def test_disruptions_are_those_of_hosts() -> None:
@@ -132,16 +132,16 @@ def test_disruptions_are_those_of_hosts() -> None:
 
 
 def test_every_kind_has_words() -> None:
-    assert set(host_changes._WORDS) == set(KINDS)
+    assert set(change_words._WORDS) == set(KINDS)
 
 
 def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     holds = [Change("hold", f"p{n}", "", "held", "not-held", resource="packages.driver") for n in range(5)]
     found = HostPlan("a", (*holds, WRITE))
-    text = planned.text({"a": found})
+    text = plan_report.text({"a": found})
     assert "  - hold p0, p1, p2 and 2 more\n      found not held; wanted held\n" in text
     assert "  - write /etc/cufile.json\n      found missing; wanted sha256:1" in text
-    console.data(planned.text({"a": HostPlan("a", (replace(WRITE, subject="/etc/\x1b[2J"),))}))
+    console.data(plan_report.text({"a": HostPlan("a", (replace(WRITE, subject="/etc/\x1b[2J"),))}))
     assert "\x1b" not in capsys.readouterr().out
 
 

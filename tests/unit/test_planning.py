@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import desired, lockfile, planning
-from gdsdeploy.answer import Answer
+from gdsdeploy.converge import desired, plan_fleet
+from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.errors import FleetInvalid, HostUnfit, HostUnreachable
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply import engine
-from gdsdeploy.inventory import inventory
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet, Signing
+from gdsdeploy.ssh.endpoint import Answer
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
 LOCK = lockfile.read(LAB / "gdsdeploy.lock")
@@ -26,9 +27,9 @@ RELEASE = LOCK.targets["gds"].kernel.release
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        program = planning.sources(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
+        program = plan_fleet.sources(load_fleet(LAB / "fleet.yml"), LOCK, LAB).program
         # Packed once; it is the same for every test.
-        patch.setattr(planning.hostapp, "keep", lambda *_: program)
+        patch.setattr(plan_fleet.hostapp, "keep", lambda *_: program)
         yield
 
 
@@ -45,8 +46,8 @@ def changed(fleet: Fleet, **profile: Any) -> Fleet:
 
 def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     """Variant → name of a resource → its desired state; each is read as the host program reads it."""
-    given = planning.sources(fleet, LOCK, LAB)
-    document = planning.documents(fleet, LOCK, given, [name])[name]
+    given = plan_fleet.sources(fleet, LOCK, LAB)
+    document = plan_fleet.documents(fleet, LOCK, given, [name])[name]
     found = {}
     for way, resources in document["variants"].items():
         items = engine.items({"version": document["version"], "resources": resources})
@@ -129,8 +130,8 @@ def test_keyrings_travel_in_the_desired_state(tmp_path: Path) -> None:
 
 
 def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
-    given = planning.sources(fleet, LOCK, LAB)
-    values = planning.variables(inventory(fleet, LOCK, given))["gpu1"][1]
+    given = plan_fleet.sources(fleet, LOCK, LAB)
+    values = plan_fleet.variables(inventory(fleet, LOCK, given))["gpu1"][1]
     assert desired.paths(desired.document(values, desired.Files())) >= {
         "/etc/cufile.json",
         "/etc/gdsdeploy/expectation.json",
@@ -152,7 +153,7 @@ RESULT = {"name": "x", "changes": [], "refusals": [], "unknown": [], "report": {
 def test_a_machine_that_gave_no_answer_has_its_error() -> None:
     error = HostUnreachable("gone")
     with pytest.raises(HostUnreachable) as caught:
-        planning.checked_variants(Answer("gpu1", None, error, 0.0), DOCUMENT)
+        plan_fleet.checked_variants(Answer("gpu1", None, error, 0.0), DOCUMENT)
     assert caught.value is error
 
 
@@ -169,4 +170,4 @@ def test_a_machine_that_gave_no_answer_has_its_error() -> None:
 )
 def test_a_bad_answer_is_that_hosts_error(document: dict[str, Any], words: str) -> None:
     with pytest.raises(HostUnfit, match=words):
-        planning.checked_variants(Answer("gpu1", document, None, 0.0), DOCUMENT)
+        plan_fleet.checked_variants(Answer("gpu1", document, None, 0.0), DOCUMENT)

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import converge, lockfile, provision, transport
+from gdsdeploy.converge import ansible, provision
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.plan_fleet import Planned
 from gdsdeploy.errors import HostUnreachable, Interrupted
-from gdsdeploy.load import load_fleet
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import Planned
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.ssh import transport
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
 
@@ -50,17 +52,17 @@ class Named:
 def provisioned(monkeypatch: pytest.MonkeyPatch, play: Any, *extra: str) -> provision.Run:
     plans = {"build1": HostPlan("build1"), "gpu1": HostPlan("gpu1", unknown=("why",))}
     monkeypatch.setattr(provision, "plan_fleet", lambda *_, **__: Planned(plans, {}))
-    monkeypatch.setattr(converge, "play", play)
+    monkeypatch.setattr(ansible, "play", play)
     path = LAB / "fleet.yml"
     lock = lockfile.read(LAB / "gdsdeploy.lock")
     return provision.provision(load_fleet(path), lock, path, names=list(plans), extra=extra, progress=lambda _: None)
 
 
-def ended(*_: Any, **__: Any) -> converge.Outcome:
-    return converge.Outcome(status=0, hosts={"gpu1": converge.HostResult()})
+def ended(*_: Any, **__: Any) -> ansible.Outcome:
+    return ansible.Outcome(status=0, hosts={"gpu1": ansible.HostResult()})
 
 
-def interrupted(*_: Any, **__: Any) -> converge.Outcome:
+def interrupted(*_: Any, **__: Any) -> ansible.Outcome:
     raise Interrupted("Ctrl-C")
 
 

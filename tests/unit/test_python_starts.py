@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.host import process
 from gdsdeploy.host.apply.program import COMMAND
+from gdsdeploy.zipapp import hostapp
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("gdsdeploy", "roles", "templates", "plugins", "playbooks", "docs", "examples")

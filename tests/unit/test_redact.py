@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import bundle
-from gdsdeploy.bundle import Bundle, Host
+from gdsdeploy.files.secretwords import REDACTED
 from gdsdeploy.host import checks
-from gdsdeploy.host.expectation import Expectation, from_json
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.model.expectation import Expectation, from_json
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.redact import Redactor
-from gdsdeploy.secretwords import REDACTED
-from gdsdeploy.supporting import judge, redactor_for
+from gdsdeploy.validate import bundle
+from gdsdeploy.validate.bundle import Bundle, Host
+from gdsdeploy.validate.redact import Redactor
+from gdsdeploy.validate.support_bundle import judge, redactor_for
 
 HOSTS = Path(__file__).parents[1] / "evidence" / "hosts"
 EXPECTATION = from_json((HOSTS / "lab-vm.expectation.json").read_text())

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.compat import load, shipped
 from gdsdeploy.errors import NoSolution
+from gdsdeploy.lock.compat import load, shipped
+from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
-from gdsdeploy.resolve import Resolution, resolve
 from tests.repos.stack import (
     SURROUNDINGS,
     TRIXIE,

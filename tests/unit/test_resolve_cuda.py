@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import NoSolution
+from gdsdeploy.lock.resolve import Resolution, resolve
 from gdsdeploy.model.fleet import Profile
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.packages import Origin, PackageList, Universe
-from gdsdeploy.resolve import Resolution, resolve
 from tests.repos.cuda import CUDA_DEBIAN, CUDA_UBUNTU, DOCA, NOBLE, cuda_driver, cuda_gds, ubuntu_kernel
 from tests.repos.stack import TRIXIE, Stanza, package, text, without
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import sbom
+from gdsdeploy.zipapp import sbom
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 NEEDED = PROJECT["dependencies"]

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from gdsdeploy.compat import Rule, judge
-from gdsdeploy.resolve import search as searching
-from gdsdeploy.resolve.options import Option, Subject
-from gdsdeploy.resolve.search import Search
+from gdsdeploy.lock.compat import Rule, judge
+from gdsdeploy.lock.resolve import search as searching
+from gdsdeploy.lock.resolve.options import Option, Subject
+from gdsdeploy.lock.resolve.search import Search
 
 SUBJECTS: tuple[Subject, ...] = ("driver", "kernel", "nvidia-fs", "libcufile")
 KEYS = ("driver", "kernel", "nvidia_fs", "libcufile")

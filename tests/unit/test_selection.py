@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.selection import select
+from gdsdeploy.fleetfile.selection import select
 
 KNOWN = ["gpu1", "gpu2", "build1"]
 

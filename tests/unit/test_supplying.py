@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import buildcache, builds, lockfile, plan, provision, supplying
-from gdsdeploy.builderkeys import BuilderKeys, fingerprint
-from gdsdeploy.builds import Supply, Told
-from gdsdeploy.converge import HostResult, Outcome
+from gdsdeploy.builds import assign, cache, run_archives
+from gdsdeploy.builds.assign import Supply, Told, archive_of
+from gdsdeploy.builds.builder_keys import BuilderKeys, fingerprint
+from gdsdeploy.converge import build_facts, diff, plan_report, provision
+from gdsdeploy.converge.ansible import HostResult, Outcome
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import BuildCacheUnusable, ConvergeFailed, GdsError, NotProvisioned, SigningKeyUnusable
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.inventory import archive_of
-from gdsdeploy.load import load_fleet
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.report import planned
+from gdsdeploy.lock import lockfile
 from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, SIGNER, archive
 
 LAB = Path(__file__).parents[1] / "golden" / "lab"
@@ -37,7 +37,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     # What the archives of these tests are of, in the place of the lab's lock.
-    monkeypatch.setattr(supplying, "wanted_of", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"})
+    monkeypatch.setattr(run_archives, "wanted_of", lambda *_: {"kernel_release": "6.12.94", "driver_version": "550.1"})
 
 
 @pytest.fixture
@@ -48,20 +48,20 @@ def keys(tmp_path: Path) -> BuilderKeys:
     return found
 
 
-def keep(shelf: supplying.Shelf) -> list[GdsError]:
+def keep(shelf: run_archives.Shelf) -> list[GdsError]:
     return shelf.keep(LOCK, FLEET, BUILDS)
 
 
 @pytest.mark.usefixtures("keys")
 def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
     made = archive(tmp_path / "a.tar", "a")
-    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["build1"]) is None
         archive_of(WANT, shelf.folder).write_bytes(made.read_bytes())
         assert keep(shelf) == []
         gone = shelf.folder
     assert not gone.exists()
-    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["gpu1"]) is None
         kept = shelf.look(WANT, ["gpu1", "build1"])
         assert kept is not None
@@ -70,38 +70,38 @@ def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
         assert path.read_bytes() == made.read_bytes()
         path.write_bytes(archive(tmp_path / "b.tar", "b").read_bytes())
         assert keep(shelf) == []
-    assert {entry.manifest["compiler"] for entry in buildcache.default(print).entries()} == {"a", "b"}
-    with supplying.opened(tmp_path / "other.yml") as shelf:
+    assert {entry.manifest["compiler"] for entry in cache.default(print).entries()} == {"a", "b"}
+    with run_archives.opened(tmp_path / "other.yml") as shelf:
         assert shelf.look(WANT, ["build1"]) is None, "another fleet knows another build1, or none"
 
 
 @pytest.mark.usefixtures("keys")
 def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) -> None:
-    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         archive_of(WANT, shelf.folder).write_text("half of an archive")
         (lost,) = keep(shelf)
     assert isinstance(lost, BuildCacheUnusable)
-    assert buildcache.default(print).entries() == []
+    assert cache.default(print).entries() == []
 
 
 @pytest.mark.usefixtures("keys")
 def test_what_is_signed_by_another_or_claims_another_stack_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         path = archive_of(WANT, shelf.folder)
         for signer in (None, OTHER, SIGNER._replace(seed=OTHER.seed)):
             archive(path, "a", signer=signer)
             assert "what build1 built cannot be kept" in keep(shelf)[0].message
         archive(path, "a")
         for name, value in (("driver_version", "551"), ("kernel_release", "6.13"), ("nvidia_fs_version", "2")):
-            monkeypatch.setattr(supplying, "wanted_of", lambda *_, wanted={name: value}: wanted)
+            monkeypatch.setattr(run_archives, "wanted_of", lambda *_, wanted={name: value}: wanted)
             assert f"its {name.replace('_', ' ')} is" in keep(shelf)[0].message
-        assert buildcache.default(print).entries() == []
+        assert cache.default(print).entries() == []
 
 
 def test_a_key_is_on_record_from_the_first_time_on_and_another_is_refused(tmp_path: Path) -> None:
-    with supplying.opened(tmp_path / "fleet.yml") as shelf:
+    with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         keys = shelf.keys
         assert keys.origin("build1") is None
         keys.path("build1").write_text(ORIGIN.public)
@@ -126,7 +126,7 @@ def answered(dkms: Any = (), received: Any = None, key: Any = None, coming: Sequ
 
 
 def told(value: dict[str, Any]) -> Told:
-    return supplying.told(plan.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
+    return build_facts.told(diff.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
 
 
 def test_what_a_host_told() -> None:
@@ -141,7 +141,7 @@ def test_what_a_host_told() -> None:
 def test_half_a_character_of_a_host_breaks_nothing() -> None:
     value = answered(key={"arch": "\ud800", "ofed": "\udfff", "signatures": "\ud800"})
     found = told(value)
-    builds.want(TARGET, found)
+    assign.want(TARGET, found)
 
 
 def test_another_kernel_package_is_going_to_be_replaced() -> None:
@@ -232,14 +232,14 @@ def test_a_host_for_which_nobody_builds_is_left_alone() -> None:
 )
 def test_a_plan_says_where_modules_come_from(supply: Supply, words: str) -> None:
     plans = {"a": HostPlan("a", unknown=("why",), supply=supply)}
-    assert f"? a:\n  {words}\n" in planned.text(plans)
-    shown = json.loads(planned.to_json(plans, {}, fleet="f", lock_digest="d"))["hosts"]["a"]["modules"]
+    assert f"? a:\n  {words}\n" in plan_report.text(plans)
+    shown = json.loads(plan_report.to_json(plans, {}, fleet="f", lock_digest="d"))["hosts"]["a"]["modules"]
     assert (shown["from"], shown["want"]) == (supply.source, WANT)
 
 
 def test_a_plan_groups_hosts_by_whose_code_they_run() -> None:
     supply = Supply("receive", "x", WANT, cached=True, origin="build1")
     plans = {name: HostPlan(name, unknown=("why",), supply=supply) for name in ("a", "b")}
-    assert "\n\nThese hosts run kernel code built on build1: a, b\n\n" in planned.text(plans)
-    found = json.loads(planned.to_json(plans, {}, fleet="f", lock_digest="d"))
+    assert "\n\nThese hosts run kernel code built on build1: a, b\n\n" in plan_report.text(plans)
+    found = json.loads(plan_report.to_json(plans, {}, fleet="f", lock_digest="d"))
     assert found["code_built_on"] == {"build1": ["a", "b"]}

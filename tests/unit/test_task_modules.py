@@ -15,7 +15,7 @@ FILES = sorted(
         *ROOT.glob("roles/*/tasks/*.yml"),
         *ROOT.glob("roles/*/handlers/*.yml"),
         *ROOT.glob("playbooks/*.yml"),
-        *ROOT.glob("gdsdeploy/carriers/plays/*.yml"),
+        *ROOT.glob("gdsdeploy/rollout/carriers/plays/*.yml"),
     ]
 )
 _KEYWORDS = "name when register vars tags changed_when failed_when check_mode loop until retries"

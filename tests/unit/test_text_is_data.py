@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[2] / "gdsdeploy"
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_share" not in path.parts)
 #: What would run its argument, and where that is ours: what the controller sends to hosts, and a template of the lab.
 RUNS = {"eval", "exec", "compile", "system", "popen", "from_string"}
-RUNS_BY_DESIGN = {"bootstrap.py", "lab/fleet.py"}
+RUNS_BY_DESIGN = {"zipapp/bootstrap.py", "lab/fleet.py"}
 #: Jinja is given names of files there.
 TEMPLATES = {"report/html.py", "cufile/render.py", "lab/fleet.py"}
 FORMATS, STATEMENTS = {"format", "format_map"}, {"execute", "executemany", "executescript"}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsdeploy import compat
-from gdsdeploy.host.kmod.building import known
-from gdsdeploy.host.version_rules import order, parse
+from gdsdeploy.host.build import known_failures
+from gdsdeploy.host.model.version_rules import order, parse
+from gdsdeploy.lock import compat
 from gdsdeploy.repo.order import deb
 
 
@@ -82,7 +82,7 @@ def test_the_controller_and_the_host_read_a_rule_alike(text: str, version: str, 
         rule = compat.Rule(id="a-rule", says="", known="source", source="", refuses={subject: (text,)})
         (verdict,) = compat.judge({subject: version}, [rule])
         sent = {"when": {}, "needs": {}, "refuses": {subject: [text]}}
-        assert (not verdict.allowed, known.broken(sent, {subject: version})) == (holds, holds)
+        assert (not verdict.allowed, known_failures.broken(sent, {subject: version})) == (holds, holds)
 
 
 VERSIONS = st.from_regex(r"(?a:([0-9]{1,2}:)?[0-9][0-9a-cZ.+~-]{0,7}[0-9a-c.+~])", fullmatch=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy import lockfile, yamlfile
 from gdsdeploy.errors import FleetInvalid, GdsError, LockInvalid
-from gdsdeploy.load import load_fleet
+from gdsdeploy.files import yamlfile
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.text import WORDS
@@ -97,7 +98,7 @@ def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("gdsdeploy.host.reading.os.open", denied)
+    monkeypatch.setattr("gdsdeploy.host.io.reading.os.open", denied)
     with pytest.raises(FleetInvalid, match=r"you may not read this file$"):
         load_fleet(tmp_path / "fleet.yml")
 

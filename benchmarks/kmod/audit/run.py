@@ -22,16 +22,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import console, hostapp
+from gdsdeploy import console
+from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import ingredients
 from gdsdeploy.preflight.choice import Asked, candidates
 from gdsdeploy.preflight.root import Layer, Root, root
-from gdsdeploy.repo import settings
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.read import read
+from gdsdeploy.zipapp import hostapp
 
 MEASURE = Path(__file__).with_name("measure.py")
 PROGRAM = "gdsdeploy-host.pyz"
@@ -98,7 +99,7 @@ def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
     fleet = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": options.os}}, "hosts": {"gpu1": "gds"}})
     profile, platform = fleet.profiles["gds"], stack_platform_for(options.os)
     with Fetcher() as fetcher:
-        repositories = settings.repositories(fleet, "gds", platform)
+        repositories = repo_settings.repositories(fleet, "gds", platform)
         universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
         asked = Asked((options.kernel,), (options.driver,), ("newest",))
         (choice,) = candidates("gds", profile, platform, universe, indices, None, asked)

@@ -20,25 +20,26 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gdsdeploy import console, hostapp
+from gdsdeploy import console
 from gdsdeploy.host.kmod.symvers import read_symvers
+from gdsdeploy.lock import repo_settings
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Target
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.preflight import ingredients, trial
 from gdsdeploy.preflight.choice import Asked, candidates
 from gdsdeploy.preflight.root import Root, root
-from gdsdeploy.repo import settings
 from gdsdeploy.repo.fetch import Fetcher
 from gdsdeploy.repo.read import read
+from gdsdeploy.zipapp import hostapp
 
 PROGRAM = "/build/gdsdeploy-host.pyz"
 #: Only the unit that exports nvidia_p2p_*, as `kmod build nvidia-fs --ahead` does it; argv: release, version, flavour.
 UNIT = f"""
 import json, sys
 sys.path.insert(0, "{PROGRAM}")
-from gdsdeploy.host.kmod.building.job import Bench, Job
-from gdsdeploy.host.kmod.kbuild import Log, cores
+from gdsdeploy.host.build.context import Bench, Job
+from gdsdeploy.host.build.kbuild import Log, cores
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import find_trees, select
 release, version, flavour = sys.argv[1:]
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     fleet = Fleet.model_validate({"version": 1, "profiles": {"gds": {"os": arguments.os}}, "hosts": {"gpu1": "gds"}})
     profile, platform = fleet.profiles["gds"], stack_platform_for(arguments.os)
     with Fetcher() as fetcher:
-        repositories = settings.repositories(fleet, "gds", platform)
+        repositories = repo_settings.repositories(fleet, "gds", platform)
         universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
         asked = Asked((arguments.kernel,), (arguments.driver,), ("newest",))
         (stack,) = candidates("gds", profile, platform, universe, indices, None, asked)

@@ -22,17 +22,19 @@ from pathlib import Path
 
 import yaml
 
-from gdsdeploy import console, hostapp, lockfile, supplying
+from gdsdeploy import console
 from gdsdeploy import lab as labs
-from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.builds import Supply
-from gdsdeploy.host.kmod.provenance import PUBLIC
-from gdsdeploy.inventory import archive_of
+from gdsdeploy.builds import run_archives
+from gdsdeploy.builds.assign import Supply, archive_of
+from gdsdeploy.builds.builder_keys import BuilderKeys
+from gdsdeploy.converge.plan_fleet import plan_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.archive.provenance import PUBLIC
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
-from gdsdeploy.planning import plan_fleet
+from gdsdeploy.zipapp import hostapp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from lights import command, spread, write_fleet
@@ -104,7 +106,7 @@ def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
     bare = sources(fleet)
     copy[-1] = PUBLIC
     BuilderKeys.of(fleet).path(first.name).write_bytes(subprocess.run(copy, check=True, capture_output=True).stdout)
-    with supplying.opened(fleet) as shelf:
+    with run_archives.opened(fleet) as shelf:
         archive_of(next(iter(bare.values()))[1], shelf.folder).write_bytes(packed)
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), supplies(fleet)) == []
     kept = sources(fleet)
@@ -192,7 +194,7 @@ def timed(host: Host, *argv: str, data: bytes | None = None) -> tuple[float, flo
 def receive(host: Host, fleet: Path, want: str, target: Target) -> tuple[float, float]:
     """Take the build out of the cache, bring it, audit and install it: processor seconds of both sides, and seconds."""
     begin, cpu = time.perf_counter(), time.process_time()
-    with supplying.opened(fleet) as shelf:
+    with run_archives.opened(fleet) as shelf:
         assert shelf.look(want, load_fleet(fleet).suppliers(host.name)) is not None
         data = archive_of(want, shelf.folder).read_bytes()
     here = time.process_time() - cpu

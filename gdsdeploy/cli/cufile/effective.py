@@ -11,7 +11,7 @@ from gdsdeploy.cufile import effective
 from gdsdeploy.cufile.library import TIMEOUT, Library, has_gpu, installed
 from gdsdeploy.cufile.machine import content
 from gdsdeploy.errors import CufileInvalid
-from gdsdeploy.host import reading
+from gdsdeploy.host.io import reading
 
 
 @click.command()

@@ -10,13 +10,14 @@ from typing import cast, get_args
 
 import click
 
-from gdsdeploy import atomic, console, lockfile
-from gdsdeploy.cufile import hosts
+from gdsdeploy import atomic, console
+from gdsdeploy.converge import fitted_hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import PATH, Rendered, Variant, rendered
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts import Unknown
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile
 
 
 @click.command()
@@ -63,10 +64,10 @@ def command(
     profile = intent.profiles[intent.hosts[host].profile]
     known: Host | None = None
     if evidence is not None:
-        known = hosts.read(host, evidence)
+        known = fitted_hosts.read(host, evidence)
     elif profile.fit or diff:
         with console.step(f"Asking {host}"):
-            answer = hosts.ask(intent, lock, fleet, [host])[host]
+            answer = fitted_hosts.ask(intent, lock, fleet, [host])[host]
         if isinstance(answer, GdsError):
             raise answer
         known = answer

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.builderkeys import BuilderKeys
+from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
 
 
 @click.command()

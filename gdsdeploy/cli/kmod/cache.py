@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import click
 
-from gdsdeploy import buildcache, console
-from gdsdeploy.buildcache import BuildCache, Entry
+from gdsdeploy import console
+from gdsdeploy.builds import cache as buildcache
+from gdsdeploy.builds.cache import BuildCache, Entry
 from gdsdeploy.errors import BuildCacheUnusable
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")

@@ -7,8 +7,8 @@ import argparse
 import click
 
 from gdsdeploy.errors import ChecksUnknown, GdsError, ModuleBuildFailed
-from gdsdeploy.host.kmod import cli
-from gdsdeploy.host.kmod.errors import AuditError, BuildError, KmodError
+from gdsdeploy.host.cli import kmod
+from gdsdeploy.host.errors import AuditError, BuildError, HostError
 
 
 def command(name: str) -> click.Command:
@@ -18,17 +18,17 @@ def command(name: str) -> click.Command:
     @click.argument("words", nargs=-1, type=click.UNPROCESSED)
     def run(words: tuple[str, ...]) -> None:
         parser = argparse.ArgumentParser(prog="gdsdeploy")
-        cli.add_parsers(parser.add_subparsers())
+        kmod.add_parsers(parser.add_subparsers())
         arguments = parser.parse_args(["kmod", name, *words])
         try:
             status = arguments.unguarded(arguments)
         except (BuildError, AuditError) as error:
             raise ModuleBuildFailed(error.message, hint=error.hint) from None
-        except KmodError as error:
+        except HostError as error:
             raise GdsError(error.message, hint=error.hint) from None
-        if status == cli.FAILED:
+        if status == kmod.FAILED:
             raise ModuleBuildFailed("")
-        if status == cli.UNDECIDED:
+        if status == kmod.UNDECIDED:
             raise ChecksUnknown("")
 
     return run

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import click
 
-from gdsdeploy import console, lockfile
+from gdsdeploy import console
 from gdsdeploy.errors import ChecksUnknown, FleetInvalid, ModuleBuildFailed, NoSolution
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.preflight import Asked, Cell, preflight
 from gdsdeploy.repo.fetch import Fetcher

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.cli.rollout.wishes import carry_out
+from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.errors import RolloutFailed
 from gdsdeploy.model.rollout import Kind, Outcome
-from gdsdeploy.report.rollout import sentence
+from gdsdeploy.rollout.report.page import sentence
 
 
 @click.command()

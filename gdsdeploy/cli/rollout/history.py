@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from gdsdeploy import console, journal
-from gdsdeploy.load import load_fleet
-from gdsdeploy.report import progress
-from gdsdeploy.report.events import span, stamp
-from gdsdeploy.rollout import running, status
+from gdsdeploy import console
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.rollout import journal, session, status
+from gdsdeploy.rollout.report import progress
+from gdsdeploy.rollout.report.events import span, stamp
 
 
 @click.command()
@@ -45,7 +45,7 @@ def command(fleet: Path, as_json: bool) -> None:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    live = running.worked_on(path)
+    live = session.worked_on(path)
     with journal.reading(path) as book:
         there = book.rollouts()
         for summary in there:

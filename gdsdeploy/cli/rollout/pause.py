@@ -9,8 +9,8 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.model.rollout import Kind
-from gdsdeploy.report.events import sentence
-from gdsdeploy.rollout import control, running
+from gdsdeploy.rollout import control, session
+from gdsdeploy.rollout.report.events import sentence
 
 
 @click.command()
@@ -30,7 +30,7 @@ def command(fleet: Path, reason: str, as_json: bool) -> None:
       gdsdeploy rollout pause fleet.yml --reason 'the file server is slow'
       gdsdeploy rollout resume fleet.yml
     """
-    path = running.require_journal(fleet)
+    path = session.require_journal(fleet)
     event, by_driver = control.tell(path, Kind.PAUSED, {"reason": reason or "by command"})
     if as_json:
         console.data(json.dumps({"event": event.as_json(), "by_driver": by_driver}))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, lockfile
-from gdsdeploy.carriers import CARRIERS, Carrier, Rendered, render
-from gdsdeploy.load import load_fleet
+from gdsdeploy import console
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.rollout.carriers import CARRIERS, Carrier, Rendered, render
 
 _NEXT = {
     "runner": "Next: put the key to log in with into {folder}/env/ssh_key (mode 0600), then "

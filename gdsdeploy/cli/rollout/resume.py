@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
+from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
-from gdsdeploy.cli.rollout.wishes import carry_out
 from gdsdeploy.model.rollout import Kind
-from gdsdeploy.rollout import running, status
-from gdsdeploy.validate import require_folder
+from gdsdeploy.rollout import session, status
+from gdsdeploy.validate.validate import require_folder
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -40,9 +40,9 @@ def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | No
       gdsdeploy rollout resume fleet.yml --accept gpu7 --accept gpu9
     """
     require_folder(html)
-    path = running.require_journal(fleet)
-    _, events = running.chosen(path, None)
-    data = running.reconsidered(status.fold(events), fleet, accept)
+    path = session.require_journal(fleet)
+    _, events = session.chosen(path, None)
+    data = session.reconsidered(status.fold(events), fleet, accept)
     found = carry_out(fleet, Kind.RESUMED, {"reason": "by command", **data}, as_json=as_json)
     if found is None:
         if html is not None:

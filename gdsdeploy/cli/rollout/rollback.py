@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
-from gdsdeploy.cli.rollout.wishes import carry_out
 from gdsdeploy.errors import Interrupted, RolloutRefused
 from gdsdeploy.model.rollout import Kind, Outcome
-from gdsdeploy.report.events import count
-from gdsdeploy.rollout import running, status
-from gdsdeploy.validate import require_folder
+from gdsdeploy.rollout import session, status
+from gdsdeploy.rollout.report.events import count
+from gdsdeploy.validate.validate import require_folder
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -45,7 +45,7 @@ def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | Non
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("nobody can be asked here: standard input is no terminal; give --yes")
     require_folder(html)
-    _, events = running.chosen(running.require_journal(fleet), None)
+    _, events = session.chosen(session.require_journal(fleet), None)
     now = status.fold(events)
     changed = [host for host in now.taking_part() if host.outcome in (Outcome.DONE, Outcome.KEPT, Outcome.LOST)]
     changed += now.under_way()

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, journal, lockfile
+from gdsdeploy import console
+from gdsdeploy.converge import plan_report
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.plan_fleet import TIMEOUT
 from gdsdeploy.errors import Busy, GdsError, Interrupted, RolloutRefused
-from gdsdeploy.load import load_fleet
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import TIMEOUT
-from gdsdeploy.report import outlook as shown
-from gdsdeploy.report import planned
-from gdsdeploy.report import rollout as page
-from gdsdeploy.rollout import earlier, planning, releases, running
-from gdsdeploy.rollout.planning import Outlook
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile, releases
+from gdsdeploy.rollout import durations, journal, preconditions, session
+from gdsdeploy.rollout.display import Watch
+from gdsdeploy.rollout.preconditions import Outlook
+from gdsdeploy.rollout.report import page as page
+from gdsdeploy.rollout.report import preview as shown
 from gdsdeploy.rollout.status import Status
-from gdsdeploy.rollout.watching import Watch
-from gdsdeploy.validate import require_folder, write
+from gdsdeploy.validate.validate import require_folder, write
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -81,14 +82,14 @@ def command(
     lockfile.require_fresh(intent, lock, fleet_file=fleet)
     if not dry_run:
         _require_none(fleet)
-    chosen = planning.choose(intent, fleet, limit, exclude)
+    chosen = preconditions.choose(intent, fleet, limit, exclude)
     before = lockfile.read(since) if since else None
 
     def said(found: HostPlan | GdsError, name: str, seconds: float) -> None:
-        console.say(f"  {planned.line(name, found)} ({seconds:.1f} s)")
+        console.say(f"  {plan_report.line(name, found)} ({seconds:.1f} s)")
 
     with console.step(f"Asking {len(chosen.names)} machines"):
-        found = planning.prepare(intent, lock, fleet, chosen, since=before, timeout=timeout, progress=said)
+        found = preconditions.prepare(intent, lock, fleet, chosen, since=before, timeout=timeout, progress=said)
     if dry_run:
         console.data(shown.to_json(found) if as_json else shown.text(found, time.time()))
         found.require()
@@ -109,10 +110,10 @@ def command(
 
 def _require_none(fleet: Path) -> None:
     """Better now than after all hosts were asked."""
-    newest = earlier.newest(fleet)
+    newest = durations.newest(fleet)
     if newest is None or newest.finished:
         return
-    if running.worked_on(journal.path_of(fleet)):
+    if session.worked_on(journal.path_of(fleet)):
         raise Busy(f"the rollout {newest.id} is under way", hint=f"Watch it: gdsdeploy rollout status {fleet} --watch")
     raise RolloutRefused(
         f"the rollout {newest.id} is not finished",
@@ -121,14 +122,14 @@ def _require_none(fleet: Path) -> None:
 
 
 def _run(found: Outlook, fleet: Path, *, as_json: bool) -> Status:
-    effects = running.real(found.plan)
+    effects = session.real(found.plan)
     watch = Watch(as_json=as_json)
     with journal.writing(journal.path_of(fleet), doing="rollout start") as writer:
         newest = next(reversed(writer.rollouts()), None)
         if newest is not None and not newest.finished:
             raise RolloutRefused(f"the rollout {newest.id} was begun meanwhile", hint="See: gdsdeploy rollout status")
         watch.observe(writer.begin(found.plan))
-        return running.run(writer, found.plan, watch, effects)
+        return session.run(writer, found.plan, watch, effects)
 
 
 def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
@@ -136,7 +137,7 @@ def finish(ended: Status, *, html: Path | None, as_json: bool) -> None:
     if html is not None:
         write(html, page.render(ended, live=False))
         console.say(f"The report is in {html}")
-    error = running.outcome(ended)
+    error = session.outcome(ended)
     if error is not None:
         raise error
     if not as_json:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from gdsdeploy import console, journal
+from gdsdeploy import console
 from gdsdeploy.errors import Interrupted
-from gdsdeploy.report import rollout as page
-from gdsdeploy.rollout import running
-from gdsdeploy.rollout.watching import Watch
-from gdsdeploy.validate import require_folder, write
+from gdsdeploy.rollout import journal, session
+from gdsdeploy.rollout.display import Watch
+from gdsdeploy.rollout.report import page as page
+from gdsdeploy.validate.validate import require_folder, write
 
 #: Seconds between two looks at the journal.
 _PAUSE = 1.0
@@ -43,10 +43,10 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
       gdsdeploy rollout status fleet.yml --rollout 20261121T1054-7f3a --html rollout.html
     """
     require_folder(html)
-    path = running.require_journal(fleet)
-    summary, events = running.chosen(path, name)
+    path = session.require_journal(fleet)
+    summary, events = session.chosen(path, name)
     shown = Watch(as_json=as_json)
-    live = running.worked_on(path) and not summary.finished
+    live = session.worked_on(path) and not summary.finished
     if watch and as_json:
         for event in events:
             shown.observe(event)
@@ -65,7 +65,7 @@ def command(fleet: Path, name: str | None, watch: bool, as_json: bool, html: Pat
     if html is not None:
         write(html, page.render(shown.status, live=live))
         console.say(f"The report is in {html}")
-    if watch and (error := running.outcome(shown.status)) is not None:
+    if watch and (error := session.outcome(shown.status)) is not None:
         raise error
 
 
@@ -86,7 +86,7 @@ def _follow(path: Path, rollout: str, shown: Watch) -> bool:
 def _look(book: journal.Journal, path: Path, rollout: str, shown: Watch) -> bool:
     """Show what is new; False: nothing more will be."""
     # Asked first: what was written before its end is still shown.
-    live = running.worked_on(path)
+    live = session.worked_on(path)
     assert shown.status is not None
     last = shown.status.last
     for event in book.events(rollout, after=last.number if last else 0):

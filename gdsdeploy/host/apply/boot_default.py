@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, List, Sequence
 
-from .. import boot, expectation, guard
-from ..kmod.errors import KmodError
-from .errors import CannotTellError, typed
+from ..boot import grub, guard
+from ..errors import CannotTellError, HostError
+from ..model import expectation
+from .errors import typed
 from .host import Host
 from .model import INSTALLS, Change, Resource
 
@@ -31,9 +32,9 @@ class BootDefault(Resource[Desired]):
         """What boots now, and where that isn't the locked kernel, why it must not become the default."""
         found = {"default": "", "changes": [], "reasons": [], "error": "", "hint": ""}
         try:
-            found["changes"] = boot.set_default(desired.kernel_release, check=True, root=host.root)["changes"]
-            found["default"] = boot.default_kernel(host.root)["default"]
-        except KmodError as error:
+            found["changes"] = grub.set_default(desired.kernel_release, check=True, root=host.root)["changes"]
+            found["default"] = grub.default_kernel(host.root)["default"]
+        except HostError as error:
             found.update(error=error.message, hint=error.hint)
         if found["changes"]:
             # Its modules were audited when it became the default, and again whenever it was installed anew.
@@ -58,12 +59,12 @@ class BootDefault(Resource[Desired]):
         """Make it the default."""
         host.forget()
         with typed("failed"):
-            boot.set_default(desired.kernel_release, root=host.root)
+            grub.set_default(desired.kernel_release, root=host.root)
 
     def revert(self, host: Host) -> List[Change]:
         """Leave the choice of the kernel to the boot loader's own configuration."""
         with typed("failed"):
-            done = boot.clear_default(check=host.check, root=host.root)
+            done = grub.clear_default(check=host.check, root=host.root)
         host.forget()
         return [Change("boot", item, "", "", "restore") for item in done["changes"]]
 

@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, List
 
-from .. import expectation
-from ..rollout import written
+from ..model import expectation
+from ..model.schema import LINES
+from . import written
 from .file_resource import FileResource, restore
 from .files import FOLDER, File
 from .host import Host
 from .model import Change, Refusal
-from .schema import LINES
 
 TMPFILES = "/etc/tmpfiles.d/gdsdeploy.conf"
 #: The folder that is made here; it is the one unless the fleet file names another.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from ..kmod.errors import KmodError
-from . import files, registry, schema
-from .errors import ApplyError, CannotTellError, DesiredError, io_error
+from ..errors import ApplyError, CannotTellError, DesiredError, HostError
+from ..model import schema
+from . import files, registry
+from .errors import io_error
 from .host import Host
 from .model import Change, Refusal, Resource
 
@@ -120,7 +121,7 @@ def _check(host: Host, item: Item, pending: Sequence[Change]) -> Result:
         result.changes = _named(item, [c for c in changes if (c.kind, c.subject, c.after) not in made])
     except CannotTellError as error:
         result.unknown.append(str(error))
-    except KmodError as error:
+    except HostError as error:
         result.unknown.append(error.message)
     return result
 
@@ -154,7 +155,7 @@ def _apply(host: Host, item: Item, *, diff: bool) -> Result:
 def _refusals(host: Host, item: Item) -> List[Refusal]:
     try:
         return item.resource.refusals(item.desired, item.resource.observe(host, item.desired))
-    except (CannotTellError, KmodError):
+    except (CannotTellError, HostError):
         # An earlier resource may bring what is missing; otherwise this one says so in its turn.
         return []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import List
 
-from .. import expectation
+from ..model import expectation
+from ..model.schema import LINES
 from .file_resource import FileResource
 from .files import FOLDER, File
-from .schema import LINES
 
 
 @dataclass(frozen=True)

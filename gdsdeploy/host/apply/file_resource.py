@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar, Dict, Generic, List, Optional, Sequence, Set, Tuple, TypeVar
 
-from ..kmod.rootdir import list_folder
+from ..rootdir import list_folder
 from . import files
 from .files import File
 from .host import Host

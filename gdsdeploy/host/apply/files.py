@@ -11,9 +11,9 @@ import stat
 from dataclasses import dataclass
 from typing import IO, Any, Iterator, List, Optional
 
-from .. import atomic, reading
-from ..rollout import written
-from .errors import CannotTellError
+from ..errors import CannotTellError
+from ..io import atomic, reading
+from . import written
 from .model import NONE, Change, Refusal
 
 FILE, FOLDER, ABSENT = "file", "folder", "absent"

@@ -7,16 +7,16 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence
 
-from .. import gate_metrics
-from ..gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
+from ..errors import CannotTellError
+from ..gate import metrics
+from ..gate.gate import PATH, RECORD, RUN_FOLDER, STATE_FOLDER, Settings, settings_from
+from ..model.schema import LINES
 from . import services
-from .errors import CannotTellError
 from .file_resource import FileResource, restoring
 from .files import File
 from .host import Host
 from .model import Change, Refusal
 from .program import COMMAND
-from .schema import LINES
 
 UNIT = "gds-gate.service"
 SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
@@ -151,11 +151,11 @@ def _places(host: Host) -> List[str]:
     """Where the gate of this host writes outside of our folders, by the settings that are there."""
     try:
         settings = settings_from(host.text(PATH))
-        folders = [str(settings.metrics)] if settings.metrics else list(gate_metrics.FOLDERS)
+        folders = [str(settings.metrics)] if settings.metrics else list(metrics.FOLDERS)
         opened = str(settings.file)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        folders, opened = list(gate_metrics.FOLDERS), ""
-    return [f"{folder}/{gate_metrics.FILE}" for folder in folders] + ([opened] if opened else [])
+        folders, opened = list(metrics.FOLDERS), ""
+    return [f"{folder}/{metrics.FILE}" for folder in folders] + ([opened] if opened else [])
 
 
 def _left(host: Host, paths: Sequence[str]) -> List[str]:
@@ -167,6 +167,6 @@ def _is_the_gates(host: Host, path: str) -> bool:
     try:
         # Not its digest: others may have put anything there, of any size.
         text = host.text(path) if path.startswith("/") else ""
-        return bool(text) and (os.path.basename(path) == gate_metrics.FILE or _OPENED.match(text[:40]) is not None)
+        return bool(text) and (os.path.basename(path) == metrics.FILE or _OPENED.match(text[:40]) is not None)
     except CannotTellError:
         return False

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
-from .errors import DesiredError
+from ..errors import DesiredError
 from .file_resource import FileResource
 from .files import FOLDER, File
 

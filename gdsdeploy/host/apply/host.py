@@ -7,12 +7,13 @@ import os
 import shutil
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .. import atomic, process
-from ..kmod.errors import KmodError
-from ..kmod.rootdir import LoopError, inside, list_folder
+from .. import process
+from ..errors import ApplyError, CannotTellError, HostError
+from ..io import atomic
 from ..process import Output
+from ..rootdir import LoopError, inside, list_folder
 from . import files
-from .errors import ApplyError, CannotTellError, io_error
+from .errors import io_error
 from .record import Record, beside, look
 
 _QUERY_SECONDS = 120.0
@@ -179,7 +180,7 @@ class Host:
         for path, before in reversed(self._undo):
             try:
                 self._put_back(path, before)
-            except KmodError as error:
+            except HostError as error:
                 # What matters is why the resource failed.
                 self.notes.append(f"{error.message}: it couldn't be put back; run this again")
         self._undo = []

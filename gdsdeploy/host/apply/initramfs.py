@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..kmod.rootdir import inside
-from .errors import ApplyError
+from ..errors import ApplyError
+from ..rootdir import inside
 from .host import Host
 
 _SECONDS = 1800.0

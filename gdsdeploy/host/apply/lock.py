@@ -15,8 +15,8 @@ import pwd
 import time
 from typing import Any, Dict, Iterator
 
-from .. import atomic
-from .errors import ApplyError, BusyError
+from ..errors import ApplyError, BusyError
+from ..io import atomic
 
 PATH = "/run/gdsdeploy/apply.lock"
 #: Seconds for which a run of several calls keeps the host between two of them.

@@ -12,20 +12,21 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from .. import atomic
+from ..archive import key, pack, provenance
+from ..audit.audit import audit
+from ..build import dkms
+from ..errors import ApplyError, CannotTellError, HostError, KernelError, PackError
+from ..io import atomic
 from ..kmod import driver as drivers
-from ..kmod import key, pack, provenance, tree
-from ..kmod import signing as signatures
-from ..kmod.audit import audit
-from ..kmod.building import dkms
-from ..kmod.errors import KernelError, KmodError, PackError
+from ..kmod import tree
 from ..kmod.kernel import Kernel
-from ..kmod.rootdir import inside, list_folder
 from ..kmod.vouch import FOLDER, installed_manifest, received
-from .errors import ApplyError, CannotTellError, typed
+from ..model.schema import LINES
+from ..rootdir import inside, list_folder
+from ..secure_boot import signing as signatures
+from .errors import typed
 from .host import Host
 from .model import INSTALLS, Change, Resource
-from .schema import LINES
 
 BUILD, RECEIVE = "build", "receive"
 #: ``archive_sha256`` of a machine whose builder hasn't delivered yet.
@@ -183,7 +184,7 @@ def _kernel(host: Host, release: str) -> Kernel:
 def _asked(ask: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": ask(), "error": "", "hint": ""}
-    except KmodError as error:
+    except HostError as error:
         return {"value": None, "error": error.message, "hint": error.hint}
     except OSError as error:
         return {"value": None, "error": f"{error.filename}: {error.strerror}", "hint": ""}
@@ -234,7 +235,7 @@ def _wanted(host: Host, desired: Desired) -> dkms.Wanted:
 def _certificate(host: Host) -> str:
     settings = signatures.read_settings(inside(host.root, signatures.SETTINGS))
     if not settings:
-        raise KmodError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+        raise HostError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
     return inside(host.root, settings.get("certificate", ""))
 
 
@@ -286,12 +287,12 @@ def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
     if desired.signed:
         by = signatures.from_settings(settings=inside(host.root, signatures.SETTINGS))
         if by is None:
-            raise KmodError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+            raise HostError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
         signatures.sign(kernel, module_files(kernel), by)
         kernel = Kernel(desired.kernel_release, host.root)
     found = objections(kernel, desired.driver_version, desired.driver_flavour, desired.driver_tree)
     if not found["audited"]:
-        raise KmodError(f"kernel {kernel.release} has none of NVIDIA's modules", "look at: dkms status")
+        raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "look at: dkms status")
     if found["objections"]:
         said = "; ".join("{module}: [{id}] {message}".format(**item) for item in found["objections"])
         message = f"the modules for kernel {kernel.release} do not pass their audit: {said}"
@@ -355,7 +356,7 @@ def _receive(host: Host, desired: Desired) -> None:
     try:
         _require_locked(archive, desired, origin)
         done = pack.install(archive, Kernel(desired.kernel_release, host.root), origin=origin)
-    except KmodError:
+    except HostError:
         # A refused archive must not be taken for one that is in place.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(archive)

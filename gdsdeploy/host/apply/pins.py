@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence
 
+from ..errors import ApplyError
 from . import files, repositories
-from .errors import ApplyError
 from .files import File
 from .host import Host
 from .model import Change, Refusal, Resource

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ..kmod.rootdir import inside
+from ..rootdir import inside
 from .host import Host
 from .model import Change, Refusal, Resource
 from .packages.managers import manager

@@ -7,7 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, List
 
-from .errors import ApplyError, io_error
+from ..errors import ApplyError
+from .errors import io_error
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import Host

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ..pending import UNLOADED, pending
-from .errors import ApplyError
+from ..boot.needed import UNLOADED, pending
+from ..errors import ApplyError
 from .host import Host
 from .model import REBOOT, Change, Resource
 

@@ -13,9 +13,10 @@ import os
 import stat
 from typing import Any, Dict, Optional
 
-from ..kmod.rootdir import inside
-from ..rollout import written
-from .errors import ApplyError, io_error
+from ..errors import ApplyError
+from ..rootdir import inside
+from . import written
+from .errors import io_error
 from .files import replace
 
 PATH = "/var/lib/gdsdeploy/before.json"
@@ -103,7 +104,7 @@ def look(root: str, path: str) -> Optional[Dict[str, Any]]:
 
 
 def beside(root: str, path: str) -> str:
-    """Where ``path`` itself is: links to its folder are followed, a link at its end isn't.  Raises KmodError."""
+    """Where ``path`` itself is: links to its folder are followed, a link at its end isn't.  Raises HostError."""
     return os.path.join(inside(root, os.path.dirname(path)), os.path.basename(path))
 
 

@@ -10,7 +10,7 @@ import pkgutil
 from functools import lru_cache
 from typing import Any, Iterator, List, Type
 
-from .errors import DesiredError
+from ..errors import DesiredError
 from .model import Resource
 
 _PACKAGE = __name__.rpartition(".")[0]

@@ -6,17 +6,16 @@ import glob
 import os
 from typing import Callable, List, Sequence
 
-from ..kmod.rootdir import list_folder
-from ..rollout import written
-from . import lock, packages, registry, services
-from .errors import DesiredError
+from ..errors import DesiredError
+from ..rootdir import list_folder
+from . import lock, packages, registry, services, written
 from .file_resource import restore
 from .host import Host
 from .model import Change
 from .packages.managers import INSTALLED
 from .record import PATH as RECORD
 
-#: Where gdsdeploy/bootstrap.py unpacks host programs.
+#: Where gdsdeploy/zipapp/bootstrap.py unpacks host programs.
 PROGRAMS = "/run/gdsdeploy/program-"
 #: First what reacts to changes (the guard, the gate), then what is loaded, then packages, then what they came from.
 ORDER = (

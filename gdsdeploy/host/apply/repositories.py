@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, List, Optional, Sequence
 
+from ..errors import DesiredError
 from . import files
-from .errors import DesiredError
 from .file_resource import restore
 from .files import File
 from .host import Host

@@ -15,12 +15,12 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import Any, List, Sequence, Tuple
 
-from .. import atomic
-from ..kmod import pack
-from ..kmod.rootdir import inside
-from ..rollout import keep, written
-from . import files
-from .errors import ApplyError, DesiredError, io_error, typed
+from ..archive import keep, pack
+from ..errors import ApplyError, DesiredError
+from ..io import atomic
+from ..rootdir import inside
+from . import files, written
+from .errors import io_error, typed
 from .files import File
 from .host import Host
 from .model import Change, Refusal, Resource

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Sequence
 
-from ..kmod.rootdir import list_folder
+from ..rootdir import list_folder
 from .file_resource import restore, take_back
 from .host import Host
 from .model import NONE, Change, Refusal

@@ -9,18 +9,18 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ..kmod import mok
-from ..kmod.errors import KmodError
-from ..kmod.rootdir import inside
-from ..kmod.signing import SETTINGS, parse_certificate
-from ..kmod.trust import firmware
-from .errors import ApplyError, CannotTellError, DesiredError, typed
+from ..errors import ApplyError, CannotTellError, DesiredError, HostError
+from ..model.schema import LINES
+from ..rootdir import inside
+from ..secure_boot import mok
+from ..secure_boot.signing import SETTINGS, parse_certificate
+from ..secure_boot.trust import firmware
+from .errors import typed
 from .file_resource import FileResource
 from .files import FOLDER, Entry, File
 from .host import Host
 from .model import REBOOT, Change, Refusal
 from .program import COMMAND
-from .schema import LINES
 
 #: The certificate on machines that receive their modules.
 RECEIVED = "/etc/gdsdeploy/modules.der"
@@ -181,7 +181,7 @@ def _enrolment(host: Host, desired: Desired, data: bytes) -> Dict[str, str]:
     try:
         certificate = parse_certificate(data, here(desired))
         found["state"] = mok.enrolment(certificate, firmware(host.root), where_needed=True)
-    except KmodError as error:
+    except HostError as error:
         found.update(error=error.message, hint=error.hint)
     return found
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 UNIT = "systemd-modules-load.service"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, known
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 Lack = Tuple[str, str]

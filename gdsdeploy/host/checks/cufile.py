@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.cufile import ACCEPTED, refusal
 from ..facts.effective import differences
+from ..model.expectation import Expectation
 from .registry import Answer, Answers, check, failed, passed
 
 
@@ -30,7 +30,7 @@ def library(facts: HostFacts, expectation: Expectation) -> Answer:
     "cufile.rendered",
     "the configuration of libcufile is the rendered one",
     expects="{cufile_path} with sha256 {cufile_sha256}",
-    prevents="edits by hand that nobody remembers, and a file that was left behind for another release",
+    prevents="forgotten edits by hand, and a file that was left behind for another release",
 )
 def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     path = expectation.cufile_path

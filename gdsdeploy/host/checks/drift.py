@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Sequence, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.drift import Choice, Move
 from ..facts.packages import Package
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 #: Packages named in a finding; the rest is counted.

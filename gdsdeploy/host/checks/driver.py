@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.modules import ModuleFacts, ModuleFile
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 

@@ -6,12 +6,12 @@ import re
 from typing import List
 
 from .. import gdscheck
-from ..expectation import Expectation
 from ..explain.nvidia_fs import HOOKS
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.cufile import REFUSAL, REJECTED
 from ..facts.gpu import OPEN
 from ..facts.unknown import test
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 TOOL = "gds-tools"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import List
 
-from ..expectation import Expectation
 from ..facts import HostFacts, known
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 #: Bits of /proc/sys/kernel/tainted that mean damage (Documentation/admin-guide/tainted-kernels.rst).

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from ..expectation import Expectation
 from ..facts import HostFacts, Unknown
 from ..facts.load import size
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed, unknown
 
 

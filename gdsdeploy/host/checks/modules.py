@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.audits import AuditFinding, KernelAudit, ModuleAudit
 from ..kmod.findings import ERROR, NOTE, UNKNOWN
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 HINT = "Provision the host again: it builds or brings the modules of the lock for this kernel"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Iterator, List, Mapping, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, known
 from ..facts.effective import given_keys
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 LIST = "rdma_dev_addr_list"

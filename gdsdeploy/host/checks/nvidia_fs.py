@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.modules import ModuleFile
+from ..model.expectation import Expectation
 from .driver import its_file, judge_file, judge_kernel, messages
 from .registry import Answer, check, failed, passed
 
@@ -160,7 +160,7 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     "nvidia-fs.devices",
     "nvidia-fs offers its device nodes",
     expects="/dev/nvidia-fs0 and as many more as it announces",
-    prevents="compat mode because libcufile cannot open the devices, as in containers that lack them",
+    prevents="compat mode because libcufile cannot open the devices, as in containers without them",
     of_running=True,
 )
 def devices(facts: HostFacts, expectation: Expectation) -> Answer:

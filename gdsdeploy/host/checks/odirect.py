@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Iterator, List, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, Unknown
 from ..facts.conditions import (
     CHECKSUMS,
@@ -22,6 +21,7 @@ from ..facts.conditions import (
 )
 from ..facts.odirect import ALIGNED, BYPASSED, NOT_PROVEN, REFUSED, WRONG, Audit
 from ..facts.storage import Mount
+from ..model.expectation import Expectation
 from .registry import UNKNOWN_HINT, Answer, check, failed, passed, unknown
 
 #: Condition → what to do where it is on.

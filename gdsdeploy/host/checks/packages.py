@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import List, Mapping, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.packages import Package
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 #: Completely installed, and wanted so: as it is, or held.

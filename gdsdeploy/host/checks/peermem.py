@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import List
 
-from ..expectation import Expectation
 from ..explain import mechanisms
 from ..explain.cause import Condition, weigh
 from ..facts import HostFacts, UndecidedError, Unknown, known
+from ..model.expectation import Expectation
 from .driver import messages
 from .registry import Answer, check, failed, passed
 

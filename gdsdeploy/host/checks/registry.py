@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple, Union
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError
-from ..finding import FAIL, PASS, UNKNOWN, Finding
+from ..model.expectation import Expectation
+from ..model.finding import FAIL, PASS, UNKNOWN, Finding
 
 #: Lines of evidence that one finding carries, and their length.
 EVIDENCE_LINES = 12

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, known
 from ..facts.audits import KernelAudit
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 #: Findings of the audit that are about signatures; see docs/audit.md.

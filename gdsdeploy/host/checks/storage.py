@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, List, Sequence
 
-from ..expectation import Expectation
 from ..explain import COMPAT, Cause, MountPath, Path, described, proof_of, storage_paths
 from ..facts import HostFacts, Unknown
+from ..model.expectation import Expectation
 from .registry import UNKNOWN_HINT, Answer, check, failed, passed, unknown
 
 UNPROVEN_HINT = "Validate again while nothing else reads or writes; see docs/proof.md for what a proof needs"

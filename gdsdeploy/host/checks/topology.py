@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-from .. import golden
-from ..expectation import Expectation
 from ..facts import HostFacts, UndecidedError, Unknown, known
 from ..facts.pci import Link
 from ..facts.topology import (
@@ -23,6 +21,8 @@ from ..facts.topology import (
     link_words,
     resting,
 )
+from ..model.expectation import Expectation
+from ..topology import golden
 from .registry import Answer, check, failed, passed
 
 #: KiB of bounce buffers that libcufile maps through BAR1 where cufile.json says nothing.
@@ -113,7 +113,7 @@ def _of_gpus(topology: Topology) -> List[Pair]:
 
 @check(
     "topology.iommu",
-    "the IOMMU leaves GPUs and their peers in peace, as the mode needs",
+    "the IOMMU does not slow down or break peer traffic of GPUs, as the mode needs",
     expects="on x86: off, or passing addresses through where the mode is not p2pdma",
     prevents="direct I/O that is slow or corrupt because an IOMMU came on with a firmware update",
 )

@@ -6,9 +6,9 @@ import re
 import shlex
 from typing import Dict, Iterator, List, Mapping, Tuple
 
-from ..expectation import Expectation
 from ..facts import HostFacts, known
 from ..facts.pci import NVIDIA_VENDOR
+from ..model.expectation import Expectation
 from .registry import Answer, check, failed, passed
 
 #: Class code of NVSwitch: bridge, other.

@@ -15,13 +15,13 @@ The document (version 1)::
     excerpts  path → {"pattern", "lines"} | {"error"}: the matching lines of a file too large to keep
     commands  name → {argv, status, stdout, stderr, seconds, [pattern], [log]}; status as in process.py
     modules   path of a module file → what read_module found in it | {"error"}
-    audits    running, next → {release, results: as kmod/audit.py gives them} | {"error"}
+    audits    running, next → {release, results: as audit/audit.py gives them} | {"error"}
     trees     folder of a driver's source → {version, flavour, dkms_name, digest} | {"error"}
     inodes    path → inode flags as in linux/fs.h | {"error"}
     features  block device → {compat, incompat, ro_compat} of its ext4 superblock | {"error"}
     opens     path → "ok" | {"error"}: whether this program may open it
     odirect   mount point → what came of direct I/O there, tried on it: see host/odirect/audit.py
-    load      mount point → what was read there under load, where that was asked for: see host/load.py
+    load      mount point → what was read there under load, where that was asked for: see host/odirect/load.py
     insides   path on Btrfs or XFS → {fsid, devices} or {geometry: flags} as the filesystem answers | {"error"}
     acs       PCI address of a bridge → control register of Access Control Services, -1 without one | {"error"}
     environment  variable → value: those of libcufile that this program was given
@@ -35,8 +35,9 @@ import functools
 import os
 from typing import Any, Callable, Dict, Tuple
 
+from ..odirect.load_limits import longest
 from .recorder import VERSION, Recorder
-from .wanted import NOTHING, Wanted, longest, wanted_by
+from .wanted import NOTHING, Wanted, wanted_by
 
 __all__ = ["NOTHING", "VERSION", "Wanted", "collect", "longest", "wanted_by"]
 

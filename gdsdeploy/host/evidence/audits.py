@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from .. import boot
-from ..audited import audited
-from ..kmod.errors import KmodError
+from ..audit.expected import audited
+from ..boot import grub
+from ..errors import HostError
 from ..kmod.kernel import Kernel
 from .recorder import Recorder
 from .wanted import Wanted
@@ -22,8 +22,8 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
     running = recorder.document["host"]["uname"]["release"]
     section["running"] = _audit(running, wanted)
     try:
-        following = boot.default_kernel()["next"]
-    except KmodError as error:
+        following = grub.default_kernel()["next"]
+    except HostError as error:
         section["next"] = {"error": error.message}
         return
     if not following:
@@ -35,5 +35,5 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
 def _audit(release: str, wanted: Wanted) -> Dict[str, Any]:
     try:
         return {"release": release, "results": audited(Kernel(release), wanted.expectation)}
-    except KmodError as error:
+    except HostError as error:
         return {"error": error.message}

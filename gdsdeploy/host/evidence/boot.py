@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..places import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
+from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .recorder import Recorder
 from .wanted import Wanted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..places import CGROUP, CONTAINER_FILES, ENROOT, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..paths import CGROUP, CONTAINER_FILES, ENROOT, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .recorder import Recorder
 from .wanted import Wanted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..places import INFINIBAND
+from ..paths import INFINIBAND
 from .recorder import Recorder
 from .wanted import Wanted
 

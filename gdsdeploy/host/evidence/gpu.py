@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..places import (
-    BUILD_ID,
-    HOLDERS,
-    LEGACY_SERVICE,
-    NVFS,
-    NVFS_DEVICE,
-    NVIDIA,
-    PEERS,
-    SERVICE_FOLDERS,
-    UVM_NO_HMM,
-)
-from .inspect import opened
+from ..io.inspect import opened
+from ..paths import BUILD_ID, HOLDERS, LEGACY_SERVICE, NVFS, NVFS_DEVICE, NVIDIA, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
 from .recorder import Recorder
 from .wanted import Wanted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..places import EFI, SECURE_BOOT
+from ..paths import EFI, SECURE_BOOT
 from .recorder import Recorder
 from .wanted import Wanted
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..load import measured
-from ..places import MOUNTINFO
+from ..odirect.load import measured
+from ..paths import MOUNTINFO
 from .recorder import Recorder
 from .storage import mount_of
 from .wanted import Wanted

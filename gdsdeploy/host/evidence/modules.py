@@ -6,11 +6,11 @@ import re
 from dataclasses import asdict
 from typing import Any, Dict
 
-from .. import modprobe
-from ..kmod.errors import KmodError
+from ..errors import HostError
+from ..kmod import modprobe
 from ..kmod.module import read_once
 from ..kmod.tree import find_trees
-from ..places import MODPROBE, SOURCES
+from ..paths import MODPROBE, SOURCES
 from .recorder import Recorder, failure
 from .wanted import Wanted
 
@@ -48,7 +48,7 @@ def digest(path: str) -> Dict[str, Any]:
     """What matters of a module file, as JSON; ``{"error"}`` if it cannot be read."""
     try:
         module = read_once(path)
-    except KmodError as error:
+    except HostError as error:
         return {"error": str(error)}
     value = asdict(module)
     value["imports"] = _some(module.imports, IMPORTS)

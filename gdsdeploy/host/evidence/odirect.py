@@ -8,9 +8,9 @@ import struct
 import uuid
 from typing import Any, Dict
 
+from ..io.inspect import inode_flags
 from ..odirect import audit
-from ..places import BTRFS, MOUNTINFO
-from .inspect import inode_flags
+from ..paths import BTRFS, MOUNTINFO
 from .recorder import Recorder
 from .storage import mount_of, plain
 from .wanted import Wanted

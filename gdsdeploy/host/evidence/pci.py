@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..places import INTERFACES, NODES, PCI
-from .inspect import acs_control
+from ..io.inspect import acs_control
+from ..paths import INTERFACES, NODES, PCI
 from .recorder import Recorder
 from .wanted import Wanted
 

@@ -6,8 +6,8 @@ import glob
 import os
 import tempfile
 
-from .. import cufile_probe
-from ..places import CUFILE, CUFILE_OPEN, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
+from ..libcufile import probe
+from ..paths import CUFILE, CUFILE_OPEN, GDSCHECK, LIBRARY_FOLDERS, LIBRARY_PATTERN
 from ..process import is_roots
 from .recorder import FILE_LIMIT, Recorder
 from .wanted import Wanted
@@ -31,15 +31,15 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
         _gdscheck(recorder, ours[0])
     elif found:
         recorder.gap(GDSCHECK, f"{found[0]}: users other than root can replace it, so root doesn't run it")
-    for path in cufile_probe.unsafe_libraries():
+    for path in probe.unsafe_libraries():
         recorder.gap(CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
-    cufile_probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
+    probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
 
 
 def _gdscheck(recorder: Recorder, path: str) -> None:
     with tempfile.TemporaryDirectory(prefix="gdscheck-") as folder:
         log = os.path.join(folder, "cufile.log")
         # Only the log is redirected: its configured folder is none of ours to write to.
-        argv = [*cufile_probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, path, "-p"]
+        argv = [*probe.without_cufile(), "CUFILE_LOGFILE_PATH=" + log, path, "-p"]
         recorder.command(GDSCHECK, argv, timeout=GDSCHECK_SECONDS, cwd=folder)
-        recorder.document["commands"][GDSCHECK]["log"] = cufile_probe.tail(log, FILE_LIMIT)
+        recorder.document["commands"][GDSCHECK]["log"] = probe.tail(log, FILE_LIMIT)

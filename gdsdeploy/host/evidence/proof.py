@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import proof
-from ..places import MOUNTINFO, NVIDIA
+from ..paths import MOUNTINFO, NVIDIA
+from ..proof import proof
 from .recorder import Recorder
 from .storage import mount_of
 from .wanted import Wanted

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from .. import process
-from ..kmod.errors import KmodError
+from ..errors import HostError
 
 VERSION = 1
 
@@ -92,7 +92,7 @@ class Recorder:
                 collector()
         except TimeLimitError as error:
             self.gap(name, str(error))
-        except (OSError, ValueError, KmodError) as error:
+        except (OSError, ValueError, HostError) as error:
             self.gap(name, f"{type(error).__name__}: {error}")
 
     def gap(self, collector: str, reason: str) -> None:

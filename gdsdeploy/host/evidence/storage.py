@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import List, Tuple
 
-from ..places import MOUNTINFO
-from .inspect import ext4_features, inode_flags
+from ..io.inspect import ext4_features, inode_flags
+from ..paths import MOUNTINFO
 from .recorder import Recorder
 from .wanted import Wanted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from ..places import FIRMWARE, FIRMWARE_PATH
+from ..paths import FIRMWARE, FIRMWARE_PATH
 from .recorder import Recorder
 from .wanted import Wanted
 

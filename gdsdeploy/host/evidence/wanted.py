@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterator, Optional, Tuple
 
-from ..expectation import Expectation
-from ..places import CUFILE
-
-#: Seconds of reading under load: unless somebody says otherwise, and at most; and what writing the file may take.
-SECONDS, LONGEST, FILLING = 10.0, 60.0, 20.0
-#: For making and removing that file, where a filesystem is slow with it.
-_GRACE = 15.0
+from ..model.expectation import Expectation
+from ..odirect.load_limits import LONGEST, SECONDS
+from ..paths import CUFILE
 
 
 @dataclass(frozen=True)
@@ -30,11 +26,6 @@ class Wanted:
 
 
 NOTHING = Wanted()
-
-
-def longest(seconds: float) -> float:
-    """Seconds that reading for ``seconds`` under load may take in all."""
-    return seconds + FILLING + _GRACE
 
 
 def wanted_by(expectation: Expectation, load: bool = False) -> Wanted:

@@ -11,7 +11,7 @@ from ..facts.storage import Mount
 from ..facts.topology import bar1
 from ..facts.unknown import why_not
 from ..gdscheck import Gpu, Report
-from ..places import CUFILE, PCI
+from ..paths import CUFILE, PCI
 from . import quote, reference
 from .blocks import stack
 from .cause import Cause, Condition

@@ -12,7 +12,7 @@ from ..facts import HostFacts, Maybe, Unknown
 from ..facts.gpu import OPEN
 from ..facts.p2p import EXPORTERS
 from ..facts.unknown import test
-from ..places import HOLDERS, PEERS
+from ..paths import HOLDERS, PEERS
 from . import gpus, nvidia_fs, p2pdma, quote, reference
 from .cause import COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, numbers, weigh
 

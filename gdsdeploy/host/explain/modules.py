@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
 
-from .. import modprobe
 from ..facts import HostFacts, Unknown
 from ..facts.document import Ran
 from ..facts.gpu import PROPRIETARY
 from ..facts.modules import ModuleFacts, ModuleFile
-from ..places import MODPROBE
+from ..kmod import modprobe
+from ..paths import MODPROBE
 from . import quote, reference
 from .cause import Cause
 

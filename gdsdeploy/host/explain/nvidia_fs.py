@@ -9,7 +9,7 @@ from ..facts.modules import ModuleFile
 from ..facts.storage import Mount
 from ..facts.unknown import test
 from ..gdscheck import Report
-from ..places import NVFS, NVFS_DEVICE
+from ..paths import NVFS, NVFS_DEVICE
 from . import gpus, modules, quote, reference
 from .blocks import stack
 from .cause import Cause, Condition, numbers

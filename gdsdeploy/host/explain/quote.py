@@ -8,7 +8,7 @@ from typing import Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Unknown
 from ..facts.storage import Mount
-from ..places import CUFILE, MOUNTINFO, PROBE_FOLDERS
+from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
 
 #: Lines of one place that are quoted, and letters of one line.
 LINES = 3

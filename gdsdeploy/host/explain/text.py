@@ -6,7 +6,7 @@ import textwrap
 from typing import Iterator, List, Sequence, Set, Tuple
 
 from ..facts import Unknown
-from ..printable import line
+from ..io.printable import line
 from . import blocks
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Path
 from .explanation import Explained, Explanation

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ..grubmenu import entries, resolve
-from ..grubmenu import environment as variables_of
-from ..places import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
+from ..boot.grubmenu import entries, resolve
+from ..boot.grubmenu import environment as variables_of
+from ..paths import GRUB_ENVIRONMENTS, GRUB_FILES, LOAD_FOLDERS, PROBE_FOLDERS
 from .document import Document
 from .unknown import Maybe, Unknown
 

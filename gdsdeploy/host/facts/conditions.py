@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterator, List, Mapping, Optional, Tuple
 
-from ..places import BTRFS
+from ..paths import BTRFS
 from .document import Document
 from .storage import DM, MD, MULTIPATH, Device, Mount, StorageFacts
 from .unknown import Maybe, Unknown

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ..places import CGROUP, CONTAINER_FILES, ENROOT, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
+from ..paths import CGROUP, CONTAINER_FILES, ENROOT, MOUNTINFO, VARIABLE_FILES, VARIABLE_FOLDERS, VARIABLE_NAMES
 from .document import Document
 from .unknown import Maybe, Unknown, why_not
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from .. import gdscheck
-from ..places import CUFILE_OPEN, GDSCHECK
+from ..paths import CUFILE_OPEN, GDSCHECK
 from .document import Document
 from .unknown import Maybe, Unknown
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
-from ..places import NVFS, NVFS_DEVICE, NVIDIA, PEERS, SOURCES
+from ..paths import NVFS, NVFS_DEVICE, NVIDIA, PEERS, SOURCES
 from .document import Document
 from .modules import ModuleFacts, module_facts
 from .unknown import Maybe, Unknown, why_not

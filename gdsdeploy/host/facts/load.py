@@ -61,7 +61,7 @@ def _loaded(document: Document, path: str) -> Maybe[Loaded]:
 
 
 def loaded(path: str, value: Mapping[str, Any]) -> Maybe[Loaded]:
-    """A measurement as host/load.py gives it."""
+    """A measurement as host/odirect/load.py gives it."""
     latency = value.get("latency")
     times: Mapping[str, Any] = latency if isinstance(latency, Mapping) else {}
     numbers: List[Any] = [

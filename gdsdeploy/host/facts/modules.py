@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
-from .. import modprobe
-from ..places import BUILD_ID, MODPROBE
+from ..kmod import modprobe
+from ..paths import BUILD_ID, MODPROBE
 from .document import Document
 from .unknown import Maybe, Unknown
 

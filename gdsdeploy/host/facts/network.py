@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ..places import INFINIBAND
+from ..paths import INFINIBAND
 from .document import Document
 from .pci import addresses as pci_addresses
 from .unknown import Maybe, Unknown

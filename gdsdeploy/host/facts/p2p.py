@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
-from ..places import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
+from ..paths import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
 from .document import Document
 from .system import kernel_facts
 from .unknown import Maybe, Unknown

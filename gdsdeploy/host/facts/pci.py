@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ..places import INTERFACES, PCI
+from ..paths import INTERFACES, PCI
 from .document import Document
 from .unknown import Maybe, Unknown, why_not
 

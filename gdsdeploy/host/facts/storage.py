@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ..places import MOUNTINFO
+from ..paths import MOUNTINFO
 from .document import Document
 from .load import Loaded, loads
 from .odirect import Audit, audits

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, Mapping, Tuple
 
-from ..places import EFI, SECURE_BOOT
+from ..paths import EFI, SECURE_BOOT
 from .document import Document
 from .unknown import Maybe, Unknown, why_not
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..places import NODES
+from ..paths import NODES
 from .document import Document
 from .gpu import DriverFacts
 from .pci import BRIDGE, INFINIBAND, NETWORK, NVME, REDIRECTS, Function, Link, PciFacts, is_gpu

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Mapping, Optional, Tuple
 
-from ..places import FIRMWARE, FIRMWARE_PATH
+from ..paths import FIRMWARE, FIRMWARE_PATH
 from .document import Document
 from .unknown import Maybe, Unknown, why_not
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional
 
 from .. import cufile_errors
-from ..cufile_probe import CHILD, TIMEOUT, libraries, without_cufile
+from ..libcufile.probe import CHILD, TIMEOUT, libraries, without_cufile
 from ..process import PYTHON, TIMED_OUT, Output, run
 from . import document, runs
 from .report import REFUSED, Report

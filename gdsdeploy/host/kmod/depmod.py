@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from ..rootdir import list_folder, read_text
 from .module import name_of
-from .rootdir import list_folder, read_text
 
 #: In order of precedence; a file hides those of the same name in later folders (depmod.d(5), modprobe.d(5)).
 _FOLDERS = ("/etc/{}.d", "/run/{}.d", "/usr/local/lib/{}.d", "/usr/lib/{}.d", "/lib/{}.d")

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import List, Mapping, NamedTuple, Optional, Tuple
 
+from ..errors import ElfError
 from . import hooks, ofed, origin
 from .depmod import Choice
-from .errors import ElfError
 from .findings import ERROR, WARNING, Finding, finding, some
 from .kernel import Kernel
 from .module import Module, name_of

@@ -10,7 +10,7 @@ import os
 import struct
 from typing import IO, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .errors import ElfError
+from ..errors import ElfError
 
 #: ``e_machine`` → name as ``uname -m`` gives it.
 MACHINES = {62: "x86_64", 183: "aarch64"}

@@ -12,7 +12,7 @@ import zlib
 from typing import IO, Any, Callable, Dict, Iterator, Tuple, Type
 
 from .. import process
-from .errors import ElfError, KmodError
+from ..errors import ElfError, HostError
 
 #: Suffixes that the kernel's module loader and depmod know.
 SUFFIXES = ("", ".xz", ".gz", ".zst")
@@ -28,7 +28,7 @@ _KEPT_LIMIT = 48 << 20
 _kept: Dict[Tuple[Any, ...], bytes] = {}
 
 
-def open_plain(path: str, error: Type[KmodError] = ElfError, limit: int = SIZE_LIMIT) -> IO[bytes]:
+def open_plain(path: str, error: Type[HostError] = ElfError, limit: int = SIZE_LIMIT) -> IO[bytes]:
     """Return a seekable file with the uncompressed content of ``path``; the suffix says how it is compressed.
 
     Raises ``error`` when the file is unreadable, damaged, or larger than ``limit`` bytes uncompressed.

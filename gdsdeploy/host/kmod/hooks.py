@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
 
+from ..errors import ElfError
 from .elf import Elf
-from .errors import ElfError
 from .files import open_plain
 from .findings import ERROR, NOTE, WARNING, Finding, finding
 from .kernel import Kernel

@@ -8,11 +8,11 @@ import re
 from functools import lru_cache
 from typing import Dict, Iterator, List, Optional, Tuple
 
+from ..errors import ElfError, HostError, KernelError
+from ..rootdir import inside, list_folder, read_text
 from .depmod import Choice, read_dependencies, read_order, read_renames
-from .errors import ElfError, KernelError, KmodError
 from .files import SUFFIXES
 from .module import Module, name_of, read_module, read_once
-from .rootdir import inside, list_folder, read_text
 from .symvers import Export, read_symvers
 
 #: In-tree modules read to learn the symbol versions of a kernel whose headers are not installed; 300 cost about 1 s.
@@ -208,5 +208,5 @@ def releases(root: str = "/") -> List[str]:
 def _symvers_of(path: str, _changed: float) -> Dict[str, Export]:
     try:
         return read_symvers(path)
-    except KmodError as error:
+    except HostError as error:
         raise KernelError(error.message, "reinstall the kernel's headers") from None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import IO, Dict, List, Optional, Tuple
 
+from ..errors import ElfError
 from .elf import SHN_ABS, SHN_UNDEF, Elf
-from .errors import ElfError
 from .files import SUFFIXES, open_plain
 
 #: Section, and file of a loaded module, with the build id.

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from .errors import ElfError, SymversError
+from ..errors import ElfError, SymversError
+from ..rootdir import inside, list_folder, read_text
 from .kernel import Kernel
-from .rootdir import inside, list_folder, read_text
 from .symvers import Export, digest_name, read_symvers
 
 #: What nvidia-peermem imports from the RDMA core, and what its build looks for.

@@ -10,12 +10,12 @@ import os
 import re
 from typing import List, NamedTuple, Optional, Tuple
 
+from ..errors import ElfError
+from ..rootdir import inside, list_folder, read_text
 from . import tree
-from .errors import ElfError
 from .findings import ERROR, NOTE, WARNING, Finding, finding, unknown_finding
 from .kernel import Kernel
 from .module import Module
-from .rootdir import inside, list_folder, read_text
 
 _DKMS = "/var/lib/dkms"
 #: What the stock Makefile of nvidia-fs prints before it builds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
-from .errors import ElfError
+from ..errors import ElfError
 from .kernel import Kernel
 from .module import Module
 from .symvers import Export, digest_name

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Dict, Iterable, NamedTuple
 
-from .errors import SymversError
+from ..errors import SymversError
 from .files import open_plain
 from .module import Module
 

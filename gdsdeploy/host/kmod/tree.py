@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterator, List
 
-from .errors import TreeError
+from ..errors import TreeError
 
 SOURCES = "/usr/src"
 _SUBFOLDERS = ("", "kernel-open", "kernel")

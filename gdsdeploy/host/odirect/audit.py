@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict
 from typing import Any, Dict
 
-from ..evidence.inspect import flags_of
+from ..io.inspect import flags_of
 from ..process import TIMED_OUT, apart
 from . import trials
 from .syscalls import direct_alignment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
-from .errors import RolloutError
+from ..errors import RolloutError
 from .snapshot import VERSION
 
 Difference = Dict[str, str]

@@ -6,22 +6,10 @@ import json
 import sys
 from typing import Any, Callable
 
-from ..kmod.errors import KmodError
+from ..errors import REFUSED, HostError
 
-#: Exit status of everything that this host refuses.
-REFUSED = 30
 #: Of arguments and documents that cannot be used.
 UNUSABLE = 2
-
-
-class RolloutError(KmodError):
-    """The host refuses; ``kind`` is one word for programs, message and hint are for people."""
-
-    exit_code = REFUSED
-
-    def __init__(self, kind: str, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.kind = kind
 
 
 def answering(run: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -33,7 +21,7 @@ def answering(run: Callable[[Any], int]) -> Callable[[Any], int]:
         except OSError as error:
             name = f"{error.filename}: " if error.filename else ""
             return _say(arguments, "io", name + (error.strerror or str(error)), "")
-        except KmodError as error:
+        except HostError as error:
             return _say(arguments, getattr(error, "kind", "host"), error.message, error.hint)
 
     return inner

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Sequence
 
-from ..kmod.rootdir import inside, list_folder, read_text
-from .packages import program
+from ..apply.packages.state import program
+from ..rootdir import inside, list_folder, read_text
 
 #: Device files of the driver and of nvidia-fs begin like this.
 DEVICES = ("/dev/nvidia",)

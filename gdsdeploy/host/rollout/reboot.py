@@ -9,11 +9,12 @@ import shlex
 import syslog
 from typing import Any, Dict, List, Optional
 
-from .. import atomic, process
-from ..kmod.rootdir import inside, read_text
-from . import packages
-from .errors import RolloutError
-from .present import boot_id, now
+from .. import process
+from ..apply.packages import state as packages
+from ..boot.present import boot_id, now
+from ..errors import RolloutError
+from ..io import atomic
+from ..rootdir import inside, read_text
 
 FOLDER = "/run/gdsdeploy"
 MARKER = FOLDER + "/reboot.json"

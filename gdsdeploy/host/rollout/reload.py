@@ -17,13 +17,14 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterator, List
 
-from .. import atomic, pending, process
-from ..kmod import pack
-from ..kmod.errors import KmodError
+from .. import process
+from ..archive import keep, pack
+from ..boot import needed as pending
+from ..boot.present import boot_id
+from ..errors import HostError, RolloutError
+from ..io import atomic
 from ..kmod.module import read_module
-from . import gpu, keep, stack
-from .errors import RolloutError
-from .present import boot_id
+from . import gpu, stack
 from .reboot import FOLDER, IDENT
 from .stack import NVIDIA, Stack
 
@@ -189,7 +190,7 @@ def _kept(ident: str, loaded: List[str]) -> List[str]:
     try:
         with _old(ident, loaded) as old:
             other = [name for name in loaded if name not in old or _is_other(name, old[name])]
-    except (KmodError, OSError) as error:
+    except (HostError, OSError) as error:
         return [f"what is loaded could not be put back: {error} ({hint})"]
     return [f"the loaded {name} is not the one that was kept ({hint})" for name in other]
 
@@ -200,7 +201,7 @@ def _problem(name: str, file: str) -> str:
         return f"modprobe finds no file for the module {name}"
     try:
         read_module(file)
-    except KmodError as error:
+    except HostError as error:
         return error.message
     return ""
 

@@ -7,14 +7,15 @@ import socket
 import stat
 from typing import Any, Dict, List, Optional, Sequence
 
+from ..apply import written
+from ..apply.packages import state
+from ..audit.audit import STACK
+from ..boot.present import boot_id, booting, lock_digest, now
+from ..errors import RolloutError
 from ..kmod import driver as drivers
-from ..kmod.audit import STACK
 from ..kmod.kernel import Kernel, releases
-from ..kmod.rootdir import inside, read_text
 from ..kmod.vouch import FOLDER, MANIFEST, sha256
-from . import packages, written
-from .errors import RolloutError
-from .present import boot_id, booting, lock_digest, now
+from ..rootdir import inside, read_text
 
 VERSION = 1
 _PROVISION = "/var/lib/gdsdeploy/"
@@ -32,8 +33,8 @@ def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
         "kernel": os.uname().release,
         "lock_digest": lock_digest(root),
         "boot": booting(root),
-        "manager": packages.manager(root),
-        "packages": packages.versions(wanted, packages.listed(root)),
+        "manager": state.manager(root),
+        "packages": state.versions(wanted, state.listed(root)),
         "provision": provision,
         "kernels": {release: modules(Kernel(release, root)) for release in releases(root)},
         "files": {path: look(root, path) for path in written.paths(root)},

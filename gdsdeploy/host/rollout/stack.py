@@ -7,7 +7,7 @@ import re
 from typing import Dict, List, NamedTuple, Tuple
 
 from .. import process
-from ..kmod.rootdir import list_folder, read_text
+from ..rootdir import list_folder, read_text
 from . import gpu
 
 PEERMEM_UNIT = "gds-peermem.service"

@@ -6,8 +6,11 @@ import os
 from typing import Any, Dict, List
 
 from ..apply import lock
-from . import gpu, once, packages, reboot, space
-from .present import boot_id, booting, lock_digest, nvidia
+from ..apply.packages import state as packages
+from ..boot import once
+from ..boot.present import boot_id, booting, lock_digest, nvidia
+from ..io import space
+from . import gpu, reboot
 
 VERSION = 1
 

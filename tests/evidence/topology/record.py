@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gdsdeploy import hostapp
+from gdsdeploy.zipapp import hostapp
 
 HERE = Path(__file__).parent
 MODULES = ("nvme-keyring", "nvme-auth", "nvme-core", "nvme", "e1000e")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.host.gate import Settings
+from gdsdeploy.host.gate.gate import Settings
 from tests.loopback.apply.throwaway import PROGRAM, SENT, System, ended, subjects
 
 RELEASE = "0.0.0-no-such-kernel"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import hostapp
+from gdsdeploy.zipapp import hostapp
 
 #: Mounts and becomes the program that is named; the namespace of mounts ends with it.
 _ENTER = """

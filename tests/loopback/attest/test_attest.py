@@ -21,12 +21,12 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import integers
 
-from gdsdeploy import lockfile
 from gdsdeploy.attest import dsse, keys, signing, statement
-from gdsdeploy.builderkeys import BuilderKeys
+from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.cli import group
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError, PolicyInvalid, SigningKeyUnusable
-from gdsdeploy.host import tarball
+from gdsdeploy.host.io import tarball
+from gdsdeploy.lock import lockfile
 from gdsdeploy.report.model import HostReport, Report
 from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, archive
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gdsdeploy import lockfile
 from gdsdeploy.cli import group
+from gdsdeploy.lock import lockfile
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
 BIN = Path(sys.executable).parent

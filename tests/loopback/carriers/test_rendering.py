@@ -15,16 +15,19 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gdsdeploy import buildcache, folders, lockfile, planning, resources
-from gdsdeploy.builderkeys import BuilderKeys
-from gdsdeploy.builds import by_intent
-from gdsdeploy.carriers import CARRIERS
-from gdsdeploy.carriers.yamltext import HERE, dump
+from gdsdeploy import paths, resources
+from gdsdeploy.builds import cache as buildcache
+from gdsdeploy.builds.assign import by_intent
+from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.cli import group
+from gdsdeploy.converge import plan_fleet
+from gdsdeploy.converge.inventory import inventory
 from gdsdeploy.errors import FleetInvalid, GdsError, HostUnreachable, NotProvisioned
-from gdsdeploy.host import carried
-from gdsdeploy.inventory import inventory
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.cli import carrier_check
+from gdsdeploy.lock import lockfile
+from gdsdeploy.rollout.carriers import CARRIERS
+from gdsdeploy.rollout.carriers.yamltext import HERE, dump
 from tests.loopback.test_buildcache import ORIGIN, archive
 
 LAB = Path(__file__).parents[2] / "golden" / "lab"
@@ -42,8 +45,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Packed once; it is the same for every test."""
     with pytest.MonkeyPatch.context() as patch:
-        program = planning.hostapp.keep(tmp_path_factory.mktemp("program"))
-        patch.setattr(planning.hostapp, "keep", lambda *_: program)
+        program = plan_fleet.hostapp.keep(tmp_path_factory.mktemp("program"))
+        patch.setattr(plan_fleet.hostapp, "keep", lambda *_: program)
         yield
 
 
@@ -95,13 +98,13 @@ def test_the_folder_stands_alone_and_is_the_same_twice(fleet: Path, tmp_path: Pa
     first = render(fleet, folder, carrier)
     assert set(first["changed"]) == set(content(folder))
     for path, data in content(folder).items():
-        for own in (fleet.parent, folders.cache(), Path.home() / ".", resources.share()):
+        for own in (fleet.parent, paths.cache(), Path.home() / ".", resources.share()):
             assert f"{own}/".encode() not in data or path.endswith(".pyz"), f"{path} names {own}"
         assert b"id_ed25519" not in data, path
-    manifest = json.loads((folder / carried.MANIFEST).read_text())
+    manifest = json.loads((folder / carrier_check.MANIFEST).read_text())
     assert manifest["lock_digest"] == lockfile.read(LAB / "gdsdeploy.lock").digest
-    assert manifest["files"].keys() == content(folder).keys() - {carried.MANIFEST}
-    assert carried.judged(str(folder))["wrong"] == []
+    assert manifest["files"].keys() == content(folder).keys() - {carrier_check.MANIFEST}
+    assert carrier_check.judged(str(folder))["wrong"] == []
 
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     again = render(fleet, folder, carrier)
@@ -129,8 +132,8 @@ def test_machines_have_the_variables_of_provision(fleet: Path, tmp_path: Path) -
     argv = [BIN / "ansible-inventory", "-i", "inventory/hosts.yml", "--list"]
     listed = json.loads(subprocess.run(argv, cwd=folder, check=True, capture_output=True).stdout)
     intent, lock = load_fleet(fleet), lockfile.read(lockfile.beside(fleet))
-    given = planning.sources(intent, lock, fleet.parent)
-    for name, (group_name, values) in planning.variables(inventory(intent, lock, given)).items():
+    given = plan_fleet.sources(intent, lock, fleet.parent)
+    for name, (group_name, values) in plan_fleet.variables(inventory(intent, lock, given)).items():
         found = listed["_meta"]["hostvars"][name]
         assert name in listed[group_name]["hosts"]
         key = Path(values.pop("gds_modules_builder_key")).name
@@ -179,7 +182,7 @@ def test_the_collection_works_where_there_is_no_gdsdeploy(fleet: Path, tmp_path:
     done = subprocess.run(argv, cwd=project, env=env, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (project / "check.yml").unlink()
-    assert carried.judged(str(folder))["wrong"] == []
+    assert carrier_check.judged(str(folder))["wrong"] == []
 
 
 def test_no_text_becomes_a_template_but_the_folder_of_the_playbooks() -> None:
@@ -252,7 +255,7 @@ def test_a_folder_of_somebody_else_is_left_alone(fleet: Path, tmp_path: Path) ->
     with pytest.raises(FleetInvalid, match="it is not empty, and gdsdeploy did not render it"):
         render(fleet, folder, "runner")
     assert content(folder) == {"thesis.tex": b"\\end"}
-    (folder / carried.MANIFEST).write_text("{}")
+    (folder / carrier_check.MANIFEST).write_text("{}")
     with pytest.raises(FleetInvalid, match="no manifest of gdsdeploy"):
         render(fleet, folder, "runner")
     render(fleet, tmp_path / "ours", "runner")
@@ -278,7 +281,7 @@ def test_what_is_beside_stays_and_what_was_ours_goes_with_its_host(fleet: Path, 
 def test_a_rendering_that_was_interrupted_is_gone_on_with(
     fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gdsdeploy.carriers import folder as writing
+    from gdsdeploy.rollout.carriers import folder as writing
 
     folder, real = tmp_path / "out", writing._write
 
@@ -291,9 +294,9 @@ def test_a_rendering_that_was_interrupted_is_gone_on_with(
         patch.setattr(writing, "_write", full)
         with pytest.raises(FleetInvalid, match=r"provision.yml: cannot be written: No space left"):
             render(fleet, folder, "awx")
-    assert "was interrupted" in carried.judged(str(folder))["wrong"][0]
+    assert "was interrupted" in carrier_check.judged(str(folder))["wrong"][0]
     render(fleet, folder, "awx")
-    assert carried.judged(str(folder))["wrong"] == []
+    assert carrier_check.judged(str(folder))["wrong"] == []
 
 
 @pytest.mark.parametrize(
@@ -374,12 +377,12 @@ def test_archives_that_lie_elsewhere_have_their_sum_in_what_is_checked(fleet: Pa
     assert served.read_bytes() == kept
     assert values["gds_pull_modules"] == {
         "url": f"https://files.example/modules/{served.name}",
-        "sha256": carried.sha256(str(served)),
+        "sha256": carrier_check.sha256(str(served)),
     }
     # The repository has none of it, and a checkout without it is whole.
     assert "/serve/" in (folder / ".gitignore").read_text()
     shutil.rmtree(folder / "serve")
-    assert carried.judged(str(folder))["wrong"] == []
+    assert carrier_check.judged(str(folder))["wrong"] == []
     render(fleet, folder, "pull")
     assert not (folder / "serve").exists()
     assert (folder / "files" / "modules" / served.name).read_bytes() == kept

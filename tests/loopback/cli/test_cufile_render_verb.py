@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lockfile
-from gdsdeploy.cufile import hosts
+from gdsdeploy.converge import fitted_hosts
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.inventory import inventory
+from gdsdeploy.converge.plan_fleet import plan_fleet, sources
 from gdsdeploy.errors import GdsError
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.facts.document import Document
-from gdsdeploy.inventory import inventory
-from gdsdeploy.load import load_fleet
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import plan_fleet, sources
-from gdsdeploy.validate import Asked, validate
+from gdsdeploy.lock import lockfile
+from gdsdeploy.validate.validate import Asked, validate
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd
@@ -98,8 +98,8 @@ def test_saved_evidence_stands_in_for_the_host(fleet: LoopbackFleet, run: Run, t
 def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fleet: LoopbackFleet) -> None:
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
-    assert hosts.fitted(intent, ["gpu1", "build1"]) == ["gpu1"]
-    known = hosts.ask(intent, lock, fleet.path, ["gpu1"])
+    assert fitted_hosts.fitted(intent, ["gpu1", "build1"]) == ["gpu1"]
+    known = fitted_hosts.ask(intent, lock, fleet.path, ["gpu1"])
     host = known["gpu1"]
     assert not isinstance(host, GdsError)
     rendered = inventory(intent, lock, sources(intent, lock, fleet.path.parent, {"gpu1": host}))
@@ -109,7 +109,7 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
     assert values["gpu2"]["gds_cufile_content"] == "", "it was not asked; its role refuses to write nothing"
     change(fleet, fit={"addresses": "all"})
     intent = load_fleet(fleet.path)
-    refused = hosts.ask(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    refused = fitted_hosts.ask(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
 
@@ -133,7 +133,7 @@ def test_validate_holds_the_file_against_what_the_host_is(
 ) -> None:
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
-    host = hosts.ask(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    host = fitted_hosts.ask(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert not isinstance(host, GdsError)
     text = sources(intent, lock, fleet.path.parent, {"gpu1": host}).cufile["gpu1"]
     real = Document.text

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import transport
-from gdsdeploy.answer import Answer
 from gdsdeploy.errors import FleetInvalid, HostUnreachable
 from gdsdeploy.host import __main__ as program
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Answer
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import converge, planning
+from gdsdeploy.converge import ansible, plan_fleet
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.provision import only_converges
 from gdsdeploy.errors import ChangesPending, ChecksUnknown, GdsError, HostUnfit, HostUnreachable
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.provision import only_converges
 from tests import commandline
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd, free_port
@@ -94,7 +94,7 @@ CHANGE = Change("write", "/etc/cufile.json", "sha256:1", "sha256:2", "content", 
 def test_exit_codes(
     plans: list[HostPlan | GdsError], code: int, made: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = planning.Planned({f"h{i}": item for i, item in enumerate(plans)}, {})
+    found = plan_fleet.Planned({f"h{i}": item for i, item in enumerate(plans)}, {})
     monkeypatch.setattr("gdsdeploy.cli.plan.plan_fleet", lambda *_, **__: found)
     ended, out, err = run("plan", made(gpu1=RIGHT).path)
     assert ended == code
@@ -113,10 +113,10 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def play(command: list[str], *_: object, **__: object) -> None:
             raise GdsError(f"played {command[command.index('--limit') + 1]}")
 
-        found = planning.Planned(plans, {})
-        monkeypatch.setattr("gdsdeploy.provision.plan_fleet", lambda *_, **__: found)
-        monkeypatch.setattr(converge, "play", play)
-        monkeypatch.setattr("gdsdeploy.provision.release", lambda *_: None)
+        found = plan_fleet.Planned(plans, {})
+        monkeypatch.setattr("gdsdeploy.converge.provision.plan_fleet", lambda *_, **__: found)
+        monkeypatch.setattr(ansible, "play", play)
+        monkeypatch.setattr("gdsdeploy.converge.provision.release", lambda *_: None)
 
     return replace
 

@@ -15,9 +15,10 @@ import jsonschema
 import pytest
 import yaml
 
-from gdsdeploy import folders, lockfile
-from gdsdeploy.host import gate
-from gdsdeploy.host.finding import FAIL, PASS, Finding
+from gdsdeploy import paths
+from gdsdeploy.host.gate import gate
+from gdsdeploy.host.model.finding import FAIL, PASS, Finding
+from gdsdeploy.lock import lockfile
 from tests import commandline
 from tests.loopback.loopback_fleet import RUNNING, LoopbackFleet
 from tests.loopback.loopback_sshd import free_port
@@ -192,7 +193,7 @@ def test_a_bundle_gives_the_same_verdicts_offline(
     secret = "https://hooks.slack.com/services/T0AAAA/B0BBBB/XXSECRETXX"
     with fleet.path.open("a") as text:
         text.write(f"rollout: {{notify: {{webhook: {secret}, token_file: chat-token}}}}  # {secret}\n")
-    runs = folders.state() / "runs"
+    runs = paths.state() / "runs"
     runs.mkdir(parents=True)
     (runs / "provision-1.log").write_text("\n\n".join(MORE.values()))
     _, before, _ = run("validate", fleet.path, "--json")

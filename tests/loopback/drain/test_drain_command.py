@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import drain
-from gdsdeploy.drain import State, command, reason_of, rollout_of, signature
+from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, Interrupted
-from gdsdeploy.model.intended import Drain
-from gdsdeploy.stopping import Stop
+from gdsdeploy.model.rollout_settings import Drain
+from gdsdeploy.rollout import drain
+from gdsdeploy.rollout.drain import State, command, reason_of, rollout_of, signature
 
 REASON = reason_of("20261121T1054-7f3a", "driver {host} 550 to 560")
 SAYS = (sys.executable, "-c", "import sys; print(sys.argv[1:]); open('said', 'a').write(repr(sys.argv[1:]))")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import drain
-from gdsdeploy.drain import State, kubernetes, reason_of
+from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
-from gdsdeploy.model.intended import Drain
+from gdsdeploy.model.rollout_settings import Drain
+from gdsdeploy.rollout import drain
+from gdsdeploy.rollout.drain import State, kubernetes, reason_of
 from gdsdeploy.run import which
-from gdsdeploy.stopping import Stop
 from tests.loopback.drain.imitated_kubernetes import Cluster, Server, until
 
 REASON = reason_of("20261121T1054-7f3a", "driver 550.163.01 to 560.35.03")

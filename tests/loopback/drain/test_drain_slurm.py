@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import drain
-from gdsdeploy.drain import State, reason_of
-from gdsdeploy.drain import slurm as draining
+from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, Interrupted
-from gdsdeploy.host import gate, gate_slurm
-from gdsdeploy.host.gate_slurm import Node, node_from
-from gdsdeploy.model.intended import Drain
+from gdsdeploy.host.gate import gate
+from gdsdeploy.host.gate import slurm as gate_slurm
+from gdsdeploy.host.gate.slurm import Node, node_from
+from gdsdeploy.model.rollout_settings import Drain
+from gdsdeploy.rollout import drain
+from gdsdeploy.rollout.drain import State, reason_of
+from gdsdeploy.rollout.drain import slurm as draining
 from gdsdeploy.run import which
-from gdsdeploy.stopping import Stop
 from tests.loopback import loopback_slurm
 from tests.loopback.loopback_slurm import Slurm
 
@@ -284,7 +285,7 @@ def test_a_controller_that_is_away_for_a_moment_is_asked_again(slurm: Slurm, tmp
 
 
 def test_a_scontrol_that_hangs_or_fails_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gdsdeploy.drain.program.SECONDS", 0.3)
+    monkeypatch.setattr("gdsdeploy.rollout.drain.program.SECONDS", 0.3)
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)

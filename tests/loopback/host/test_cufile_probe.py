@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import cufile_probe
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.cufile import ACCEPTED, REJECTED, cufile_facts
 from gdsdeploy.host.facts.document import Document
+from gdsdeploy.host.libcufile import probe
 
 HEAD = """
 #include <stdio.h>
@@ -50,9 +50,9 @@ def library(folder: Path, source: str) -> str:
 
 
 def probed(monkeypatch: pytest.MonkeyPatch, name: str, config: str = "/etc/cufile.json") -> dict[str, Any]:
-    monkeypatch.setattr(cufile_probe, "LIBRARIES", (name,))
+    monkeypatch.setattr(probe, "LIBRARIES", (name,))
     recorder = Recorder()
-    cufile_probe.probe(recorder.command, recorder.document["commands"], config)
+    probe.probe(recorder.command, recorder.document["commands"], config)
     return {"commands": recorder.document["commands"]}
 
 
@@ -67,7 +67,7 @@ def test_an_accepted_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_library_that_spins_is_ended_and_what_it_said_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cufile_probe, "TIMEOUT", 1.0)
+    monkeypatch.setattr(probe, "TIMEOUT", 1.0)
     begin = time.monotonic()
     source = READS % 'printf("said without a line end"); fprintf(stderr, "and here"); for (;;) {}'
     document = probed(monkeypatch, library(tmp_path, source))
@@ -136,6 +136,6 @@ def test_no_library_and_one_that_is_none(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_end_of_a_long_log_begins_with_a_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("first line\nsecond line\nthird line\n")
-    assert cufile_probe.tail(str(log), 16) == "third line\n"
-    assert cufile_probe.tail(str(log), 1000).startswith("first")
-    assert cufile_probe.tail(str(tmp_path / "none"), 10) == ""
+    assert probe.tail(str(log), 16) == "third line\n"
+    assert probe.tail(str(log), 1000).startswith("first")
+    assert probe.tail(str(tmp_path / "none"), 10) == ""

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import checks, gate, gate_metrics
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
+from gdsdeploy.host import checks
+from gdsdeploy.host.gate import gate, metrics
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding
 
 HOSTS = Path(__file__).parents[2] / "evidence" / "hosts"
 EXPECTATION = HOSTS / "lab-vm.expectation.json"
@@ -185,7 +186,7 @@ def test_metrics_are_in_the_text_format() -> None:
     findings = [finding("kernel.running", PASS), finding(f"storage.path:/mnt/{evil}", FAIL)]
     record = gate.Record(gate.CLOSED, evil, FAIL, "boot", "2026-11-21T08:00:00Z", 1.5, profile=evil,
                          stack=[["nvidia-fs", "2.19.7"]], findings=[item.as_dict() for item in findings])  # fmt: skip
-    text = gate_metrics.render(record)
+    text = metrics.render(record)
     values: dict[str, str] = {}
     declared = set()
     for line in text.splitlines():

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import gate, gate_slurm
-from gdsdeploy.host.gate_cli import NPD_LENGTH
+from gdsdeploy.host.cli.gate import NPD_LENGTH
+from gdsdeploy.host.gate import gate
+from gdsdeploy.host.gate import slurm as gate_slurm
 from gdsdeploy.run import which
 from tests.loopback import loopback_slurm
 from tests.loopback.loopback_slurm import Slurm

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.host import __main__ as host
 from gdsdeploy.host import cufile_errors
 from gdsdeploy.host.gdscheck import document, runs
+from gdsdeploy.zipapp import hostapp
 from tests.cufile import gdschecks, libraries
 
 

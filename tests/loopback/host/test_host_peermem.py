@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import peermem
 from gdsdeploy.host.__main__ import main
 from gdsdeploy.host.apply.driver_options import Desired, modprobe_conf
-from gdsdeploy.host.peermem import PeermemError, load, refuse_stub, unload
+from gdsdeploy.host.cli import peermem
+from gdsdeploy.host.cli.peermem import PeermemError, load, refuse_stub, unload
 from gdsdeploy.host.process import Output
 from tests.unit.host.kmod.kmod_elf import write_module
 

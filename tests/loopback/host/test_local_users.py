@@ -17,18 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import __main__, atomic, cufile_probe, gate, process
+from gdsdeploy.host import __main__, process
 from gdsdeploy.host.apply import lock
-from gdsdeploy.host.apply.errors import ApplyError, CannotTellError
 from gdsdeploy.host.apply.files import FOLDER, File, entry
 from gdsdeploy.host.apply.gate import _left
 from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.build.kbuild import Log
+from gdsdeploy.host.build.place import placed
+from gdsdeploy.host.errors import ApplyError, CannotTellError, HostError
 from gdsdeploy.host.evidence import NOTHING, programs
 from gdsdeploy.host.evidence.recorder import Recorder
-from gdsdeploy.host.kmod.building.finish import placed
-from gdsdeploy.host.kmod.errors import KmodError
-from gdsdeploy.host.kmod.kbuild import Log
-from gdsdeploy.host.kmod.mok import make_key
+from gdsdeploy.host.gate import gate
+from gdsdeploy.host.io import atomic
+from gdsdeploy.host.libcufile import probe
+from gdsdeploy.host.secure_boot.mok import make_key
 
 NOBODY = 65534
 SECRET = "root's own\n"
@@ -159,7 +161,7 @@ def test_root_writes_nothing_into_a_folder_that_others_can_change(
     if kind != "theirs":
         os.chown(hostile.folder, 0, NOBODY if kind == "group" else 0)
         hostile.folder.chmod(0o775 if kind == "group" else 0o777)
-    with hostile.attack("x"), pytest.raises((OSError, KmodError)) as caught:
+    with hostile.attack("x"), pytest.raises((OSError, HostError)) as caught:
         writer(hostile.folder / "x")
     assert f"{hostile.folder} can be changed by others than root" in str(caught.value)
     assert hostile.untouched()
@@ -226,7 +228,7 @@ def test_in_a_folder_for_all_root_opens_no_file_that_others_have_left(
     in_the_way(place, kind, hostile.victim)
     if kind in ("link", "pipe"):
         os.lchown(place, NOBODY, NOBODY)
-    with pytest.raises((ApplyError, KmodError)):
+    with pytest.raises((ApplyError, HostError)):
         writer(place)
     assert hostile.victim.read_text() == SECRET
     assert hostile.victim.stat().st_mode & 0o7777 == 0o600
@@ -359,13 +361,13 @@ def test_root_runs_and_loads_nothing_of_others_from_the_places_of_cuda(
         (hostile.victim.parent / "cuda").symlink_to(folder)
         folder = hostile.victim.parent / "cuda"
     monkeypatch.setattr(programs, "GDSCHECKS", (f"{folder}/gdsch*",))
-    monkeypatch.setattr(cufile_probe, "LIBRARIES", (f"{folder}/libcufile*",))
+    monkeypatch.setattr(probe, "LIBRARIES", (f"{folder}/libcufile*",))
     recorder = Recorder()
     programs.collect(recorder, NOTHING)
     found = recorder.document
     assert found["listings"]["gdscheck"] == [f"{folder}/gdscheck"]
     assert ("gdscheck" in found["commands"]) == (kind == "roots")
-    assert (cufile_probe.libraries() != []) == (kind == "roots")
+    assert (probe.libraries() != []) == (kind == "roots")
     unsafe = [
         f"{folder}/gdscheck: users other than root can replace it, so root doesn't run it",
         f"{folder}/libcufile.so.0: users other than root can replace it, so root doesn't load it",

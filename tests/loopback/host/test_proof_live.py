@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import cufile_probe, proof
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.proof import BROKEN, COMPAT, Proof, proofs
+from gdsdeploy.host.libcufile import probe
+from gdsdeploy.host.proof import proof
 
 CUDA = """
 #include <stdlib.h>
@@ -106,7 +107,7 @@ def tried(
     monkeypatch: pytest.MonkeyPatch, source: str, mount: Path, timeout: float = 20.0, head: str = HEAD
 ) -> tuple[dict[str, Any], tuple[Proof, ...]]:
     """The runs, and what they prove for the one mount."""
-    monkeypatch.setattr(cufile_probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", head + source),))
+    monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1.2.3", head + source),))
     recorder = Recorder()
     proof.prove(recorder.command, [str(mount)], {}, timeout)
     assert list(mount.iterdir()) == [], "the scratch file is gone"
@@ -187,7 +188,7 @@ def test_each_error_is_named(mount: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("cuda")
 def test_a_mount_that_cannot_be_written_to_is_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cufile_probe, "LIBRARIES", (compiled(tmp_path, "libcufile.so.1.2.3", HEAD + OPENS + READS),))
+    monkeypatch.setattr(probe, "LIBRARIES", (compiled(tmp_path, "libcufile.so.1.2.3", HEAD + OPENS + READS),))
     recorder = Recorder()
     proof.prove(recorder.command, ["/proc"], {})
     found = proofs(Document({"commands": recorder.document["commands"]}))["/proc"]
@@ -198,7 +199,7 @@ def test_a_mount_that_cannot_be_written_to_is_not_proven(tmp_path: Path, monkeyp
 def test_without_libraries_nothing_is_proven(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     recorder = Recorder()
-    monkeypatch.setattr(cufile_probe, "LIBRARIES", ("/nowhere/libcufile.so.0",))
+    monkeypatch.setattr(probe, "LIBRARIES", ("/nowhere/libcufile.so.0",))
     proof.prove(recorder.command, [str(mount)], {})
     (found,) = proofs(Document({"commands": recorder.document["commands"]}))[str(mount)]
     assert isinstance(found.path, Unknown)
@@ -213,17 +214,17 @@ def test_a_configuration_elsewhere_is_laid_over_whole(mount: Path, monkeypatch: 
     seen = OPENS.replace("return good", 'execlp("cp", "cp", getenv("CUFILE_ENV_PATH_JSON"), getenv("COPY"), NULL)')
     copy = mount.parent / "copy.json"
     monkeypatch.setenv("COPY", str(copy))
-    monkeypatch.setattr(cufile_probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1", HEAD + seen + READS),))
+    monkeypatch.setattr(probe, "LIBRARIES", (compiled(mount.parent, "libcufile.so.1", HEAD + seen + READS),))
     proof.prove(lambda *words, **more: Recorder().command(*words, **more), [str(mount)], config)
     expected = '{"properties": {"allow_compat_mode": true, "io_batchsize": 64}, "denylist": {"drivers": []}}'
     assert copy.read_text() == expected, "the second try allows compat mode, and the rest is the host's"
 
 
 def test_the_program_is_found_in_an_archive_as_well(tmp_path: Path) -> None:
-    from gdsdeploy import hostapp
+    from gdsdeploy.zipapp import hostapp
 
     hostapp.build(tmp_path / "host.pyz")
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from gdsdeploy.host.proof import source; print(source())"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from gdsdeploy.host.proof.proof import source; print(source())"
     argv = ["/usr/bin/python3", "-I", "-c", code, str(tmp_path / "host.pyz")]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout.rstrip("\n") == proof.source().rstrip("\n")

@@ -14,8 +14,8 @@ from typing import Any
 
 import paramiko
 
-from gdsdeploy import hostapp
-from gdsdeploy.answer import Endpoint
+from gdsdeploy.ssh.endpoint import Endpoint
+from gdsdeploy.zipapp import hostapp
 
 
 @dataclass(frozen=True)

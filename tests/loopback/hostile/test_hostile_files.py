@@ -13,14 +13,17 @@ import paramiko
 import pytest
 import yaml
 
-from gdsdeploy import cli, converge, journal, lockfile
+from gdsdeploy import cli
+from gdsdeploy.converge import ansible
 from gdsdeploy.errors import FleetInvalid, LockInvalid
-from gdsdeploy.host.printable import HIDDEN
-from gdsdeploy.load import load_fleet
-from gdsdeploy.model.intended import Notify
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.io.printable import HIDDEN
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock, Refused
 from gdsdeploy.model.rollout import Kind
-from gdsdeploy.notify import Notifier
+from gdsdeploy.model.rollout_settings import Notify
+from gdsdeploy.rollout import journal
+from gdsdeploy.rollout.notify import Notifier
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
 from tests.loopback.hostile.test_hostile_verbs import HONEST, OF_HOSTS, as_sent, honest, served
@@ -310,11 +313,11 @@ def test_plan(fleet: Poisoned, run: Run) -> None:
 def test_what_changes_hosts(fleet: Poisoned, run: Run, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     played: list[str] = []
 
-    def play(command: list[str], *_: object, **__: object) -> converge.Outcome:
+    def play(command: list[str], *_: object, **__: object) -> ansible.Outcome:
         played.append(Path(command[command.index("--inventory") + 1]).read_text())
-        return converge.Outcome(0, {HONEST: converge.HostResult()})
+        return ansible.Outcome(0, {HONEST: ansible.HostResult()})
 
-    monkeypatch.setattr(converge, "play", play)
+    monkeypatch.setattr(ansible, "play", play)
     code, _, err = run(verb, fleet.path, "--limit", HONEST)
     assert code == 0, err
     (inventory,) = played

@@ -15,10 +15,10 @@ from typing import Any
 import paramiko
 import pytest
 
-from gdsdeploy import answer, metering, transport
-from gdsdeploy.answer import Answer, Endpoint
 from gdsdeploy.errors import HostUnfit, HostUnreachable
-from gdsdeploy.host import jsontext
+from gdsdeploy.host.io import jsontext
+from gdsdeploy.ssh import endpoint, metering, transport
+from gdsdeploy.ssh.endpoint import Answer, Endpoint
 from tests.loopback.hostile.hostile_server import Question, Reply, Server, endless, text
 
 MIB = 2**20
@@ -192,11 +192,11 @@ def test_whatever_one_host_sets_off_the_others_are_answered_for(lying: Make, mon
 
 
 def test_the_worst_answer_of_all_takes_little_memory() -> None:
-    worst = ['{"a":[' + "{}," * (answer.VALUES // 2 - 3) + "1]}", '{"a":"' + "\U0001f600" * (2 * MIB - 10) + '"}']
+    worst = ['{"a":[' + "{}," * (endpoint.VALUES // 2 - 3) + "1]}", '{"a":"' + "\U0001f600" * (2 * MIB - 10) + '"}']
     for sent in worst:
         tracemalloc.start()
         try:
-            jsontext.loads(sent, items=answer.VALUES, more=True)
+            jsontext.loads(sent, items=endpoint.VALUES, more=True)
             assert tracemalloc.get_traced_memory()[1] < 48 * MIB
         finally:
             tracemalloc.stop()

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy import converge, run
+from gdsdeploy import run
+from gdsdeploy.converge import ansible
+from gdsdeploy.converge.inventory import dump
 from gdsdeploy.errors import ConvergeFailed
-from gdsdeploy.inventory import dump
 from tests.unit.hostile_words import WORDS
 
 HONEST = "honest"
@@ -72,7 +73,7 @@ LIES: Mapping[str, str] = {
 }
 
 
-def play(folder: Path, hosts: Mapping[str, str], env: Mapping[str, str | None] = {}) -> converge.Outcome:
+def play(folder: Path, hosts: Mapping[str, str], env: Mapping[str, str | None] = {}) -> ansible.Outcome:
     """What a real ansible-playbook makes of hosts that give these answers."""
     names = {}
     for name, text in {**hosts, HONEST: answer()}.items():
@@ -88,9 +89,9 @@ def play(folder: Path, hosts: Mapping[str, str], env: Mapping[str, str | None] =
         }
     (folder / "inventory.yml").write_text(dump({"all": {"hosts": names}}))
     (folder / "play.yml").write_text(PLAY)
-    made = {**converge.environment(control_dir=folder, program=folder / HONEST), **env}
+    made = {**ansible.environment(control_dir=folder, program=folder / HONEST), **env}
     command = [sys.executable, "-P", "-m", "ansible", "playbook", "-i", f"{folder}/inventory.yml", f"{folder}/play.yml"]
-    return converge.play(command, made, log=folder / "log", progress=lambda _: None)
+    return ansible.play(command, made, log=folder / "log", progress=lambda _: None)
 
 
 def test_each_liar_fails_and_the_others_are_done(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_its_words_are_data(tmp_path: Path) -> None:
 
 
 def test_endless_output_ends_at_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(converge, "MEMORY", 2**30)
+    monkeypatch.setattr(ansible, "MEMORY", 2**30)
     outcome = play(tmp_path, {"endless": ""})
     assert outcome.hosts[HONEST].failure is None
     assert "more than this machine has memory for" in str(outcome.hosts["endless"].failure)

@@ -16,9 +16,12 @@ import paramiko
 import pytest
 import yaml
 
-from gdsdeploy import converge, hostapp, lockfile, transport
-from gdsdeploy.host.gate import Record
-from gdsdeploy.host.report import STACK
+from gdsdeploy.converge import ansible
+from gdsdeploy.host.checks.report import STACK
+from gdsdeploy.host.gate.gate import Record
+from gdsdeploy.lock import lockfile
+from gdsdeploy.ssh import transport
+from gdsdeploy.zipapp import hostapp
 from tests import commandline
 from tests.loopback.hostile.hostile_server import Question, Server
 from tests.loopback.loopback_fleet import LoopbackFleet
@@ -240,12 +243,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
     """(hosts, inventory) that Ansible would have been started with."""
     found: list[tuple[list[str], str]] = []
 
-    def play(command: list[str], *_: object, **__: object) -> converge.Outcome:
+    def play(command: list[str], *_: object, **__: object) -> ansible.Outcome:
         inventory = Path(command[command.index("--inventory") + 1]).read_text()
         found.append((command[command.index("--limit") + 1].split(","), inventory))
-        return converge.Outcome(0, {name: converge.HostResult() for name in found[-1][0]})
+        return ansible.Outcome(0, {name: ansible.HostResult() for name in found[-1][0]})
 
-    monkeypatch.setattr(converge, "play", play)
+    monkeypatch.setattr(ansible, "play", play)
     return found
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab import fleet
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.state import Lab
-from gdsdeploy.load import load_fleet
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lockfile
 from gdsdeploy.lab import guest, images
 from gdsdeploy.lab.archive import Archive
+from gdsdeploy.lock import lockfile
 
 TRIXIE = guest.RELEASES["trixie"]
 

@@ -13,16 +13,18 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import converge, transport
-from gdsdeploy.answer import Answer
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge import ansible
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed
 from gdsdeploy.host.rollout import snapshot as host_snapshot
 from gdsdeploy.host.rollout import status as host_status
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.rollout import answers, before, planning, playing, undoing
-from gdsdeploy.rollout.work import Work
+from gdsdeploy.rollout import preconditions
+from gdsdeploy.rollout.steps import answers, prepare, provision, rollback
+from gdsdeploy.rollout.steps.work import Work
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Answer
 from tests.unit.rollout.asked import BOOT, KERNEL, OLD, Asked, compared, differs, needed, snapshot, status, work
 
 ROLLOUT = Path(answers.__file__).parent
@@ -211,7 +213,7 @@ def test_steps_get_no_answer_that_was_not_checked() -> None:
 @pytest.mark.usefixtures("liar")
 def test_nor_does_the_planning() -> None:
     host = work(Step.PREFLIGHT, {})
-    found = planning.told_by(host.fleet, host.fleet_path, ["gpu1"], timeout=1)
+    found = preconditions.told_by(host.fleet, host.fleet_path, ["gpu1"], timeout=1)
     assert isinstance(found["gpu1"], HostUnfit)
 
 
@@ -226,19 +228,19 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     host = work(Step.UNDO, {" ".join(words): found for words, found in told.items()}, known)
     object.__setattr__(host, "logs", tmp_path / "logs")
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(undoing, "towards_before", lambda _: host)
-    monkeypatch.setattr(undoing, "_fit", lambda _: {})
-    monkeypatch.setattr(undoing, "_managed", lambda *_: {"/etc/cufile.json"})
-    monkeypatch.setattr(undoing.previous, "have", lambda *_: {})
-    monkeypatch.setattr(undoing.previous, "offered", lambda *_: nullcontext())
+    monkeypatch.setattr(rollback, "towards_before", lambda _: host)
+    monkeypatch.setattr(rollback, "_fit", lambda _: {})
+    monkeypatch.setattr(rollback, "_managed", lambda *_: {"/etc/cufile.json"})
+    monkeypatch.setattr(rollback.previous_packages, "have", lambda *_: {})
+    monkeypatch.setattr(rollback.previous_packages, "offered", lambda *_: nullcontext())
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
-    monkeypatch.setattr(undoing.supplying, "opened", lambda _: nullcontext(shelf))
+    monkeypatch.setattr(rollback.run_archives, "opened", lambda _: nullcontext(shelf))
     monkeypatch.setattr(
-        playing,
+        provision,
         "rendered",
         lambda *_: {"all": {"children": {"builders": {"hosts": {}}, "hosts": {"hosts": {"gpu1": {}}}}}},
     )
-    monkeypatch.setattr(playing, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
+    monkeypatch.setattr(provision, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
     return host
 
 
@@ -261,14 +263,14 @@ def test_nothing_that_a_host_says_reaches_ansible_as_it_likes(
     host = lying(monkeypatch, tmp_path, question, replaced(whole, place, TEMPLATE))
     played: list[str] = []
 
-    def play(command: list[str], *_: Any, **__: Any) -> converge.Outcome:
+    def play(command: list[str], *_: Any, **__: Any) -> ansible.Outcome:
         played.append(Path(command[command.index("--inventory") + 1]).read_text())
-        return converge.Outcome(0, {"gpu1": converge.HostResult()})
+        return ansible.Outcome(0, {"gpu1": ansible.HostResult()})
 
-    monkeypatch.setattr(converge, "play", play)
+    monkeypatch.setattr(ansible, "play", play)
     message = "gpu1: done"
     try:
-        undoing.undo(host)
+        rollback.undo(host)
     except GdsError as error:
         message = error.message
     assert message.startswith("gpu1: ")
@@ -282,17 +284,17 @@ def test_an_honest_way_back_says_what_was_there(monkeypatch: pytest.MonkeyPatch,
     found = compared(differs("package", "nvidia-driver"), *files)
     host = lying(monkeypatch, tmp_path, ("rollout", "compare"), found)
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr(playing, "play", lambda *args: given.append(args[5]) or [])
-    monkeypatch.setattr(undoing, "_differences", lambda *_, **__: [])
-    undoing.undo(host)
+    monkeypatch.setattr(provision, "play", lambda *args: given.append(args[5]) or [])
+    monkeypatch.setattr(rollback, "_differences", lambda *_, **__: [])
+    rollback.undo(host)
     (had,) = given
     assert had["gds_restore_unwanted"] == ["new-one"]
     assert had["gds_restore_installed"] == had["gds_restore_held"] == ["nvidia-driver"]
     assert had["gds_restore_known"] is True
     # The lock of before answers for cufile.json.
     assert had["gds_restore_files"] == [{"path": "/etc/modprobe.d/gdsdeploy.conf", "sha256": ""}]
-    monkeypatch.setattr(undoing, "_managed", lambda *_: set())
-    assert undoing._files(host, set()) == [
+    monkeypatch.setattr(rollback, "_managed", lambda *_: set())
+    assert rollback._files(host, set()) == [
         {"path": "/etc/cufile.json", "sha256": "2" * 64},
         {"path": "/etc/modprobe.d/gdsdeploy.conf", "sha256": ""},
     ]
@@ -305,12 +307,12 @@ def test_a_snapshot_in_the_journal_is_checked_again(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         RollbackFailed, match=r"gpu1: its answer to rollout snapshot is malformed: provision\.installed"
     ):
-        undoing._given(host, host)
+        rollback._given(host, host)
 
 
 def test_modules_that_were_kept_lie_where_the_program_keeps_them() -> None:
     """Whatever path a host names."""
     host = work(Step.SNAPSHOT, {"rollout keep": {"archive": "/etc/shadow"}})
     seen = SimpleNamespace(supply=Supply("receive", "", ""))
-    kept = before._kept(host, host, seen, snapshot(kernels={KERNEL: {"files": {}, "chosen": {}}}))  # type: ignore[arg-type]
+    kept = prepare._kept(host, host, seen, snapshot(kernels={KERNEL: {"files": {}, "chosen": {}}}))  # type: ignore[arg-type]
     assert kept == f"/var/lib/gdsdeploy/rollout/{host.rollout}/modules-{KERNEL}.tar"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import lockfile
-from gdsdeploy.drain.none import Nothing
+from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import ConvergeFailed, HostUnreachable, Interrupted
-from gdsdeploy.load import load_fleet
-from gdsdeploy.model.intended import Rollout
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.rollout import Step, Task
-from gdsdeploy.rollout.work import Patience, Work, alone
-from gdsdeploy.stopping import Stop
+from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.rollout.drain.none import Nothing
+from gdsdeploy.rollout.steps.work import Patience, Work, alone
 from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
 

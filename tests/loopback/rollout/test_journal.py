@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import journal
 from gdsdeploy.errors import Busy, JournalUnusable
 from gdsdeploy.model.rollout import Kind, Plan, Wave
+from gdsdeploy.rollout import journal
 from gdsdeploy.run import as_root, which
 
 PLAN = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 BEGIN = """
 import os, signal, sys, time
 from pathlib import Path
-from gdsdeploy import journal
+from gdsdeploy.rollout import journal
 from gdsdeploy.errors import GdsError
 from gdsdeploy.model.rollout import Kind, Plan, Wave
 path = Path(sys.argv[1])

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import journal, run, stopping
+from gdsdeploy import cancel, run
 from gdsdeploy.errors import Busy, FleetInvalid, Interrupted, JournalUnusable, RolloutRefused
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Task, Wave
-from gdsdeploy.rollout import control, driver
+from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import Machine
 from gdsdeploy.run import as_root, which
@@ -39,7 +39,7 @@ class Performing:
     def __init__(self, hosts: Hosts, step: Callable[[Task], object]) -> None:
         self._hosts = hosts
         self._own = step
-        self.end = stopping.Stop()
+        self.end = cancel.Stop()
 
     def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
         with self.end.scope():

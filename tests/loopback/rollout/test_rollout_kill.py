@@ -23,10 +23,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import journal
 from gdsdeploy.errors import Busy, Interrupted, RolloutRefused
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Wave
-from gdsdeploy.rollout import control
+from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import Machine
 from tests.unit.rollout.driven_rollout import PLAN, Hurried, begin_fork, forked, status_of

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gdsdeploy import journal, lockfile
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, RolloutRefused
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.rollout import Kind, Step, Wave
-from gdsdeploy.plan import HostPlan
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Module
-from gdsdeploy.report import outlook as shown
-from gdsdeploy.rollout import planning, releases
-from gdsdeploy.rollout.planning import Outlook, Told
+from gdsdeploy.rollout import journal, preconditions
+from gdsdeploy.rollout.preconditions import Outlook, Told
+from gdsdeploy.rollout.report import preview as shown
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd, free_port
 from tests.unit.rollout.planned_fleet import CHANGE, Drains, PlannedFleet, trial
@@ -63,8 +63,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plann
 
 def prepare(fleet: PlannedFleet, limit: str | None = None, exclude: str | None = None, **more: object) -> Outlook:
     intent = fleet.fleet
-    chosen = planning.choose(intent, fleet.path, limit, exclude)
-    return planning.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, **more)  # type: ignore[arg-type]
+    chosen = preconditions.choose(intent, fleet.path, limit, exclude)
+    return preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, **more)  # type: ignore[arg-type]
 
 
 def refusal(fleet: PlannedFleet, **more: object) -> str:
@@ -247,7 +247,7 @@ def test_a_builder_of_those_who_take_part_takes_part(made: Callable[..., Planned
     }
     builders = {"build1": "gds", "build2": "other"}
     fleet = made("a", "b", profiles=profiles, builders=builders)
-    chosen = planning.choose(fleet.fleet, fleet.path, "a", None)
+    chosen = preconditions.choose(fleet.fleet, fleet.path, "a", None)
     assert (chosen.names, dict(chosen.others)) == (["build1", "a"], {"b": "not in --limit"})
     waves = prepare(fleet, "a").plan.waves
     assert [(wave.name, wave.hosts, wave.drain) for wave in waves][:2] == [
@@ -282,8 +282,8 @@ def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     intent = load_fleet(fleet.path)
     kept = lockfile.read(lockfile.beside(fleet.path))
     record.keep(trial(lockfile.build({"right": kept.targets["right"]})))
-    chosen = planning.choose(intent, fleet.path, "gpu1", None)
-    found = planning.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, timeout=60)
+    chosen = preconditions.choose(intent, fleet.path, "gpu1", None)
+    found = preconditions.prepare(intent, lockfile.read(lockfile.beside(fleet.path)), fleet.path, chosen, timeout=60)
     assert set(found.down) == {"gone"}, "of those that take no part only who does not answer is down"
     assert fleet.sessions() == 3, "who takes part is asked for its plan and its status, the others only knocked at"
     with pytest.raises(RolloutRefused) as caught:

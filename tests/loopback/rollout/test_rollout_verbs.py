@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import journal
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import RolloutRefused
-from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.rollout import Kind, Outcome, Step, Wave
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.rollout import running, status
+from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.rollout import journal, session, status
 from tests.commandline import plain, run
 from tests.loopback.rollout import pretended_cli
 from tests.unit.rollout.planned_fleet import PATIENT, PlannedFleet
@@ -69,7 +68,7 @@ def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def found(fleet: PlannedFleet) -> status.Status:
-    _, events = running.chosen(journal.path_of(fleet.path), None)
+    _, events = session.chosen(journal.path_of(fleet.path), None)
     return status.fold(events)
 
 
@@ -192,7 +191,7 @@ def test_an_abort_needs_no_lock_where_nothing_is_under_way(
     def refuses(_: object) -> None:
         raise RolloutRefused("the lock is not kept on this machine")
 
-    monkeypatch.setattr(running, "real", refuses)
+    monkeypatch.setattr(session, "real", refuses)
     for verb in ("resume", "rollback"):
         assert run("rollout", verb, fleet.path, *(["--yes"] if verb == "rollback" else [])) == 50
     before = found(fleet).last
@@ -268,12 +267,12 @@ def test_a_killed_controller_is_seen_and_resumed(
     process = command("start", fleet.path, "--yes")
     until(fleet, lambda now: any(host.away for host in now.hosts.values()))
     path = journal.path_of(fleet.path)
-    assert running.worked_on(path)
+    assert session.worked_on(path)
     assert run("rollout", "start", fleet.path, "--yes") == 52
     assert "is under way\nhint: Watch it" in plain(capsys.readouterr().err)
     process.kill()
     process.wait()
-    assert not running.worked_on(path)
+    assert not session.worked_on(path)
     assert run("rollout", "status", fleet.path) == 0
     assert "running, but no process works on it" in capsys.readouterr().out
     assert run("rollout", "status", fleet.path, "--watch") == 51
@@ -379,7 +378,7 @@ def test_exit_codes(phase: tuple[Kind, ...], outcomes: tuple[Outcome, ...], code
     for name, ended in zip("ab", outcomes, strict=False):
         story.say(Kind.OUTCOME, name, outcome=str(ended), reason="")
     story.say(phase[-1], reason="why", outcomes={})
-    error = running.outcome(status.fold(story.events))
+    error = session.outcome(status.fold(story.events))
     assert (error.exit_code if error else None) == code
 
 
@@ -402,13 +401,13 @@ def test_who_is_in_work_again_when_a_rollout_is_resumed(
     fleet.drains.out = known or {}
     if known is None:
         monkeypatch.setattr(type(fleet.drains), "states", lambda *_: {})
-    monkeypatch.setattr(running, "drainer", lambda *_: fleet.drains)
+    monkeypatch.setattr(session, "drainer", lambda *_: fleet.drains)
     drain = {"by": by, "out": ["x"], "back": ["x"]} if by == "command" else {"by": by}
     settings = Rollout.model_validate({"drain": drain}).model_dump(mode="json")
     story = Story(plan((Wave("canary", ("a", "b"), canary=True),), down=("old",), settings=settings))
     story.step("a", Step.DRAIN)
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="no")
     now = status.fold(story.events)
-    assert running.reconsidered(now, fleet.path, accept) == {"accept": accept, **data}
+    assert session.reconsidered(now, fleet.path, accept) == {"accept": accept, **data}
     with pytest.raises(RolloutRefused, match="b did not fail"):
-        running.reconsidered(now, fleet.path, ["b"])
+        session.reconsidered(now, fleet.path, ["b"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import carried
 from gdsdeploy.host.__main__ import main
+from gdsdeploy.host.cli import carrier_check
 
 LOCK = "digest: sha256:aa\n"
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
         "lock_digest": "sha256:aa",
         "files": {path: sha256(text) for path, text in files.items()},
     }
-    (tmp_path / carried.MANIFEST).write_text(json.dumps(manifest))
+    (tmp_path / carrier_check.MANIFEST).write_text(json.dumps(manifest))
     return tmp_path
 
 
@@ -57,12 +57,15 @@ def test_whole_and_meant(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
             lambda at: (at / "local.yml").rename(at / "serve") and (at / "local.yml").symlink_to("serve"),
             "local.yml: cannot be read: Too many levels of symbolic links",
         ),
-        (lambda at: (at / carried.MANIFEST).write_text("{"), "it is no manifest of gdsdeploy"),
-        (lambda at: (at / carried.MANIFEST).write_text('{"files": {}, "version": 1}'), "the rendering was interrupted"),
-        (lambda at: (at / carried.MANIFEST).write_text('{"files": {"a": "b"}, "version": 2}'), "version 2"),
-        (lambda at: (at / carried.MANIFEST).unlink(), "cannot be read: No such file"),
+        (lambda at: (at / carrier_check.MANIFEST).write_text("{"), "it is no manifest of gdsdeploy"),
         (
-            lambda at: (at / carried.MANIFEST).write_text('{"files": {"../x": "b"}, "version": 1}'),
+            lambda at: (at / carrier_check.MANIFEST).write_text('{"files": {}, "version": 1}'),
+            "the rendering was interrupted",
+        ),
+        (lambda at: (at / carrier_check.MANIFEST).write_text('{"files": {"a": "b"}, "version": 2}'), "version 2"),
+        (lambda at: (at / carrier_check.MANIFEST).unlink(), "cannot be read: No such file"),
+        (
+            lambda at: (at / carrier_check.MANIFEST).write_text('{"files": {"../x": "b"}, "version": 1}'),
             "the manifest points out of the folder",
         ),
     ],
@@ -77,7 +80,7 @@ def test_every_reason_not_to_run_it(
 
 
 def test_another_lock(folder: Path) -> None:
-    by_name = carried.judged(str(folder), lock_digest="sha256:bb")
+    by_name = carrier_check.judged(str(folder), lock_digest="sha256:bb")
     assert by_name["wrong"] == ["it was rendered from the lock sha256:aa, but sha256:bb is meant"]
-    (wrong,) = carried.judged(str(folder), lock_sha256=sha256("digest: sha256:aa\n# edited\n"))["wrong"]
+    (wrong,) = carrier_check.judged(str(folder), lock_sha256=sha256("digest: sha256:aa\n# edited\n"))["wrong"]
     assert "is not the one that it was rendered from" in wrong

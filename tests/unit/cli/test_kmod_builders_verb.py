@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.builderkeys import BuilderKeys, fingerprint
+from gdsdeploy.builds.builder_keys import BuilderKeys, fingerprint
 from tests import commandline
 from tests.loopback.test_buildcache import EVIL, ORIGIN
 

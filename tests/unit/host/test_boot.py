@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import boot
-from gdsdeploy.host.boot import BootError
+from gdsdeploy.host.boot import grub
+from gdsdeploy.host.boot.grub import BootError
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "kmod" / "grub"
 NEW, OLD = "6.12.94+deb13-amd64", "6.1.0-50-amd64"
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_entries_of_a_real_menu() -> None:
-    found = boot.entries(text("debian-13.cfg"))
+    found = grub.entries(text("debian-13.cfg"))
     assert [(item.path, item.release, item.recovery, item.numbers) for item in found] == [
         ("gnulinux-simple-/dev/vda", NEW, False, (0,)),
         (f"{SUBMENU}>gnulinux-{NEW}-advanced-/dev/vda", NEW, False, (1, 0)),
@@ -52,7 +52,7 @@ def test_entries_of_a_real_menu() -> None:
     ],
 )
 def test_grub_takes_numbers_ids_and_titles(wanted: str, release: str) -> None:
-    found = boot.resolve(boot.entries(text("debian-13.cfg")), wanted)
+    found = grub.resolve(grub.entries(text("debian-13.cfg")), wanted)
     assert found is not None
     assert found.release == release
     assert not found.recovery
@@ -60,85 +60,85 @@ def test_grub_takes_numbers_ids_and_titles(wanted: str, release: str) -> None:
 
 @pytest.mark.parametrize("wanted", ["7", "1>9", "gone", ""])
 def test_what_is_not_in_the_menu_is_nothing(wanted: str) -> None:
-    assert boot.resolve(boot.entries(text("debian-13.cfg")), wanted) is None
+    assert grub.resolve(grub.entries(text("debian-13.cfg")), wanted) is None
 
 
 def test_without_a_choice_the_first_entry_boots(root: Path) -> None:
-    found = boot.default_kernel(str(root))
+    found = grub.default_kernel(str(root))
     assert (found["default"], found["next"]) == (NEW, NEW)
     assert found["default_entry"] == "gnulinux-simple-/dev/vda"
 
 
 def test_a_saved_entry_counts_only_where_the_menu_asks_for_it(root: Path) -> None:
     shutil.copy(EVIDENCE / "grubenv", root / "boot/grub/grubenv")
-    assert boot.default_kernel(str(root))["default"] == NEW
+    assert grub.default_kernel(str(root))["default"] == NEW
     shutil.copy(EVIDENCE / "debian-13.saved.cfg", root / "boot/grub/grub.cfg")
-    assert boot.default_kernel(str(root))["default"] == OLD
+    assert grub.default_kernel(str(root))["default"] == OLD
 
 
 def test_an_entry_for_one_boot_does_not_change_the_default(root: Path) -> None:
     (root / "boot/grub/grubenv").write_text("# GRUB Environment Block\nnext_entry=1>2\n#####")
-    found = boot.default_kernel(str(root))
+    found = grub.default_kernel(str(root))
     assert (found["default"], found["next"]) == (NEW, OLD)
 
 
 def test_a_saved_entry_that_is_gone_falls_back_as_grub_does(root: Path) -> None:
     shutil.copy(EVIDENCE / "debian-13.saved.cfg", root / "boot/grub/grub.cfg")
     (root / "boot/grub/grubenv").write_text("# GRUB Environment Block\nsaved_entry=gone\n")
-    assert boot.default_kernel(str(root))["default"] == NEW
+    assert grub.default_kernel(str(root))["default"] == NEW
 
 
 def test_check_says_what_would_change_and_changes_nothing(root: Path) -> None:
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    found = boot.set_default(OLD, check=True, root=str(root))
+    found = grub.set_default(OLD, check=True, root=str(root))
     assert found["changed"]
     assert found["entry"] == f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda"
-    assert [item.split()[0] for item in found["changes"]] == [boot.DEFAULTS, boot.GRUB_CFG, boot.GRUB_ENV]
+    assert [item.split()[0] for item in found["changes"]] == [grub.DEFAULTS, grub.GRUB_CFG, grub.GRUB_ENV]
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
 def test_a_kernel_that_is_the_default_already_changes_nothing(root: Path) -> None:
     shutil.copy(EVIDENCE / "debian-13.saved.cfg", root / "boot/grub/grub.cfg")
     shutil.copy(EVIDENCE / "grubenv", root / "boot/grub/grubenv")
-    defaults = root / boot.DEFAULTS.lstrip("/")
+    defaults = root / grub.DEFAULTS.lstrip("/")
     defaults.parent.mkdir(parents=True)
     defaults.write_text(
         "# Written by gdsdeploy: the kernel to boot is kept in /boot/grub/grubenv.\nGRUB_DEFAULT=saved\n"
     )
-    assert boot.set_default(OLD, root=str(root))["changes"] == []
+    assert grub.set_default(OLD, root=str(root))["changes"] == []
 
 
 def test_the_entry_whose_id_names_the_kernel_is_taken_not_the_one_that_moves(root: Path) -> None:
-    assert boot.set_default(NEW, check=True, root=str(root))["entry"].endswith(f">gnulinux-{NEW}-advanced-/dev/vda")
+    assert grub.set_default(NEW, check=True, root=str(root))["entry"].endswith(f">gnulinux-{NEW}-advanced-/dev/vda")
 
 
 def test_a_kernel_without_an_entry_is_an_error_that_lists_those_that_have_one(root: Path) -> None:
     with pytest.raises(BootError) as caught:
-        boot.set_default("9.9", root=str(root))
+        grub.set_default("9.9", root=str(root))
     assert f"no entry for kernel 9.9; it has: {OLD}, {NEW}" in caught.value.message
 
 
 def test_a_host_without_grub_says_so(tmp_path: Path) -> None:
     with pytest.raises(BootError, match=r"grub\.cfg is missing"):
-        boot.default_kernel(str(tmp_path))
+        grub.default_kernel(str(tmp_path))
 
 
 def test_another_root_is_never_changed(root: Path) -> None:
     with pytest.raises(BootError, match="on the running system only"):
-        boot.set_default(OLD, root=str(root))
+        grub.set_default(OLD, root=str(root))
 
 
 def test_damaged_menus_are_read_as_far_as_they_go() -> None:
     whole = text("debian-13.cfg")
     for size in range(0, len(whole), 97):
-        boot.entries(whole[:size])
-    assert [item.release for item in boot.entries("menuentry 'open quote {\n}\n}\n}")] == [""]
-    assert boot.entries("menuentry\nsubmenu\n}\n{\n") == []
+        grub.entries(whole[:size])
+    assert [item.release for item in grub.entries("menuentry 'open quote {\n}\n}\n}")] == [""]
+    assert grub.entries("menuentry\nsubmenu\n}\n{\n") == []
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     parser = argparse.ArgumentParser()
-    boot.add_parsers(parser.add_subparsers())
+    grub.add_parsers(parser.add_subparsers())
     arguments = parser.parse_args(words)
     status: int = arguments.run(arguments)
     captured = capsys.readouterr()
@@ -161,9 +161,9 @@ def test_bad_input_is_one_line_on_stderr(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_host_without_a_menu_has_no_default_of_ours_to_take_back(tmp_path: Path) -> None:
     """A builder or a container, on which `gdsdeploy remove` asks as it does everywhere."""
-    assert boot.clear_default(root=str(tmp_path)) == {"changed": False, "changes": [], "kernel": "", "entry": ""}
-    ours = tmp_path / boot.DEFAULTS.lstrip("/")
+    assert grub.clear_default(root=str(tmp_path)) == {"changed": False, "changes": [], "kernel": "", "entry": ""}
+    ours = tmp_path / grub.DEFAULTS.lstrip("/")
     ours.parent.mkdir(parents=True)
     ours.write_text("GRUB_DEFAULT=saved\n")
     with pytest.raises(BootError):
-        boot.clear_default(check=True, root=str(tmp_path))
+        grub.clear_default(check=True, root=str(tmp_path))

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings
 from hypothesis.strategies import binary, integers
 
-from gdsdeploy.host import ed25519
+from gdsdeploy.host.archive import ed25519
 
 #: Section 7.1: private key, public key, message, signature.
 VECTORS = [

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import expectation as expected
-from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.model import expectation as expected
+from gdsdeploy.host.model.expectation import Expectation
 from tests.unit.later_evidence import complete
 
 EVIDENCE = Path(__file__).parents[2] / "evidence" / "hosts"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.host.jsontext import LIMIT, loads
+from gdsdeploy.host.io.jsontext import LIMIT, loads
 
 REFUSED = {
     "not JSON": ("{", "not JSON: Expecting"),

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import checks, topology
-from gdsdeploy.host.expectation import from_json
+from gdsdeploy.host import checks
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.topology import GPU
+from gdsdeploy.host.model.expectation import from_json
+from gdsdeploy.host.topology import text
 
 RECORDED = json.loads((Path(__file__).parents[2] / "evidence" / "validate" / "h200.json").read_text())
 FACTS = facts_from(RECORDED["evidence"])
@@ -45,6 +46,6 @@ def test_its_driver_s_other_halves() -> None:
 def test_its_topology() -> None:
     found = FACTS.topology
     assert not isinstance(found, Unknown)
-    assert json.loads(json.dumps(topology.document(found))) == RECORDED["topology"]
+    assert json.loads(json.dumps(text.document(found))) == RECORDED["topology"]
     (gpu,) = found.of_kind(GPU)
     assert (gpu.bar1, gpu.model) == (262144 << 20, "NVIDIA H200")

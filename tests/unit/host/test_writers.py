@@ -58,7 +58,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
     "apply/modules.py": {"os.unlink": (1, AWAY)},
     "apply/packages/apt.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
     "apply/restore.py": {"os.unlink": (1, AWAY)},
-    "bootstrap.py": {
+    "zipapp/bootstrap.py": {
         "os.makedirs": (1, RUN),
         "os.mkdir": (1, RUN),
         "zipfile.ZipFile(io.BytesIO(program)).extractall": (1, RUN),
@@ -67,13 +67,13 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "shutil.rmtree": (2, AWAY),
         "tempfile.TemporaryFile": (1, "it has no name"),
     },
-    "cufile_probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
+    "libcufile/probe.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (1, OWN), "os.mkdir": (1, OWN)},
     "evidence/programs.py": {"tempfile.TemporaryDirectory": (1, OWN)},
     "gdscheck/live.py": {"tempfile.TemporaryDirectory": (1, OWN)},
-    "kmod/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
-    "kmod/building/finish.py": {"open": (1, OWN)},
-    "kmod/building/job.py": {"shutil.copytree": (1, OWN)},
-    "kmod/building/kept.py": {
+    "archive/archive.py": {"tempfile.TemporaryDirectory": (1, OWN), "open": (2, OWN)},
+    "build/place.py": {"open": (1, OWN)},
+    "build/context.py": {"shutil.copytree": (1, OWN)},
+    "build/dkms_backup.py": {
         "tempfile.mkdtemp": (1, ROOTS),
         "os.makedirs": (1, OWN),
         "shutil.copy2": (1, OWN),
@@ -81,15 +81,15 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.unlink": (2, AWAY),
         "shutil.rmtree": (3, AWAY),
     },
-    "kmod/building/nvidia_fs.py": {"shutil.copytree": (1, OWN), "[bash]": (1, "./configure of the source, " + OWN)},
-    "kmod/building/peermem.py": {"open": (1, OWN), "[make]": (1, OWN)},
-    "kmod/building/run.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
-    "kmod/building/versions.py": {"open": (1, OWN), "[make]": (1, OWN)},
-    "kmod/building/whole.py": {"shutil.copytree": (1, OWN), "[make]": (1, OWN)},
+    "build/nvidia_fs.py": {"shutil.copytree": (1, OWN), "[bash]": (1, "./configure of the source, " + OWN)},
+    "build/peermem.py": {"open": (1, OWN), "[make]": (1, OWN)},
+    "build/run.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
+    "build/versions.py": {"open": (1, OWN), "[make]": (1, OWN)},
+    "build/driver.py": {"shutil.copytree": (1, OWN), "[make]": (1, OWN)},
     "kmod/files.py": {"tempfile.SpooledTemporaryFile": (1, "it has no name")},
-    "kmod/image.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
-    "kmod/kbuild.py": {"os.makedirs": (1, OWN), "open": (1, OWN), "[make]": (1, OWN)},
-    "kmod/mok.py": {
+    "secure_boot/image.py": {"tempfile.NamedTemporaryFile": (1, "made by O_EXCL under a random name, mode 0600")},
+    "build/kbuild.py": {"os.makedirs": (1, OWN), "open": (1, OWN), "[make]": (1, OWN)},
+    "secure_boot/mok.py": {
         "tempfile.TemporaryDirectory": (2, ROOTS),
         "open": (3, OWN),
         "os.open": (1, OWN),
@@ -97,7 +97,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.link": (2, ROOTS),
         "os.unlink": (2, AWAY),
     },
-    "kmod/pack.py": {
+    "archive/pack.py": {
         "tempfile.mkdtemp": (2, ROOTS),
         "os.chmod": (1, "of what mkdtemp has made"),
         "os.rename": (3, ROOTS),
@@ -106,22 +106,22 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "tarfile.open": (1, "into a file that atomic has opened"),
         "[install]": (1, "the name of a function"),
     },
-    "kmod/signing.py": {
+    "secure_boot/signing.py": {
         "tempfile.mkdtemp": (1, OWN),
         "open": (3, OWN),
         "lzma.open": (1, "into a file that atomic has opened"),
         "shutil.rmtree": (1, AWAY),
     },
     "odirect/scratch.py": {"os.open": (4, SCRATCH), "os.unlink": (2, SCRATCH)},
-    "proof.py": {
+    "proof/proof.py": {
         "tempfile.TemporaryDirectory": (1, OWN),
         "os.mkdir": (1, OWN),
         "open": (1, OWN),
         "os.unlink": (1, AWAY),
     },
-    "proof_child.py": {"os.open": (2, SCRATCH), "os.unlink": (1, AWAY)},
-    "reading.py": {"open": (1, "its opener only reads")},
-    "rollout/keep.py": {"shutil.rmtree": (1, AWAY)},
+    "proof/child.py": {"os.open": (2, SCRATCH), "os.unlink": (1, AWAY)},
+    "io/reading.py": {"open": (1, "its opener only reads")},
+    "archive/keep.py": {"shutil.rmtree": (1, AWAY)},
     "rollout/reload.py": {"tempfile.mkdtemp": (1, ROOTS), "shutil.rmtree": (1, AWAY)},
 }
 
@@ -237,9 +237,9 @@ def test_what_reads_is_not(text: str) -> None:
 
 def test_every_call_that_changes_files_is_reviewed() -> None:
     found = {}
-    for path in [*sorted(HOST.rglob("*.py")), HOST.parent / "bootstrap.py"]:
+    for path in [*sorted(HOST.rglob("*.py")), HOST.parent / "zipapp" / "bootstrap.py"]:
         name = path.relative_to(HOST if HOST in path.parents else HOST.parent).as_posix()
         counts = Counter(writing(ast.parse(path.read_text())))
-        if counts and name != "atomic.py":
+        if counts and name != "io/atomic.py":
             found[name] = dict(counts)
     assert found == {module: {call: count for call, (count, _) in calls.items()} for module, calls in REVIEWED.items()}

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.lock.freshness import OLD, judge
 from gdsdeploy.model.lock import Index
 from gdsdeploy.model.repository import Repository
-from gdsdeploy.repo.freshness import OLD, judge
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

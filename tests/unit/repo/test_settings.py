@@ -8,9 +8,9 @@ import pytest
 
 from gdsdeploy.errors import FleetInvalid, RepositoryUnusable
 from gdsdeploy.host.apply.packages.aptsources import Source
+from gdsdeploy.lock.repo_settings import controller_uri, repositories
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.platform import stack_platform_for
-from gdsdeploy.repo.settings import controller_uri, repositories
 
 TRIXIE = stack_platform_for("debian-13")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"

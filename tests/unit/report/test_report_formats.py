@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from gdsdeploy import console
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.report import html, json, junit, prometheus, text
 from gdsdeploy.report.model import HostReport, Report
 from tests.unit.report.sample_report import CHECKS, EVIL, STACK, report

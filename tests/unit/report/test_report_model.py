@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.report.model import (
     UNREACHABLE,
     HostReport,

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gdsdeploy.host.waiver import Waiver, apply
+from gdsdeploy.host.model.waiver import Waiver, apply
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import Accepted
 from tests.unit.report.sample_report import PEERMEM, TREE, findings, report

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsdeploy.model.rollout import Kind, Step, Wave
-from gdsdeploy.report import rollout, timeline
-from gdsdeploy.report.flow import HEIGHT, MOMENTS, bands
+from gdsdeploy.rollout.report import page as rollout
+from gdsdeploy.rollout.report import timeline
+from gdsdeploy.rollout.report.flow import HEIGHT, MOMENTS, bands
 from gdsdeploy.rollout.status import Status, fold
 from tests.unit.sample_rollouts import BEGIN, ERROR, SECONDS, Story, large, plan, small
 

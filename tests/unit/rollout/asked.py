@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import lockfile
-from gdsdeploy.drain.none import Nothing
 from gdsdeploy.errors import GdsError
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.rollout import Step, Task
-from gdsdeploy.rollout import answers
-from gdsdeploy.rollout.work import Patience, Work
+from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.rollout.drain.none import Nothing
+from gdsdeploy.rollout.steps import answers
+from gdsdeploy.rollout.steps.work import Patience, Work
 from tests.loopback.loopback_fleet import target
 
 KERNEL = "6.12.94+deb13-amd64"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.rollout import Plan, Wave
+from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.clock import Clock
 
 PLAN = Plan(

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lockfile
-from gdsdeploy.builds import Supply
-from gdsdeploy.drain import State
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.plan_fleet import Planned
 from gdsdeploy.errors import GdsError
+from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.load import load_fleet
+from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock, Package
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.planning import Planned
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Module, Record
-from gdsdeploy.rollout import planning, releases
-from gdsdeploy.rollout.planning import Told
+from gdsdeploy.rollout import preconditions
+from gdsdeploy.rollout.drain import State
+from gdsdeploy.rollout.preconditions import Told
 from tests.loopback.loopback_fleet import target
 
 CHANGE = (
@@ -80,10 +80,10 @@ class PlannedFleet:
 
     def answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the planning ask these hosts instead of real ones."""
-        monkeypatch.setattr(planning, "plan_fleet", self._plan_fleet)
-        monkeypatch.setattr(planning, "told_by", self.told_by)
-        monkeypatch.setattr(planning, "silent", lambda *_: {})
-        monkeypatch.setattr(planning, "drainer", lambda *_: self.drains)
+        monkeypatch.setattr(preconditions, "plan_fleet", self._plan_fleet)
+        monkeypatch.setattr(preconditions, "told_by", self.told_by)
+        monkeypatch.setattr(preconditions, "silent", lambda *_: {})
+        monkeypatch.setattr(preconditions, "drainer", lambda *_: self.drains)
 
     def _plan_fleet(self, _fleet: Fleet, _lock: Lock, _path: Path, names: Sequence[str], **_: Any) -> Planned:
         self.asked += names

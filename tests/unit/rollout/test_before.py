@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lockfile
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import ChecksFailed, HostUnfit, RebootFailed, RolloutRefused
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.plan import HostPlan
 from gdsdeploy.report.model import HostReport
-from gdsdeploy.rollout import before, judging, lease, releases
-from gdsdeploy.rollout.playing import Look
+from gdsdeploy.rollout.steps import lease, prepare, validate
+from gdsdeploy.rollout.steps.provision import Look
 from tests.unit.rollout.asked import BOOT, NEXT, status, work
 from tests.unit.rollout.planned_fleet import lock
 
@@ -50,7 +50,7 @@ def test_but_not_for_ever() -> None:
 def test_half_installed_packages_are_refused(state: dict[str, Any]) -> None:
     host = work(Step.PREFLIGHT, {"rollout status": status(packages={"manager": "dpkg", "locks": [], **state})})
     with pytest.raises(HostUnfit, match=r"half-installed: (nvidia-driver|dpkg was interrupted)") as caught:
-        before.preflight(host)
+        prepare.preflight(host)
     assert "dpkg --configure -a" in str(caught.value.hint)
 
 
@@ -67,7 +67,7 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
     change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
     seen = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
     with pytest.raises(HostUnfit, match=r"no room for what is to come: /boot \(/boot\) needs 210 MB"):
-        before.room(host, status(), seen)
+        prepare.room(host, status(), seen)
     (need,) = [json.loads(given) for given in host.given if given]
     assert (need["/boot"] > 0, need["/var"]) == (kernel, image.size if kernel else 0)
 
@@ -78,34 +78,34 @@ def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPa
     seen = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
     full = {"/boot": {"bytes": 100 << 20, "inodes": 1, "mount": "/"}}
     with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 that are asked"):
-        before.room(host, status(space=full), seen)
-    monkeypatch.setattr(before, "FREE_MIB", {"/boot": 50})
-    before.room(host, status(space=full), seen)
+        prepare.room(host, status(space=full), seen)
+    monkeypatch.setattr(prepare, "FREE_MIB", {"/boot": 50})
+    prepare.room(host, status(space=full), seen)
 
 
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:
     known = {"validated_boot": BOOT}
-    assert before.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, known))["returned"] is True
+    assert prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, known))["returned"] is True
     with pytest.raises(RebootFailed, match="it has booted since it was judged"):
-        before.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, known))
+        prepare.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, known))
     with pytest.raises(RebootFailed, match="judged in none"):
-        before.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))
+        prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))
 
 
 def test_a_host_whose_lock_is_not_known_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     host = work(Step.PREFLIGHT, {})
     with pytest.raises(RolloutRefused, match="never provisioned"):
-        before.release_of(host, "")
+        prepare.release_of(host, "")
     with pytest.raises(RolloutRefused, match="it has the lock abababababab, which is not kept") as caught:
-        before.release_of(host, "sha256:" + "ab" * 32)
+        prepare.release_of(host, "sha256:" + "ab" * 32)
     assert "--from LOCK" in str(caught.value.hint)
     path = tmp_path / "fleet.yml"
     path.write_text(yaml.safe_dump({"version": 1, "profiles": {"gds": {"os": "debian-13"}}, "hosts": {"gpu1": "gds"}}))
     object.__setattr__(host, "fleet_path", path)
     lockfile.write(lockfile.beside(path), host.lock)
     kept = releases.store(path, host.lock)
-    assert before.release_of(host, host.lock.digest) == kept
+    assert prepare.release_of(host, host.lock.digest) == kept
 
 
 def test_the_boot_default_moves_only_when_everything_else_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +122,8 @@ def test_the_boot_default_moves_only_when_everything_else_has_passed(monkeypatch
             raise ChecksFailed("modules.next-boot")
         return HostReport("gpu1", "gds", boot_id=BOOT)
 
-    monkeypatch.setattr(judging, "checked", checked)
+    monkeypatch.setattr(validate, "checked", checked)
     with pytest.raises(ChecksFailed):
-        judging.validate(host)
+        validate.validate(host)
     assert order == ["but", "all"]
     assert host.questions == [("boot", "show"), ("guard", "default"), ("boot", "default", "--kernel", "old")]

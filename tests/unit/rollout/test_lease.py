@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import desired
-from gdsdeploy.builds import Supply
-from gdsdeploy.converge import HostResult
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge import desired
+from gdsdeploy.converge.ansible import HostResult
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.inventory import Sources
 from gdsdeploy.errors import Busy, ConvergeFailed, GdsError, HostUnreachable, Interrupted
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.inventory import Sources
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.rollout import lease, playing, steps
-from gdsdeploy.rollout.playing import Look
+from gdsdeploy.rollout.steps import lease, perform, provision
+from gdsdeploy.rollout.steps.provision import Look
 from tests.unit.rollout.asked import Asked, status, work
 
 ROOT = Path(__file__).parents[3]
@@ -74,11 +74,11 @@ def played(monkeypatch: pytest.MonkeyPatch, host: Asked, *failures: GdsError | N
         found.append(inventory)
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
-    monkeypatch.setattr(playing, "_played", once)
+    monkeypatch.setattr(provision, "_played", once)
     sources = Sources(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
-    monkeypatch.setattr(playing, "sources", lambda *_: sources)
+    monkeypatch.setattr(provision, "sources", lambda *_: sources)
     shelf: Any = SimpleNamespace(folder=Path("/modules"))
-    assert playing.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
+    assert provision.play(host, "apply", shelf, Supply("build", "", "w"), {}, {"gds_driver_leaving": ["x"]}) == [
         "gds_repo: Pins"
     ]
     return found
@@ -94,7 +94,7 @@ def test_it_is_not_done_again_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     host = work(Step.APPLY, {"rollout status": status()})
     with pytest.raises(Busy):
         played(monkeypatch, host, *[Busy("gpu1: anna is changing this host")] * 9)
-    assert len(host.questions) == playing._TRIES
+    assert len(host.questions) == provision._TRIES
 
 
 def test_other_failures_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +132,13 @@ def failing(error: GdsError) -> Callable[[Any], dict[str, Any]]:
 def performed(monkeypatch: pytest.MonkeyPatch, step: Step, error: GdsError | None = None) -> list[tuple[str, ...]]:
     """What the host is asked after a step that ends well, or with an error."""
     body = failing(error) if error else lambda _: {"done": True}
-    monkeypatch.setattr(steps, "STEPS", {step: body})
+    monkeypatch.setattr(perform, "STEPS", {step: body})
     host = work(step, {"apply --release": {"released": True}})
     if error is None:
-        assert steps._performed(host) == {"done": True}
+        assert perform._performed(host) == {"done": True}
     else:
         with pytest.raises(type(error)):
-            steps._performed(host)
+            perform._performed(host)
     return host.questions
 
 
@@ -181,14 +181,14 @@ def test_a_host_that_is_not_let_go_is_no_failure() -> None:
 
 def test_every_resource_belongs_to_one_step() -> None:
     names = {use.name for use in desired.TABLE}
-    parts = [*playing.STEPS.values(), ELSEWHERE]
+    parts = [*provision.STEPS.values(), ELSEWHERE]
     assert set.union(*map(set, parts)) == names
     assert sum(map(len, parts)) == len(names)
 
 
 def test_the_playbook_plays_the_roles_of_each_step() -> None:
     (play,) = yaml.safe_load((ROOT / "playbooks/rollout_host.yml").read_text())
-    for step, names in playing.STEPS.items():
+    for step, names in provision.STEPS.items():
         entries = [item for item in play["roles"] if f'"{step}"' in item["when"] and "vars" not in item]
         roles = {item["role"].removeprefix("gdsdeploy.gds.") for item in entries}
         assert {desired.ROLES[name] for name in names} <= roles | {"gds_packages"}
@@ -199,5 +199,5 @@ def test_the_playbook_plays_the_roles_of_each_step() -> None:
 def test_what_a_step_lacks_is_told_by_the_resource_alone() -> None:
     changes = [Change("install", "x", resource=use.name) for use in desired.TABLE]
     seen = Look(HostPlan("gpu1", tuple(changes)), Supply("build", "", ""), {})
-    assert {change.resource for change in seen.lacks("apply")} == playing.STEPS["apply"]
-    assert {change.resource for change in seen.lacks("modules")} == playing.STEPS["modules"]
+    assert {change.resource for change in seen.lacks("apply")} == provision.STEPS["apply"]
+    assert {change.resource for change in seen.lacks("modules")} == provision.STEPS["modules"]

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gdsdeploy import lockfile
 from gdsdeploy.errors import GdsError, RolloutRefused
-from gdsdeploy.load import load_fleet
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.rollout import releases
 from tests.loopback.loopback_fleet import target
 
 FLEET: dict[str, Any] = {

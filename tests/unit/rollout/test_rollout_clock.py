@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy import journal
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Wave
-from gdsdeploy.rollout import control, driver
+from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.clock import Clock
 from gdsdeploy.rollout.driver import Hooks, drive
 from tests.unit.rollout.driven_rollout import PLAN

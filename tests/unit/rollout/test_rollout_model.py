@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gdsdeploy.model.intended import Rollout
 from gdsdeploy.model.rollout import VERSION, Event, Kind, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout_settings import Rollout
 
 PLAN = Plan(
     id="20261121T1054-7f3a",

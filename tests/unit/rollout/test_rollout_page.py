@@ -12,15 +12,15 @@ import yaml
 from pydantic import BaseModel
 
 from gdsdeploy.cli.rollout import VERBS
-from gdsdeploy.model.intended import Rollout, seconds
 from gdsdeploy.model.rollout import Event, Kind, Outcome, Step
-from gdsdeploy.report.events import to_json
+from gdsdeploy.model.rollout_settings import Rollout, seconds
+from gdsdeploy.rollout.report.events import to_json
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "rollout.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
 #: Described in paragraphs of their own.
-ELSEWHERE = {"drain": "Taking hosts out of work", "notify": "Being told"}
+ELSEWHERE = {"drain": "Taking hosts out of work", "notify": "Notifications"}
 
 
 def keys(model: BaseModel, prefix: str = "") -> dict[str, Any]:

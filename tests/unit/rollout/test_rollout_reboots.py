@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import journal
 from gdsdeploy.errors import HostUnreachable, RebootFailed
 from gdsdeploy.model.rollout import Kind, Outcome, Plan, Step, Task, Wave
-from gdsdeploy.rollout import control
+from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import drive
 from gdsdeploy.rollout.machine import Machine
 from tests.loopback.rollout.test_rollout_driver import Performing

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.journal import PHASES
 from gdsdeploy.model.rollout import FORWARD, Event, Kind, Step, Wave
-from gdsdeploy.report import events as words
-from gdsdeploy.report.progress import WIDTH, bar, lines
-from gdsdeploy.report.rollout import render
 from gdsdeploy.rollout.control import objection
+from gdsdeploy.rollout.journal import PHASES
+from gdsdeploy.rollout.report import events as words
+from gdsdeploy.rollout.report.page import render
+from gdsdeploy.rollout.report.progress import WIDTH, bar, lines
 from gdsdeploy.rollout.status import Status, each, fold
 from tests.unit.rollout.rehearsed import SILENT, Play
 from tests.unit.sample_rollouts import BEGIN, ERROR, Story, large, plan, small

@@ -9,7 +9,7 @@ import pytest
 from gdsdeploy.errors import JournalUnusable
 from gdsdeploy.model.rollout import Event, Kind, Plan, Wave
 from gdsdeploy.rollout import status
-from gdsdeploy.rollout.watching import Watch
+from gdsdeploy.rollout.display import Watch
 
 PLAN = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
 FIRST = Event(1, 1.0, Kind.PLANNED, "", {"plan": PLAN.as_json()})

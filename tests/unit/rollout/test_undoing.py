@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gdsdeploy import lockfile
-from gdsdeploy.builds import Supply
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import RollbackFailed
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.plan import HostPlan
-from gdsdeploy.rollout import playing, undoing
+from gdsdeploy.rollout.steps import provision, rollback
 from tests.unit.rollout.asked import KERNEL, OLD, Asked, compared, differs, snapshot, status, work
 
 RECEIVES, BUILDS = Supply("receive", "", ""), Supply("build", "", "")
@@ -33,9 +33,9 @@ def differences(
         {"rollout compare": compared(*found), "rollout status": status(kernel=running)},
         {"snapshot": snapshot()},
     )
-    monkeypatch.setattr(playing, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", changes)))
-    monkeypatch.setattr(undoing, "_managed", lambda *_: {"/etc/cufile.json"})
-    return undoing._differences(host, host, None, supply, {}, leftovers=leftovers)  # type: ignore[arg-type]
+    monkeypatch.setattr(provision, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1", changes)))
+    monkeypatch.setattr(rollback, "_managed", lambda *_: {"/etc/cufile.json"})
+    return rollback._differences(host, host, None, supply, {}, leftovers=leftovers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_what_belongs_to_the_kernel_that_runs_goes_after_the_reboot(monkeypatch:
 
 
 def test_a_host_that_is_not_what_it_was_says_so() -> None:
-    undoing._refuse(work(Step.UNDO, {}), [])
+    rollback._refuse(work(Step.UNDO, {}), [])
     with pytest.raises(
         RollbackFailed, match=r"(?s)gpu1: it is not what it was before:\n  - a\n.*\n  and 2 more"
     ) as caught:
-        undoing._refuse(work(Step.UNDO, {}), ["a", *(f"b{n}" for n in range(11))])
+        rollback._refuse(work(Step.UNDO, {}), ["a", *(f"b{n}" for n in range(11))])
     assert "stays out of work" in str(caught.value.hint)
 
 
@@ -101,7 +101,7 @@ def test_a_host_that_is_not_what_it_was_says_so() -> None:
 )
 def test_modules_come_back_as_they_had_come(kept: dict[str, str], mode: str, source: str) -> None:
     host: Asked = work(Step.UNDO, {}, {"modules_before": kept})
-    supply = undoing._supply(host)
+    supply = rollback._supply(host)
     assert (supply.mode, supply.source) == (mode, source)
 
 
@@ -115,6 +115,6 @@ def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     )
     lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
     host = dataclasses.replace(host, lock=lock)
-    inputs = undoing._given(host, host)
+    inputs = rollback._given(host, host)
     assert inputs["gds_driver_leaving"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
     assert inputs["gds_restore_unwanted"] == sorted(there)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.model.intended import Rollout
+from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.waves import Candidate, Layout, layout, share
 
 

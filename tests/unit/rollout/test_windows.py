@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.model.intended import Rollout
+from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.windows import closes_at, is_open, opens_at
 
 DAY = 86400

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from ..errors import ApplyError
+from ...errors import ApplyError
 from ..host import Host
 from ..model import INSTALLS, Change, Resource
 from .managers import (

@@ -8,15 +8,15 @@ import re
 import tempfile
 from typing import Any, Dict, Iterable, List, Optional, Pattern, Sequence, Set
 
-from ...kmod.rootdir import inside, list_folder
-from ...rollout import packages as database
+from ...errors import ApplyError, CannotTellError
+from ...rootdir import inside, list_folder
 from .. import files
-from ..errors import ApplyError, CannotTellError
 from ..file_resource import restore
 from ..files import File
 from ..host import Host
 from ..model import Change, Refusal
 from . import aptsources, versions
+from . import state as database
 from .managers import (
     REFRESH_SECONDS,
     TRANSACTION_SECONDS,

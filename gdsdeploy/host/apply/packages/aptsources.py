@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from ...kmod.errors import KmodError
+from ...errors import HostError
 from .managers import Index
 
 #: apt ignores files with other endings in sources.list.d.
@@ -22,7 +22,7 @@ _FALSE = {"no", "false", "without", "off", "disable"}
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[\s*([^\]]*)\]\s+)?(\S+)\s+(\S+)((?:\s+\S+)*)\s*$")
 
 
-class SourcesError(KmodError):
+class SourcesError(HostError):
     """An entry that apt wouldn't accept either; the message names its place."""
 
 

@@ -7,14 +7,14 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set
 
-from ...kmod.rootdir import list_folder
-from ...rollout import packages as database
+from ...errors import ApplyError
+from ...rootdir import list_folder
 from .. import files
-from ..errors import ApplyError
 from ..file_resource import restore
 from ..files import File
 from ..host import Host
 from ..model import Change
+from . import state as database
 from . import versions
 from .managers import REFRESH_SECONDS, TRANSACTION_SECONDS, Index, Manager, Package, Pin, run
 

@@ -9,14 +9,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ...kmod.rootdir import inside
+from ...errors import ApplyError, DesiredError
+from ...io import space
 from ...process import Output
-from ...rollout import packages as database
-from ...rollout import space
-from ..errors import ApplyError, DesiredError, io_error
+from ...rootdir import inside
+from ..errors import io_error
 from ..files import File
 from ..host import Host, tail
 from ..model import Change, Refusal
+from . import state as database
 
 #: Packages that gdsdeploy installed, and those that it holds: sorted names, one a line.
 INSTALLED, HELD = "/var/lib/gdsdeploy/installed", "/var/lib/gdsdeploy/held"
@@ -325,8 +326,8 @@ def _explain_build(host: Host, program: str) -> None:
     if program != "dnf" and not any(item.broken for item in listed(host, database.DPKG)):
         # dpkg leaves a package half-configured whose modules don't build; without one, the failure is another.
         return
-    from ...kmod.building import dkms
-    from ...kmod.errors import BuildError
+    from ...build import dkms
+    from ...errors import BuildError
 
     try:
         dkms.why()

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import boot
 from gdsdeploy.host.apply.boot_default import BootDefault
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.boot import grub
+from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, predicted, short
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
@@ -38,9 +38,9 @@ def bad_modules(root: Path) -> None:
 def test_the_locked_kernel_becomes_the_default_once(root: Path) -> None:
     found = check(root, "boot_default", DESIRED).changes
     assert (short(found), found[0].before) == (ADMITTED, OTHER)
-    assert boot.default_kernel(str(root))["default"] == OTHER
+    assert grub.default_kernel(str(root))["default"] == OTHER
     assert short(apply(root, "boot_default", DESIRED).changes) == ADMITTED
-    assert boot.default_kernel(str(root))["default"] == RELEASE
+    assert grub.default_kernel(str(root))["default"] == RELEASE
     assert apply(root, "boot_default", DESIRED).changes == []
 
 
@@ -50,7 +50,7 @@ def test_a_kernel_without_good_modules_does_not(root: Path) -> None:
     with pytest.raises(ApplyError, match="is not admitted: it has no module nvidia_fs") as caught:
         apply(root, "boot_default", DESIRED)
     assert (caught.value.kind, "as before" in caught.value.hint) == ("modules", True)
-    assert boot.default_kernel(str(root))["default"] == OTHER
+    assert grub.default_kernel(str(root))["default"] == OTHER
 
 
 @pytest.mark.parametrize("name", ["modules", "expectation"])
@@ -76,7 +76,7 @@ def test_the_choice_is_given_back_to_grub(tmp_path: Path) -> None:
     (tmp_path / "boot/grub/grub.cfg").write_text("menuentry x --id x {\nlinux /vmlinuz-1\n}\n")
     host = Host(check=True, root=str(tmp_path))
     assert BootDefault().revert(host) == []
-    (tmp_path / boot.DEFAULTS.lstrip("/")).parent.mkdir(parents=True)
-    (tmp_path / boot.DEFAULTS.lstrip("/")).write_text("GRUB_DEFAULT=saved\n")
+    (tmp_path / grub.DEFAULTS.lstrip("/")).parent.mkdir(parents=True)
+    (tmp_path / grub.DEFAULTS.lstrip("/")).write_text("GRUB_DEFAULT=saved\n")
     assert [change.kind for change in BootDefault().revert(host)] == ["boot"]
-    assert (tmp_path / boot.DEFAULTS.lstrip("/")).exists()
+    assert (tmp_path / grub.DEFAULTS.lstrip("/")).exists()

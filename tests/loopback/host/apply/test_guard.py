@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import guard
-from gdsdeploy.host.apply.errors import DesiredError
 from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.errors import DesiredError
 from tests.unit.host.apply.kernel_hosts import apply, check, short
 
 

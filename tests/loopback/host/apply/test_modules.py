@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import modules, registry
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.host.kmod import pack, tree
-from gdsdeploy.host.kmod.building import dkms
-from gdsdeploy.host.kmod.errors import BuildError, PackError
+from gdsdeploy.host.archive import pack
+from gdsdeploy.host.archive.provenance import KEY, PUBLIC, Builder, Origin, own_key, public_pem
+from gdsdeploy.host.build import dkms
+from gdsdeploy.host.errors import ApplyError, BuildError, PackError
+from gdsdeploy.host.kmod import tree
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.provenance import KEY, PUBLIC, Builder, Origin, own_key, public_pem
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.kernel_hosts import KERNEL_COMES, apply, check, item, predicted, short, tree_of
 from tests.unit.host.kmod.kmod_keys import Pair, pair
@@ -102,9 +102,9 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dkms:
     made = Dkms(Root(tmp_path / "builder"), sources(tmp_path / "builder"))
     monkeypatch.setattr(dkms.process, "run", made.run)
     monkeypatch.setattr(dkms, "LOGS", str(tmp_path / "logs"))
-    monkeypatch.setattr(dkms.kept, "restore", lambda *_: [])
-    monkeypatch.setattr(dkms.kept, "restored", lambda *_: [])
-    monkeypatch.setattr(dkms.kept, "save", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "restore", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "restored", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "save", lambda *_: [])
     return made
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import signing
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
-from gdsdeploy.host.kmod import mok
+from gdsdeploy.host.errors import ApplyError
+from gdsdeploy.host.secure_boot import mok
 from tests.unit.host.apply.kernel_hosts import apply, check, short
 from tests.unit.host.kmod.kmod_keys import Pair, efi, pair, signature_list
 

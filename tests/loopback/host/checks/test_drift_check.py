@@ -15,9 +15,9 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.evidence import drift as collector
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.evidence.wanted import Wanted
-from gdsdeploy.host.expectation import from_json
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.expectation import from_json
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
 PINNED = json.loads((HOSTS / "light-pinned.json").read_text())

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy import hostapp
 from gdsdeploy.host import evidence
 from gdsdeploy.host.evidence import Wanted
-from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.zipapp import hostapp
 
 
 @pytest.fixture(scope="module")

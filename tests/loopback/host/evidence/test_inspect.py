@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.evidence import inspect
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.evidence.storage import mount_of
+from gdsdeploy.host.io import inspect
 
 
 def test_the_flags_of_a_real_folder(tmp_path: Path) -> None:

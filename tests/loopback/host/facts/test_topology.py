@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host import golden
-from gdsdeploy.host import topology as shown
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.topology import NIC, PORT, ROOT, Topology, degraded
+from gdsdeploy.host.topology import golden
+from gdsdeploy.host.topology import text as shown
 from tests.unit.host.facts.sysfs_root import (
     BRIDGE,
     DEVICES,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import boot, guard
-from gdsdeploy.host.expectation import Expectation
-from gdsdeploy.host.guard import INSTALLED, REMOVED, Verdict, decide
+from gdsdeploy.host.boot import grub, guard
+from gdsdeploy.host.boot.guard import INSTALLED, REMOVED, Verdict, decide
+from gdsdeploy.host.model.expectation import Expectation
 from tests.unit.host.kmod.kmod_root import EXPECTED, P2P, RELEASE, Root
 
 OTHER = "6.1.0-50-amd64"
@@ -186,18 +186,18 @@ class TestBootLoaderSpecification:
         return tmp_path
 
     def test_the_newest_kernel_boots_where_nothing_fits(self, bls: Path) -> None:
-        assert boot.default_kernel(str(bls))["default"] == self.NEW
+        assert grub.default_kernel(str(bls))["default"] == self.NEW
 
     def test_the_default_is_set_by_id_and_nothing_else_is_lost(self, bls: Path) -> None:
         before = (bls / "boot/grub2/grubenv").read_text()
-        assert boot.set_default(self.OLD, check=True, root=str(bls))["changed"]
+        assert grub.set_default(self.OLD, check=True, root=str(bls))["changed"]
         assert (bls / "boot/grub2/grubenv").read_text() == before
-        found = boot.set_default(self.OLD, root=str(bls))
+        found = grub.set_default(self.OLD, root=str(bls))
         assert found["entry"] == f"{self.MACHINE}-{self.OLD}"
-        assert boot.default_kernel(str(bls))["default"] == self.OLD
+        assert grub.default_kernel(str(bls))["default"] == self.OLD
         assert "kernelopts=root=/dev/vda1" in (bls / "boot/grub2/grubenv").read_text()
-        assert boot.set_default(self.OLD, root=str(bls))["changed"] is False
+        assert grub.set_default(self.OLD, root=str(bls))["changed"] is False
 
     def test_a_kernel_without_an_entry_is_an_error_that_lists_the_others(self, bls: Path) -> None:
-        with pytest.raises(boot.KmodError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
-            boot.set_default("9.9", root=str(bls))
+        with pytest.raises(grub.HostError, match=f"no entry for kernel 9.9; it has: {self.NEW}, {self.OLD}"):
+            grub.set_default("9.9", root=str(bls))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.kmod import cli
+from gdsdeploy.host.cli import kmod as cli
 from tests.unit.host.kmod.kmod_root import RELEASE, VERSION, Root
 from tests.unit.host.kmod.test_kmod_tree import make_tree
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import recipes
-from gdsdeploy.host.kmod import cli
+from gdsdeploy.host.cli import kmod
 
 DESIRED = recipes.Desired(
     driver_version="550.163.01",
@@ -41,7 +41,7 @@ def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
     # DKMS puts its own options into commands that begin with make.
     assert not words[0].startswith("make")
     parser = argparse.ArgumentParser()
-    cli.add_parsers(parser.add_subparsers())
+    kmod.add_parsers(parser.add_subparsers())
     # DKMS appends this for kernels that clang compiled.
     arguments = parser.parse_args([*words[4:], "LLVM=1"])
     assert arguments.kernel == "6.12.94+deb13-amd64"
@@ -55,7 +55,7 @@ def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
 def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path: Path) -> None:
     words = shlex.split(sourced(tmp_path, '"${MAKE[0]}"', recipe="driver")[0])
     parser = argparse.ArgumentParser()
-    cli.add_parsers(parser.add_subparsers())
+    kmod.add_parsers(parser.add_subparsers())
     arguments = parser.parse_args([*words[4:], "LLVM=1"])
     assert (arguments.driver_version, arguments.driver_tree, arguments.output) == ("550.163.01", ".", ".")
     assert (arguments.words, arguments.peermem) == (["driver", "LLVM=1"], "stub")
@@ -69,7 +69,7 @@ def test_what_runs_after_an_install_is_found_from_wherever_the_source_is(tmp_pat
         for place in ("/usr/src/nvidia-fs-2.19.7", "/var/lib/dkms/nvidia-fs/2.19.7/source"):
             assert os.path.normpath(f"{place}/{program}") == "/usr/bin/python3"
         parser = argparse.ArgumentParser()
-        cli.add_parsers(parser.add_subparsers())
+        kmod.add_parsers(parser.add_subparsers())
         assert words[:2] == ["-I", "-S"]
         arguments = parser.parse_args(words[3:])
         assert (arguments.action, arguments.names, arguments.kernel) == ("save", [name], "6.12.94+deb13-amd64")

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gdsdeploy.host.audit.audit import audit
+from gdsdeploy.host.errors import ElfError, SymversError
 from gdsdeploy.host.kmod import depmod, hooks
-from gdsdeploy.host.kmod.audit import audit
-from gdsdeploy.host.kmod.errors import ElfError, SymversError
 from gdsdeploy.host.kmod.files import open_plain
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.module import read_module
-from gdsdeploy.host.kmod.signature import findings as signature_findings
 from gdsdeploy.host.kmod.symvers import read_symvers
+from gdsdeploy.host.secure_boot.signature import findings as signature_findings
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, Writer, module_bytes
 from tests.unit.host.kmod.kmod_root import RELEASE, Root
 

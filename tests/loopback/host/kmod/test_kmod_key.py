@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.__main__ import main
-from gdsdeploy.host.kmod import key, pack
-from gdsdeploy.host.kmod.errors import AuditError, ElfError, PackError
+from gdsdeploy.host.archive import key, pack
+from gdsdeploy.host.archive.key import INGREDIENTS, NONE, key_of, ofed_digest
+from gdsdeploy.host.archive.provenance import Builder, public_pem
+from gdsdeploy.host.errors import AuditError, ElfError, PackError
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.key import INGREDIENTS, NONE, key_of, ofed_digest
-from gdsdeploy.host.kmod.provenance import Builder, public_pem
 from tests.unit.host.kmod.kmod_elf import signed_by
 from tests.unit.host.kmod.kmod_root import RELEASE, TREE, VERSION, Root
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.errors import ElfError
 from gdsdeploy.host.kmod import files, module
-from gdsdeploy.host.kmod.errors import ElfError
 from gdsdeploy.host.kmod.module import name_of, read_module
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, Writer, module_bytes, write_module
 

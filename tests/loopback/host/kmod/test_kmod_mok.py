@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.kmod import mok
-from gdsdeploy.host.kmod.mok import MokError
+from gdsdeploy.host.secure_boot import mok
+from gdsdeploy.host.secure_boot.mok import MokError
 from tests.unit.host.kmod.kmod_keys import Pair, efi, pair, signature_list
 
 MOKUTIL = """#!/bin/sh

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.kmod import pack as packing
-from gdsdeploy.host.kmod.audit import audit
+from gdsdeploy.host.archive import pack as packing
+from gdsdeploy.host.audit.audit import audit
+from gdsdeploy.host.errors import AuditError, PackError
 from gdsdeploy.host.kmod.depmod import read_dependencies
-from gdsdeploy.host.kmod.errors import AuditError, PackError
 from gdsdeploy.host.kmod.kernel import Kernel
 from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, P2P, RELEASE, TREE, VERSION, Root
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.kmod import image, signature
-from gdsdeploy.host.kmod.certificate import read_certificate
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.kmod.signature import MalformedError, UnsupportedError, read_signature, verifies
-from gdsdeploy.host.kmod.trust import read_lists
+from gdsdeploy.host.secure_boot import image, signature
+from gdsdeploy.host.secure_boot.certificate import read_certificate
+from gdsdeploy.host.secure_boot.signature import MalformedError, UnsupportedError, read_signature, verifies
+from gdsdeploy.host.secure_boot.trust import read_lists
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, appended, module_bytes, signed_by
 from tests.unit.host.kmod.kmod_keys import KINDS, Pair, efi, pair, signature_list
 from tests.unit.host.kmod.kmod_root import RELEASE, Root

@@ -14,9 +14,9 @@ from hypothesis.strategies import integers
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import SSlibKey
 
-from gdsdeploy.host.kmod import pack, provenance
-from gdsdeploy.host.kmod.errors import PackError
-from gdsdeploy.host.kmod.provenance import Builder, Origin
+from gdsdeploy.host.archive import pack, provenance
+from gdsdeploy.host.archive.provenance import Builder, Origin
+from gdsdeploy.host.errors import PackError
 from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, SIGNER, archive
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import load
 from gdsdeploy.host.__main__ import main
 from gdsdeploy.host.checks import run
 from gdsdeploy.host.evidence import collect, longest, wanted_by
-from gdsdeploy.host.expectation import Expectation, from_json
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.expectation import Expectation, from_json
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.odirect import load
 from tests.loopback.host.odirect.filesystems import inside
 
 EXPECTED = Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json"
@@ -29,7 +29,7 @@ MIB = load.MIB
 
 BODY = r"""
 import time
-from gdsdeploy.host import load
+from gdsdeploy.host.odirect import load
 for name in kinds:
     begin = time.monotonic()
     before = os.statvfs(name).f_bfree

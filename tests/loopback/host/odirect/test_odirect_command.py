@@ -11,8 +11,8 @@ import pytest
 from gdsdeploy.host import __main__ as program
 from gdsdeploy.host import checks, evidence
 from gdsdeploy.host.evidence import Wanted
-from gdsdeploy.host.expectation import from_json
 from gdsdeploy.host.facts import facts_from
+from gdsdeploy.host.model.expectation import from_json
 
 WANTED = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.expectation import Expectation, from_json
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.host.facts.conditions import Condition, conditions
 from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED, TINY, Audit
 from gdsdeploy.host.facts.unknown import Unknown
-from gdsdeploy.host.finding import FAIL, PASS, Finding
+from gdsdeploy.host.model.expectation import Expectation, from_json
+from gdsdeploy.host.model.finding import FAIL, PASS, Finding
 from tests.loopback.host.odirect.filesystems import ENCRYPT, KINDS, inside
 
 WANTED = from_json((Path(__file__).parents[3] / "evidence" / "hosts" / "lab-vm.expectation.json").read_text())

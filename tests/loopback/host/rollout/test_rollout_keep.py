@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.kmod import pack
-from gdsdeploy.host.kmod.errors import AuditError
+from gdsdeploy.host.archive import keep, pack
+from gdsdeploy.host.errors import AuditError
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.host.rollout import keep
 from tests.unit.host.kmod.kmod_root import KERNEL_EXPORTS, RELEASE, Root
 
 PLACE = f"var/lib/gdsdeploy/rollout/plan-1/modules-{RELEASE}.tar"

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import boot
-from gdsdeploy.host.kmod.errors import KmodError
-from gdsdeploy.host.rollout import grubenv, once
-from gdsdeploy.host.rollout.errors import RolloutError
+from gdsdeploy.host.boot import grub, grubenv, once
+from gdsdeploy.host.errors import HostError, RolloutError
 
 EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod" / "grub"
 NEW, OLD = "6.12.94+deb13-amd64", "6.1.0-50-amd64"
@@ -45,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     shutil.copy(EVIDENCE / "debian-13.saved.cfg", folder / "grub.cfg")
     shutil.copy(EVIDENCE / "grubenv", folder / "grubenv")
-    write(tmp_path, boot.DEFAULTS.lstrip("/"), boot._DEFAULTS_TEXT)
+    write(tmp_path, grub.DEFAULTS.lstrip("/"), grub._DEFAULTS_TEXT)
     mounted(tmp_path)
     disk = tmp_path / "sys/devices/pci/block/vda/vda1"
     disk.mkdir(parents=True)
@@ -57,7 +55,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def next_entry(root: Path) -> str:
-    return boot.default_kernel(str(root))["next"]
+    return grub.default_kernel(str(root))["next"]
 
 
 def test_the_next_boot_is_of_the_kernel_and_the_default_stays(root: Path) -> None:
@@ -65,7 +63,7 @@ def test_the_next_boot_is_of_the_kernel_and_the_default_stays(root: Path) -> Non
     assert found == {
         "changed": True, "once": True, "kernel": NEW, "entry": ENTRY, "default": OLD, "boot_id": FIRST,
     }  # fmt: skip
-    after = boot.default_kernel(str(root))
+    after = grub.default_kernel(str(root))
     assert (after["default"], after["next"]) == (OLD, NEW)
     block = (root / "boot/grub/grubenv").read_bytes()
     assert len(block) == grubenv.SIZE
@@ -110,15 +108,15 @@ def test_the_default_itself_needs_no_entry_and_loses_a_stale_one(root: Path) -> 
 
 
 def test_a_default_that_has_to_be_set_first_is_set_on_the_running_system_only(root: Path) -> None:
-    (root / boot.DEFAULTS.lstrip("/")).unlink()
-    with pytest.raises(KmodError, match="running system only"):
+    (root / grub.DEFAULTS.lstrip("/")).unlink()
+    with pytest.raises(HostError, match="running system only"):
         once.arm(NEW, OLD, str(root))
     assert next_entry(root) == OLD
 
 
 def test_a_kernel_without_an_entry_is_not_armed(root: Path) -> None:
     before = (root / "boot/grub/grubenv").read_bytes()
-    with pytest.raises(KmodError, match=r"no entry for kernel 9\.9; it has"):
+    with pytest.raises(HostError, match=r"no entry for kernel 9\.9; it has"):
         once.arm("9.9", OLD, str(root))
     assert (root / "boot/grub/grubenv").read_bytes() == before
     assert once.record(str(root)) == {}

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host.rollout import packages, reboot
-from gdsdeploy.host.rollout.errors import RolloutError
+from gdsdeploy.host.apply.packages import state as packages
+from gdsdeploy.host.errors import RolloutError
+from gdsdeploy.host.rollout import reboot
 from tests.loopback.host.rollout.test_rollout_snapshot import STATUS
 
 FIRST, SECOND = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"

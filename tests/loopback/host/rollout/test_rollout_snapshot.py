@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host.rollout import compare, packages, snapshot, written
-from gdsdeploy.host.rollout.errors import RolloutError
+from gdsdeploy.host.apply import written
+from gdsdeploy.host.apply.packages import state
+from gdsdeploy.host.errors import RolloutError
+from gdsdeploy.host.rollout import compare, snapshot
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
 ROOT = Path(__file__).parents[4]
@@ -40,7 +42,7 @@ def dpkg(root: Root, *packages: tuple[str, str, str, str]) -> None:
     folder = root.path / "var/lib/dpkg"
     for name in ("updates", "info"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    rows = [STATUS.format(status=s, name=n, architecture=a, version=v) for s, n, a, v in packages]
+    rows = [STATUS.format(status=s, name=n, architecture=a, version=v) for s, n, a, v in state]
     (folder / "status").write_text("".join(rows))
 
 
@@ -227,16 +229,16 @@ def test_packages_of_another_architecture_do_not_hide_the_hosts_own(host: Root) 
 
 
 def test_rpm_may_have_several_versions_of_a_kernel() -> None:
-    found = [packages.Package("kernel-core", "x86_64", version, "ii ") for version in ("5.14.0-570", "5.14.0-427")]
-    assert packages.versions(["kernel-core", "dkms"], found) == {
+    found = [state.Package("kernel-core", "x86_64", version, "ii ") for version in ("5.14.0-570", "5.14.0-427")]
+    assert state.versions(["kernel-core", "dkms"], found) == {
         "dkms": {"version": "", "held": False},
         "kernel-core": {"version": "5.14.0-427 5.14.0-570", "held": False},
     }
 
 
 def test_what_package_manager_a_host_has(host: Root, tmp_path: Path) -> None:
-    assert packages.manager(str(host.path)) == "dpkg"
+    assert state.manager(str(host.path)) == "dpkg"
     other = tmp_path / "other"
-    assert (packages.manager(str(other)), packages.listed(str(other))) == ("", [])
+    assert (state.manager(str(other)), state.listed(str(other))) == ("", [])
     (other / "usr/lib/sysimage/rpm").mkdir(parents=True)
-    assert packages.manager(str(other)) == "rpm"
+    assert state.manager(str(other)) == "rpm"

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host.apply import cli, engine, registry
-from gdsdeploy.host.apply.errors import DesiredError
+from gdsdeploy.host.apply import engine, registry
 from gdsdeploy.host.apply.model import Change, Refusal
+from gdsdeploy.host.cli import apply
+from gdsdeploy.host.errors import DesiredError
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
@@ -103,9 +104,9 @@ def test_words_that_cannot_be_used(capsys: pytest.CaptureFixture[str], words: li
 
 
 def test_a_document_that_is_too_large(desired: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_LIMIT", 10)
+    monkeypatch.setattr(apply, "_LIMIT", 10)
     with pytest.raises(DesiredError, match="larger than 0 MiB"):
-        cli.read(str(desired))
+        apply.read(str(desired))
 
 
 def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,5 +149,5 @@ def result(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_words_for_people(capsys: pytest.CaptureFixture[str], results: list[Any], text: str) -> None:
-    cli._print({"resources": results, "error": None}, check=True)
+    apply._print({"resources": results, "error": None}, check=True)
     assert capsys.readouterr().out == text

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import engine
-from gdsdeploy.host.apply.errors import ApplyError, CannotTellError, DesiredError
 from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change, Refusal
+from gdsdeploy.host.errors import ApplyError, CannotTellError, DesiredError
 from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, item, tree
 
 

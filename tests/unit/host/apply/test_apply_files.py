@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import files
-from gdsdeploy.host.apply.errors import ApplyError, CannotTellError
 from gdsdeploy.host.apply.files import ABSENT, FOLDER, Entry, File
 from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.errors import ApplyError, CannotTellError
 from tests.unit.host.apply.apply_tree import Some, Wanted, apply, check
 
 TEXT = File.of("/etc/x.conf", "x\n")

@@ -11,7 +11,7 @@ from gdsdeploy.host.apply import gate, services
 from gdsdeploy.host.apply.gate import Desired, Gate
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change
-from gdsdeploy.host.gate import Settings
+from gdsdeploy.host.gate.gate import Settings
 from tests.unit.host.apply.apply_tree import Systemctl, apply, check, differing, tree
 
 ON = Desired(settings=Settings().to_json(), before=["slurmd.service"], required_by=["k3s.service"], slurm=True)

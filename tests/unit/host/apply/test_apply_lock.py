@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import lock
-from gdsdeploy.host.apply.errors import ApplyError, BusyError
+from gdsdeploy.host.errors import ApplyError, BusyError
 
 
 class Clock:

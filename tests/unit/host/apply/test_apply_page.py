@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from docs.gen import apply_resources
-from gdsdeploy.host.apply import errors, lock, model
+from gdsdeploy.host import errors
+from gdsdeploy.host.apply import lock, model
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "apply.md").read_text()

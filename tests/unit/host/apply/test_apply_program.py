@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from gdsdeploy.host.apply import program
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.program import Desired, Program
+from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.apply_tree import apply, check
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
+from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply import apply_tree
 from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, apply, check, differing, tree
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host.apply import record
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.record import Record
+from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.apply_tree import FILES, Some, Wanted, apply
 
 PLACE = record.PATH.lstrip("/")

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.apply import record, registry, removal
-from gdsdeploy.host.apply.errors import DesiredError
+from gdsdeploy.host.apply import record, registry, removal, written
 from gdsdeploy.host.apply.file_resource import FileResource
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change, Resource
-from gdsdeploy.host.rollout import written
+from gdsdeploy.host.errors import DesiredError
 from tests.unit.host.apply.apply_tree import FILES, Some, Systemctl, Wanted, apply, tree
 
 MARKED = "# Rendered by gdsdeploy; changes here are overwritten.\n"

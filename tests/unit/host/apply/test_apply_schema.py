@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdsdeploy.host.apply import registry, schema
-from gdsdeploy.host.apply.errors import DesiredError
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.errors import DesiredError
+from gdsdeploy.host.model import schema
 
 ONE_LINE = "has a line end or another control character; one line is needed"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import process
-from gdsdeploy.host.apply.errors import ApplyError
+from gdsdeploy.host.errors import ApplyError
 from gdsdeploy.host.process import Output
 from tests.unit.host.apply.kernel_hosts import apply, check, short
 

@@ -11,11 +11,11 @@ from apt_host import AptHost, apt, packages, short
 
 from gdsdeploy.host import process
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.errors import ApplyError, DesiredError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.packages import managers
+from gdsdeploy.host.apply.packages import state as database
+from gdsdeploy.host.errors import ApplyError, DesiredError
 from gdsdeploy.host.process import Output
-from gdsdeploy.host.rollout import packages as database
 
 __all__ = ["apt"]
 TRANSACTION = (

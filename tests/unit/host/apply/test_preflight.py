@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from apt_host import AptHost, apt
 
-from gdsdeploy.host.apply.errors import ApplyError
+from gdsdeploy.host.errors import ApplyError
 
 __all__ = ["apt"]
 RELEASE = 'PRETTY_NAME="x"\nID={}\nVERSION_ID="{}"\nVERSION_CODENAME=y\n'

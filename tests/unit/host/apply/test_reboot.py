@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import pending
 from gdsdeploy.host.apply import reboot
 from gdsdeploy.host.apply.engine import run
-from gdsdeploy.host.apply.errors import ApplyError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.boot import needed
+from gdsdeploy.host.errors import ApplyError
 from tests.unit.host.apply.kernel_hosts import check, item, predicted, short
 
 RUNNING = os.uname().release
@@ -24,8 +24,8 @@ AFTER = f"kernel {RUNNING}"
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of loaded modules; the files are as they were when they were loaded."""
-    monkeypatch.setattr(pending, "_loaded", lambda name: tmp_path / name)
-    monkeypatch.setattr(pending, "file_of", lambda name: f"/lib/modules/{name}.ko")
+    monkeypatch.setattr(needed, "_loaded", lambda name: tmp_path / name)
+    monkeypatch.setattr(needed, "file_of", lambda name: f"/lib/modules/{name}.ko")
     for name in DESIRED["modules"]:
         (tmp_path / name).mkdir()
     return tmp_path
@@ -33,12 +33,12 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def other_file(loaded: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (loaded / name / "notes").mkdir()
-    (loaded / name / "notes" / pending.BUILD_ID).write_bytes(b"\x01")
+    (loaded / name / "notes" / needed.BUILD_ID).write_bytes(b"\x01")
 
     class File:
         build_id = "02"
 
-    monkeypatch.setattr(pending, "read_module", lambda _: File)
+    monkeypatch.setattr(needed, "read_module", lambda _: File)
 
 
 def test_a_host_that_runs_what_is_installed_needs_none(loaded: Path) -> None:
@@ -89,8 +89,8 @@ def test_it_only_says_so_and_only_where_that_is_allowed(loaded: Path) -> None:
 def test_reasons_are_the_texts_of_the_causes(loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other_file(loaded, "nvidia", monkeypatch)
     (loaded / "nvidia-fs").rmdir()
-    found = pending.pending(RUNNING, DESIRED["modules"])
-    assert [cause.id for cause in found.causes] == [pending.MODULE, pending.UNLOADED]
+    found = needed.pending(RUNNING, DESIRED["modules"])
+    assert [cause.id for cause in found.causes] == [needed.MODULE, needed.UNLOADED]
     assert found.reasons == [cause.text for cause in found.causes]
     assert found.unloaded == ["nvidia-fs"]
     assert reboot.causes(reboot.Desired(RUNNING), {"causes": [], "unloaded": []}, ()) == []

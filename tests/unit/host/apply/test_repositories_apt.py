@@ -9,9 +9,9 @@ import pytest
 from apt_host import SHA, AptHost, apt, packages, short
 
 from gdsdeploy.host.apply import registry
-from gdsdeploy.host.apply.errors import ApplyError, DesiredError
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.packages.apt import PREFERENCES, SOURCES
+from gdsdeploy.host.errors import ApplyError, DesiredError
 
 __all__ = ["apt"]
 URI = "http://mirror.example/debian"

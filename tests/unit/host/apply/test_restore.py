@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from apt_host import AptHost, apt, short
 
-from gdsdeploy.host.apply.errors import ApplyError, DesiredError
 from gdsdeploy.host.apply.restore import ARCHIVE, KEYRING, PLACE
+from gdsdeploy.host.errors import ApplyError, DesiredError
 
 __all__ = ["apt"]
 SOURCE = "/etc/apt/sources.list.d/gdsdeploy-restore.sources"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.apply import engine
-from gdsdeploy.host.apply.errors import DesiredError
 from gdsdeploy.host.apply.files import File
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.apply.restore import Desired, Restore, Was
+from gdsdeploy.host.errors import DesiredError
 
 CONF = "/etc/dkms/nvidia.conf"
 OURS, THEIRS = "# Rendered by gdsdeploy\nours\n", "theirs\n"

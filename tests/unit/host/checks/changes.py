@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.expectation import Expectation, from_json
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.finding import Finding
+from gdsdeploy.host.model.expectation import Expectation, from_json
+from gdsdeploy.host.model.finding import Finding
 from tests.unit.later_evidence import complete
 
 HOSTS = Path(__file__).parents[3] / "evidence" / "hosts"
@@ -21,7 +21,7 @@ BARE = complete(json.loads((HOSTS / "lab-vm-bare.json").read_text()))
 _EXPECTED = from_json((HOSTS / "lab-vm.expectation.json").read_text())
 #: What it was expected to be, and a mount that it is to deliver from under load, as was asked for here.
 WANTED = replace(_EXPECTED, storage=[{**item, "load": {"read": 10**9, "seconds": 10}} for item in _EXPECTED.storage])
-#: As gdsdeploy/host/load.py has measured it on a disk like that.
+#: As gdsdeploy/host/odirect/load.py has measured it on a disk like that.
 LOADED = {
     "rate": 1234567890, "bytes": 12350128128, "seconds": 10.004, "size": 1 << 30, "block": 1 << 20, "readers": 16,
     "latency": {"p50": 0.0122, "p99": 0.0491, "max": 0.0595},

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from tests.unit.host.checks.changes import (
     BARE,
     GOOD,

@@ -11,7 +11,7 @@ import pytest
 from docs.gen import checks, faults
 from gdsdeploy.host.checks import listed
 from gdsdeploy.host.checks.registry import SUBJECTS, check, passed
-from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.model.expectation import Expectation
 
 ROOT = Path(__file__).parents[4]
 

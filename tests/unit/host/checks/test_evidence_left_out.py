@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdsdeploy.host.facts import boot
-from gdsdeploy.host.finding import PASS, UNKNOWN
+from gdsdeploy.host.model.finding import PASS, UNKNOWN
 from tests.unit.host.checks.changes import BARE, GOOD, Document, verdicts
 from tests.unit.host.checks.faults import FAULTS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from tests.unit.host.checks.test_checks_on_hosts import GOOD, findings
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"

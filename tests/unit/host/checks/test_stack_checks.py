@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from gdsdeploy.host.expectation import Expectation
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from tests.unit.host.checks.changes import GOOD, HOSTS, WANTED, Change, Document, findings
 from tests.unit.host.checks.faults import FAULTS
 from tests.unit.host.checks.faults_stack import INSTALLED, NODES, XIDS, contained, dkms, options, said

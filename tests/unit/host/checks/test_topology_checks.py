@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import golden
-from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.host.facts.topology import Topology
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.topology import golden
 from tests.unit.host.checks.changes import WANTED, findings
 from tests.unit.later_evidence import complete
 

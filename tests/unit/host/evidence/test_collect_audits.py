@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
+from gdsdeploy.host.errors import HostError
 from gdsdeploy.host.evidence import audits
 from gdsdeploy.host.evidence.recorder import Recorder
 from gdsdeploy.host.evidence.wanted import NOTHING, wanted_by
-from gdsdeploy.host.expectation import Expectation
 from gdsdeploy.host.facts import facts_from
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
-from gdsdeploy.host.kmod.errors import KmodError
 from gdsdeploy.host.kmod.kernel import Kernel
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from tests.unit.host.kmod.kmod_elf import VERMAGIC
 from tests.unit.host.kmod.kmod_root import EXPECTED, RELEASE, Root
 
@@ -35,7 +35,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
 
 
 def boots_next(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    monkeypatch.setattr(audits.boot, "default_kernel", lambda: {"default": release, "next": release})
+    monkeypatch.setattr(audits.grub, "default_kernel", lambda: {"default": release, "next": release})
 
 
 def collected(expectation: Expectation | None = EXPECTED) -> dict[str, Any]:
@@ -111,9 +111,9 @@ def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPa
     assert "does not record the driver source" in item.found
 
     def no_boot_loader() -> None:
-        raise KmodError("there is no /boot/grub/grub.cfg")
+        raise HostError("there is no /boot/grub/grub.cfg")
 
-    monkeypatch.setattr(audits.boot, "default_kernel", no_boot_loader)
+    monkeypatch.setattr(audits.grub, "default_kernel", no_boot_loader)
     assert "there is no /boot/grub/grub.cfg" in judged()["modules.next-boot"].found
     boots_next(monkeypatch, "")
     assert judged()["modules.next-boot"].verdict == UNKNOWN

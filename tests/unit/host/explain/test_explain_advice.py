@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.expectation import Expectation, from_json
 from gdsdeploy.host.explain import advice
 from gdsdeploy.host.explain.cause import Cause
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.storage import Device, Mount
-from gdsdeploy.host.finding import FAIL, PASS, Finding
+from gdsdeploy.host.model.expectation import Expectation, from_json
+from gdsdeploy.host.model.finding import FAIL, PASS, Finding
 from tests.unit.host.explain.capable_host import EVIDENCE, MOUNT, capable, with_gpu
 from tests.unit.rdma_host import CARDS, PCI, host, place
 

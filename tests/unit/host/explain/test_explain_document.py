@@ -6,13 +6,14 @@ import copy
 import json
 from dataclasses import replace
 
-from gdsdeploy.host import checks, report
-from gdsdeploy.host.expectation import from_json
+from gdsdeploy.host import checks
+from gdsdeploy.host.checks import report
 from gdsdeploy.host.explain import as_document, explain
 from gdsdeploy.host.explain.kinds import Kind
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
-from gdsdeploy.host.finding import Finding
+from gdsdeploy.host.model.expectation import from_json
+from gdsdeploy.host.model.finding import Finding
 from tests.unit.host.explain.capable_host import (
     BARE,
     EVIDENCE,

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import checks
-from gdsdeploy.host.expectation import from_json
 from gdsdeploy.host.explain import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, as_document, explain, path_of
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts import Unknown, facts_from
 from gdsdeploy.host.facts.document import Document
 from gdsdeploy.host.facts.proof import Proof, counters, proofs
-from gdsdeploy.host.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.expectation import from_json
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from tests.unit.host.explain.capable_host import MOUNT, capable, with_gpu
 
 EVIDENCE = Path(__file__).parents[3] / "evidence"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host import golden
-from gdsdeploy.host import topology as shown
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.topology import Topology
+from gdsdeploy.host.topology import golden
+from gdsdeploy.host.topology import text as shown
 from tests.unit.host.facts.sysfs_root import topology
 
 RECORDED = Path(__file__).parents[3] / "evidence" / "topology"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gdsdeploy.host import process
-from gdsdeploy.host.expectation import Expectation
+from gdsdeploy.host.model.expectation import Expectation
 from tests.unit.host.kmod.kmod_elf import SIGNATURE, VERMAGIC, write_module
 
 RELEASE = "6.12.94+deb13-amd64"

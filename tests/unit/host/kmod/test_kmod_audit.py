@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.kmod.audit import audit, failed, undecided
+from gdsdeploy.host.audit.audit import audit, failed, undecided
+from gdsdeploy.host.errors import KernelError
 from gdsdeploy.host.kmod.driver import Expected
-from gdsdeploy.host.kmod.errors import KernelError
 from gdsdeploy.host.kmod.kernel import Kernel, releases
 from gdsdeploy.host.kmod.symvers import Export
 from tests.unit.host.kmod.kmod_elf import SIGNATURE

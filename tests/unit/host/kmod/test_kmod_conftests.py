@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from gdsdeploy.host.kmod.building.conftests import needed
-from gdsdeploy.host.kmod.building.versions import compile_unit
-from gdsdeploy.host.kmod.errors import BuildError
-from gdsdeploy.host.kmod.kbuild import Log
+from gdsdeploy.host.build.conftests import needed
+from gdsdeploy.host.build.kbuild import Log
+from gdsdeploy.host.build.versions import compile_unit
+from gdsdeploy.host.errors import BuildError
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import Tree
 from gdsdeploy.host.process import Output

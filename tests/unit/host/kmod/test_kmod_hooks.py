@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.host.kmod.audit import audit
+from gdsdeploy.host.audit.audit import audit
 from gdsdeploy.host.kmod.driver import Expected
 from gdsdeploy.host.kmod.kernel import Kernel
 from tests.unit.host.kmod.kmod_root import RELEASE, Root

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gdsdeploy.host.kmod.errors import SymversError
+from gdsdeploy.host.errors import SymversError
 from gdsdeploy.host.kmod.module import read_module
 from gdsdeploy.host.kmod.symvers import Export, format_line, from_cmd_files, read_symvers, write_symvers
 from tests.unit.host.kmod.kmod_elf import write_module

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gdsdeploy.host.errors import TreeError
 from gdsdeploy.host.kmod import tree
-from gdsdeploy.host.kmod.errors import TreeError
 
 LICENSES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host import pending
-from gdsdeploy.host.rollout import gpu, keep, reload, stack
-from gdsdeploy.host.rollout.errors import RolloutError
-from gdsdeploy.host.rollout.present import boot_id
+from gdsdeploy.host.archive import keep
+from gdsdeploy.host.boot import needed
+from gdsdeploy.host.boot.present import boot_id
+from gdsdeploy.host.errors import RolloutError
+from gdsdeploy.host.rollout import gpu, reload, stack
 from tests.unit.host.kmod.kmod_elf import write_module
 
 NAMES = ("nvidia_fs", "nvidia")
@@ -36,7 +37,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     rows = [{"name": name, "references": 0, "users": []} for name in NAMES]
     monkeypatch.setattr(gpu, "modules", lambda root="/", names=(): rows)
     monkeypatch.setattr(stack, "use", lambda of, root="/": made.uses)
-    monkeypatch.setattr(pending, "file_of", made.files.__getitem__)
+    monkeypatch.setattr(needed, "file_of", made.files.__getitem__)
     monkeypatch.setattr(reload, "_is_other", lambda name, file: not made.same)
     monkeypatch.setattr(reload, "FOLDER", str(tmp_path / "run"))
     monkeypatch.setattr(reload, "MARKER", str(tmp_path / "run/reload.json"))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as program
-from gdsdeploy.host.rollout import space
-from gdsdeploy.host.rollout.errors import RolloutError
+from gdsdeploy.host.errors import RolloutError
+from gdsdeploy.host.io import space
 
 MB = 1_000_000
 

@@ -1,0 +1,1 @@
+"""Kernel modules that are built once: who builds for whom, the cache of archives, the builders' keys."""

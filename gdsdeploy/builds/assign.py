@@ -1,0 +1,221 @@
+"""Who builds kernel modules, and who receives them: fleet, lock and what the machines told → one supply each; pure.
+
+Machines with the same want can use the same modules.  A want has what is known before anything is built: the lock's
+packages, and of the machine what it can tell without headers and compiler.  The build that serves it has a key of its
+own, with everything that went into it (``host/archive/key.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock, Target
+
+#: Parts of the lock that decide what is built.
+_DECISIVE = {"kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source", "doca"}
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A kept build."""
+
+    #: the machine that built and signed it
+    builder: str
+    manifest: Mapping[str, Any]
+
+
+#: Looks for a kept build: want, and the machines that may have built it → the build, None when there is none.
+Cached = Callable[[str, Sequence[str]], Kept | None]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a machine says of itself on which the builds that fit it depend; what it cannot tell is as most have it."""
+
+    arch: str = ""
+    #: digest of what OFED's RDMA core exports, or ``none``
+    ofed: str = NONE
+    #: ``enforced`` where the kernel refuses unsigned modules
+    signatures: str = "free"
+    #: file and sha256 of one of the locked kernel's own modules; both empty while that kernel is not installed
+    kernel_build: tuple[str, str] = ("", "")
+    #: whether DKMS there has built everything for the locked kernel; it then keeps that, and supplies nobody for it
+    built: bool = False
+    #: whether the modules that it received are in place, and of the locked versions
+    received: bool = False
+    #: the machine that has built those; empty: it doesn't know
+    builder: str = ""
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Where the modules of one machine come from."""
+
+    mode: Literal["build", "receive"]
+    #: as the second half of a sentence that begins with the machine
+    why: str
+    #: machines of equal wants can use the same modules
+    want: str
+    #: the machine that builds for this one; empty: none has to
+    builder: str = ""
+    #: whether the controller has kept a build that serves it
+    cached: bool = False
+    #: why nobody builds for it, as a sentence; empty: somebody does
+    lack: str = ""
+    #: whether it is the one of all that build the same who hands it over
+    delivers: bool = False
+    #: the machine whose build it runs; for modules that it received earlier, the one that it names; empty: unknown
+    origin: str = ""
+
+    @property
+    def source(self) -> Literal["build", "host", "cache", "kept", "none"]:
+        """In one word, for machines; ``kept``: what is in place stays."""
+        if self.mode == "build":
+            return "build"
+        return "cache" if self.cached else "host" if self.builder else "none" if self.lack else "kept"
+
+
+def want(target: Target, told: Told, *, signing: str = "", kernel: str = "") -> str:
+    """Names what modules ``target`` needs on a machine that is as ``told``; 32 hexadecimal digits.
+
+    signing: whose signature the modules have to have; empty: that of nobody in particular.
+    kernel: sha256 that tells its kernel from another build of the same release.
+    """
+    packages = [p for p in target.packages if p.part in _DECISIVE]
+    lines = [f"{p.package} {p.version} {p.sha256}" for p in packages]
+    # Where the lock has OFED, every machine is going to have that one.
+    ofed = "locked" if any(p.part == "doca" for p in packages) else told.ofed
+    lines += [target.kernel.release, told.arch or target.arch, ofed, told.signatures, signing, kernel]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
+    """The supply of a machine that has not told anything."""
+    profile = fleet.profiles[fleet.everyone()[name].profile]
+    wanted, wish = _want(fleet, lock, name, Told()), fleet.modules(name)
+    if wish == "build" or (wish == "auto" and profile.builder is None):
+        return Supply("build", _own(fleet, name), wanted, origin=name)
+    if profile.builder is None:
+        return Supply("receive", "the fleet file says so", wanted, lack="no host of its key builds")
+    why = f"{profile.builder} builds for its profile"
+    return Supply("receive", why, wanted, builder=profile.builder, origin=profile.builder)
+
+
+def supplies(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -> dict[str, Supply]:
+    """The supply of every machine in ``told``, which are those that take part and have answered."""
+    wants = _wants(fleet, lock, told, cached)
+    allowed = {name: fleet.suppliers(name) for name in told}
+    found: dict[str, Supply] = {}
+    for name in told:
+        if fleet.modules(name) == "build":
+            found[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
+        elif fleet.modules(name) == "auto" and told[name].built:
+            found[name] = Supply("build", "it has built them itself", wants[name], origin=name)
+    # Suppliers first: the others may receive what they build.
+    for name in sorted(told, key=lambda item: item not in allowed[item]):
+        if name not in found:
+            builders = [
+                item
+                for item in allowed[name]
+                if item in found and (found[item].mode, wants[item]) == ("build", wants[name])
+            ]
+            found[name] = _supply(fleet, name, wants, told[name], builders, cached(wants[name], allowed[name]))
+    # A kept build serves every run: its builder doesn't pack another one, which its hosts would then have to receive.
+    kept = {wants[name] for name in told if cached(wants[name], allowed[name]) is not None}
+    delivering = _delivering(found, allowed, kept)
+    return {name: replace(found[name], delivers=name in delivering) for name in told}
+
+
+def _supply(
+    fleet: Fleet, name: str, wants: Mapping[str, str], told: Told, builders: Sequence[str], kept: Kept | None
+) -> Supply:
+    """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
+    wanted, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
+    pinned = profile.builder
+    if kept is not None:
+        why = "the controller has kept a build of its key"
+        return Supply("receive", why, wanted, cached=True, origin=kept.builder)
+    if told.received:
+        return Supply("receive", "what it has received is in place", wanted, origin=told.builder)
+    if builders:
+        return Supply("receive", f"{builders[0]} builds for its key", wanted, builder=builders[0], origin=builders[0])
+    if pinned is not None and pinned not in wants and not profile.builder_fallback:
+        lack = f"{pinned}, the builder of its profile, is not in this run or did not answer, and no build is kept"
+        return Supply("receive", f"{pinned} builds for its profile", wanted, lack=lack)
+    if fleet.modules(name) == "receive":
+        lack = "the fleet file has it receive its modules, and no host that may supply it builds for its key"
+        return Supply("receive", "the fleet file says so", wanted, lack=lack)
+    return Supply("build", _alone(fleet, name, wants), wanted, origin=name)
+
+
+def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
+    """Why a machine builds that may also receive."""
+    supplier = next(iter(fleet.suppliers(name)), None)
+    if supplier is None:
+        return "the fleet file names no machine that may supply it: put one into builders, or give one modules: build"
+    if supplier not in wants:
+        return f"{supplier}, which would supply it, is not in this run or did not answer"
+    return f"{supplier}, which would supply it, builds for another key"
+
+
+def _delivering(found: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]], kept: AbstractSet[str]) -> set[str]:
+    """Those whose builds others receive, and of each other want without a kept build one supplier, for the cache."""
+    delivering = {supply.builder for supply in found.values() if supply.builder}
+    delivered = {supply.want for supply in found.values() if supply.builder} | kept
+    for name, supply in found.items():
+        if supply.mode == "build" and name in allowed[name] and supply.want not in delivered:
+            delivered.add(supply.want)
+            delivering.add(name)
+    return delivering
+
+
+def _wants(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -> dict[str, str]:
+    """Machine → want; of machines whose kernels are different builds of one release, only some keep the plain one."""
+    plain = {name: _want(fleet, lock, name, item) for name, item in told.items()}
+    reference: dict[str, tuple[str, str]] = {}
+    for name, wanted in plain.items():
+        if wanted not in reference:
+            allowed = fleet.suppliers(name)
+            # A supplier's kernel first: what others claim of theirs only keeps them apart.
+            alike = sorted((item for item in plain if plain[item] == wanted), key=lambda item: item not in allowed)
+            known = [_build_of(cached(wanted, allowed)), *(told[item].kernel_build for item in alike)]
+            reference[wanted] = next((item for item in known if item[0]), ("", ""))
+    found = {}
+    for name, wanted in plain.items():
+        file, digest = told[name].kernel_build
+        same = not file or file != reference[wanted][0] or digest == reference[wanted][1]
+        found[name] = wanted if same else _want(fleet, lock, name, told[name], kernel=digest)
+    return found
+
+
+def _want(fleet: Fleet, lock: Lock, name: str, told: Told, *, kernel: str = "") -> str:
+    profile = fleet.everyone()[name].profile
+    signing, who = fleet.profiles[profile].signing, ""
+    if signing is not None:
+        # The key is a file of the machines that build: another fleet's, of the same name, is another key.
+        machines = {item: fleet.connection(item).address for item in fleet.everyone()}
+        who = f"{signing!r} {sorted(machines.items())}"
+    return want(lock.targets[profile], told, signing=who, kernel=kernel)
+
+
+def _build_of(kept: Kept | None) -> tuple[str, str]:
+    known = kept.manifest.get("kernel_build") if kept is not None else None
+    return (str(known.get("file", "")), str(known.get("sha256", ""))) if isinstance(known, Mapping) else ("", "")
+
+
+def _own(fleet: Fleet, name: str) -> str:
+    if name in fleet.builders:
+        return "it is a builder"
+    return "the fleet file says so" if fleet.modules(name) == "build" else "no other host has its key"
+
+
+def archive_of(wanted: str, directory: Path) -> Path:
+    """Where a run has the modules for machines that want ``wanted``."""
+    return directory / f"{wanted}.tar"

@@ -1,0 +1,375 @@
+"""Archives of built modules on the controller, by their content; safe under concurrent runs.
+
+Layout below the folder::
+
+    <sha256>/modules.tar, <sha256>/entry.json   one build; entry.json's time is that of its last use
+    wants/<want>.<key>      what a host needs (see builds.py), and the public key of who signed → sha256 of the build
+    lock                                  held for every change of names, never while bytes are copied
+    .new-…, .old-…, run-…                 folders of a process; it holds the lock of the file ``owner`` in its own
+
+An entry appears by one rename, whole.  Whoever copies from one holds a shared lock of its archive, so that it is not
+evicted meanwhile.  All locks are flock(2)'s: the kernel lets go of them when a process dies, however it dies, and what
+such a process left is swept by the next one.
+
+What an archive claims decides nothing.  A build serves the want that it was put for, to those who accept the key that
+has signed it: no builder that a host does not accept can change what it gets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from gdsdeploy import atomic, paths
+from gdsdeploy.errors import BuildCacheUnusable
+from gdsdeploy.host.archive import pack
+from gdsdeploy.host.archive.key import key_of
+from gdsdeploy.host.archive.provenance import Origin, key_id
+from gdsdeploy.host.errors import PackError
+from gdsdeploy.host.io import jsontext
+
+#: Bytes, when nothing else is set.
+DEFAULT_LIMIT = 20 << 30
+SETTING = "GDSDEPLOY_BUILD_CACHE_SIZE"
+#: Entries of format 1 were kept by the key that they claimed, and nobody had signed them.
+_FORMAT = 2
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:iB|B)?\s*$")
+_DIGEST = re.compile(r"^[0-9a-f]{64}$")
+_ARCHIVE, _ENTRY, _OWNER = "modules.tar", "entry.json", "owner"
+_CHUNK = 1 << 20
+_SWEPT = (".new-", ".old-", "run-")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One build in the cache."""
+
+    #: of the archive, hexadecimal: its name
+    sha256: str
+    #: the machine that signed it
+    builder: str
+    #: ``sha256:…`` of what it claims to be built from; only for people
+    key: str
+    #: bytes
+    size: int
+    #: seconds since the epoch of its last use
+    used: float
+    manifest: dict[str, Any]
+
+
+def limit_from(text: str | None) -> int:
+    """Bytes that ``text`` (``20 GiB``, ``500M``) means, the default for none; raises BuildCacheUnusable."""
+    if not text:
+        return DEFAULT_LIMIT
+    match = _SIZE.match(text)
+    if match is None:
+        raise BuildCacheUnusable(f"{SETTING}: {text!r} is no size", hint="Write it as 20GiB or 500MiB")
+    return int(float(match.group(1)) * _UNITS[match.group(2)])
+
+
+class BuildCache:
+    """The cache in ``folder``, made if it is not there; what is wrong with an entry is told to ``warn``, one line each.
+
+    Methods raise BuildCacheUnusable when the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, limit: int, warn: Callable[[str], None]) -> None:
+        self.folder, self.limit, self._warn = folder, limit, warn
+        with self._usable():
+            (folder / "wants").mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                self._sweep()
+
+    def put(self, archive: Path, want: str, origin: Origin) -> Entry:
+        """Keep a copy of ``archive``, which serves ``want`` from now on; evicts what was not used for the longest time.
+
+        Another build that the same builder has put for ``want`` stays beside it.  Raises PackError unless ``origin``
+        has signed it and its content is what its manifest says; then nothing has changed.
+        """
+        with self._usable(), self._own(".new-") as new:
+            copy = new / _ARCHIVE
+            with archive.open("rb") as source:
+                digest = _copy(source, copy)
+            pack.verify(str(copy), origin)
+            size = copy.stat().st_size
+            record = {"format": _FORMAT, "sha256": digest, "builder": origin.name, "size": size}
+            atomic.write(new / _ENTRY, json.dumps(record, indent=2, sort_keys=True))
+            with self._locked():
+                # Room first: who is killed in between leaves a cache that is not too large.
+                self._evict(self.limit - size, keep=digest)
+                self._place(new, self._path(digest))
+                atomic.write(self._want(want, origin), digest)
+                entry = self._read(self._path(digest))
+        if entry is None:
+            raise BuildCacheUnusable(
+                f"{self._path(digest)} vanished while it was written", hint="Is another program there?"
+            )
+        return entry
+
+    def take(self, want: str, destination: Path, origins: Sequence[Origin]) -> Entry | None:
+        """Copy the build that serves ``want`` to ``destination``; None when none of ``origins`` has signed one.
+
+        origins: whose builds may be taken, the first one wanted first.  One whose bytes have changed is dropped, with a
+        message, and counts as none.
+        """
+        with self._usable():
+            with self._locked():
+                entry, origin = next(self._serving(want, origins), (None, None))
+                if entry is None or origin is None:
+                    return None
+                source = (self._path(entry.sha256) / _ARCHIVE).open("rb")
+                fcntl.flock(source, fcntl.LOCK_SH)
+            with source:
+                read = os.fstat(source.fileno())
+                copy = destination.with_name(f".{destination.name}.{os.getpid()}")
+                try:
+                    whole = _copy(source, copy) == entry.sha256 and _is_signed(copy, origin)
+                    if whole:
+                        copy.replace(destination)
+                finally:
+                    copy.unlink(missing_ok=True)
+            with self._locked():
+                if not whole:
+                    self._drop_damaged(entry, read)
+                    return None
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(self._path(entry.sha256) / _ENTRY)
+        return entry
+
+    def entries(self) -> list[Entry]:
+        """Every build, the last used first; what cannot be read is dropped with a message."""
+        with self._usable(), self._locked():
+            return sorted(self._entries(), key=lambda item: item.used, reverse=True)
+
+    def prune(self, limit: int) -> list[Entry]:
+        """Evict until at most ``limit`` bytes are left; what is in use stays.  Returns what went."""
+        with self._usable(), self._locked():
+            return self._evict(limit)
+
+    def verify(self) -> list[Entry]:
+        """Read every archive, drop those whose bytes have changed, with a message, and return them."""
+        damaged = []
+        for entry in self.entries():
+            with self._usable():
+                try:
+                    source = (self._path(entry.sha256) / _ARCHIVE).open("rb")
+                except FileNotFoundError:
+                    continue
+                with source:
+                    fcntl.flock(source, fcntl.LOCK_SH)
+                    read, whole = os.fstat(source.fileno()), _digest(source) == entry.sha256
+                if not whole:
+                    damaged.append(entry)
+                    with self._locked():
+                        self._drop_damaged(entry, read)
+        return damaged
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[Path]:
+        """A folder for the archives of one run, which is gone afterwards, also when the process is killed."""
+        with self._own("run-") as folder:
+            yield folder
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / digest
+
+    def _want(self, want: str, origin: Origin) -> Path:
+        return self.folder / "wants" / f"{want}.{key_id(origin.public)[:32]}"
+
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            hint = f"Free some space, or set GDSDEPLOY_CACHE_DIR; {SETTING} bounds it"
+            words = f"{error.filename or self.folder}: {error.strerror or error}"
+            raise BuildCacheUnusable(f"the cache of builds cannot be used: {words}", hint=hint) from error
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.folder / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextlib.contextmanager
+    def _own(self, prefix: str) -> Iterator[Path]:
+        """A folder of this process; its owner's lock is held before anyone who sweeps can see that it is free."""
+        with self._locked():
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self.folder))
+            owner = (folder / _OWNER).open("w")
+            fcntl.flock(owner, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            owner.close()
+
+    def _sweep(self) -> None:
+        """Delete the folders of processes that have died, and what an older release has kept; with the lock."""
+        old = 0
+        for path in list(self.folder.iterdir()):
+            if path.name.startswith(_SWEPT) and _is_free(path / _OWNER):
+                shutil.rmtree(path, ignore_errors=True)
+            elif _DIGEST.match(path.name) and _is_older(path / _ENTRY):
+                self._remove(path)
+                old += 1
+        if old:
+            self._warn(
+                f"{old} builds that an older gdsdeploy kept in {self.folder} are dropped: nobody has signed them"
+            )
+
+    def _place(self, new: Path, path: Path) -> None:
+        self._remove(path)
+        # Not the folder of this process itself: it would go with its owner.
+        ready = Path(tempfile.mkdtemp(prefix=".new-", dir=self.folder))
+        for name in (_ARCHIVE, _ENTRY):
+            (new / name).rename(ready / name)
+        ready.chmod(0o755)
+        ready.rename(path)
+        _sync(self.folder)
+
+    def _remove(self, path: Path) -> None:
+        """Take an entry away by one rename, then delete it; with the lock."""
+        if path.exists():
+            old = Path(tempfile.mkdtemp(prefix=".old-", dir=self.folder))
+            path.rename(old / "entry")
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _drop_damaged(self, entry: Entry, read: os.stat_result) -> None:
+        """``read``: of the archive that was found to be damaged."""
+        with contextlib.suppress(FileNotFoundError):
+            # Another process may have put a good one there meanwhile.
+            if (self._path(entry.sha256) / _ARCHIVE).stat().st_ino == read.st_ino:
+                self._remove(self._path(entry.sha256))
+        self._warn(
+            f"the build {entry.sha256[:12]}… in {self.folder} was damaged on disk and is dropped; it is built again"
+        )
+
+    def _serving(self, want: str, origins: Sequence[Origin]) -> Iterator[tuple[Entry, Origin]]:
+        for origin in origins:
+            with contextlib.suppress(FileNotFoundError):
+                digest = _digest_in(self._want(want, origin))
+                entry = self._read(self._path(digest)) if digest else None
+                if entry is not None and entry.builder == origin.name:
+                    yield entry, origin
+
+    def _entries(self) -> list[Entry]:
+        found = []
+        for path in self.folder.iterdir():
+            if _DIGEST.match(path.name):
+                entry = self._read(path)
+                if entry is not None:
+                    found.append(entry)
+        return found
+
+    def _read(self, path: Path) -> Entry | None:
+        """The entry at ``path``; one that cannot be read is dropped; with the lock."""
+        try:
+            value = jsontext.loads((path / _ENTRY).read_text())
+            size = (path / _ARCHIVE).stat().st_size
+            if (value["format"], value["size"], value["sha256"]) == (_FORMAT, size, path.name):
+                used, manifest = (path / _ENTRY).stat().st_mtime, pack.read_manifest(str(path / _ARCHIVE))
+                key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else ""
+                return Entry(path.name, str(value["builder"]), key, size, used, manifest)
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, PackError):
+            pass
+        if path.exists():
+            self._remove(path)
+            self._warn(f"the build {path.name[:12]}… in {self.folder} was damaged on disk and is dropped")
+        return None
+
+    def _evict(self, limit: int, keep: str = "") -> list[Entry]:
+        """With the lock; ``keep`` is never evicted."""
+        entries = sorted(self._entries(), key=lambda item: item.used)
+        total, gone = sum(entry.size for entry in entries), []
+        for entry in entries:
+            if total <= limit:
+                break
+            path = self._path(entry.sha256)
+            if entry.sha256 != keep and _is_free(path / _ARCHIVE):
+                self._remove(path)
+                total -= entry.size
+                gone.append(entry)
+        served = {entry.sha256 for entry in self._entries()}
+        for want in (self.folder / "wants").iterdir():
+            if not want.name.startswith(".") and _digest_in(want) not in served:
+                want.unlink()
+        return gone
+
+
+def default(warn: Callable[[str], None]) -> BuildCache:
+    """The user's cache, in the size that is set; raises BuildCacheUnusable."""
+    return BuildCache(paths.cache() / "builds", limit_from(os.environ.get(SETTING)), warn)
+
+
+def _digest_in(want: Path) -> str:
+    """The digest of the build that serves; empty where the file has none."""
+    text = want.read_bytes().decode("ascii", "replace")
+    return text if _DIGEST.match(text) else ""
+
+
+def _is_signed(archive: Path, origin: Origin) -> bool:
+    try:
+        pack.read_manifest(str(archive), origin)
+    except PackError:
+        return False
+    return True
+
+
+def _is_older(entry: Path) -> bool:
+    """Whether an older release has written it."""
+    try:
+        value = jsontext.loads(entry.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(value, dict) and value.get("format") == 1
+
+
+def _copy(source: IO[bytes], target: Path) -> str:
+    """Copy from where ``source`` is to its end, onto the disk; the sha256 of what was copied."""
+    digest = hashlib.sha256()
+    with target.open("wb") as file:
+        for chunk in iter(lambda: source.read(_CHUNK), b""):
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _digest(source: IO[bytes]) -> str:
+    return hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def _is_free(path: Path) -> bool:
+    """Whether no process holds a lock of ``path``; also when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+            return False
+        raise
+    return True
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

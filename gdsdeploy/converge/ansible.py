@@ -1,0 +1,305 @@
+"""Runs ansible-playbook: arguments and environment from pure functions, events out of its output."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import secrets
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gdsdeploy import resources, run
+from gdsdeploy.converge.diff import change, text
+from gdsdeploy.errors import (
+    Busy,
+    ConvergeFailed,
+    GdsError,
+    HostUnfit,
+    HostUnreachable,
+    ModuleBuildFailed,
+    NotProvisioned,
+)
+from gdsdeploy.host.apply.model import Change
+from gdsdeploy.host.io import jsontext
+from gdsdeploy.ssh.endpoint import TAIL_WIDTH, WORDS
+
+MARK = "\x1e"
+#: Variable with what follows the mark in a run: hosts, whose words are in Ansible's output, too, don't know it.
+EVENTS = "GDSDEPLOY_EVENTS"
+#: Lines of a failed command's output that the error quotes.
+TAIL_LINES = 12
+#: Bytes that Ansible's process, and each of the processes that it has for hosts, may take, and of a file that is
+#: fetched: hosts fill them.
+MEMORY = 2 * 2**30
+#: Bytes of memory besides, for each byte of the inventory.  ansible-core 2.19 takes 17 (500 hosts of 19 kB).
+PER_BYTE = 64
+#: Python without modules of the folder that it is started in.
+_PYTHON = (sys.executable, "-P")
+#: All that Ansible itself says of a command that failed.
+_ENDED = "non-zero return code"
+#: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
+_PARSER = """\
+import json, sys
+from ansible.cli.playbook import PlaybookCLI
+
+cli = PlaybookCLI(["ansible-playbook", *sys.argv[1:]])
+cli.init_parser()
+error = ""
+
+def refuse(text):
+    global error
+    error = text
+    raise SystemExit(2)
+
+cli.parser.error = refuse
+known, extra = None, []
+try:
+    known, extra = cli.parser.parse_known_args(sys.argv[1:])
+except SystemExit:
+    pass
+flags = sorted(cli.parser._option_string_actions)
+print(json.dumps({"error": error, "extra": extra, "books": known.args if known else [], "flags": flags}))
+"""
+
+
+@dataclass
+class HostResult:
+    """What a run did on one host: ``changed`` holds "role: task" of every task that changed something, in order."""
+
+    changed: list[str] = field(default_factory=list)
+    #: every change that a module made, as data
+    changes: list[Change] = field(default_factory=list)
+    failure: GdsError | None = None
+    #: of the error that a module gave; empty where Ansible or a program failed
+    kind: str = ""
+
+
+@dataclass
+class Outcome:
+    """A finished run of a playbook."""
+
+    status: int
+    hosts: dict[str, HostResult] = field(default_factory=dict)
+
+    def changes(self) -> int:
+        """Number of changed tasks on all hosts."""
+        return sum(len(result.changed) for result in self.hosts.values())
+
+
+def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequence[str]) -> list[str]:
+    """The command line: our inventory and limit, then the user's own flags as they are.
+
+    ansible-playbook is the one that the Python that runs us has, whatever PATH says.
+    """
+    command = [*_PYTHON, "-m", "ansible", "playbook", "--inventory", str(inventory)]
+    if limit:
+        command += ["--limit", ",".join(limit)]
+    return [*command, *extra, str(resources.playbook(playbook))]
+
+
+def environment(
+    *, control_dir: Path, program: Path, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str | None]:
+    """Our ansible.cfg and what depends on this run.  None removes a variable that the user's environment has.
+
+    control_dir: where OpenSSH keeps its multiplexing sockets (their paths are limited to about 100 bytes); Ansible's
+    home, too, because it loads plugins from there.
+    program: the host program, which the modules of the collection run.
+    """
+    return {
+        **_configured(inherited),
+        "ANSIBLE_COLLECTIONS_PATH": str(resources.collections()),
+        "ANSIBLE_CALLBACK_PLUGINS": str(resources.package() / "converge" / "callbacks"),
+        "ANSIBLE_CALLBACKS_ENABLED": "gds_events",
+        "ANSIBLE_HOME": str(control_dir),
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
+        "GDSDEPLOY_HOST_PROGRAM": str(program),
+        EVENTS: secrets.token_hex(16),
+        "PYTHONUNBUFFERED": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def _configured(inherited: Mapping[str, str] = os.environ) -> dict[str, str | None]:
+    """Our ansible.cfg instead of one of the current folder, of the user or of the system."""
+    return {**run.cleared(inherited), "ANSIBLE_CONFIG": str(resources.share() / "playbooks" / "ansible.cfg")}
+
+
+def refused_flags(extra: Sequence[str]) -> str:
+    """Why ansible-playbook's parser refuses the arguments ``extra``; empty: it takes them."""
+    if not extra:
+        return ""
+    command = [*_PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
+    done = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
+    found = json.loads(done.stdout)
+    unknown = [word for word in found["extra"] if word.startswith("-")]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], found["flags"], 3)
+        meant = f" (did you mean {' or '.join(close)}?)" if close else ""
+        return f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{meant}"
+    if found["error"]:
+        return f"ansible-playbook: {found['error']}"
+    if found["books"] != ["playbook.yml"]:
+        return f"{found['books'][0]}: not a flag; --limit selects hosts"
+    return ""
+
+
+def play(
+    command: Sequence[str],
+    env: Mapping[str, str | None],
+    *,
+    log: Path,
+    progress: Callable[[str], None],
+    inventory: int = 0,
+) -> Outcome:
+    """Run the playbook and return what it did; failures are in the outcome, not raised.
+
+    log: receives everything Ansible itself prints.
+    progress: one line of talk at a time.
+    inventory: its size in bytes, for which Ansible needs memory.
+    """
+    outcome = Outcome(status=0)
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    mark = MARK + (env.get(EVENTS) or "")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as sink:
+
+        def line(text: str) -> None:
+            if not _event(text, mark, outcome, progress, log):
+                sink.write(text + "\n")
+                sink.flush()
+                tail.append(f"  | {text[:TAIL_WIDTH]}")
+
+        memory = MEMORY + PER_BYTE * inventory
+        outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env, memory=memory)
+    failed = any(result.failure for result in outcome.hosts.values())
+    if outcome.status != 0 and not failed:
+        words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
+        raise ConvergeFailed(words, hint=f"Whole output: {log}")
+    return outcome
+
+
+class _Event(BaseModel):
+    """A line of callbacks/gds_events.py."""
+
+    event: Literal["play", "long", "result"]
+    name: str = ""
+    host: str = ""
+    role: str = ""
+    task: str = ""
+    status: str = ""
+    seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    changed: bool = False
+    #: JSON of a _Said
+    said: str = ""
+
+
+class _Said(BaseModel):
+    """The part of an event that is a host's own word."""
+
+    changes: list[Any] = []
+    detail: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, text: str) -> _Said:
+        """What ``text`` says; where that can't be read, the detail says so."""
+        try:
+            return cls.model_validate(jsontext.loads(text or "{}"))
+        except ValidationError:
+            return cls(detail={"msg": "what the host says is malformed"})
+        except ValueError as error:
+            return cls(detail={"msg": f"what the host says is malformed: {error}"})
+
+
+def _event(text: str, mark: str, outcome: Outcome, progress: Callable[[str], None], log: Path) -> bool:
+    """Take in an event line; False for every other line, also for one that only begins like it."""
+    if not text.startswith(mark):
+        return False
+    try:
+        event = _Event.model_validate(jsontext.loads(text[len(mark) :]))
+    except ValueError:
+        return False
+    _take(event, outcome, progress, log)
+    return True
+
+
+def _take(event: _Event, outcome: Outcome, progress: Callable[[str], None], log: Path) -> None:
+    if event.event == "play":
+        progress(f"▸ {event.name}")
+        return
+    host, role, task = event.host, event.role, event.task
+    if event.event == "long":
+        progress(f"  {host}: {role}: {task} …")
+        return
+    result, said = outcome.hosts.setdefault(host, HostResult()), _Said.of(event.said)
+    result.changes += _changes(said.changes)
+    if event.changed and event.status == "ok":
+        result.changed.append(f"{role}: {task}")
+        progress(f"  {host}: {role}: {task}: changed ({event.seconds:.0f} s)")
+    if event.status in {"failed", "unreachable"}:
+        if result.failure is None:
+            result.failure = failure(host, role, task, event.status, said.detail, log)
+            result.kind = str(_typed(said.detail).get("kind", ""))
+        progress(f"  {host}: {role}: {task}: failed")
+
+
+def _changes(listed: Sequence[Any]) -> list[Change]:
+    """The changes of a module's result; what a host says that isn't one is left out."""
+    found = []
+    for entry in listed:
+        with contextlib.suppress(ValueError):
+            found.append(change(entry))
+    return found
+
+
+def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, Any], log: Path) -> GdsError:
+    """The error for a failed task: typed by the module that failed, else explained by what Ansible says."""
+    message = _words(detail.get("msg", "")).strip()
+    whole = f"Whole output: {log}"
+    if status == "unreachable":
+        return HostUnreachable(f"{host}: lost during {role}: {message}", hint=whole)
+    typed = _typed(detail)
+    if typed:
+        return _of_kind(host, role, task, typed, whole)
+    command = detail.get("cmd")
+    if message == _ENDED and isinstance(command, list) and command:
+        message = f"{_words(command[0])} ended with status {_words(detail.get('rc'))}"
+    lines = [f"{host}: {role}: {task}: {message}"]
+    for stream in ("stderr", "stdout"):
+        output = text(detail.get(stream, "")).strip()
+        if output and output not in message:
+            lines += [f"  | {part[:TAIL_WIDTH]}" for part in output.splitlines()[-TAIL_LINES:]]
+            break
+    return ConvergeFailed("\n".join(lines), hint=whole)
+
+
+def _typed(detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The error that a module of the collection gives: kind, message, hint; empty where there is none."""
+    found = detail.get("gds_error")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: str) -> GdsError:
+    message, hint = _words(typed.get("message", "")), _words(typed.get("hint") or "").rstrip(".")
+    hint = f"{hint}. {whole}" if hint else whole
+    kind = str(typed.get("kind", ""))
+    if kind == "refused" and role == "gds_preflight":
+        return HostUnfit(f"{host}: {message}", hint=hint)
+    named: dict[str, type[GdsError]] = {"modules": ModuleBuildFailed, "busy": Busy, "not-delivered": NotProvisioned}
+    if kind in named:
+        return named[kind](f"{host}: {message}", hint=hint)
+    return ConvergeFailed(f"{host}: {role}: {task}: {message}", hint=hint)
+
+
+def _words(value: Any) -> str:
+    """What a host says, as an error may have it."""
+    return text(value)[:WORDS]

@@ -1,0 +1,76 @@
+"""What a host answers about the modules that it has and could build → the facts that decide who builds for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from gdsdeploy.builds.assign import Told
+from gdsdeploy.converge.diff import Variants, text
+from gdsdeploy.host.apply.model import INSTALLS
+from gdsdeploy.model.fleet import Profile
+from gdsdeploy.model.lock import Target
+from gdsdeploy.model.text import Name
+
+_NAME = TypeAdapter[str](Name)
+
+
+def told(variants: Variants, profile: Profile, target: Target) -> Told:
+    """What the answers of a machine say of the builds that fit it."""
+    reports = [result.report for listed in variants.values() for result in listed if result.name == "modules"]
+    key = next((found for report in reports if isinstance(found := report.get("key"), Mapping)), None)
+    if key is None:
+        return Told()
+    installed = next((found for report in reports if isinstance(found := report.get("dkms"), list)), [])
+    received = next((found for report in reports if isinstance(found := report.get("received"), Mapping)), None)
+    build = key.get("kernel_build")
+    kernel_build = ("", "")
+    if isinstance(build, Mapping) and _has_kernel(variants, target):
+        kernel_build = text(build.get("file", "")), text(build.get("sha256", ""))
+    return Told(
+        arch=text(key.get("arch") or ""),
+        ofed=text(key.get("ofed") or Told.ofed),
+        signatures=text(key.get("signatures") or Told.signatures),
+        kernel_build=kernel_build,
+        built=all(item in installed for item in built_by_dkms(profile, target)),
+        received=_is_received(received, profile, target),
+        builder=_name((received or {}).get("builder")),
+    )
+
+
+def built_by_dkms(profile: Profile, target: Target) -> list[str]:
+    """NAME/VERSION of what a machine that builds has DKMS build."""
+    names = [f"{target.driver.dkms_name}/{target.driver.version}"]
+    if profile.mode == "nvidia-fs" and target.nvidia_fs is not None:
+        # The name of the source tree ends in the version that DKMS knows.
+        names.append(f"{target.nvidia_fs.dkms_name}/{target.nvidia_fs.source_tree.rpartition('-')[2]}")
+    return names
+
+
+def _has_kernel(variants: Variants, target: Target) -> bool:
+    """Whether the locked kernel is there already; provision replaces another build of the same release."""
+    images = {package.package for package in target.packages if package.part == "kernel-image"}
+    found = [result for listed in variants.values() for result in listed if result.name == "packages.kernel"]
+    coming = {change.subject for result in found for change in result.changes if change.kind in INSTALLS}
+    return bool(images) and bool(found) and not any(result.unknown for result in found) and not images & coming
+
+
+def _is_received(value: Any, profile: Profile, target: Target) -> bool:
+    if not isinstance(value, Mapping) or not isinstance(value.get("driver"), Mapping):
+        return False
+    driver, nvidia_fs = value["driver"], value.get("nvidia_fs")
+    if (driver.get("version"), driver.get("flavour")) != (target.driver.version, target.driver.flavour):
+        return False
+    if profile.mode != "nvidia-fs" or target.nvidia_fs is None:
+        return True
+    return isinstance(nvidia_fs, Mapping) and nvidia_fs.get("version") == target.nvidia_fs.version
+
+
+def _name(value: Any) -> str:
+    """A machine's name, which may be part of a path; empty for anything else."""
+    try:
+        return _NAME.validate_python(value, strict=True)
+    except ValidationError:
+        return ""

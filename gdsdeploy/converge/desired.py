@@ -1,0 +1,233 @@
+"""Role variables of one machine → the desired state that its host program checks: the same resources, in roles' order.
+
+Pure, but for files of the controller that variables name, which :class:`Files` reads.  A test holds :data:`TABLE`
+against the roles' tasks.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.host.apply import registry
+from gdsdeploy.host.apply.file_resource import FileResource
+from gdsdeploy.host.apply.packages import apt, dnf
+from gdsdeploy.host.io import reading
+from gdsdeploy.host.model import schema
+
+VERSION: Final = 1
+#: Files with which a package manager is told of repositories and pins.
+_CONFIGURED: Final = {"apt": (apt.SOURCES, apt.PREFERENCES), "dnf": (dnf.REPOSITORIES, dnf.LOCKS)}
+Variables = Mapping[str, Any]
+
+
+def _always(_: Variables) -> bool:
+    return True
+
+
+def _host(values: Variables) -> bool:
+    return bool(values["gds_role"] == "host")
+
+
+def _boots(values: Variables) -> bool:
+    return bool(values["gds_kernel_boot"])
+
+
+def _builds(values: Variables) -> bool:
+    return bool(values["gds_modules_from"] == "build")
+
+
+def _receives(values: Variables) -> bool:
+    return _host(values) and not _builds(values)
+
+
+def _signed(when: Callable[[Variables], bool]) -> Callable[[Variables], bool]:
+    return lambda values: bool(values["gds_secureboot_certificate"]) and when(values)
+
+
+@dataclass(frozen=True)
+class Use:
+    """A resource as one role applies it."""
+
+    role: str
+    resource: str
+    #: option of its Ansible module → the role variable that the option is set to
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: of a resource that a host has several of
+    instance: str = ""
+    #: on which machines
+    when: Callable[[Variables], bool] = _always
+
+    @property
+    def name(self) -> str:
+        """As the host program names it: RESOURCE or RESOURCE.INSTANCE."""
+        return f"{self.resource}.{self.instance}" if self.instance else self.resource
+
+
+def _named(role: str, *options: str) -> dict[str, str]:
+    return {option: f"{role}_{option}" for option in options}
+
+
+def _packages(role: str, *more: str) -> dict[str, str]:
+    return {**_named(role, "manager", "locked", *more), "wanted": f"{role}_packages"}
+
+
+_RECIPES = (
+    *("driver_version", "driver_flavour", "driver_tree", "driver_dkms_name"),
+    *("nvidia_fs_version", "nvidia_fs_tree", "nvidia_fs_dkms_name"),
+)
+_MODULES = Use(
+    "gds_modules",
+    "modules",
+    {"source": "gds_modules_from"}
+    | _named("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
+)
+_SIGNING = Use(
+    "gds_secureboot",
+    "signing",
+    _named("gds_secureboot", "certificate", "key", "settings", "signs", "enrols", "kernel_release", "shared"),
+)
+
+
+def _on(use: Use, when: Callable[[Variables], bool]) -> Use:
+    return Use(use.role, use.resource, use.options, use.instance, when)
+
+
+#: Every resource in the order in which the playbook's roles apply it.
+TABLE: Final = (
+    Use("gds_preflight", "preflight", _named("gds_preflight", "os", "arch", "manager", "free_mib")),
+    Use("gds_repo", "repositories", _named("gds_repo", "manager", "indices", "keys", "pins")),
+    Use("gds_repo", "pins", _named("gds_repo", "manager", "indices", "pins", "deny", "modules")),
+    Use("gds_host", "program"),
+    Use("gds_host", "expectation", {"content": "gds_host_expectation"}),
+    Use(
+        "gds_driver",
+        "driver_options",
+        _named("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma"),
+        when=_host,
+    ),
+    Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
+    Use("gds_kernel", "guard", _named("gds_kernel", "manager"), when=_boots),
+    Use("gds_kernel", "packages", _packages("gds_kernel"), "kernel"),
+    Use("gds_cufile", "packages", _packages("gds_cufile"), "cufile", _host),
+    Use("gds_cufile", "cufile", _named("gds_cufile", "content", "path", "log_dir"), when=_host),
+    _on(_SIGNING, _signed(_builds)),
+    Use("gds_modules", "recipes", _named("gds_modules", *_RECIPES), when=_builds),
+    Use("gds_modules", "packages", _packages("gds_modules"), "modules", _builds),
+    _on(_MODULES, _builds),
+    _on(_SIGNING, _signed(_receives)),
+    _on(_MODULES, _receives),
+    Use("gds_kernel", "boot_default", {"kernel_release": "gds_kernel_release"}, when=_boots),
+    Use("gds_peermem", "peermem", _named("gds_peermem", "rdma", "before"), when=_host),
+    Use(
+        "gds_gate",
+        "gate",
+        _named("gds_gate", "enabled", "settings", "before", "required_by", "seconds", "slurm", "left"),
+        when=_host,
+    ),
+    Use(
+        "gds_modules",
+        "loaded",
+        {"kernel_release": "gds_modules_kernel_release", "modules": "gds_modules_loaded", "units": "gds_modules_units"},
+        when=_boots,
+    ),
+    Use("gds_reboot", "reboot", _named("gds_reboot", "kernel_release", "modules", "allowed"), when=_boots),
+)
+#: Name of a resource → the role that applies it.
+ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}
+
+#: Bytes of a keyring or a certificate.
+LIMIT: Final = 16 * 1024 * 1024
+#: What keyrings have: a line of armour, or as their first byte one of a packet that holds a public key (RFC 9580).
+_ARMOUR = b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----"
+_PUBLIC_KEY = frozenset(bytes([tag]) for tag in (0x98, 0x99, 0x9A, 0xC6))
+
+
+class Files:
+    """Files of the controller that role variables name; each is read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, bytes | None] = {}
+
+    def content(self, path: str) -> bytes | None:
+        """The bytes of a file; None where there is none.  Raises FleetInvalid where it can't be read."""
+        place = Path(path)
+        if place not in self._read:
+            try:
+                self._read[place] = reading.whole(path, LIMIT)
+            except FileNotFoundError:
+                self._read[place] = None
+            except OSError as error:
+                raise FleetInvalid(f"{path}: {error.strerror}", hint="Make it readable, and run this again") from None
+        return self._read[place]
+
+
+def document(values: Variables, files: Files, *, archive: str = "") -> list[dict[str, Any]]:
+    """The resources of a machine with these role variables.
+
+    archive: sha256 of the archive of modules that the controller has for it; empty: what it received before stays.
+    Raises FleetInvalid where a keyring is missing.
+    """
+    found = []
+    for use in TABLE:
+        if not use.when(values):
+            continue
+        desired: dict[str, Any] = {}
+        for option, variable in use.options.items():
+            desired |= _fields(option, values[variable], values, files, archive)
+        found.append({"resource": use.resource, "instance": use.instance, "desired": desired})
+    return found
+
+
+def _fields(option: str, value: Any, values: Variables, files: Files, archive: str) -> dict[str, Any]:
+    """An option as fields of the desired state; four options name files of the controller."""
+    if option == "keys":
+        return {"keys": [_key(entry, files) for entry in value]}
+    if option == "shared":
+        content = None if values["gds_secureboot_signs"] or not value else files.content(value)
+        return {"certificate_content": base64.b64encode(content or b"").decode()}
+    if option == "archive":
+        return {"hand_over": bool(value)} if _builds(values) else {"archive_sha256": archive}
+    if option == "builder_key":
+        # What is verified with it comes while provision runs.
+        return {}
+    return {option: value}
+
+
+def _key(entry: Mapping[str, str], files: Files) -> dict[str, str]:
+    content = files.content(entry["src"])
+    if content is None:
+        raise FleetInvalid(f"{entry['src']}: the keyring is missing", hint="Correct keyring in the fleet file")
+    require_keyring(entry["src"], content)
+    return {"dest": entry["dest"], "content": base64.b64encode(content).decode()}
+
+
+def require_keyring(place: str, content: bytes) -> None:
+    """Raise FleetInvalid unless the file ``place`` begins with a public key.
+
+    It leaves this machine: a fleet file that others wrote must not have any file sent to hosts that it names.
+    """
+    if _ARMOUR not in b"\n" + content and content[:1] not in _PUBLIC_KEY:
+        words = f"{place}: not a keyring: it doesn't begin with an OpenPGP public key"
+        raise FleetInvalid(words, hint="Correct keyring in the fleet file")
+
+
+def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The files and folders that the resources of a document decide about."""
+    found: set[str] = set()
+    for entry in resources:
+        name, resource = entry["resource"], registry.resource(entry["resource"])
+        wanted = schema.load(resource.desired_type, entry["desired"], name)
+        found |= set(getattr(resource, "reverts", ()))
+        if name == "repositories":
+            found |= {key.dest for key in wanted.keys}
+        if name in ("repositories", "pins"):
+            # What they have to say depends on what else the host has configured.
+            found |= set(_CONFIGURED[wanted.manager])
+        elif name != "program" and isinstance(resource, FileResource):
+            found |= {file.path for file in resource.wanted(wanted)}
+    return found

@@ -1,0 +1,195 @@
+"""What a host answers to ``apply --check`` → what provision would change there.
+
+Pure.  An answer is a host's own word: every part of it is checked for its type.  What could not be read is unknown:
+such a machine is never one with nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal
+
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.host.apply.model import KINDS, Change, Refusal
+
+Disruption = Literal["none", "module reload", "reboot"]
+#: From the least to the most.
+DISRUPTIONS: Final[tuple[Disruption, ...]] = ("none", "module reload", "reboot")
+
+#: Ways in which a machine may come to its modules, each a variant of its desired state: it builds them; it keeps what
+#: it has received; it receives an archive that it doesn't have yet.
+BUILD, KEEP, RECEIVE = "build", "keep", "receive"
+#: Ids of refusals that only matter where there is something to install, and of one that ends when a builder is done.
+_FOR_CHANGES = frozenset({"space", "half-installed"})
+_NOT_DELIVERED = "not-delivered"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a host says of one resource."""
+
+    name: str
+    changes: tuple[Change, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    unknown: tuple[str, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Variant → results in the order of the desired state.
+Variants = Mapping[str, Sequence[Result]]
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What provision would do on one machine."""
+
+    host: str
+    #: in the order in which they would be made
+    changes: tuple[Change, ...] = ()
+    #: what could not be told, each as a sentence
+    unknown: tuple[str, ...] = ()
+    #: why preflight would refuse the machine; empty: it would not
+    refusal: str = ""
+    #: where its modules come from; None where that was not asked
+    supply: Supply | None = None
+    #: whether its profile lets provision reboot it
+    may_reboot: bool = True
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether it is proven that there is nothing to do."""
+        return not self.changes and not self.unknown and not self.refusal
+
+    @property
+    def disruption(self) -> Disruption:
+        """The worst of all changes."""
+        worst = max((DISRUPTIONS.index(change.disruption) for change in self.changes), default=0)
+        return DISRUPTIONS[worst]
+
+
+def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> HostPlan:
+    """What the roles would change on ``host``, given where its modules come from.
+
+    archive: sha256 of the archive of modules for it that the controller has; None: it has none.
+    """
+    results = [_waiting(result) for result in _chosen(variants, supply, archive)]
+    changes = _once(change for result in results for change in result.changes)
+    refusals = [entry for result in results for entry in result.refusals if changes or entry.id not in _FOR_CHANGES]
+    unknown = [text for result in results for text in result.unknown]
+    return HostPlan(
+        host,
+        changes,
+        tuple(dict.fromkeys(unknown)),
+        "; ".join(entry.message for entry in refusals),
+        supply,
+        all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot"),
+    )
+
+
+def _once(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Changes in their order; several resources may want the same folder."""
+    found: dict[tuple[str, str, str], Change] = {}
+    for item in changes:
+        found.setdefault((item.kind, item.subject, item.after), item)
+    return tuple(found.values())
+
+
+def _chosen(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
+    """The results of the variant that ``supply`` asks for, as the controller's archive makes them."""
+    if supply.mode == "build":
+        results = variants[BUILD]
+        return [_handing_over(item, supply, archive) if item.name == "modules" else item for item in results]
+    there = _report(variants[KEEP], "archive")
+    if supply.source == "kept" or (archive is not None and archive == there):
+        return list(variants[KEEP])
+    if archive is None:
+        return list(variants[RECEIVE])
+    return [_receiving(item, f"sha256:{archive}", "content" if there else "missing") for item in variants[RECEIVE]]
+
+
+def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result:
+    """A builder packs its modules for the controller where it has none, or others, of their key."""
+    changes = [change for change in result.changes if change.kind != "pack"]
+    packed = [change for change in result.changes if change.kind == "pack"]
+    if supply.delivers and not result.unknown and (archive is None or changes):
+        changes += packed or [Change("pack", "modules", "", "", _NOT_DELIVERED, resource=result.name)]
+    return replace(result, changes=tuple(changes))
+
+
+def _receiving(result: Result, after: str, reason: str) -> Result:
+    changes = [
+        replace(change, after=after, reason=reason) if change.kind == "receive" else change for change in result.changes
+    ]
+    return replace(result, changes=tuple(changes))
+
+
+def _waiting(result: Result) -> Result:
+    """What a builder delivers while provision runs is a change that is to come, not a reason to refuse the machine."""
+    waits = [entry for entry in result.refusals if entry.id == _NOT_DELIVERED]
+    if not waits:
+        return result
+    coming = Change("receive", result.name, "", "", _NOT_DELIVERED, resource=result.name)
+    others = tuple(entry for entry in result.refusals if entry.id != _NOT_DELIVERED)
+    return replace(result, changes=(*result.changes, coming), refusals=others)
+
+
+def _report(results: Sequence[Result], key: str) -> Any:
+    return next((result.report.get(key) for result in results if result.name == "modules"), None)
+
+
+def variants(value: Any) -> dict[str, tuple[Result, ...]]:
+    """The variants of a host's answer; raises ValueError that says what of it is malformed."""
+    return {str(name): results(listed) for name, listed in _mapping(value, "variants").items()}
+
+
+def results(value: Any) -> tuple[Result, ...]:
+    """The results of one variant; raises ValueError."""
+    return tuple(_result(_mapping(entry, "a resource")) for entry in _list(value, "resources"))
+
+
+def _result(value: Mapping[str, Any]) -> Result:
+    return Result(
+        _text(value.get("name"), "name"),
+        tuple(change(entry) for entry in _list(value.get("changes", []), "changes")),
+        tuple(_refusal(entry) for entry in _list(value.get("refusals", []), "refusals")),
+        tuple(_text(entry, "unknown") for entry in _list(value.get("unknown", []), "unknown")),
+        _mapping(value.get("report", {}), "report"),
+    )
+
+
+def change(value: Any) -> Change:
+    """A change from JSON; raises ValueError."""
+    given = _mapping(value, "a change")
+    made = Change(**{item.name: _text(given.get(item.name, ""), item.name) for item in fields(Change)})
+    if made.kind not in KINDS or made.disruption not in DISRUPTIONS:
+        raise ValueError(f"unknown kind of change: {made.kind[:40]!a} ({made.disruption[:40]!a})")
+    return made
+
+
+def _refusal(value: Any) -> Refusal:
+    given = _mapping(value, "a refusal")
+    return Refusal(*(_text(given.get(key, ""), key) for key in ("id", "message", "hint")))
+
+
+def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what}: no object")
+    return value
+
+
+def _list(value: Any, what: str) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{what}: no list")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{what}: no text")
+    return text(value)
+
+
+def text(value: Any) -> str:
+    """A text that can be encoded: JSON may hold half of a surrogate pair."""
+    return str(value).encode("utf-8", "replace").decode()

@@ -1,0 +1,78 @@
+"""(fleet, lock, host) → what that host is expected to be; pure."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from gdsdeploy.converge.inventory import packages_for
+from gdsdeploy.cufile.fit import Host
+from gdsdeploy.cufile.render import PATH, render
+from gdsdeploy.errors import FleetInvalid, LockStale
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.model.fleet import Fleet, Mount, TopologyWanted
+from gdsdeploy.model.lock import Lock
+
+
+def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -> Expectation:
+    """The expectation of the host ``name`` (never of a builder).
+
+    host: what it is, where its cufile.json is fitted to it; without, the digest of that file is left empty.
+    Raises LockStale when the lock lacks the host's profile, FleetInvalid when its cufile.json cannot be rendered,
+    HostUnfit when facts that it is fitted to are not known.
+    """
+    profile_name = fleet.hosts[name].profile
+    profile = fleet.profiles[profile_name]
+    target = lock.targets.get(profile_name)
+    if target is None:
+        raise LockStale(f"the lock has nothing for profile {profile_name}", hint="Run `gdsdeploy lock` again")
+    nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
+    digest = ""
+    if profile.fit is None or host is not None:
+        digest = hashlib.sha256(render(profile_name, profile, target.libcufile.version, host).encode()).hexdigest()
+    return Expectation(
+        host=name,
+        profile=profile_name,
+        os=target.os,
+        arch=target.arch,
+        kernel_release=target.kernel.release,
+        driver_version=target.driver.version,
+        driver_flavour=target.driver.flavour,
+        driver_tree=target.driver.source_tree,
+        mode=profile.mode,
+        rdma=profile.rdma,
+        nvidia_fs_version=nvidia_fs.version if nvidia_fs else "",
+        libcufile_version=target.libcufile.version,
+        cufile_path=PATH,
+        cufile_sha256=digest,
+        packages={
+            package.package: package.version
+            # Which of the others builds is chosen from what they are; a host that receives has no need of a compiler.
+            for package in packages_for(target, host=True, build=fleet.modules(name) == "build")
+        },
+        storage=[_storage(mount) for mount in profile.storage],
+        topology=_topology(profile_name, profile.topology),
+        lock_digest=lock.digest,
+        own_kernel=profile.own_kernel,
+    )
+
+
+def _topology(profile: str, wanted: TopologyWanted) -> dict[str, Any]:
+    found: dict[str, Any] = {key: value for key, value in (("nvme", wanted.nvme), ("nic", wanted.nic)) if value}
+    if wanted.golden is not None:
+        if isinstance(wanted.document, str):
+            raise FleetInvalid(
+                f"profiles.{profile}.topology.golden: {wanted.document}",
+                hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
+            )
+        found["golden"] = wanted.document
+    return found
+
+
+def _storage(mount: Mount) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"mount": mount.mount, "path": mount.path}
+    if not mount.scratch:
+        wanted["scratch"] = "no"
+    if mount.load is not None:
+        wanted["load"] = {"read": mount.load.read, "seconds": mount.load.seconds}
+    return wanted

@@ -1,0 +1,353 @@
+"""(fleet, lock) → Ansible's inventory with every role's variables; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gdsdeploy import paths
+from gdsdeploy.builds.assign import Supply, archive_of, by_intent
+from gdsdeploy.cufile.render import log_dir
+from gdsdeploy.fleetfile import waivers
+from gdsdeploy.host.gate.gate import Settings
+from gdsdeploy.host.gate.metrics import FILE, FOLDERS
+from gdsdeploy.mirror import host_vars
+from gdsdeploy.model.fleet import Fleet, Profile, Signing
+from gdsdeploy.model.lock import Lock, Package, Target
+from gdsdeploy.platform import stack_platform_for
+
+HOSTS, BUILDERS = "hosts", "builders"
+#: Family of an operating system → the program that installs its packages.
+MANAGERS = {"debian": "apt", "ubuntu": "apt", "rhel": "dnf"}
+#: MiB that have to be free on a host before anything is installed, by the directory they are needed in.
+FREE_MIB = {"/boot": 200, "/usr": 800, "/var": 500}
+#: Loaded by a unit of its own, because it has to come after the RDMA core.
+PEERMEM = "nvidia-peermem"
+_UNITS = {PEERMEM: "gds-peermem.service"}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Files on the controller that the run hands to the hosts, and texts rendered for them."""
+
+    #: directory of the fleet file; relative file names in it start there
+    fleet_dir: Path
+    #: the zipapp
+    program: Path
+    #: where a run has its archives of built modules
+    modules: Path
+    #: host → text of its expectation
+    expectations: Mapping[str, str]
+    #: host → text of its cufile.json; empty for one whose facts it is fitted to, while they are not known
+    cufile: Mapping[str, str]
+    #: machine → where its modules come from; what the fleet file says, for those that are not there
+    supplies: Mapping[str, Supply] = field(default_factory=dict)
+    #: where certificates of keys that sign modules are kept
+    certificates: Path = Path("certificates")
+    #: where public keys of machines that build are on record
+    builders: Path = Path("builders")
+    #: id of the run, which keeps each host for itself until it ends, and who others are told of; empty: no run
+    run: str = ""
+    who: str = ""
+
+
+class _Data(str):
+    """A text that Ansible takes as it is."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts that are data with the tag that keeps Ansible from reading a template in them."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - as PyYAML calls it
+        """The same text twice is written twice."""
+        return True
+
+    def represent_data_text(self, text: str) -> yaml.Node:
+        """Tagged, but for ``yes``, ``0x10`` and the like: behind the tag Ansible reads those as what they look like."""
+        tag = self.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+        data = tag == self.DEFAULT_SCALAR_TAG
+        return self.represent_scalar("!unsafe" if data else self.DEFAULT_SCALAR_TAG, str(text), style='"')
+
+
+_Dumper.add_representer(_Data, _Dumper.represent_data_text)
+
+
+def dump(value: Any) -> str:
+    """An inventory, or variables, as YAML for Ansible.  Every text is data: none is ever read as a template.
+
+    Texts come from the fleet file and from hosts, and a template could run anything on this machine.
+    """
+    return yaml.dump(_data(value), Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=10_000)
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, str):
+        return _Data(value)
+    if isinstance(value, Mapping):
+        return {str(key): _data(item) for key, item in value.items()}
+    return [_data(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
+    """The whole inventory, as Ansible's YAML inventory plugin reads it."""
+    groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
+    for name in fleet.everyone():
+        group = BUILDERS if name in fleet.builders else HOSTS
+        groups[group]["hosts"][name] = {
+            **connection(fleet, name, sources.fleet_dir),
+            **variables(fleet, lock, name, sources),
+        }
+    run = {"vars": {"gds_run": sources.run, "gds_who": sources.who}} if sources.run else {}
+    return {"all": {"children": groups, **run}}
+
+
+#: Variables come before the environment, whatever that has: of a shell, of CI, of AWX, which turns the check off.
+#: ssh takes the first value of an option, and these arguments are the first on its command line.  Other connection
+#: plugins read none of them, and paramiko's can be told to accept every key.
+CHECKED = {
+    "ansible_connection": "ssh",
+    "ansible_host_key_checking": True,
+    "ansible_ssh_args": "-o StrictHostKeyChecking=yes -o NoHostAuthenticationForLocalhost=no -o VerifyHostKeyDNS=no "
+    "-C -o ControlMaster=auto -o ControlPersist=60s",
+}
+
+
+def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
+    """Ansible's connection variables for one host; host keys are always checked."""
+    ssh = fleet.connection(name)
+    options = ["-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
+    if ssh.config:
+        options += ["-F", f'"{paths.locate(fleet_dir, ssh.config)}"']
+    if ssh.known_hosts:
+        options += [
+            "-o",
+            f'UserKnownHostsFile="{paths.locate(fleet_dir, ssh.known_hosts)}"',
+            "-o",
+            "GlobalKnownHostsFile=/dev/null",
+        ]
+    found: dict[str, Any] = {
+        "ansible_host": ssh.address,
+        **CHECKED,
+        "ansible_ssh_common_args": " ".join(options),
+    }
+    if ssh.port:
+        found["ansible_port"] = ssh.port
+    if ssh.user:
+        found["ansible_user"] = ssh.user
+    if ssh.identity_file:
+        found["ansible_ssh_private_key_file"] = str(paths.locate(fleet_dir, ssh.identity_file))
+    found["ansible_become"] = ssh.user != "root"
+    return found
+
+
+def load_order(profile: Profile, target: Target) -> list[str]:
+    """Modules to load at boot, in order: nvidia first, then what links against it.
+
+    nvidia-peermem is none of them: it has to come after the RDMA core, so a unit loads it.
+    """
+    order = ["nvidia"]
+    if profile.mode == "nvidia-fs" and target.nvidia_fs is not None:
+        order.append("nvidia-fs")
+    return order
+
+
+def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
+    """The locked packages that a machine needs, given whether it runs the stack and whether it builds modules."""
+    wanted = {"both"} | ({"host"} if host else set()) | ({"build"} if build else set())
+    return [package for package in target.packages if package.needed_by in wanted]
+
+
+def leaving(target: Target) -> list[dict[str, str]]:
+    """Sources that DKMS builds, each of which depends on one version of the driver: others leave before it comes.
+
+    Whether this host still builds does not matter; it may have built before.
+    """
+    return [_package(p) for p in target.packages if p.part in {"driver-source", "nvidia-fs-source"}]
+
+
+def bad_kernels(target: Target) -> list[str]:
+    """Packages of the kernels that a compatibility rule forbids: on them, the driver's build leaves dpkg half done."""
+    platform = stack_platform_for(target.os)
+    refused = [item for item in target.refused if item.rule in target.rules and item.subject == "kernel"]
+    return [name for item in refused for name in platform.kernel_packages(item.choice)]
+
+
+def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
+    """Keyrings to bring to a host: those of the fleet's own that no package of the operating system carries there."""
+    found: dict[str, str] = {}
+    for index in target.indices:
+        wish = fleet.repositories.get(index.repository)
+        if wish is not None and wish.keyring and not wish.signed_by and wish.keyring != index.host_keyring:
+            found[index.host_keyring] = str(paths.locate(fleet_dir, wish.keyring))
+    return [{"src": src, "dest": dest} for dest, src in sorted(found.items())]
+
+
+def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str, Any]:
+    """Every role's variables for one machine."""
+    profile_name = fleet.everyone()[name].profile
+    profile, target = fleet.profiles[profile_name], lock.targets[profile_name]
+    platform = stack_platform_for(target.os)
+    is_host = name in fleet.hosts
+    supply = sources.supplies.get(name) or by_intent(fleet, lock, name)
+    builds = supply.mode == "build"
+    packages = packages_for(target, host=is_host, build=builds)
+    kernel = [p for p in packages if p.part in {"kernel-image", "kernel-headers"}]
+    cufile = [p for p in packages if p.part in {"libcufile", "gds-tools"}]
+    build_only = [p for p in packages if p.needed_by == "build" and p not in kernel]
+    driver = [p for p in packages if p not in kernel and p not in cufile and p not in build_only]
+    found: dict[str, Any] = {
+        "gds_role": "host" if is_host else "builder",
+        **_package_roles(target),
+        "gds_preflight_os": target.os,
+        "gds_preflight_arch": target.arch,
+        "gds_preflight_free_mib": dict(FREE_MIB),
+        "gds_host_expectation": sources.expectations[name] if is_host else "",
+        "gds_repo_indices": [
+            {
+                "repository": index.repository,
+                "uri": index.uri,
+                "suite": index.suite,
+                "components": list(index.components),
+                "host_keyring": index.host_keyring,
+                "exclusive": index.repository not in platform.presets(),
+            }
+            for index in target.indices
+        ],
+        "gds_repo_keys": keys(fleet, target, sources.fleet_dir),
+        "gds_repo_pins": [{**_package(p), "sha256": p.sha256} for p in packages],
+        "gds_repo_modules": list(target.modules),
+        "gds_repo_deny": [*platform.kept_out(), *bad_kernels(target)],
+        "gds_kernel_release": target.kernel.release,
+        "gds_kernel_packages": [_package(p) for p in kernel],
+        "gds_kernel_boot": is_host and profile.own_kernel,
+        "gds_cufile_packages": [_package(p) for p in cufile] if is_host else [],
+        "gds_cufile_content": sources.cufile[name] if is_host else "",
+        "gds_cufile_path": "/etc/cufile.json",
+        "gds_cufile_log_dir": log_dir(profile),
+        "gds_driver_packages": [_package(p) for p in driver] if is_host else [],
+        "gds_driver_along": [_package(p) for p in cufile] if is_host else [],
+        "gds_driver_leaving": leaving(target) if is_host and MANAGERS[platform.family] == "apt" else [],
+        "gds_driver_options": {key: str(value) for key, value in profile.driver.options.items()},
+        "gds_driver_option_module": target.driver.module or platform.driver_module(target.driver.flavour),
+        "gds_driver_modules": load_order(profile, target),
+        "gds_driver_rdma": profile.rdma,
+        "gds_driver_kernel_release": target.kernel.release,
+        "gds_peermem_rdma": profile.rdma,
+        "gds_peermem_before": list(profile.gate.before),
+        **_modules(supply=supply, profile=profile, target=target),
+        "gds_modules_archive": _archive(name, is_host=is_host, supply=supply, sources=sources),
+        "gds_modules_builder": supply.origin,
+        "gds_modules_builder_key": str(sources.builders / f"{supply.origin}.pub") if supply.origin else "",
+        **_gate(fleet, name, profile),
+        **_signing(fleet, name, supply=supply, profile=profile, target=target, sources=sources),
+        "gds_reboot_kernel_release": target.kernel.release,
+        "gds_reboot_modules": load_order(profile, target),
+        "gds_reboot_allowed": profile.reboot,
+    }
+    found |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, found["gds_repo_keys"])
+    # A host's other packages come with gds_driver; a builder has only this role for all of them.
+    found["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
+    return found
+
+
+def _archive(name: str, *, is_host: bool, supply: Supply, sources: Sources) -> str:
+    """The archive that a machine hands over or receives; empty where it does neither."""
+    alone = supply.mode == "build" and (not supply.delivers if name in sources.supplies else is_host)
+    return "" if alone or supply.source == "kept" else str(archive_of(supply.want, sources.modules))
+
+
+def _package_roles(target: Target) -> dict[str, Any]:
+    """The package manager and the names of all locked packages, for each role that installs some."""
+    manager = MANAGERS[stack_platform_for(target.os).family]
+    locked = sorted(package.package for package in target.packages)
+    found: dict[str, Any] = {"gds_repo_manager": manager, "gds_preflight_manager": manager}
+    for role in ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules"):
+        found |= {f"{role}_manager": manager, f"{role}_locked": locked}
+    return found
+
+
+def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:
+    nvidia_fs = target.nvidia_fs if profile.mode == "nvidia-fs" else None
+    return {
+        "gds_modules_from": supply.mode,
+        "gds_modules_kernel_release": target.kernel.release,
+        "gds_modules_driver_version": target.driver.version,
+        "gds_modules_driver_flavour": target.driver.flavour,
+        "gds_modules_driver_tree": target.driver.source_tree,
+        "gds_modules_driver_dkms_name": target.driver.dkms_name,
+        "gds_modules_nvidia_fs_version": nvidia_fs.version if nvidia_fs else "",
+        "gds_modules_nvidia_fs_tree": nvidia_fs.source_tree if nvidia_fs else "",
+        "gds_modules_nvidia_fs_dkms_name": nvidia_fs.dkms_name if nvidia_fs else "nvidia-fs",
+        "gds_modules_names": load_order(profile, target),
+        "gds_modules_loaded": [*load_order(profile, target), *([PEERMEM] if profile.rdma == "peermem" else [])],
+        "gds_modules_units": dict(_UNITS) if profile.rdma == "peermem" else {},
+    }
+
+
+def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
+    gate = profile.gate
+    settings = Settings(
+        seconds=float(gate.seconds),
+        file=gate.file,
+        slurm=gate.slurm,
+        metrics=gate.metrics,
+        waivers=[item.as_dict() for item in waivers.of_host(fleet, name)],
+    )
+    # Of the usual folders all: which of them are there, only the host knows.
+    left = [f"{folder}/{FILE}" for folder in ([gate.metrics] if gate.metrics else FOLDERS)]
+    left += [gate.file] if gate.file else []
+    return {
+        "gds_gate_left": left,
+        "gds_gate_enabled": gate.enabled and name in fleet.hosts,
+        "gds_gate_settings": settings.to_json(),
+        "gds_gate_before": list(gate.before),
+        "gds_gate_required_by": list(gate.required_by),
+        "gds_gate_seconds": gate.seconds,
+        "gds_gate_slurm": gate.slurm,
+    }
+
+
+def _signing(
+    fleet: Fleet, name: str, *, supply: Supply, profile: Profile, target: Target, sources: Sources
+) -> dict[str, Any]:
+    """Of gds_secureboot; the certificate's name on the controller is the fleet's and the profile's."""
+    signing, builds = profile.signing, supply.mode == "build"
+    found: dict[str, Any] = {
+        "gds_secureboot_signs": builds,
+        "gds_secureboot_enrols": name in fleet.hosts,
+        "gds_secureboot_kernel_release": target.kernel.release,
+        "gds_secureboot_certificate": signing.certificate if signing else "",
+        "gds_secureboot_key": "",
+        "gds_secureboot_settings": "",
+        "gds_secureboot_shared": "",
+        "gds_modules_signed": signing is not None,
+    }
+    if signing is None:
+        return found
+    # An address of a PKCS#11 token is no file.
+    found["gds_secureboot_key"] = "" if signing.own_key.startswith("pkcs11:") else signing.own_key
+    found["gds_secureboot_settings"] = signing_settings(signing)
+    whose = hashlib.sha256(f"{sources.fleet_dir}\n{fleet.everyone()[name].profile}".encode()).hexdigest()[:16]
+    found["gds_secureboot_shared"] = str(sources.certificates / f"{whose}.der")
+    return found
+
+
+def signing_settings(signing: Signing) -> str:
+    """What ``kmod sign`` reads on a machine that builds."""
+    value = {"certificate": signing.certificate, "key": signing.own_key, "signer": list(signing.signer)}
+    return json.dumps(value, sort_keys=True) + "\n"
+
+
+def _package(package: Package) -> dict[str, str]:
+    return {
+        "package": package.package,
+        "version": package.version,
+    }

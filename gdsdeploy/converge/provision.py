@@ -1,0 +1,256 @@
+"""Provision a fleet: check every host, then run Ansible only where something differs.  Refused hosts are left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gdsdeploy import paths
+from gdsdeploy.builds import run_archives
+from gdsdeploy.builds.assign import Supply, archive_of
+from gdsdeploy.builds.run_archives import Shelf
+from gdsdeploy.converge import ansible
+from gdsdeploy.converge.diff import HostPlan
+from gdsdeploy.converge.inventory import Sources, dump, inventory
+from gdsdeploy.converge.plan_fleet import Planned, plan_fleet, sources
+from gdsdeploy.converge.plan_report import origins, supplied
+from gdsdeploy.errors import GdsError, NotProvisioned
+from gdsdeploy.lock import releases
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.ssh import transport
+from gdsdeploy.zipapp import hostapp
+
+#: Seconds that a host may take to show that it has Python and that we may become root.
+CONTACT_TIMEOUT = 60
+#: Flags of ansible-playbook that change neither what is run nor with which variables; whether a value follows.
+HARMLESS = {"--verbose": False, "-f": True, "--forks": True, "-T": True, "--timeout": True}
+#: Flags with which ansible-playbook changes nothing.
+CHECKS = frozenset({"--check", "-C"})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One provisioning run: where it kept things, what happened, and which hosts could not be reached at all."""
+
+    outcome: ansible.Outcome
+    refused: dict[str, GdsError]
+    log: Path
+    #: machines that had nothing to change, for which no role was run
+    satisfied: tuple[str, ...] = ()
+
+    def failures(self) -> dict[str, GdsError]:
+        """Host → why it failed, refusals included."""
+        failed = {name: result.failure for name, result in self.outcome.hosts.items() if result.failure}
+        return {**self.refused, **failed}
+
+
+def provision(
+    fleet: Fleet,
+    lock: Lock,
+    fleet_path: Path,
+    *,
+    names: Sequence[str],
+    extra: Sequence[str],
+    playbook: str = "provision",
+    force_roles: bool = False,
+    progress: Callable[[str], None],
+) -> Run:
+    """Run ``playbook`` on the machines ``names`` (hosts and builders) of the fleet.
+
+    Machines that do not answer, or on which Python or root cannot be had, are left out and reported;
+    the others go on.  ``extra`` holds ansible-playbook's own flags.  Machines that the look at them proves to be
+    as the lock wants them are left alone, and without any other Ansible is not started; unless ``force_roles`` is
+    set, or ``extra`` asks Ansible for something else than to converge.  Lock and fleet file are kept, so that a
+    rollout can bring the machines back to them.
+    """
+    identity = Identity.of(playbook)
+    if playbook != "provision":
+        refused = first_contact(fleet, fleet_path.resolve().parent, names)
+        return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity), names, refused, progress)
+    release = releases.store(fleet_path, lock)
+    with run_archives.opened(fleet_path) as shelf:
+        planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
+        refused = {name: found for name, found in planned.hosts.items() if isinstance(found, GdsError)}
+        plans = {name: found for name, found in planned.hosts.items() if isinstance(found, HostPlan)}
+        leave = not force_roles and only_converges(extra)
+        satisfied = tuple(name for name, found in plans.items() if leave and found.satisfied)
+        for name in satisfied:
+            progress(f"  {name}: nothing to change")
+        if not CHECKS & set(extra):
+            refused |= _lacking(plans, satisfied)
+        for name, supply in planned.supplies.items():
+            if name not in satisfied and name not in refused:
+                progress(f"  {name}: {supplied(supply)}")
+        for words in origins(planned.supplies):
+            progress(f"  {words}")
+        play = _Play(fleet, lock, fleet_path, playbook, extra, identity, satisfied, planned, shelf)
+        try:
+            run = _play(play, names, refused, progress)
+        finally:
+            # Also of a run that was interrupted: what was built is not built again.
+            for error in shelf.keep(lock, fleet, planned.supplies):
+                progress(f"  {error.message}")
+            for name, key in shelf.first_keys().items():
+                progress(f"  {name}: signs its modules with the key {key}, now on record")
+        explained = _explained(run, planned.supplies, shelf.folder)
+        if only_converges(extra):
+            failed = explained.failures()
+            releases.got(release, [name for name in names if name not in failed])
+        return explained
+
+
+@dataclass(frozen=True)
+class _Play:
+    """What is played: the run's inputs, and what a look at the machines has found."""
+
+    fleet: Fleet
+    lock: Lock
+    fleet_path: Path
+    playbook: str
+    extra: Sequence[str]
+    identity: Identity
+    satisfied: tuple[str, ...] = ()
+    planned: Planned = field(default_factory=lambda: Planned({}, {}))
+    shelf: Shelf | None = None
+
+    @property
+    def fleet_dir(self) -> Path:
+        """Where relative file names of the fleet start."""
+        return self.fleet_path.resolve().parent
+
+    def sources(self) -> Sources:
+        """What the run hands to the hosts."""
+        given = sources(self.fleet, self.lock, self.fleet_dir, self.planned.known, self.shelf)
+        return replace(given, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What hosts know a run by while it keeps them for itself."""
+
+    run: str
+    who: str
+
+    @classmethod
+    def of(cls, verb: str) -> Identity:
+        """A new run of a verb, by the user of this process."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):
+            user = str(os.getuid())
+        run = f"{verb}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+        return cls(run, f"{user}@{socket.gethostname()}: {verb}")
+
+
+def release(fleet: Fleet, fleet_dir: Path, names: Sequence[str], program: bytes, identity: Identity) -> None:
+    """Let other runs change the hosts ``names`` again.  A host that isn't reached is free when the lease ends."""
+    argv = ["apply", "--json", "--release", identity.run]
+    endpoints = transport.endpoints(fleet, fleet_dir, names)
+    with contextlib.suppress(GdsError):
+        for _ in transport.fan_out(endpoints, program, argv, timeout=CONTACT_TIMEOUT):
+            pass
+
+
+def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]) -> Run:
+    """Run the playbook on those of ``names`` that are neither satisfied nor refused."""
+    for name, error in refused.items():
+        progress(f"  {name}: refused: {error.message.splitlines()[0]}")
+    reachable = [name for name in names if name not in refused and name not in play.satisfied]
+    work = paths.state() / "runs"
+    # One of its own for each run: another run, of another fleet, may be under way.
+    log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    work.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not reachable:
+        return Run(ansible.Outcome(status=0), refused, log, play.satisfied)
+    path = log.with_suffix(".yml")
+    given = play.sources()
+    path.write_text(dump(inventory(play.fleet, play.lock, given)), encoding="utf-8")
+    command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)
+    try:
+        # Connections are kept by the hosts' names, which another fleet may have, too.
+        with tempfile.TemporaryDirectory(prefix="gds-") as control:
+            environment = ansible.environment(control_dir=Path(control), program=given.program)
+            size = path.stat().st_size
+            outcome = ansible.play(command, environment, log=log, progress=progress, inventory=size)
+    finally:
+        path.replace(work / "inventory.yml")
+        if not CHECKS & set(play.extra):
+            release(play.fleet, play.fleet_dir, reachable, given.program.read_bytes(), play.identity)
+    return Run(outcome, refused, log, play.satisfied)
+
+
+def _lacking(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
+    """The machines for whose modules there is nobody."""
+    hint = "Provision it together with a host that builds, or say modules: build for it in the fleet file"
+    return {
+        name: NotProvisioned(f"{name}: not provisioned: nobody builds its modules: {found.supply.lack}", hint=hint)
+        for name, found in plans.items()
+        if found.supply is not None and found.supply.lack and name not in satisfied
+    }
+
+
+def _explained(run: Run, supplies: Mapping[str, Supply], folder: Path) -> Run:
+    """The same run, with the failure of a builder as the reason why others of its key have no modules."""
+    failures = run.failures()
+    for name, supply in supplies.items():
+        cause, result = failures.get(supply.builder), run.outcome.hosts.get(name)
+        delivered = archive_of(supply.want, folder).exists()
+        if cause is None or delivered or result is None or result.kind != "not-delivered":
+            continue
+        reason = cause.message.splitlines()[0]
+        words = f"{name}: not provisioned because {supply.builder}, which builds its modules (key {supply.want[:12]})"
+        hint = f"Repair {supply.builder} and provision again; what is done on {name} stays"
+        result.failure = NotProvisioned(f"{words}, failed: {reason}", hint=hint)
+    return run
+
+
+def only_converges(extra: Sequence[str]) -> bool:
+    """Whether flags for ansible-playbook leave it at what a plan judges: the whole playbook, carried out as it is.
+
+    Words that are not in HARMLESS are taken to mean something else, so that a plan never stands in for it.
+    """
+    expected = iter(extra)
+    for word in expected:
+        name, has_value, _ = word.partition("=")
+        if re.fullmatch(r"-v+", word) or re.fullmatch(r"-[fT]\d+", word):
+            continue
+        if name not in HARMLESS:
+            return False
+        if not has_value and HARMLESS[name]:
+            next(expected, None)
+    return True
+
+
+def first_contact(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> dict[str, GdsError]:
+    """Ask every machine for one small answer; return those that cannot be worked with, and why."""
+    endpoints = transport.endpoints(fleet, fleet_dir, names)
+    answers = transport.fan_out(endpoints, hostapp.build(), ["hello"], timeout=CONTACT_TIMEOUT)
+    return {answer.host: answer.error for answer in answers if answer.error is not None}
+
+
+def summary(run: Run) -> str:
+    """One JSON object about the run, for machines."""
+    hosts = {
+        name: {
+            "changed": result.changed,
+            "changes": [change.to_json() for change in result.changes],
+            "error": result.failure.message if result.failure else None,
+        }
+        for name, result in run.outcome.hosts.items()
+    }
+    hosts |= {name: {"changed": [], "changes": [], "error": error.message} for name, error in run.refused.items()}
+    hosts |= {name: {"changed": [], "changes": [], "error": None} for name in run.satisfied}
+    log = str(run.log) if run.log.exists() else None
+    found = {"hosts": dict(sorted(hosts.items())), "satisfied": sorted(run.satisfied), "log": log}
+    return json.dumps(found, indent=2)

@@ -1,0 +1,194 @@
+"""YAML → typed model, with every error at once and its place (file:line:column).
+
+The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column, so that pydantic's error paths can be shown
+where the user wrote them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from gdsdeploy import paths
+from gdsdeploy.errors import FleetInvalid, GdsError
+from gdsdeploy.files import yamlfile
+from gdsdeploy.files.yamlfile import Document
+from gdsdeploy.fleetfile import waivers
+from gdsdeploy.host.io import jsontext, reading
+from gdsdeploy.host.topology import golden
+from gdsdeploy.model.fleet import Fleet, references
+from gdsdeploy.model.text import WORDS
+from gdsdeploy.platform import known
+
+M = TypeVar("M", bound=BaseModel)
+#: (path of keys, what is wrong there)
+Problem = tuple[tuple[str | int, ...], str]
+
+#: More than this many problems would only scroll the first ones away.
+MAX_PROBLEMS = 40
+#: Characters of a value that a message quotes.
+_SHOWN = 80
+#: pydantic's type of an error → what to say instead of its words, which are Python's.
+_TYPES = {
+    "model_type": "a mapping is needed here, lines of KEY: VALUE",
+    "model_attributes_type": "a mapping is needed here, lines of KEY: VALUE",
+    "dict_type": "a mapping is needed here, lines of KEY: VALUE",
+    "tuple_type": "a list is needed here",
+    "string_type": "text is needed here; write it in quotes",
+    "int_type": "a whole number is needed here",
+    "bool_type": "true or false is needed here",
+}
+
+
+def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
+    """Read a fleet file; raise FleetInvalid with every problem and its place.
+
+    names_from: the folder that its relative names start at, where that is not its own.
+    """
+    document = yamlfile.read(path, error=FleetInvalid)
+    if isinstance(document.value, dict) and "lock_version" in document.value:
+        raise FleetInvalid(f"{path}: this is a lock", hint="Name its fleet file, which is in the same folder")
+    fleet = checked(document, Fleet, error=FleetInvalid, also=_problems)
+    _read_golden(fleet, names_from or path.parent)
+    return fleet
+
+
+def _read_golden(fleet: Fleet, folder: Path) -> None:
+    """Put the golden topologies that profiles name beside their names; one that is not there yet can be made."""
+    for wanted in (profile.topology for profile in fleet.profiles.values()):
+        if wanted.golden is None:
+            continue
+        file = paths.locate(folder, wanted.golden)
+        try:
+            wanted._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
+        except (OSError, UnicodeDecodeError) as cause:
+            wanted._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
+        except golden.GoldenError as cause:
+            wanted._document = f"{file}: {cause}"
+
+
+def _problems(fleet: Fleet) -> list[Problem]:
+    return [*references(fleet), *_unknown_systems(fleet), *waivers.problems(fleet)]
+
+
+def _unknown_systems(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
+    systems = known()
+    return [
+        (("profiles", name, "os"), f"the operating system {profile.os!r} is not known; known are {', '.join(systems)}")
+        for name, profile in fleet.profiles.items()
+        if profile.os not in systems
+    ]
+
+
+def load(path: Path, model: type[M], *, error: type[GdsError]) -> M:
+    """Read the YAML file ``path`` into ``model``; raise ``error`` listing every problem with file:line:column."""
+    return checked(yamlfile.read(path, error=error), model, error=error)
+
+
+def checked(
+    document: Document,
+    model: type[M],
+    *,
+    error: type[GdsError],
+    also: Callable[[M], Sequence[Problem]] | None = None,
+    extra: Literal["ignore"] | None = None,
+) -> M:
+    """The content of ``document`` as ``model``; raises ``error`` listing every problem with file:line:column.
+
+    also: finds problems that need the whole model; returns (path of keys, message) pairs.
+    extra: what becomes of keys that the model does not have, where not what the model says.
+    """
+    problems = [(mark, f"the key {key!r} is given twice") for mark, key in document.repeated]
+    try:
+        parsed = model.model_validate(document.value, extra=extra)
+    except ValidationError as cause:
+        problems += [_problem(document.root, item, model) for item in cause.errors()]
+        raise _report(document.path, problems, error) from None
+    for keys, message in also(parsed) if also else []:
+        problems.append((_placed(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {message}"))
+    if problems:
+        raise _report(document.path, problems, error)
+    return parsed
+
+
+def _problem(root: yaml.Node, item: ErrorDetails, model: type[BaseModel]) -> tuple[yaml.Mark, str]:
+    """An error of pydantic at its place, in words."""
+    kind, location = item["type"], item["loc"]
+    keys, mark = _placed(root, location, key=kind == "extra_forbidden" or location[-1:] == ("[key]",))
+    if kind == "missing":
+        return mark, f"{'.'.join([*keys, str(location[-1])])}: this key is required"
+    where = ".".join(keys) or "the file"
+    if kind == "extra_forbidden":
+        return mark, f"{where}: {_unknown(keys[-1], model)}"
+    value = item["input"]
+    shown = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
+    return mark, f"{where}: {_words(item, keys[-1:])}{shown}"
+
+
+def _placed(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:
+    """The keys of ``location`` that the file has, and the place of the last; of its key when ``key``.
+
+    Names of union members and validators, which pydantic puts into a path, are not in the file.
+    """
+    node, mark, keys = root, root.start_mark, list[str]()
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            # The last one counts: those before it come from a merge, or are repeated.
+            for name, value in reversed(node.value):
+                if name.value == str(part):
+                    node, mark = value, name.start_mark if key else value.start_mark
+                    keys.append(str(part))
+                    break
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            mark = node.start_mark
+            keys.append(str(part))
+    return keys, mark
+
+
+def _words(item: ErrorDetails, last: Sequence[str]) -> str:
+    if item["type"] == "dict_type" and last:
+        return f"a mapping of names to {last[0]} is needed here"
+    if item["type"] == "string_pattern_mismatch":
+        return WORDS[item["ctx"]["pattern"]]
+    message = _TYPES.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _unknown(key: str, model: type[BaseModel]) -> str:
+    known = _known_keys(model)
+    if key in known:
+        return "this key does not belong here"
+    near = difflib.get_close_matches(key[:_SHOWN], known, n=1)
+    return "unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
+
+
+def _known_keys(model: type[BaseModel]) -> list[str]:
+    """Every key of the model and of those it holds."""
+    schema = model.model_json_schema()
+    keys = set(schema.get("properties", {}))
+    for definition in schema.get("$defs", {}).values():
+        keys |= set(definition.get("properties", {}))
+    return sorted(keys)
+
+
+def _report(path: Path, problems: list[tuple[yaml.Mark, str]], error: type[GdsError]) -> GdsError:
+    lines: list[str] = []
+    for mark, message in sorted(problems, key=lambda p: (p[0].line, p[0].column)):
+        text = f"{path}:{mark.line + 1}:{mark.column + 1}: {message}"
+        if text not in lines:
+            lines.append(text)
+    more = len(lines) - MAX_PROBLEMS
+    shown = lines[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
+    return error("\n".join(shown))

@@ -1,0 +1,68 @@
+"""A fleet file for others to read: masked by its structure, without its comments.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import yaml
+
+from gdsdeploy.files.secretwords import REDACTED
+
+#: Keys whose values, however deep, are masked: they are secrets, lead to one, or hold one in an argument.
+PRIVATE: Final = frozenset(
+    {
+        *("webhook", "token_file", "command", "program", "out", "back", "idle", "power_cycle"),
+        *("key", "signer", "address", "user", "identity_file", "known_hosts", "config"),
+    }
+)
+#: Sections whose keys are others' and no names of ours.
+_FOREIGN: Final = frozenset({"cufile", "labels", "options"})
+
+
+def masked(text: str, secret: Callable[[str], object]) -> str:
+    """The fleet file ``text`` with what is private masked; ``secret`` is called with each value that is.
+
+    Raises yaml.YAMLError for a text that is no YAML.
+    """
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if root is None:
+        return ""
+    for node, private in list(_scalars(root)):
+        value = REDACTED if private else _without_login(node.value)
+        if value != node.value:
+            secret(node.value)
+            node.value, node.tag, node.style = value, "tag:yaml.org,2002:str", None
+    return str(yaml.serialize(root, Dumper=yaml.SafeDumper, allow_unicode=True, width=120))
+
+
+def _scalars(root: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, bool]]:
+    """Every value with whether it is private; one that an alias repeats may come twice."""
+    stack, seen = [(root, False, False)], set[tuple[int, bool, bool]]()
+    while stack:
+        node, private, foreign = stack.pop()
+        if (id(node), private, foreign) in seen:
+            continue
+        seen.add((id(node), private, foreign))
+        if isinstance(node, yaml.ScalarNode):
+            yield node, private
+        elif isinstance(node, yaml.SequenceNode):
+            stack += [(item, private, foreign) for item in node.value]
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                name = key.value if isinstance(key, yaml.ScalarNode) else ""
+                hidden = private or (name in PRIVATE and not foreign)
+                stack.append((value, hidden, foreign or name in _FOREIGN))
+
+
+def _without_login(value: str) -> str:
+    """An address without user, password and parameters; any other value as it is."""
+    if "://" not in value:
+        return value
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return REDACTED
+    place = f"{REDACTED}@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+    return urlunsplit(parts._replace(netloc=place, query=REDACTED if parts.query else "", fragment=""))

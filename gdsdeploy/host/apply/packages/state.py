@@ -1,0 +1,143 @@
+"""Packages: versions, holds, what a package manager left half-way, and who holds its locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+from ... import process
+from ...errors import RolloutError
+from ...rootdir import inside, list_folder, read_text
+
+DPKG, RPM = "dpkg", "rpm"
+_STATUS = "/var/lib/dpkg/status"
+#: dpkg writes what it is about to do there, and merges it into its status when it ends.
+_UPDATES = "/var/lib/dpkg/updates"
+_RPM = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
+#: Files that package managers lock with fcntl(2) for as long as they work.
+_LOCKS = (
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/lock",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+    "/var/lib/rpm/.rpm.lock",
+    "/usr/lib/sysimage/rpm/.rpm.lock",
+)
+#: Files in which they write their process while they work.
+_PIDS = ("/var/lib/dnf/rpmdb_lock.pid", "/var/cache/dnf/metadata_lock.pid")
+_DPKG_FORMAT = "${Package}\\t${Architecture}\\t${Version}\\t${db:Status-Abbrev}\\n"
+_RPM_FORMAT = "%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}\\tii \\n"
+_TIMEOUT = 120.0
+#: What Debian calls machines.
+_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
+#: struct flock where off_t has 64 bits, which it has on every host of this program.
+_FLOCK = "hhqqi4x"
+
+
+@dataclass(frozen=True)
+class Package:
+    """``state``: dpkg's three letters: wanted, is, and R for one that has to be installed again."""
+
+    name: str
+    architecture: str
+    version: str
+    state: str
+
+    @property
+    def installed(self) -> bool:
+        return self.state[1:2] == "i"
+
+    @property
+    def held(self) -> bool:
+        return self.state[:1] == "h"
+
+    @property
+    def broken(self) -> bool:
+        """Neither there nor gone; triggers that wait (W, t) are run by whoever installs next, and break nothing."""
+        return self.state[1:2] in "FHU" or self.state[2:3] == "R"
+
+
+def manager(root: str = "/") -> str:
+    """``dpkg``, ``rpm``, or nothing where neither has a database."""
+    if os.path.exists(inside(root, _STATUS)):
+        return DPKG
+    return RPM if any(os.path.isdir(inside(root, path)) for path in _RPM) else ""
+
+
+def listed(root: str = "/", kind: str = "") -> List[Package]:
+    """Every package that the package manager knows; raises RolloutError where it cannot be asked.
+
+    kind: DPKG or RPM on a host that has both; empty: the one that it has.
+    """
+    kind = kind or manager(root)
+    if not kind:
+        return []
+    if kind == DPKG:
+        argv = ["dpkg-query", "--admindir=" + inside(root, "/var/lib/dpkg"), "-W", "-f", _DPKG_FORMAT]
+    else:
+        argv = ["rpm", "--root", os.path.abspath(root), "-qa", "--qf", _RPM_FORMAT]
+    done = process.run(argv, _TIMEOUT)
+    if done.status != 0:
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
+        raise RolloutError("packages", f"{argv[0]} cannot be asked: {said[0].strip()}", "see: dpkg --audit")
+    rows = (line.split("\t") for line in done.stdout.splitlines())
+    return [Package(*row) for row in rows if len(row) == 4]
+
+
+def versions(names: List[str], found: List[Package]) -> Dict[str, Dict[str, Any]]:
+    """By name ``{"version", "held"}``: of the host's own architecture; every version where rpm has several."""
+    machine = os.uname().machine
+    own = (machine, _DEBIAN.get(machine, ""), "all", "noarch")
+    by_name: Dict[str, List[Package]] = {name: [] for name in sorted(set(names))}
+    for item in found:
+        if item.installed and item.name in by_name:
+            by_name[item.name].append(item)
+    chosen = {name: [item for item in items if item.architecture in own] or items for name, items in by_name.items()}
+    return {
+        name: {
+            "version": " ".join(sorted({item.version for item in items})),
+            "held": any(item.held for item in items),
+        }
+        for name, items in chosen.items()
+    }
+
+
+def state(root: str = "/") -> Dict[str, Any]:
+    """``{"manager", "broken": [{"package", "state"}], "interrupted", "locks": [{"path", "pid", "program"}]}``."""
+    broken = [{"package": item.name, "state": item.state.strip()} for item in listed(root) if item.broken]
+    interrupted = any(name.isdigit() for name in list_folder(root, _UPDATES))
+    return {"manager": manager(root), "broken": broken, "interrupted": interrupted, "locks": locks(root)}
+
+
+def locks(root: str = "/") -> List[Dict[str, Any]]:
+    """Who holds a package manager's lock; pid is 0 where it is a process that cannot be seen from here."""
+    holders = [(path, _holder(inside(root, path))) for path in _LOCKS]
+    holders += [(path, _written(root, path)) for path in _PIDS]
+    return [{"path": path, "pid": pid, "program": program(pid, root)} for path, pid in holders if pid is not None]
+
+
+def program(pid: int, root: str = "/") -> str:
+    """What a process is called; empty when it is gone."""
+    return read_text(root, f"/proc/{pid}/comm").strip()
+
+
+def _holder(path: str) -> Optional[int]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _written(root: str, path: str) -> Optional[int]:
+    text = read_text(root, path).split()
+    pid = int(text[0]) if text and text[0].isdigit() else 0
+    return pid if pid and os.path.isdir(inside(root, f"/proc/{pid}")) else None

@@ -1,0 +1,90 @@
+"""The files that provision writes on hosts, and the folders that are a rollout's own: one list for all of them.
+
+``apply.removal`` takes the same away, and a test holds the resources against these lists.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+from typing import List
+
+from ..rootdir import list_folder, read_text
+
+#: What the first line of a file says that a role rendered.
+MARK = "Rendered by gdsdeploy"
+CUFILE = "/etc/cufile.json"
+
+#: Files that make the host what its lock says; a rollback has to bring back every one.
+FILES = (
+    "/etc/kernel/postinst.d/zzz-gdsdeploy-guard",
+    "/etc/kernel/postrm.d/zzz-gdsdeploy-guard",
+    "/etc/kernel/install.d/99-gdsdeploy-guard.install",
+    "/etc/apt/preferences.d/00-gdsdeploy.pref",
+    "/etc/apt/sources.list.d/gdsdeploy.sources",
+    "/etc/yum.repos.d/gdsdeploy.repo",
+    "/etc/modprobe.d/gdsdeploy.conf",
+    "/etc/modules-load.d/gdsdeploy.conf",
+    "/etc/tmpfiles.d/gdsdeploy.conf",
+    "/etc/dkms/framework.conf.d/gdsdeploy.conf",
+    "/etc/systemd/system/gds-gate.service",
+    "/etc/systemd/system/gds-peermem.service",
+    "/etc/systemd/system/nv_peer_mem.service.d/gdsdeploy.conf",
+)
+#: Folders of ours.  What is in /etc/gdsdeploy belongs to the lock; the others hold programs and what was found.
+FOLDERS = ("/etc/gdsdeploy", "/usr/lib/gdsdeploy", "/var/lib/gdsdeploy", "/var/log/gdsdeploy/kmod", "/run/gdsdeploy")
+#: There for a while only, and no part of what a lock says: the secret of an enrolment, packages on their way back.
+PASSING = (
+    "/var/lib/gdsdeploy-mok-password",
+    "/var/lib/gdsdeploy-restore",
+    "/var/lib/gdsdeploy-restore.tar",
+    "/var/lib/gdsdeploy-restore.tar",
+    "/etc/apt/sources.list.d/gdsdeploy-restore.sources",
+)
+#: In the names of keys that come and go with packages on their way back.
+RESTORING = "gdsdeploy-restore"
+#: Folder and name of files of which there may be any number.
+KEYS = (("/etc/apt/keyrings", "gdsdeploy-*.gpg"), ("/etc/pki/rpm-gpg", "RPM-GPG-KEY-gdsdeploy-*"))
+RECIPES = ("/etc/dkms", "*.conf")
+DEPMOD = ("/etc/depmod.d", "gdsdeploy-*")
+#: Files of others with lines of ours, and what keeps other choices of ours.
+SHARED = ("/etc/dnf/plugins/versionlock.list", "/etc/default/grub.d/gdsdeploy.cfg")
+
+
+def is_ours(path: str) -> bool:
+    """Whether the name alone says so: nobody else puts anything under it."""
+    return (
+        path in FILES
+        or path in PASSING
+        or path == SHARED[-1]
+        or any(path == folder or path.startswith(folder + "/") for folder in FOLDERS)
+        or any(fnmatch.fnmatchcase(path, f"{folder}/{pattern}") for folder, pattern in (*KEYS, DEPMOD))
+    )
+
+
+def is_known(path: str) -> bool:
+    """Whether :func:`paths` may name ``path`` on some host: absolute, normalized, and written by provision."""
+    folder, name = posixpath.split(path)
+    if path in (*FILES, *SHARED, CUFILE):
+        return True
+    patterns = [pattern for place, pattern in (*KEYS, RECIPES, DEPMOD, ("/etc/gdsdeploy", "?*")) if place == folder]
+    return name not in (".", "..") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def paths(root: str = "/") -> List[str]:
+    """Every path that a snapshot looks at, whether or not it is there; sorted."""
+    found = {*FILES, *SHARED, CUFILE}
+    for name in ("expectation.json", "gate.json"):
+        found.add("/etc/gdsdeploy/" + name)
+    found.update("/etc/gdsdeploy/" + name for name in list_folder(root, "/etc/gdsdeploy"))
+    for folder, pattern in KEYS:
+        names = fnmatch.filter(list_folder(root, folder), pattern)
+        found.update(f"{folder}/{name}" for name in names if RESTORING not in name)
+    folder, pattern = RECIPES
+    for name in fnmatch.filter(list_folder(root, folder), pattern):
+        path = f"{folder}/{name}"
+        if MARK in read_text(root, path)[:400]:
+            found.add(path)
+    folder, pattern = DEPMOD
+    found.update(f"{folder}/{name}" for name in fnmatch.filter(list_folder(root, folder), pattern))
+    return sorted(found)

@@ -1,0 +1,1 @@
+"""Archives of built kernel modules: packing, signing, verifying, installing."""

@@ -1,0 +1,1 @@
+"""Whether kernel modules would load, answered from files alone."""

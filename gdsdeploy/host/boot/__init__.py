@@ -1,0 +1,1 @@
+"""Which kernel boots: GRUB, Boot Loader Specification, one-time boots, and the guard of the boot default."""

@@ -1,0 +1,193 @@
+"""Which kernel GRUB boots: read it, and make one the default until told otherwise.
+
+Debian and Ubuntu have their menu in grub.cfg; hosts with Boot Loader Specification entries are ``bls.py``'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from typing import Any, Dict, List
+
+from .. import process
+from ..errors import HostError, guarded
+from ..io import atomic
+from ..rootdir import inside, read_text
+from . import bls
+from .grubmenu import Entry, entries, environment, resolve
+
+GRUB_CFG = "/boot/grub/grub.cfg"
+GRUB_ENV = "/boot/grub/grubenv"
+DEFAULTS = "/etc/default/grub.d/gdsdeploy.cfg"
+_DEFAULTS_TEXT = "# Written by gdsdeploy: the kernel to boot is kept in /boot/grub/grubenv.\nGRUB_DEFAULT=saved\n"
+_TIMEOUT = 600.0
+
+
+class BootError(HostError):
+    """GRUB is not there, does not know the kernel, or refuses a change."""
+
+
+def default_kernel(root: str = "/") -> Dict[str, str]:
+    """What boots by default and what boots next, as ``{"default", "default_entry", "next", "next_entry"}``.
+
+    Releases are empty where an entry is unknown or starts no Linux kernel.  Raises BootError without a grub.cfg.
+    """
+    if bls.present(root):
+        return bls.default_kernel(root)
+    text = _config(root)
+    found = entries(text)
+    env = environment(read_text(root, GRUB_ENV))
+    choices = re.findall(r'^\s*set default="([^"]*)"', text, re.MULTILINE)
+    fixed = next((item for item in reversed(choices) if item != "${next_entry}"), "0")
+    wanted = env.get("saved_entry", "0") if fixed == "${saved_entry}" else fixed
+    # With nothing that fits, GRUB takes the first entry.
+    default = resolve(found, wanted) or (found[0] if found else None)
+    once = resolve(found, env["next_entry"]) if env.get("next_entry") else None
+    following = once or default
+    return {
+        "default": default.release if default else "",
+        "default_entry": default.path if default else "",
+        "next": following.release if following else "",
+        "next_entry": following.path if following else "",
+    }
+
+
+def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
+    """Make the kernel ``release`` the one that boots until told otherwise; idempotent.
+
+    Returns ``{"changed", "changes": [text], "kernel", "entry"}``.  Raises BootError when GRUB has no entry for it, and
+    then nothing has changed.
+    """
+    if bls.present(root):
+        return bls.set_default(release, check, root)
+    entry = _entry_of(release, root)
+    changes = []
+    if read_text(root, DEFAULTS) != _DEFAULTS_TEXT:
+        changes.append(f"{DEFAULTS} (GRUB_DEFAULT=saved)")
+    if 'set default="${saved_entry}"' not in _config(root):
+        changes.append(f"{GRUB_CFG} (update-grub)")
+    if environment(read_text(root, GRUB_ENV)).get("saved_entry") != entry.path:
+        changes.append(f"{GRUB_ENV} (saved_entry={entry.path})")
+    if changes and not check:
+        _only_here(root)
+        # The entry first: with it stored, a failure below leaves a machine that boots as before.
+        _run(["grub-set-default", entry.path])
+        _write_defaults(root)
+        _run(["update-grub"])
+        if default_kernel(root)["default"] != release:
+            message = "GRUB still boots {} by default after it was told to boot {}"
+            hint = "look for another GRUB_DEFAULT in /etc/default/grub.d"
+            raise BootError(message.format(default_kernel(root)["default"] or "something unknown", release), hint)
+    return {"changed": bool(changes), "changes": changes, "kernel": release, "entry": entry.path}
+
+
+def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
+    """Undo :func:`set_default`; returns the same shape, with the kernel that boots by default then."""
+    if bls.present(root):
+        return bls.clear_default(root)
+    changes = []
+    if os.path.lexists(inside(root, DEFAULTS)):
+        changes.append(f"{DEFAULTS} (removed)")
+    if not changes and not os.path.lexists(inside(root, GRUB_CFG)):
+        # A builder or a container: there is no menu to ask, and nothing of ours in it.
+        return {"changed": False, "changes": [], "kernel": "", "entry": ""}
+    if changes and not check:
+        _only_here(root)
+        atomic.remove(inside(root, DEFAULTS))
+        _run(["grub-editenv", GRUB_ENV, "unset", "saved_entry"])
+        _run(["update-grub"])
+    now = default_kernel(root)
+    return {
+        "changed": bool(changes),
+        "changes": changes,
+        "kernel": now["default"],
+        "entry": now["default_entry"],
+    }
+
+
+def entry_of(release: str, root: str = "/") -> str:
+    """What GRUB calls the entry that boots kernel ``release``; raises BootError or BlsError when there is none."""
+    return bls.entry_of(release, root).ident if bls.present(root) else _entry_of(release, root).path
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Add ``default``, ``clear`` and ``show`` to the subparsers of ``boot``."""
+    parser = _add(subparsers, "default", _default, "make a kernel the one that boots until told otherwise")
+    parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
+    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    parser = _add(subparsers, "clear", _clear, "leave the choice of the kernel to GRUB's own configuration again")
+    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    parser = _add(subparsers, "show", _show, "say which kernel boots by default and which boots next")
+    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+
+
+def _add(subparsers: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.set_defaults(run=guarded(run))
+    return parser
+
+
+def _default(arguments: argparse.Namespace) -> int:
+    return _print_changes(arguments, set_default(arguments.kernel, check=arguments.check))
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    return _print_changes(arguments, clear_default(check=arguments.check))
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    value = default_kernel(arguments.root)
+    if arguments.json:
+        print(json.dumps(value, indent=2, sort_keys=True))
+    else:
+        for key in ("default", "next"):
+            print("{}: {} ({})".format(key, value[key] or "no Linux kernel", value[key + "_entry"] or "no entry"))
+    return 0
+
+
+def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int:
+    if arguments.json:
+        print(json.dumps(result, indent=2, sort_keys=True))
+    else:
+        word = "would change" if arguments.check else "changed"
+        lines = [f"{word} {item}" for item in result["changes"]]
+        print("\n".join([*lines, "default: {} ({})".format(result["kernel"], result["entry"])]))
+    return 0
+
+
+def _config(root: str) -> str:
+    text = read_text(root, GRUB_CFG)
+    if not text:
+        hint = "this host does not boot through GRUB, or it needs update-grub, or root"
+        raise BootError("{} is missing or cannot be read".format(os.path.join(root, GRUB_CFG.lstrip("/"))), hint)
+    return text
+
+
+def _entry_of(release: str, root: str) -> Entry:
+    found = entries(_config(root))
+    fit = [item for item in found if item.release == release and not item.recovery]
+    if not fit:
+        known = sorted({item.release for item in found if item.release})
+        message = "GRUB has no entry for kernel {}; it has: {}".format(release, ", ".join(known) or "none")
+        raise BootError(message, f"install linux-image-{release}, then run update-grub")
+    # The topmost entry starts whatever kernel is newest, whose release its id does not name.
+    return next((item for item in fit if release in item.path.split(">")[-1]), fit[0])
+
+
+def _write_defaults(root: str) -> None:
+    atomic.write(inside(root, DEFAULTS), _DEFAULTS_TEXT)
+
+
+def _only_here(root: str) -> None:
+    if root != "/":
+        raise BootError(f"GRUB can be changed on the running system only, not below {root}")
+
+
+def _run(argv: List[str]) -> None:
+    done = process.run(argv, _TIMEOUT)
+    if done.status != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
+        raise BootError(f"{argv[0]} failed: {lines[-1]}", "the kernel that boots by default is as before")

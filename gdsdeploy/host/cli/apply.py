@@ -1,0 +1,221 @@
+"""``gdsdeploy-host.pyz apply`` and ``remove``: make this host what a document says, or take that back."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+from typing import Any, Dict, Iterator, List, Sequence
+
+from ..apply import engine, lock, registry, removal
+from ..apply.errors import io_error
+from ..apply.host import Host
+from ..apply.model import Change
+from ..errors import FAILED, ApplyError, DesiredError, HostError
+from ..model import schema
+
+#: Bytes of a document; a real one has some 100 KB.
+_LIMIT = 64 << 20
+
+
+def add_apply(commands: Any) -> None:
+    """Add ``apply`` to the commands of the program."""
+    text = "make this host what a desired state says; a second run changes nothing"
+    parser = commands.add_parser("apply", help=text, description=text)
+    parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all of the document)")
+    parser.add_argument("--desired", metavar="FILE", help="the desired state; - reads it from standard input")
+    parser.add_argument("--diff", action="store_true", help="show the text of files before and after")
+    parser.add_argument(
+        "--release", metavar="ID", help="end the run ID that keeps this host for itself, and do no more"
+    )
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of every resource, and do no more")
+    _common(parser)
+    parser.set_defaults(run=_apply)
+
+
+def add_remove(commands: Any) -> None:
+    """Add ``remove`` to the commands of the program."""
+    text = "take back what was applied here: packages, files, holds, modules and the boot default"
+    parser = commands.add_parser("remove", help=text, description=text)
+    parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)")
+    _common(parser)
+    parser.set_defaults(run=_remove)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    text = "this call is part of a run, which keeps the host"
+    parser.add_argument("--run", dest="run_id", metavar="ID", default="", help=text)
+    parser.add_argument("--who", metavar="NAME", default="", help="who is named to others that want to change the host")
+
+
+def _apply(arguments: argparse.Namespace) -> int:
+    if arguments.schema:
+        print(
+            json.dumps(
+                {name: schema.schema(registry.resource(name).desired_type) for name in registry.names()}, indent=2
+            )
+        )
+        return 0
+    if arguments.release:
+        return _guarded(arguments, lambda answer: answer.update(released=lock.release(arguments.release)))
+    return _guarded(arguments, lambda answer: _applied(arguments, answer))
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    return _guarded(arguments, lambda answer: _removed(arguments, answer))
+
+
+def _removed(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+    host = Host(arguments.check, say=_say)
+    result = engine.Result("remove")
+    try:
+        with _alone(arguments):
+            removal.remove(host, arguments.resources, done=result.changes.extend)
+    finally:
+        answer["resources"] = [result.to_json()]
+        answer["notes"] = host.notes
+
+
+def _applied(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+    if not arguments.desired:
+        raise DesiredError("no desired state is given", "say --desired FILE, or --desired - for standard input")
+    document = read(arguments.desired)
+    if isinstance(document, dict) and "variants" in document:
+        if not arguments.check:
+            raise DesiredError("a document with variants can only be checked: say --check")
+        answer["variants"] = check_variants(document, arguments.resources)
+        return
+    wanted = engine.items(document, arguments.resources)
+    host = Host(arguments.check, say=_say, run_id=arguments.run_id)
+    results: List[engine.Result] = []
+    try:
+        with _alone(arguments):
+            engine.run(host, wanted, diff=arguments.diff, done=results.append)
+    finally:
+        answer["resources"] = [result.to_json() for result in results]
+        answer["notes"] = host.notes
+
+
+@contextlib.contextmanager
+def _alone(arguments: argparse.Namespace) -> Iterator[None]:
+    """Keep others from changing this host, and signals from ending this in the middle; a check needs neither.
+
+    A connection that is lost (SIGHUP) doesn't stop the work.  SIGTERM stops it as Ctrl-C does: the resource that is
+    being applied becomes what it was.
+    """
+    if arguments.check:
+        yield
+        return
+    # Folders and links that programs make for us are for all to read.
+    os.umask(0o022)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
+    with lock.held(arguments.run_id, arguments.who):
+        yield
+
+
+def _stop(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def check_variants(document: Dict[str, Any], only: Sequence[str] = ()) -> Dict[str, Any]:
+    """Name → results of each variant of a document, checked on one host with one look at it."""
+    variants = document["variants"]
+    if not isinstance(variants, dict):
+        raise DesiredError("variants: an object is needed")
+    host = Host(check=True)
+    found: Dict[str, Any] = {}
+    for name, listed in sorted(variants.items()):
+        wanted = engine.items({"version": document.get("version"), "resources": listed}, only)
+        found[name] = [result.to_json() for result in engine.run(host, wanted)]
+    return found
+
+
+def read(path: str) -> Any:
+    """A document from a file or standard input; raises DesiredError."""
+    name = "standard input" if path == "-" else path
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(_LIMIT + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(_LIMIT + 1)
+        if len(data) > _LIMIT:
+            raise DesiredError(f"{name}: larger than {_LIMIT >> 20} MiB")
+        return json.loads(data.decode("utf-8"))
+    except OSError as error:
+        raise DesiredError(f"{name}: {error.strerror}") from None
+    except RecursionError:
+        raise DesiredError(f"{name}: nested too deeply") from None
+    except ValueError as error:
+        raise DesiredError(f"{name}: not JSON, or cut off: {error}") from None
+
+
+def _guarded(arguments: argparse.Namespace, work: Any) -> int:
+    answer: Dict[str, Any] = {"version": engine.VERSION, "check": arguments.check, "error": None}
+    status = 0
+    try:
+        work(answer)
+    except HostError as error:
+        kind = error.kind if isinstance(error, ApplyError) else "modules"
+        answer["error"] = {"kind": kind, "message": error.message, "hint": error.hint}
+        status = error.exit_code if isinstance(error, ApplyError) else FAILED
+    except OSError as error:
+        failed = io_error(str(error.filename or "this host"), error)
+        answer["error"] = {"kind": failed.kind, "message": failed.message, "hint": failed.hint}
+        status = FAILED
+    if arguments.json:
+        print(json.dumps(answer, sort_keys=True))
+    else:
+        _print(answer, check=arguments.check)
+    return status
+
+
+def _print(answer: Dict[str, Any], *, check: bool) -> None:
+    for name, results in answer.get("variants", {}).items():
+        print(f"{name}:")
+        _print_results(results, check=check)
+    if "resources" in answer:
+        _print_results(answer["resources"], check=check, failed=answer["error"] is not None)
+    for note in answer.get("notes", []):
+        print(f"note: {note}")
+    if answer["error"]:
+        hint = f" ({answer['error']['hint']})" if answer["error"]["hint"] else ""
+        print(f"error: {answer['error']['message']}{hint}", file=sys.stderr)
+
+
+def _print_results(results: Sequence[Dict[str, Any]], *, check: bool, failed: bool = False) -> None:
+    lines = [f"{'would ' if check else ''}{_words(Change(**entry))}" for one in results for entry in one["changes"]]
+    for one in results:
+        refused = [entry["message"] for entry in one["refusals"]]
+        lines += [f"{one['name']}: {text}" for text in [*one["unknown"], *refused]]
+    if not lines and not failed:
+        lines = ["nothing to change"]
+    for line in lines:
+        print(line)
+    for one in results:
+        for entry in one["diffs"]:
+            _print_diff(entry)
+
+
+def _words(change: Change) -> str:
+    arrow = f" ({change.before or 'nothing'} → {change.after})" if change.after else ""
+    return f"{change.kind} {change.subject}{arrow}"
+
+
+def _print_diff(entry: Dict[str, str]) -> None:
+    import difflib
+
+    before, after = (entry[key].splitlines(keepends=True) for key in ("before", "after"))
+    sys.stdout.writelines(difflib.unified_diff(before, after, entry["path"], entry["path"]))
+
+
+def _say(text: str) -> None:
+    # Nobody may be reading any more; the work goes on.
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,162 @@
+"""``gate run|show|slurm-health|npd`` of the program on the host.
+
+Exit status of ``run`` and ``show``: 0 the gate is open; 30 a check failed; 31 none failed, but something could not be
+told, or the gate has not judged this boot; 2 unusable arguments.  ``slurm-health``: 0 unless Slurm could not be told.
+``npd`` is that of node-problem-detector's plugins: 0 fine, 1 a problem, 2 could not tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import syslog
+from dataclasses import asdict
+from typing import Any, List, Tuple
+
+from ..gate import gate, metrics
+from ..io import atomic
+from ..model.expectation import PATH
+from ..model.finding import FAIL, PASS, WAIVED
+
+IDENT = "gds-gate"
+FAILED, UNDECIDED = 30, 31
+#: node-problem-detector cuts what a plugin says after so many bytes unless it is configured otherwise.
+NPD_LENGTH = 80
+
+
+def add_parsers(commands: Any) -> None:
+    """Add ``gate`` to the program's commands."""
+    text = "judge this boot, and keep the host out of its scheduler unless it passes"
+    parser = commands.add_parser("gate", help=text, description=text)
+    verbs = parser.add_subparsers(metavar="COMMAND")
+    verbs.required = True
+    run = verbs.add_parser("run", help="judge this host now, and tell everybody", description=gate.__doc__)
+    run.add_argument("--once", action="store_true", help="not again if it is open in this boot, by the same standard")
+    run.add_argument("--quiet", action="store_true", help="say it in the journal only")
+    run.set_defaults(run=_run)
+    show = verbs.add_parser("show", help="what the gate found in this boot")
+    show.set_defaults(run=_show)
+    for command in (run, show):
+        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    slurm = verbs.add_parser("slurm-health", help="Slurm's HealthCheckProgram: drain or resume this node")
+    slurm.add_argument("--node", default="", metavar="NAME", help="its name in Slurm (default: Slurm is asked)")
+    slurm.set_defaults(run=_slurm_health)
+    npd = verbs.add_parser("npd", help="a plugin of Kubernetes' node-problem-detector")
+    npd.set_defaults(run=_npd)
+    for command in (run, show, slurm, npd):
+        command.add_argument("--run-folder", default=gate.RUN_FOLDER, metavar="DIR", help="default: %(default)s")
+    for command in (run, show):
+        command.add_argument("--state-folder", default=gate.STATE_FOLDER, metavar="DIR", help="default: %(default)s")
+    run.add_argument("--expectation", default=PATH, metavar="FILE", help="default: %(default)s")
+    run.add_argument("--settings", default=gate.PATH, metavar="FILE", help="default: %(default)s")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    expectation, given = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
+    record, _ = gate.of_this_boot(gate.last(arguments.run_folder)) if arguments.once else (None, "")
+    lines: List[Tuple[int, str]] = []
+    if record is None or record.state == gate.CLOSED or record.basis != gate.basis(expectation, given):
+        record = gate.judge(expectation, given)
+        lines = _tell(record, _settings(given), arguments)
+    if arguments.json:
+        print(json.dumps(asdict(record), sort_keys=True))
+    elif not arguments.quiet:
+        print("\n".join(text for _, text in lines or [(0, _sentence(record))]))
+    return _status(record)
+
+
+def _settings(text: str) -> gate.Settings:
+    try:
+        return gate.settings_from(text)
+    except (ValueError, TypeError):
+        # The record says so, and what is told to nobody else is told to the default places.
+        return gate.Settings()
+
+
+def _tell(record: gate.Record, settings: gate.Settings, arguments: argparse.Namespace) -> List[Tuple[int, str]]:
+    """Write the record, the metrics and the journal, and run the hooks; one that fails does not keep the others."""
+    lines = [(syslog.LOG_NOTICE if record.state == gate.OPEN else syslog.LOG_ERR, _sentence(record))]
+    lines += [
+        (syslog.LOG_ERR, f"{item.check}: {item.found}; expected {item.expected}")
+        for item in record.judged()
+        if item.verdict not in (PASS, WAIVED)
+    ]
+    lines += [(syslog.LOG_WARNING, f"evidence is incomplete: {gap}") for gap in record.gaps]
+    try:
+        gate.keep(record, settings, arguments.run_folder, arguments.state_folder)
+    except OSError as error:
+        lines.append((syslog.LOG_ERR, f"the verdict cannot be written: {error}"))
+    for folder in metrics.folders(settings):
+        try:
+            atomic.write(os.path.join(folder, metrics.FILE), metrics.render(record), shared=True)
+        except OSError as error:
+            lines.append((syslog.LOG_WARNING, f"the metrics cannot be written: {error}"))
+    if settings.slurm:
+        lines.append(_slurm(record.state, record.reason))
+    syslog.openlog(IDENT)
+    for priority, text in lines:
+        syslog.syslog(priority, text)
+    return lines
+
+
+def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
+    from ..gate import slurm as gate_slurm
+
+    try:
+        return syslog.LOG_NOTICE, f"slurm: {gate_slurm.apply(state, reason, name)}"
+    except gate_slurm.SlurmError as error:
+        # At boot its controller may be out of reach; the health check that slurmd starts comes later.
+        return syslog.LOG_WARNING, f"slurm was not told: {error}"
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    record, reason = _now(arguments.run_folder, arguments.state_folder)
+    if arguments.json:
+        found = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
+        print(json.dumps({**found, "record": asdict(record) if record else None}, sort_keys=True))
+    else:
+        print(_sentence(record) if record else reason)
+    return _status(record) if record else UNDECIDED
+
+
+def _slurm_health(arguments: argparse.Namespace) -> int:
+    record, reason = _now(arguments.run_folder)
+    state = record.state if record else gate.CLOSED
+    priority, text = _slurm(state, record.reason if record else reason, arguments.node)
+    if priority == syslog.LOG_NOTICE:
+        return 0
+    print(text, file=sys.stderr)
+    return 1
+
+
+def _npd(arguments: argparse.Namespace) -> int:
+    record, reason = _now(arguments.run_folder)
+    print((record.reason if record else reason)[:NPD_LENGTH])
+    if record is None:
+        return 2
+    return 0 if record.state == gate.OPEN else 1 if record.verdict == FAIL else 2
+
+
+def _now(run: str, state: str = "") -> Tuple[Any, str]:
+    """The record of this boot, or why there is none."""
+    found = gate.last(run)
+    return gate.of_this_boot(found if found is not None or not state else gate.last(state))
+
+
+def _sentence(record: gate.Record) -> str:
+    return f"{record.state}: {record.reason} ({record.seconds:.1f} s)"
+
+
+def _status(record: gate.Record) -> int:
+    return 0 if record.state == gate.OPEN else FAILED if record.verdict == FAIL else UNDECIDED
+
+
+def _text(path: str) -> str:
+    """A file's text; empty where there is none, which no reader of it accepts."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return ""

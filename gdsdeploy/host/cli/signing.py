@@ -1,0 +1,132 @@
+"""``kmod sign|keygen|enrol``: sign modules, make a key for that, ask the firmware to enrol it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any, Callable, List
+
+from ..audit.audit import STACK
+from ..errors import HostError
+from ..kmod import driver as drivers
+from ..kmod.kernel import Kernel
+from ..kmod.module import read_module
+from ..secure_boot import mok, signing
+
+KEY, CERTIFICATE = "/etc/gdsdeploy-keys/modules.key", "/etc/gdsdeploy-keys/modules.der"
+
+_SIGN_EXAMPLES = """\
+Modules that have the right signature stay as they are; others are unpacked, stripped, signed by the kernel's own
+scripts/sign-file, verified with the certificate, packed as they were and put in their place.
+
+examples:
+  %(prog)s --check                                  what would be signed, by /etc/gdsdeploy/signing.json
+  %(prog)s --kernel 6.12.94+deb13-amd64             NVIDIA's modules of a kernel that is installed
+  %(prog)s --key modules.key --certificate modules.der ./nvidia-fs.ko
+"""
+_KEYGEN_EXAMPLES = """\
+The private key is readable by its owner only and stays on this machine; nothing that exists is overwritten.
+
+examples:
+  %(prog)s --name "GPU fleet 7 modules"
+  %(prog)s --name "GPU fleet 7 modules" --key /root/modules.key --certificate /root/modules.der
+"""
+_ENROL_EXAMPLES = """\
+A person has to confirm the request at the console during the next boot; the steps are printed.
+
+examples:
+  %(prog)s --check                                  is the key enrolled?
+  %(prog)s --certificate modules.der
+"""
+#: What each state of :func:`mok.enrol` means.
+_STATES = {
+    "no-efi": "this host was not started by EFI: there is nothing to enrol a key in",
+    "enrolled": "the key is enrolled",
+    "pending": "the key is to be enrolled at the next boot, by a person at the console:",
+    "absent": "the key is not enrolled",
+    "not-needed": "the key is not enrolled; Secure Boot is off",
+}
+
+Add = Callable[..., argparse.ArgumentParser]
+
+
+def add_parsers(commands: Any, add: Add) -> None:
+    """Add the three commands; ``add`` makes one, with ``--json``."""
+    sign = add(commands, "sign", _sign, "sign modules with the kernel's own tool", _SIGN_EXAMPLES)
+    sign.add_argument("modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)")
+    sign.add_argument("--kernel", default="", metavar="REL", help="kernel release (default: that of the files)")
+    sign.add_argument("--root", default="/", metavar="DIR")
+    sign.add_argument("--key", default="", metavar="FILE", help="the private key, or pkcs11:…")
+    sign.add_argument("--certificate", default="", metavar="FILE", help="its certificate, PEM or DER")
+    sign.add_argument("--settings", default=signing.SETTINGS, metavar="FILE", help=argparse.SUPPRESS)
+    sign.add_argument("--check", action="store_true", help="say what would be signed and change nothing")
+    key = add(commands, "keygen", _keygen, "make a key that signs modules, and its certificate", _KEYGEN_EXAMPLES)
+    key.add_argument("--key", default=KEY, metavar="FILE", help="default: %(default)s")
+    key.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
+    key.add_argument("--name", required=True, help="what the firmware's screen and modinfo show")
+    key.add_argument("--days", type=int, default=3650, metavar="N", help="default: %(default)s")
+    enrol = add(
+        commands, "enrol", _enrol, "have the firmware take a key, with its owner at the console", _ENROL_EXAMPLES
+    )
+    enrol.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
+    enrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
+    enrol.add_argument("--where-needed", action="store_true", help="do nothing where Secure Boot is off")
+    enrol.add_argument("--check", action="store_true", help="say what would change and change nothing")
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    by = signing.from_settings(arguments.certificate, arguments.key, arguments.settings)
+    if by is None:
+        hint = "give --key and --certificate, or signing in the fleet file"
+        raise HostError("nothing says whose signature modules should get", hint)
+    kernel = Kernel(arguments.kernel or _release(arguments.modules), arguments.root)
+    done = signing.sign(kernel, _files(kernel, arguments.modules), by, check=arguments.check)
+    word = "would be signed" if arguments.check else "signed"
+    changed = any(item["changed"] for item in done)
+    lines = ["{}: {}".format(item["file"], word if item["changed"] else "is signed already") for item in done]
+    _print(arguments, {"changed": changed, "modules": done}, lines)
+    return 0
+
+
+def _release(modules: List[str]) -> str:
+    """DKMS has files signed, and does not say for which kernel; the files do."""
+    for item in modules:
+        if "/" in item or ".ko" in item:
+            return (read_module(item).vermagic.split() or [""])[0]
+    return os.uname().release
+
+
+def _files(kernel: Kernel, modules: List[str]) -> List[str]:
+    found = []
+    for item in modules or [name for name in STACK if drivers.find(kernel, name) is not None]:
+        if "/" in item or ".ko" in item:
+            found.append(os.path.abspath(item))
+            continue
+        place = drivers.find(kernel, item.replace("-", "_"))
+        if place is None:
+            raise HostError(f"kernel {kernel.release} has no module {item}", "build or install it first")
+        found.append(kernel.path(place.file))
+    if not found:
+        raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "build them first")
+    return found
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    made = mok.make_key(arguments.key, arguments.certificate, arguments.name, arguments.days)
+    value = {"key": arguments.key, "certificate": arguments.certificate, "fingerprint": made.fingerprint}
+    lines = [f"key: {arguments.key} (keep it: it is nowhere else)"]
+    lines += [f"certificate: {arguments.certificate}", f"SHA1 fingerprint: {made.fingerprint}"]
+    _print(arguments, value, lines)
+    return 0
+
+
+def _enrol(arguments: argparse.Namespace) -> int:
+    answer = mok.enrol(arguments.certificate, arguments.root, arguments.check, arguments.where_needed)
+    steps = [f"  {number}. {text}" for number, text in enumerate(answer["steps"], 1)]
+    _print(arguments, answer, [_STATES[answer["state"]], *steps])
+    return 0
+
+
+def _print(arguments: argparse.Namespace, value: Any, lines: List[str]) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True) if arguments.json else "\n".join(lines))

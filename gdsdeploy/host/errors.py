@@ -1,0 +1,135 @@
+"""What can go wrong with modules on a host; ``cli.py`` turns it into one line and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable
+
+#: Exit status of everything that this host refuses.
+REFUSED = 30
+FAILED, UNUSABLE, BUSY = 1, 2, 52
+
+
+class HostError(Exception):
+    """A file, tree or kernel that cannot be used: one message and one next step."""
+
+    #: Exit status of the command line; documented in ``cli.py``.
+    exit_code = 2
+    #: Stable id of what went wrong, for programs; empty where no program needs to know.
+    id = ""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ElfError(HostError):
+    """A file is not a kernel module that this program can read; the message names the file."""
+
+
+class SymversError(HostError):
+    """A Module.symvers cannot be read; the message names the file and the line."""
+
+
+class TreeError(HostError):
+    """A folder is not the source it should be, or no driver tree, or several, fit; all candidates are listed."""
+
+
+class KernelError(HostError):
+    """A kernel release has no modules, no headers, or headers that cannot build anything."""
+
+
+class BuildError(HostError):
+    """A module could not be built, or what was built did not pass its audit."""
+
+    exit_code = 1
+
+
+class StubError(BuildError):
+    """nvidia-peermem would be a stub: there is no OFED tree of this kernel, so nothing was compiled."""
+
+    #: As the audit's finding about a stub that was built.
+    id = "peermem-stub"
+
+
+class AuditError(HostError):
+    """Modules did not pass the audit that this step depends on; the findings are listed."""
+
+    exit_code = 1
+
+
+class PackError(HostError):
+    """An archive of modules cannot be made, is damaged, or was made for something else."""
+
+
+class RolloutError(HostError):
+    """The host refuses; ``kind`` is one word for programs, message and hint are for people."""
+
+    exit_code = REFUSED
+
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+
+
+class ApplyError(HostError):
+    """A change failed.  The resource is as it was, or a second run continues where this one stopped.
+
+    Kinds: ``failed`` (a program ended with an error), ``io``, ``no-space``, ``package-manager-locked``,
+    ``half-installed``, ``refused`` (a preflight condition), ``verify`` (the result isn't what was asked for),
+    ``modules`` (a build or an audit).
+    """
+
+    exit_code = FAILED
+
+    def __init__(self, message: str, hint: str = "", kind: str = "failed") -> None:
+        super().__init__(message, hint)
+        self.kind = kind
+
+
+class DesiredError(ApplyError):
+    """The desired state can't be read, has a newer version, or breaks its schema; the message names the place."""
+
+    exit_code = UNUSABLE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint, "desired")
+
+
+class BusyError(ApplyError):
+    """Another run is changing this host; the message names it."""
+
+    exit_code = BUSY
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint, "busy")
+
+
+class CannotTellError(Exception):
+    """Something that decides what would change can't be read.  A check reports it, and never as "no change".
+
+    ``hint`` and ``kind`` are those of the ApplyError that it becomes when the host is to be changed.
+    """
+
+    def __init__(self, message: str, hint: str = "", kind: str = "io") -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.kind = kind
+
+
+def guarded(run: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Turn a HostError into its one line on stderr, with the hint, and its exit status."""
+
+    def inner(arguments: Any) -> int:
+        try:
+            return run(arguments)
+        except HostError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            print(f"error: {error.message}{hint}", file=sys.stderr)
+            return error.exit_code
+
+    return inner

@@ -1,0 +1,1 @@
+"""Files, archives and texts of others, read and written safely."""

@@ -1,0 +1,1 @@
+"""The installed libcufile, asked by itself."""

@@ -1,0 +1,119 @@
+"""Ask the installed libcufile itself whether it accepts its configuration.
+
+Two short-lived children call ``cuFileDriverOpen``: one with the configuration as it is, one ("control") with a file
+laid over it that is known to be broken.  Only if the library refuses the control for its configuration is it known to
+have read one before it stopped, so only then does silence about the first mean acceptance.
+
+That needs neither a GPU nor libcuda: 1.4.0 to 1.20.0 read their configuration before they look for CUDA (seen with
+Debian's libcuda 550.163.01 and no device, and without libcuda; recorded in tests/evidence/cufile-open).  On such hosts
+1.4.0 to 1.15.1 then return an error, and 1.16 to 1.20 open for host memory only; where /proc/modules is missing, the
+newer ones never return: hence the time limit.
+
+The children record what happened under ``cufile-open`` and ``cufile-open-control``; ``facts/cufile.py`` judges it.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+from typing import Any, Callable, Dict, List
+
+from ..paths import CUFILE, CUFILE_CONTROL, CUFILE_OPEN
+from ..process import PYTHON, is_roots
+
+#: Seconds for one child; with a GPU, cuInit alone can take several.
+TIMEOUT = 20.0
+LOG_LIMIT = 64 * 1024
+#: Unclosed: every release refuses it.
+BROKEN = '{"properties": {\n'
+#: The SONAME, which the loader resolves, then where NVIDIA's packages put it.
+LIBRARIES = ("libcufile.so.0", "/usr/local/cuda*/lib64/libcufile.so.0", "/usr/local/cuda*/targets/*/lib/libcufile.so.0")
+
+#: Runs as a program of its own: the library may hang, spin or abort, and takes its messages to C's own streams.
+CHILD = r"""
+import ctypes, os, sys
+
+class Error(ctypes.Structure):
+    _fields_ = [("err", ctypes.c_int), ("cu_err", ctypes.c_int)]
+
+libc = ctypes.CDLL(None)
+for stream in ("stdout", "stderr"):
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, stream), None, 2, 0)
+library, reasons = None, []
+for name in sys.argv[1:]:
+    try:
+        library = ctypes.CDLL(name)
+        break
+    except OSError as reason:
+        reasons.append(str(reason))
+if library is None:
+    print("gdsdeploy: not loaded: " + "; ".join(reasons))
+    sys.exit(3)
+with open("/proc/self/maps") as maps:
+    paths = {line.split(None, 5)[5].strip() for line in maps if "/libcufile.so" in line or "/libcuda.so" in line}
+print("gdsdeploy: loaded " + " ".join(sorted(paths)), flush=True)
+try:
+    call = library.cuFileDriverOpen
+except AttributeError:
+    print("gdsdeploy: no cuFileDriverOpen in it", flush=True)
+    sys.exit(3)
+call.restype = Error
+result = call()
+libc.fflush(None)
+print("gdsdeploy: cuFileDriverOpen returned err={} cu_err={}".format(result.err, result.cu_err), flush=True)
+os._exit(0)
+"""
+
+
+def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) -> None:
+    """Run both children through ``command`` (Recorder.command) and add the library's log to each of ``commands``."""
+    with tempfile.TemporaryDirectory(prefix="cufile-") as folder:
+        broken = os.path.join(folder, "broken.json")
+        with open(broken, "w") as file:
+            file.write(BROKEN)
+        for name, overlay in ((CUFILE_OPEN, "" if config == CUFILE else config), (CUFILE_CONTROL, broken)):
+            work = os.path.join(folder, name)
+            os.mkdir(work)
+            log = os.path.join(work, "cufile.log")
+            command(name, _argv(libraries(), log, overlay), timeout=TIMEOUT, cwd=work)
+            commands[name]["log"] = tail(log, LOG_LIMIT)
+
+
+def libraries() -> List[str]:
+    """Names and paths of libcufile in the order in which they are tried; none that others than root can replace."""
+    found: List[str] = []
+    for item in LIBRARIES:
+        found += filter(is_roots, sorted(glob.glob(item))) if "*" in item else [item]
+    return found
+
+
+def unsafe_libraries() -> List[str]:
+    """Files of libcufile that :func:`libraries` leaves out."""
+    return [path for item in LIBRARIES for path in sorted(glob.glob(item)) if not is_roots(path)]
+
+
+def _argv(names: List[str], log: str, overlay: str) -> List[str]:
+    argv = [*without_cufile(), "CUFILE_LOGFILE_PATH=" + log, "CUFILE_LOGGING_LEVEL=INFO"]
+    if overlay:
+        argv.append("CUFILE_ENV_PATH_JSON=" + overlay)
+    return [*argv, *PYTHON, "-c", CHILD, *names]
+
+
+def without_cufile() -> List[str]:
+    """env(1) without the caller's CUFILE_ variables, which would overrule the files that are to be judged."""
+    return ["env"] + [word for name in sorted(os.environ) if name.startswith("CUFILE_") for word in ("-u", name)]
+
+
+def tail(path: str, limit: int) -> str:
+    """The last ``limit`` bytes of a log, from the beginning of a line; empty if there is none."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            data = file.read(limit)
+    except OSError:
+        return ""
+    if size > limit:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Types that several rooms of the host program share."""

@@ -1,0 +1,98 @@
+"""What a host is expected to be: rendered on the controller from fleet and lock, kept on the host for its own gate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Dict, List
+
+from ..io import jsontext
+
+#: Where provision leaves the expectation on a host.
+PATH = "/etc/gdsdeploy/expectation.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """All versions are upstream's as the running host shows them, except in ``packages`` (the package manager's)."""
+
+    host: str
+    profile: str
+    #: e.g. ``debian-13``
+    os: str
+    #: as ``uname -m``
+    arch: str
+    #: as ``uname -r``
+    kernel_release: str
+    driver_version: str
+    #: ``open`` or ``proprietary``
+    driver_flavour: str
+    #: Source tree the modules have to be built against, e.g. /usr/src/nvidia-current-open-550.163.01
+    driver_tree: str
+    #: ``nvidia-fs``, ``p2pdma`` or ``compat``
+    mode: str
+    #: ``none``, ``peermem`` or ``dmabuf``
+    rdma: str
+    #: Empty when the mode needs no nvidia-fs.
+    nvidia_fs_version: str
+    libcufile_version: str
+    cufile_path: str
+    cufile_sha256: str
+    #: package name → exact version that the lock has for this host
+    packages: Dict[str, str] = field(default_factory=dict)
+    #: [{"mount": "/mnt/nvme", "path": "direct|nvidia-fs|p2pdma|compat"}]; "scratch": "no" where no file may be made;
+    #: "load": {"read": bytes a second, "seconds"} where it has to deliver that much when it is tried under load
+    storage: List[Dict[str, Any]] = field(default_factory=list)
+    #: {"nvme" and "nic": the farthest that the nearest one of a GPU may be, "golden": a golden topology}; each may lack
+    topology: Dict[str, Any] = field(default_factory=dict)
+    #: digest of the lock it came from
+    lock_digest: str = ""
+    #: whether this host chooses the kernel that it runs; if not, the lock's is the one that its modules are for
+    own_kernel: bool = True
+    version: int = VERSION
+
+    def modules(self) -> List[str]:
+        """In-kernel names of the modules that a kernel needs for this stack, in the order of loading."""
+        names = ["nvidia"]
+        if self.rdma == "peermem":
+            names.append("nvidia_peermem")
+        if self.nvidia_fs_version:
+            names.append("nvidia_fs")
+        return names
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
+
+def from_json(text: str) -> Expectation:
+    """Read an expectation; raises ValueError that says what is wrong with it."""
+    from ..errors import DesiredError
+    from . import schema
+
+    value: Any = jsontext.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("an expectation is a JSON object")
+    known = {item.name for item in fields(Expectation)}
+    if value.get("version") != VERSION:
+        raise ValueError(
+            "this expectation has version {!r}; this program reads {}".format(value.get("version"), VERSION)
+        )
+    surplus = sorted(set(value) - known)
+    if surplus:
+        raise ValueError("unknown keys: {}".format(", ".join(surplus)))
+    try:
+        made = schema.load(Expectation, value, "expectation", lines=True)
+    except DesiredError as error:
+        raise ValueError(str(error)) from None
+    for item in made.storage:
+        texts = [item.get(key, "") for key in ("mount", "path", "scratch")]
+        numbers = item.get("load") or {"read": 0, "seconds": 0}
+        if not all(isinstance(text, str) for text in texts) or not item.get("mount") or not _loads(numbers):
+            raise ValueError(f"expectation.storage: not a mount: {str(item)[:80]}")
+    return made
+
+
+def _loads(value: Any) -> bool:
+    """Whether it is how fast a mount has to be, and for how long that is tried."""
+    return isinstance(value, dict) and all(type(value.get(key)) in (int, float) for key in ("read", "seconds"))

@@ -1,0 +1,115 @@
+"""Typed desired state: dataclasses from JSON, with the place of every mistake; and their JSON schema.
+
+Fields have the types str, int, float, bool, ``List[…]``, ``Dict[str, …]``, ``Optional[…]`` and other dataclasses.
+A string of a desired state is one line: it becomes part of a line of a configuration file, in which a second one would
+be a setting of its own.  The content of a file is the exception, and its field has the metadata LINES.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Dict, List, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ..errors import DesiredError
+
+T = TypeVar("T")
+#: Metadata of a field whose strings may have several lines.
+LINES: Mapping[str, bool] = {"lines": True}
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_ONE_LINE = {"not": {"type": "string", "pattern": "[\\u0000-\\u001f\\u007f]"}}
+_SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
+    """An instance of the dataclass ``kind`` from ``value``; raises DesiredError that names ``place`` and the key.
+
+    lines: allow several lines in every string, for documents that aren't desired states.
+    """
+    if not isinstance(value, Mapping):
+        raise DesiredError(f"{place}: an object is needed, not {_word(value)}")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(map(str, value)) - set(fields))
+    if unknown:
+        raise DesiredError(f"{place}.{unknown[0]}: unknown key", "update gdsdeploy on the side that is older")
+    hints = get_type_hints(kind)
+    given: Dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in value:
+            several = lines or bool(field.metadata.get("lines"))
+            given[name] = _value(hints[name], value[name], f"{place}.{name}", several)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise DesiredError(f"{place}.{name}: this key is required")
+    return kind(**given)
+
+
+def schema(kind: Type[Any]) -> Dict[str, Any]:
+    """The JSON schema of the dataclass ``kind``."""
+    hints = get_type_hints(kind)
+    fields = dataclasses.fields(kind)
+    required = [
+        field.name
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    return {
+        "type": "object",
+        "properties": {field.name: _schema(hints[field.name], bool(field.metadata.get("lines"))) for field in fields},
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _value(hint: Any, value: Any, place: str, lines: bool) -> Any:
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin is Union:
+        part = next(part for part in parts if part is not type(None))
+        return None if value is None else _value(part, value, place, lines)
+    if origin is list:
+        if not isinstance(value, (list, tuple)):
+            raise DesiredError(f"{place}: a list is needed, not {_word(value)}")
+        return [_value(parts[0], item, f"{place}[{number}]", lines) for number, item in enumerate(value)]
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise DesiredError(f"{place}: an object is needed, not {_word(value)}")
+        return {
+            _text(str(key), place, lines): _value(parts[1], item, f"{place}.{key}", lines)
+            for key, item in value.items()
+        }
+    if dataclasses.is_dataclass(hint):
+        return load(hint, value, place, lines=lines)  # type: ignore[arg-type]
+    right = isinstance(value, hint) or (hint is float and isinstance(value, int))
+    if not right or (isinstance(value, bool) and hint is not bool):
+        raise DesiredError(f"{place}: {_SCALARS[hint]} is needed, not {_word(value)}")
+    return _text(value, place, lines) if isinstance(value, str) else value
+
+
+def _text(value: str, place: str, lines: bool) -> str:
+    if "\0" in value:
+        raise DesiredError(f"{place}: has a NUL character")
+    if not lines and _CONTROL.search(value):
+        raise DesiredError(f"{place}: has a line end or another control character; one line is needed")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise DesiredError(f"{place}: has half of a surrogate pair, which isn't a character")
+    return value
+
+
+def _schema(hint: Any, lines: bool) -> Dict[str, Any]:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Union:
+        return {"anyOf": [_schema(next(p for p in parts if p is not type(None)), lines), {"type": "null"}]}
+    if origin is list:
+        return {"type": "array", "items": _schema(parts[0], lines)}
+    if origin is dict:
+        names = {} if lines else {"propertyNames": _ONE_LINE}
+        return {"type": "object", "additionalProperties": _schema(parts[1], lines), **names}
+    if dataclasses.is_dataclass(hint):
+        return schema(hint)  # type: ignore[arg-type]
+    return {"type": _SCALARS[hint], **(_ONE_LINE if hint is str and not lines else {})}
+
+
+def _word(value: Any) -> str:
+    names: List[Any] = [(bool, "a boolean"), (str, "a string"), ((int, float), "a number"), (list, "a list")]
+    return next((word for kind, word in names if isinstance(value, kind)), "null" if value is None else "an object")

@@ -1,0 +1,1 @@
+"""Which path I/O really takes."""

@@ -1,0 +1,65 @@
+"""Paths inside a root folder that is not this machine's own: its absolute symlinks mean its own tree."""
+
+from __future__ import annotations
+
+import os
+from typing import List
+
+from .errors import HostError
+
+_LINKS_LIMIT = 40
+#: Configuration files and the like; bounds what a hostile root can make this program read.
+_TEXT_LIMIT = 8 << 20
+_PIECE = 64 << 10
+
+
+class LoopError(HostError):
+    """Symbolic links lead round in a circle."""
+
+
+def inside(root: str, path: str) -> str:
+    """Return where ``path`` (as seen from inside ``root``) is on this machine, with every symlink followed inside root.
+
+    The result may not exist.  Raises LoopError.
+    """
+    todo: List[str] = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    done: List[str] = []
+    links = 0
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            done = done[:-1]
+            continue
+        place = os.path.join(root, *done, part)
+        if not os.path.islink(place):
+            done.append(part)
+            continue
+        links += 1
+        if links > _LINKS_LIMIT:
+            raise LoopError(f"{place}: too many symbolic links")
+        target = os.readlink(place)
+        if target.startswith("/"):
+            done = []
+        todo.extend(item for item in reversed(target.split("/")) if item not in ("", "."))
+    return os.path.join(root, *done)
+
+
+def read_text(root: str, path: str) -> str:
+    """The text of a file inside ``root``; empty when it is not there or cannot be read."""
+    try:
+        with open(inside(root, path), "rb") as file:
+            # In pieces: files in /proc/sys refuse to be asked for megabytes at once (ENOMEM, fs/proc/proc_sysctl.c).
+            pieces = [file.read(_PIECE)]
+            while pieces[-1] and len(pieces) * _PIECE < _TEXT_LIMIT:
+                pieces.append(file.read(_PIECE))
+            return b"".join(pieces).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def list_folder(root: str, path: str) -> List[str]:
+    """The sorted names in a folder inside ``root``; empty when it is not there."""
+    try:
+        return sorted(os.listdir(inside(root, path)))
+    except OSError:
+        return []

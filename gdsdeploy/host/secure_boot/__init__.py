@@ -1,0 +1,1 @@
+"""Signatures of kernel modules, keys that sign them, and keys that a kernel trusts."""

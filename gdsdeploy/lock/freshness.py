@@ -1,0 +1,55 @@
+"""How old an index is: without Valid-Until its signature is good for ever, and a mirror can stand still unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from gdsdeploy.errors import RepositoryUntrusted
+from gdsdeploy.lock.compat import Verdict
+from gdsdeploy.model.lock import Index
+from gdsdeploy.model.repository import Repository
+
+#: Older than that, an index is worth a warning if no Valid-Until ends it within such a time; stable releases get a new
+#: one more often.
+OLD: Final = timedelta(days=180)
+#: The rule's name in warnings.
+RULE: Final = "index-age"
+
+
+def judge(indices: Iterable[Index], repositories: Mapping[str, Repository], now: datetime | None) -> list[Verdict]:
+    """A warning for each old index, without Valid-Until or with one far away, whose repository has no ``max_age``.
+
+    repositories: name → what the fleet file says of it.  now: aware; by default this machine's clock.
+    Raises RepositoryUntrusted listing every index that is older than the ``max_age`` of its repository.
+    """
+    moment, refused, warnings = now or datetime.now(UTC), list[str](), list[Verdict]()
+    for index in indices:
+        date = datetime.fromisoformat(index.date)
+        age, ends = moment - date, index.valid_until
+        wish = repositories.get(index.repository)
+        if wish and wish.max_age is not None:
+            if age > timedelta(seconds=wish.max_age):
+                most = f"max_age of repositories.{index.repository} is {_words(timedelta(seconds=wish.max_age))}"
+                refused.append(f"{_dated(index, age)}, and {most}")
+        elif age > OLD and (ends is None or datetime.fromisoformat(ends) - date > OLD):
+            until = "has no Valid-Until" if ends is None else f"is valid until {ends}"
+            words = f"{_dated(index, age)}, and {until}: is that mirror up to date? max_age makes this an error"
+            warnings.append(Verdict(RULE, allowed=True, words=words, warning=True))
+    if refused:
+        raise RepositoryUntrusted(
+            "\n".join(refused),
+            hint="The mirror stands still, or somebody replays an old state: take another mirror. If this machine's "
+            "clock is wrong, correct it",
+        )
+    return warnings
+
+
+def _dated(index: Index, age: timedelta) -> str:
+    subject = f"{index.uri}: the index of {index.repository} {index.suite}".rstrip()
+    return f"{subject} is dated {index.date}, {_words(age)} ago"
+
+
+def _words(age: timedelta) -> str:
+    return f"{age.days} days" if age >= timedelta(days=3) else f"{age / timedelta(hours=1):.0f} hours"

@@ -1,0 +1,237 @@
+"""``gdsdeploy.lock``: reading, writing, and whether it still fits its fleet file.
+
+The file is written sorted and without the time of writing, so that a diff of two locks reads as a change list and
+the same input gives the same bytes.  A digest over the content notices an edit by hand.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gdsdeploy import atomic, console
+from gdsdeploy.errors import LockInvalid, LockStale
+from gdsdeploy.files import yamlfile
+from gdsdeploy.fleetfile.load import checked
+from gdsdeploy.lock.repo_settings import declared
+from gdsdeploy.lock.resolve.target import pins
+from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.lock import LOCK_VERSION, Index, Lock, Target
+from gdsdeploy.platform import stack_platform_for
+
+NAME = "gdsdeploy.lock"
+
+_HEAD = """\
+# Written by `gdsdeploy lock`; commit it beside the fleet file, and let `gdsdeploy lock` change it.
+# Every package with its exact version and checksum, as signed repository indices had them.
+"""
+_ABSENT = ("there is no lock yet", "Run `gdsdeploy lock` on the fleet file")
+_AGAIN = "Run `gdsdeploy lock {fleet}` and review the change list"
+
+
+def beside(fleet: Path) -> Path:
+    """The lock that belongs to a fleet file: ``gdsdeploy.lock`` in the same folder."""
+    return fleet.parent / NAME
+
+
+def build(targets: dict[str, Target]) -> Lock:
+    """A lock of these targets, with its digest."""
+    content = {"lock_version": LOCK_VERSION, "targets": {name: targets[name].model_dump() for name in sorted(targets)}}
+    return Lock(lock_version=LOCK_VERSION, digest=_digest(content), targets=dict(sorted(targets.items())))
+
+
+def render(lock: Lock) -> str:
+    """The text of the lock file."""
+    content = json.loads(lock.model_dump_json())
+    return _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def write(path: Path, lock: Lock) -> None:
+    """Write the lock file in one step: a reader sees the old one or the new one; raises LockInvalid if it cannot."""
+    try:
+        atomic.write(path, render(lock), mode=0o644)
+    except OSError as error:
+        raise LockInvalid(
+            f"{path}: cannot be written: {error.strerror}", hint=f"Make {path.parent.resolve()} writable, or make room"
+        ) from error
+
+
+def read(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock:
+    """Read a lock file; raises LockInvalid: missing, malformed (file:line:column), edited, or of another major."""
+    document = yamlfile.read(path, error=LockInvalid, absent=_ABSENT)
+    value = _mapping(document)
+    if "profiles" in value and "lock_version" not in value:
+        raise LockInvalid(f"{path}: this is a fleet file", hint=f"Its lock is {beside(path)}")
+    own, found = _numbers(LOCK_VERSION), _numbers(value.get("lock_version"))
+    if found and found[0] != own[0]:
+        raise LockInvalid(
+            f"{path}: lock version {value['lock_version']}, but this gdsdeploy reads {own[0]}.x",
+            hint="Use the gdsdeploy that wrote it" if found > own else "Run `gdsdeploy lock` on the fleet file",
+        )
+    if found > own:
+        warn(
+            f"{path}: written by a newer gdsdeploy (lock version {value['lock_version']}, this one writes "
+            f"{LOCK_VERSION}); what this one does not know is left out of account"
+        )
+    lock = checked(document, Lock, error=LockInvalid, extra="ignore" if found > own else None)
+    if _digest(value) != lock.digest:
+        raise LockInvalid(
+            f"{path}: the lock was edited by hand: its content does not match its digest",
+            hint="Undo the edit, or put the wish into the fleet file and run `gdsdeploy lock`",
+        )
+    return lock
+
+
+def previous(path: Path, *, warn: Callable[[str], None] = console.warn) -> Lock | None:
+    """The lock that is about to be replaced, if it can be read; raises LockInvalid only for one of a newer major."""
+    if not path.exists():
+        return None
+    try:
+        return read(path, warn=warn)
+    except LockInvalid as error:
+        if _too_new(path):
+            raise
+        warn(f"{error.message}; it is resolved anew")
+        return None
+
+
+def _too_new(path: Path) -> bool:
+    try:
+        version = _mapping(yamlfile.read(path, error=LockInvalid)).get("lock_version")
+    except LockInvalid:
+        return False
+    return _numbers(version)[:1] > _numbers(LOCK_VERSION)[:1]
+
+
+def _mapping(document: yamlfile.Document) -> dict[str, Any]:
+    return document.value if isinstance(document.value, dict) else {}
+
+
+def _numbers(version: object) -> tuple[int, ...]:
+    """(major, minor), or nothing for what is no lock version."""
+    match = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", version) if isinstance(version, str) else None
+    return tuple(map(int, match.groups())) if match else ()
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Over everything but the digest itself, in a form that does not depend on layout or key order."""
+    rest = {key: value for key, value in content.items() if key != "digest"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+class Difference(enum.Enum):
+    """Why a lock does not fit its fleet file."""
+
+    PROFILE_MISSING = "profile not in the lock"
+    PROFILE_GONE = "profile no longer in the fleet file"
+    OS_CHANGED = "operating system"
+    ARCH_CHANGED = "architecture"
+    FLAVOUR_CHANGED = "driver flavour"
+    MODE_CHANGED = "mode"
+    PIN_CHANGED = "pin"
+    REPOSITORIES_CHANGED = "repositories"
+    KEYS_CHANGED = "signing keys"
+    PACKAGE_GONE = "package no longer in its repository"
+    PACKAGE_REPLACED = "package replaced in its repository"
+    FILE_GONE = "file no longer in its repository"
+    INDEX_REFUSED = "index refused"
+    INDEX_OLDER = "index older than the one that was locked"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One difference: what is asked for (expected) and what there is instead (found)."""
+
+    difference: Difference
+    profile: str
+    #: the key that differs, e.g. ``driver``; empty where the difference names it
+    subject: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        what = f"{self.difference.value} {self.subject}".strip()
+        if not self.expected and not self.found:
+            return f"profile {self.profile}: {what}"
+        if self.difference in (Difference.INDEX_REFUSED, Difference.FILE_GONE):
+            return f"profile {self.profile}: {what}: {self.found}"
+        if self.difference in (Difference.PACKAGE_GONE, Difference.PACKAGE_REPLACED, Difference.INDEX_OLDER):
+            return f"profile {self.profile}: {what}: the lock has {self.expected}, the repository {self.found}"
+        return f"profile {self.profile}: {what}: the fleet file says {self.expected}, the lock has {self.found}"
+
+
+def status(fleet: Fleet, lock: Lock) -> list[Reason]:
+    """Every reason why ``lock`` does not fit ``fleet``; empty: it fits."""
+    reasons = [
+        Reason(Difference.PROFILE_MISSING, name, "", "", "")
+        for name in sorted(fleet.profiles.keys() - lock.targets.keys())
+    ]
+    reasons += [
+        Reason(Difference.PROFILE_GONE, name, "", "", "")
+        for name in sorted(lock.targets.keys() - fleet.profiles.keys())
+    ]
+    for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
+        reasons += _profile(name, fleet.profiles[name], lock.targets[name])
+        reasons += _repositories(fleet, name, lock.targets[name])
+    return reasons
+
+
+_NAMED = {"flavour": Difference.FLAVOUR_CHANGED, "mode": Difference.MODE_CHANGED}
+
+
+def _profile(name: str, profile: Profile, target: Target) -> Iterator[Reason]:
+    if profile.os != target.os:
+        yield Reason(Difference.OS_CHANGED, name, "", profile.os, target.os)
+    if profile.arch != target.arch:
+        yield Reason(Difference.ARCH_CHANGED, name, "", profile.arch, target.arch)
+    wanted = pins(profile)
+    for key in sorted(wanted.keys() | target.pins.keys()):
+        expected, found = wanted.get(key, "nothing"), target.pins.get(key, "nothing")
+        if expected != found:
+            yield Reason(_NAMED.get(key, Difference.PIN_CHANGED), name, "" if key in _NAMED else key, expected, found)
+
+
+def _repositories(fleet: Fleet, name: str, target: Target) -> Iterator[Reason]:
+    """What the fleet file fixes about repositories; an address that it leaves open may differ between controllers."""
+    platform = stack_platform_for(target.os)
+    presets = platform.presets()
+    listed = fleet.profiles[name].repositories
+    wanted = sorted(presets if listed is None else listed)
+    locked: dict[str, list[Index]] = {}
+    for index in target.indices:
+        locked.setdefault(index.repository, []).append(index)
+    if wanted != sorted(locked):
+        yield Reason(Difference.REPOSITORIES_CHANGED, name, "", ", ".join(wanted), ", ".join(sorted(locked)))
+    for repository in sorted(set(wanted) & locked.keys()):
+        indices = locked[repository]
+        fixed = declared(repository, fleet.repositories.get(repository), presets.get(repository), platform.kind)
+        compared = [
+            ("suites", sorted(fixed.suites), sorted(index.suite for index in indices if index.suite)),
+            ("components", list(fixed.components), list(indices[0].components)),
+            ("signed_by", [fixed.host_keyring], [indices[0].host_keyring]),
+        ]
+        if fixed.uri:
+            compared.append(("uri", [fixed.uri], [indices[0].uri]))
+        for key, expected, found in compared:
+            if expected != found:
+                subject = f"{repository}.{key}"
+                yield Reason(Difference.REPOSITORIES_CHANGED, name, subject, " ".join(expected), " ".join(found))
+        for signer in sorted({index.signed_by for index in indices} - set(fixed.fingerprints)):
+            yield Reason(Difference.KEYS_CHANGED, name, repository, " ".join(fixed.fingerprints), signer)
+
+
+def require_fresh(fleet: Fleet, lock: Lock, *, fleet_file: Path | str = "FLEET") -> None:
+    """Raise LockStale naming every reason unless ``lock`` fits ``fleet``."""
+    reasons = status(fleet, lock)
+    if reasons:
+        lines = ["the lock does not fit the fleet file:", *(f"  - {reason}" for reason in reasons)]
+        raise LockStale("\n".join(lines), hint=_AGAIN.format(fleet=fleet_file))

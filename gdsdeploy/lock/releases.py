@@ -1,0 +1,219 @@
+"""What hosts were provisioned with: lock and fleet file, word for word, by their digests.
+
+Layout below the state folder::
+
+    releases/<fleet file>/<lock>-<fleet>/gdsdeploy.lock, fleet.yml, release.json
+
+``<fleet file>`` is a digest of its path, ``<lock>`` and ``<fleet>`` are the first digits of the contents' digests, and
+release.json says when which host got it.  A rollback takes a host to its release; a rollout that is resumed goes on
+with the one that it was planned with, whatever has happened to the files since.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy import atomic, paths
+from gdsdeploy.errors import GdsError, LockInvalid, RolloutRefused
+from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet, Host
+from gdsdeploy.model.lock import Lock
+
+_FLEET, _ABOUT, _LOCKING = "fleet.yml", "release.json", "lock"
+_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Release:
+    """A lock and the fleet file that it belonged to, which has its relative names from ``fleet_path``."""
+
+    fleet: Fleet
+    lock: Lock
+    fleet_path: Path
+    #: ``sha256:…`` of the fleet file's bytes
+    fleet_digest: str
+    #: where it is kept
+    folder: Path
+    #: host → seconds since the epoch at which it was brought to this release
+    hosts: Mapping[str, float] = field(default_factory=dict)
+
+    def for_host(self, name: str, now: Fleet) -> Fleet:
+        """The release's fleet with ``name`` where it answers now; other machines as they were.
+
+        Raises RolloutRefused when the release knows no profile for it.
+        """
+        machines = {**self.fleet.builders, **self.fleet.hosts}
+        profile = machines[name].profile if name in machines else now.everyone()[name].profile
+        if profile not in self.fleet.profiles or profile not in self.lock.targets:
+            raise RolloutRefused(
+                f"{name}: the release {short(self.lock.digest)} has no profile {profile}",
+                hint="Give the lock that this host was provisioned with: gdsdeploy rollout start FLEET --from LOCK",
+            )
+        here = now.everyone()[name]
+        modules = machines[name].modules if name in machines else here.modules
+        host = Host.model_validate({**here.model_dump(), "profile": profile, "modules": modules})
+        group = "builders" if name in now.builders else "hosts"
+        own = {**getattr(self.fleet, group), name: host}
+        other = "hosts" if group == "builders" else "builders"
+        others = {key: value for key, value in getattr(self.fleet, other).items() if key != name}
+        return self.fleet.model_copy(update={group: own, other: others, "ssh": now.ssh})
+
+
+def short(digest: str) -> str:
+    """The digits of a digest by which people know it."""
+    return digest.removeprefix("sha256:")[:12]
+
+
+def digest_of(fleet_path: Path) -> str:
+    """``sha256:…`` of a fleet file's bytes, as plans have it; raises RolloutRefused when it cannot be read."""
+    return "sha256:" + hashlib.sha256(_bytes(fleet_path)).hexdigest()
+
+
+def _bytes(fleet_path: Path) -> bytes:
+    try:
+        return fleet_path.read_bytes()
+    except OSError as error:
+        raise RolloutRefused(f"{fleet_path}: cannot be read: {error.strerror}") from None
+
+
+def store(fleet_path: Path, lock: Lock) -> Release:
+    """Keep the fleet file as it is now and ``lock``; raises GdsError when the state folder cannot be written."""
+    path = fleet_path.resolve()
+    text = _bytes(path)
+    digest = "sha256:" + hashlib.sha256(text).hexdigest()
+    folder = _of(path) / f"{lock.digest.removeprefix('sha256:')[:_DIGITS]}-{digest.removeprefix('sha256:')[:_DIGITS]}"
+    with _writing(path):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = {
+            "fleet_path": str(path),
+            "fleet_digest": digest,
+            "lock_digest": lock.digest,
+            "hosts": _about(folder).get("hosts", {}),
+            "stored": time.time(),
+        }
+        atomic.write(folder / _FLEET, text, mode=0o600)
+        lockfile.write(folder / lockfile.NAME, lock)
+        # Last: without it there is no release.
+        _write_about(folder, about)
+    return _read(folder, path)
+
+
+def got(release: Release, hosts: Iterable[str]) -> None:
+    """Write down that ``hosts`` were brought to ``release`` now; raises GdsError as :func:`store` does."""
+    names = list(hosts)
+    if not names:
+        return
+    with _writing(release.fleet_path):
+        about = _about(release.folder)
+        about["hosts"] = {**about.get("hosts", {}), **dict.fromkeys(names, time.time())}
+        _write_about(release.folder, about)
+
+
+def of_plan(fleet_path: Path, lock_digest: str, fleet_digest: str) -> Release:
+    """The very release that a rollout was planned with; raises RolloutRefused when it is not kept."""
+    for folder, about in _all(fleet_path.resolve()):
+        if about.get("lock_digest") == lock_digest and about.get("fleet_digest") == fleet_digest:
+            return _read(folder, fleet_path.resolve())
+    raise RolloutRefused(
+        f"{fleet_path}: lock {short(lock_digest)} with fleet file {short(fleet_digest)}, which the rollout was planned"
+        " with, is not kept on this machine",
+        hint="Resume it where it was started, or start another with the lock that the hosts should have",
+    )
+
+
+def find(fleet_path: Path, lock_digest: str, host: str = "") -> Release | None:
+    """The release with this lock that ``host`` got last; else the one that was kept last; None without any."""
+    found: list[tuple[float, float, Path]] = []
+    for folder, about in _all(fleet_path.resolve()):
+        if about.get("lock_digest") == lock_digest:
+            found.append((float(about.get("hosts", {}).get(host, 0)), float(about.get("stored", 0)), folder))
+    return _read(max(found)[2], fleet_path.resolve()) if found else None
+
+
+def last(fleet_path: Path, host: str) -> Release | None:
+    """The release that ``host`` got last; None where that was never written down."""
+    found = [
+        (float(about["hosts"][host]), folder)
+        for folder, about in _all(fleet_path.resolve())
+        if host in about.get("hosts", {})
+    ]
+    return _read(max(found)[1], fleet_path.resolve()) if found else None
+
+
+def add(fleet_path: Path, lock_path: Path, fleet: Fleet) -> Release:
+    """Keep a lock that hosts have been provisioned with from elsewhere, with the fleet file as it is now.
+
+    Raises LockInvalid, and RolloutRefused when it has nothing for a profile of the fleet.
+    """
+    lock = lockfile.read(lock_path)
+    lacking = sorted(fleet.profiles.keys() - lock.targets.keys())
+    if lacking:
+        raise RolloutRefused(
+            f"{lock_path}: this lock has nothing for profile {', '.join(lacking)} of {fleet_path}",
+            hint="Give the lock that the hosts of this fleet were provisioned with",
+        )
+    return store(fleet_path, lock)
+
+
+def _of(path: Path) -> Path:
+    return paths.state() / "releases" / hashlib.sha256(str(path).encode()).hexdigest()[:_DIGITS]
+
+
+def _all(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for folder in sorted(_of(path).glob("*-*")):
+        about = _about(folder)
+        if about:
+            yield folder, about
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """What release.json says; empty where there is none, or none that can be read."""
+    try:
+        value = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _read(folder: Path, path: Path) -> Release:
+    about = _about(folder)
+    try:
+        fleet = load_fleet(folder / _FLEET, names_from=path.parent)
+        lock = lockfile.read(folder / lockfile.NAME)
+    except LockInvalid as error:
+        raise RolloutRefused(error.message, hint=f"Remove {folder}, and give the lock with --from") from None
+    if lock.digest != about.get("lock_digest") or digest_of(folder / _FLEET) != about.get("fleet_digest"):
+        raise RolloutRefused(
+            f"{folder}: what is kept there is not what was put there",
+            hint=f"Remove {folder}, and give the lock with --from",
+        )
+    return Release(fleet, lock, path, str(about["fleet_digest"]), folder, dict(about.get("hosts", {})))
+
+
+def _write_about(folder: Path, about: dict[str, Any]) -> None:
+    atomic.write(folder / _ABOUT, json.dumps(about, indent=2, sort_keys=True) + "\n", mode=0o600)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Two runs of one fleet keep theirs one after the other; what is wrong with the folder is an error of ours."""
+    folder = _of(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (folder / _LOCKING).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise GdsError(
+            f"{error.filename or folder}: cannot be written: {error.strerror}",
+            hint="Make room, or set GDSDEPLOY_STATE_DIR to a folder that has some: a rollback needs what is kept there",
+        ) from None

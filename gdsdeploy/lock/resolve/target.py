@@ -1,0 +1,194 @@
+"""Choose, solve the dependencies, and write the answer as a target of the lock.  Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gdsdeploy.errors import NoSolution
+from gdsdeploy.lock.compat import Rule, Verdict, judge, shipped
+from gdsdeploy.lock.resolve import options, package_set
+from gdsdeploy.lock.resolve.dependencies import Key, Unsolvable
+from gdsdeploy.lock.resolve.keep import Keep
+from gdsdeploy.lock.resolve.options import Option
+from gdsdeploy.lock.resolve.search import Choice, Search
+from gdsdeploy.model.fleet import Profile
+from gdsdeploy.model.lock import Component, Index, Kernel, LockedDriver, Package, Refused, Source, Target
+from gdsdeploy.platform.base import StackPlatform
+from gdsdeploy.repo.packages import Universe
+
+#: Combinations whose dependencies are tried before giving up.
+ATTEMPTS = 25
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """A target, and what a user has to know about it although it is allowed."""
+
+    target: Target
+    warnings: tuple[Verdict, ...]
+
+
+def resolve(
+    name: str,
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    indices: Sequence[Index],
+    rules: Sequence[Rule] | None = None,
+    keep: Keep | None = None,
+) -> Resolution:
+    """Resolve the profile called ``name``; raises NoSolution listing every reason, nearest first.
+
+    keep: what is locked already, and stays unless it may move or has to.
+    """
+    where = f"profile {name} ({profile.os}, {profile.arch})"
+    universe = enabled(where, profile, platform, universe)
+    found = options.find(profile, platform, universe)
+    if found.missing:
+        passed = [f"[{i.refused.rule}] {i.refused.what}: {i.refused.words}" for i in found.incomplete]
+        raise _none(where, "", [*found.missing, *passed])
+    judged = shipped() if rules is None else rules
+    facts = base(profile, platform)
+    locked = keep.locked() if keep else frozenset[Key]()
+    held = keep.hold(found.levels) if keep else found.levels
+    tries = [held, keep.prefer(found.levels)] if keep and held != found.levels else [found.levels]
+    for levels in tries:
+        search, broken = Search(facts, levels, judged), list[str]()
+        chosen = first(profile, platform, universe, search, broken, locked=locked)
+        if chosen is not None:
+            resolution = _resolution(profile, platform, search, chosen, found.incomplete, indices, universe.streams())
+            return resolution if levels is not held or keep is None else _with_old_reasons(resolution, keep)
+    nearest, reasons = search.reasons()
+    raise _none(where, nearest, [*broken, *reasons])
+
+
+def enabled(where: str, profile: Profile, platform: StackPlatform, universe: Universe) -> Universe:
+    """The universe with the module streams of the profile; raises NoSolution saying ``where`` there are none."""
+    try:
+        return universe.with_streams(platform.module_streams(profile.driver.version, profile.driver.flavour))
+    except NoSolution as error:
+        raise NoSolution(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def base(profile: Profile, platform: StackPlatform) -> dict[str, str | None]:
+    """What the rules may ask that is not chosen but given."""
+    given: dict[str, str | None] = {
+        "flavour": profile.driver.flavour, "mode": profile.mode, "rdma": profile.rdma, "gpu": profile.gpu,
+        "arch": profile.arch, "os": profile.os, "family": platform.family,
+    }  # fmt: skip
+    return given if profile.doca else {**given, "doca": None}
+
+
+def first(
+    profile: Profile,
+    platform: StackPlatform,
+    universe: Universe,
+    search: Search,
+    broken: list[str],
+    *,
+    locked: frozenset[Key] = frozenset(),
+) -> tuple[Choice, tuple[Package, ...]] | None:
+    """The most preferred choice whose dependencies can be had, with its packages; ``broken``: why others' cannot."""
+    for choice in itertools.islice(search.choices(), ATTEMPTS):
+        try:
+            return choice, package_set.packages(profile, platform, universe, choice, locked=locked)
+        except Unsolvable as error:
+            culprit, reasons = package_set.culprit(profile, platform, universe, choice, error.reasons)
+            search.dead.append(culprit)
+            label = ", ".join(option.label for option in culprit)
+            broken.append(f"[dependencies] {label}: " + "; ".join(reasons))
+            search.against.append((choice, Verdict("dependencies", False, "; ".join(reasons))))
+    return None
+
+
+def _with_old_reasons(resolution: Resolution, keep: Keep) -> Resolution:
+    """What is held was not weighed again, so that the reasons against newer ones are those of the lock."""
+    old = [r for r in keep.refused() if r not in resolution.target.refused]
+    target = resolution.target.model_copy(update={"refused": (*resolution.target.refused, *old)})
+    return Resolution(target, resolution.warnings)
+
+
+def _none(where: str, nearest: str, reasons: Sequence[str]) -> NoSolution:
+    lines = [f"{where}: no set of packages satisfies the pins and the rules"]
+    if nearest:
+        lines.append(f"  nearest: {nearest}")
+    lines += [f"  - {reason}" for reason in reasons]
+    return NoSolution(
+        "\n".join(lines),
+        hint="Change what the profile asks for, or add a repository that offers other versions",
+    )
+
+
+def _resolution(
+    profile: Profile,
+    platform: StackPlatform,
+    search: Search,
+    chosen: tuple[Choice, tuple[Package, ...]],
+    incomplete: Sequence[options.Incomplete],
+    indices: Sequence[Index],
+    modules: tuple[str, ...],
+) -> Resolution:
+    choice, packages = chosen
+    driver, kernel, nvidia_fs, libcufile, *_ = choice
+    verdicts = judge(search.facts(choice), search.rules)
+    packaging = package_set.packaging(profile, platform, choice)
+    locked_driver = LockedDriver(
+        version=str(driver.facts["driver"]),
+        flavour=profile.driver.flavour,
+        source_tree=packaging.tree,
+        dkms_name=packaging.dkms_name,
+        module=packaging.module,
+    )
+    target = Target(
+        os=profile.os,
+        arch=profile.arch,
+        kernel=Kernel(release=kernel.release, version=str(kernel.facts["kernel_package"])),
+        driver=locked_driver,
+        nvidia_fs=_source(platform, nvidia_fs),
+        libcufile=Component(version=str(libcufile.facts["libcufile"])),
+        gds_tools=Component(version=platform.upstream_version(libcufile.packages["gds-tools"].version)),
+        rules=tuple(sorted({verdict.rule for verdict in verdicts})),
+        pins=pins(profile),
+        refused=(*search.refused(choice), *_newer(platform, incomplete, choice)),
+        modules=modules,
+        indices=tuple(sorted(indices, key=lambda index: (index.repository, index.suite))),
+        packages=packages,
+    )
+    return Resolution(target, tuple(verdict for verdict in verdicts if verdict.warning))
+
+
+def _source(platform: StackPlatform, nvidia_fs: Option) -> Source | None:
+    if not nvidia_fs.packages:
+        return None
+    tree, name = platform.nvidia_fs_source(nvidia_fs.packages["nvidia-fs-source"])
+    return Source(version=str(nvidia_fs.facts["nvidia_fs"]), source_tree=tree, dkms_name=name)
+
+
+def _newer(platform: StackPlatform, incomplete: Sequence[options.Incomplete], choice: Choice) -> list[Refused]:
+    """Of the incomplete options, those that would have been preferred over the chosen ones."""
+    chosen = {option.subject: platform.order.key(option.version) for option in choice}
+    return [item.refused for item in incomplete if platform.order.key(item.version) > chosen[item.subject]]
+
+
+def pins(profile: Profile) -> dict[str, str]:
+    """Everything of a profile that a resolution depends on, apart from system and repositories."""
+    asked = {
+        "companions": ", ".join(profile.companions),
+        "cuda": ", ".join(profile.cuda),
+        "doca": ", ".join(profile.doca),
+        "gpu": profile.gpu or "",
+        # Their order says whose driver wins.
+        "repositories": ", ".join(profile.repositories or ()) if len(profile.repositories or ()) > 1 else "",
+    }
+    return {
+        "driver": profile.driver.version,
+        "flavour": profile.driver.flavour,
+        "kernel": profile.kernel,
+        "libcufile": profile.libcufile,
+        "mode": profile.mode,
+        "nvidia_fs": profile.nvidia_fs,
+        "rdma": profile.rdma,
+        **{key: value for key, value in asked.items() if value},
+    }

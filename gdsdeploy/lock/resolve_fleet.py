@@ -1,0 +1,236 @@
+"""Resolve a whole fleet against its repositories, and hold an existing lock against them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gdsdeploy.errors import LockInvalid, NoSolution, RepositoryUntrusted
+from gdsdeploy.lock import freshness, lockfile, repo_settings
+from gdsdeploy.lock.compat import Verdict
+from gdsdeploy.lock.lockfile import Difference, Reason
+from gdsdeploy.lock.resolve import resolve
+from gdsdeploy.lock.resolve.explain import Explanation, known
+from gdsdeploy.lock.resolve.explain import explain as why
+from gdsdeploy.lock.resolve.keep import Keep
+from gdsdeploy.lock.resolve.target import pins
+from gdsdeploy.model.fleet import Fleet, Profile
+from gdsdeploy.model.lock import Index, Lock, Target
+from gdsdeploy.platform import StackPlatform, stack_platform_for
+from gdsdeploy.repo.fetch import Fetcher, address
+from gdsdeploy.repo.packages import Universe
+from gdsdeploy.repo.read import read
+
+#: Announces a long step while it runs.
+Step = Callable[[str], AbstractContextManager[None]]
+
+_ASKED_AT_ONCE: Final = 8
+
+
+def _silently(title: str) -> AbstractContextManager[None]:  # noqa: ARG001
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A lock, and what the user has to know about it: (profile, verdict)."""
+
+    lock: Lock
+    warnings: tuple[tuple[str, Verdict], ...]
+
+
+class _Reader:
+    """Reads each set of repositories once, however many profiles share it."""
+
+    def __init__(self, fleet: Fleet, fetcher: Fetcher, now: datetime | None, step: Step) -> None:
+        self._fleet = fleet
+        self._fetcher = fetcher
+        self._now = now
+        self._step = step
+        self._last: tuple[object, tuple[Universe, tuple[Index, ...]]] | None = None
+
+    def read(self, profile: str, platform: StackPlatform) -> tuple[Universe, tuple[Index, ...]]:
+        """What the repositories of ``profile`` offer."""
+        repositories = repo_settings.repositories(self._fleet, profile, platform)
+        architecture = platform.architecture(self._fleet.profiles[profile].arch)
+        wanted = (tuple(repositories), architecture)
+        # Only the last one is kept: a distribution's lists take some hundred megabytes.
+        if self._last is None or self._last[0] != wanted:
+            self._last = None
+            names = ", ".join(map(str, repositories))
+            with self._step(f"Reading {names}"):
+                self._last = (wanted, read(self._fetcher, repositories, architecture, now=self._now))
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What may move of a lock: everything, or the subjects and packages that are named."""
+
+    everything: bool = False
+    what: frozenset[str] = frozenset()
+
+
+def resolve_fleet(
+    fleet: Fleet,
+    fetcher: Fetcher,
+    *,
+    old: Lock | None = None,
+    upgrade: Upgrade = Upgrade(),
+    now: datetime | None = None,
+    step: Step = _silently,
+) -> Resolved:
+    """Resolve every profile; raises NoSolution with the reasons of all that have none.
+
+    old: stays as it is but for what ``upgrade`` names, and for what the fleet or the repositories force.
+    Raises also what reading repositories raises (see repo.read), RepositoryUntrusted for an index that is older than
+    the one in ``old`` or than its ``max_age``, and FleetInvalid for an unknown system.
+    """
+    reader = _Reader(fleet, fetcher, now, step)
+    platforms = {name: stack_platform_for(profile.os) for name, profile in fleet.profiles.items()}
+    targets: dict[str, Target] = {}
+    warnings: list[tuple[str, Verdict]] = []
+    failures: list[NoSolution] = []
+    # Profiles of one system after another, so that its lists are read once.
+    for name in sorted(fleet.profiles, key=lambda name: (fleet.profiles[name].os, name)):
+        universe, indices = reader.read(name, platforms[name])
+        before = _before(fleet, old, name)
+        _refuse_replay(name, before, indices)
+        warnings += [(name, verdict) for verdict in freshness.judge(indices, fleet.repositories, now)]
+        keep = Keep(before, upgrade.what | _loose(before, fleet.profiles[name])) if before else None
+        try:
+            resolution = resolve(
+                name,
+                fleet.profiles[name],
+                platforms[name],
+                universe,
+                indices,
+                keep=None if upgrade.everything else keep,
+            )
+        except NoSolution as error:
+            failures.append(error)
+            continue
+        targets[name] = resolution.target
+        warnings += [(name, verdict) for verdict in resolution.warnings]
+    if failures:
+        raise NoSolution("\n".join(failure.message for failure in failures), hint=failures[0].hint)
+    return Resolved(lockfile.build(targets), tuple(warnings))
+
+
+def _before(fleet: Fleet, old: Lock | None, name: str) -> Target | None:
+    """What the old lock has for a profile, if that is still of the same system."""
+    target = old.targets.get(name) if old else None
+    profile = fleet.profiles[name]
+    return target if target and (target.os, target.arch) == (profile.os, profile.arch) else None
+
+
+def _loose(before: Target, profile: Profile) -> frozenset[str]:
+    """What a new order of repositories lets move: it says whose driver, nvidia-fs and libcufile are wanted."""
+    same = before.pins.get("repositories") == pins(profile).get("repositories")
+    return frozenset() if same else frozenset({"driver", "nvidia-fs", "libcufile"})
+
+
+def _older(before: Target | None, indices: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
+    """Every index that is dated before the one that was locked: (locked, found)."""
+    locked = {(i.repository, i.suite): i for i in before.indices} if before else {}
+    for index in indices:
+        known = locked.get((index.repository, index.suite))
+        # RFC 3339 in UTC sorts as text.
+        if known is not None and index.date < known.date:
+            yield known, index
+
+
+def _refuse_replay(name: str, before: Target | None, indices: Sequence[Index]) -> None:
+    older = [
+        f"{found.uri}: the index of {found.repository} {found.suite} is dated {found.date}, "
+        f"but profile {name} was locked from that of {known.date}"
+        for known, found in _older(before, indices)
+    ]
+    if older:
+        raise RepositoryUntrusted(
+            "\n".join(older),
+            hint="The mirror is behind, or somebody replays an old state: take another mirror, or wait until it is "
+            "up to date. To go back on purpose, remove the lock",
+        )
+
+
+def explain(
+    fleet: Fleet, lock: Lock, what: str, fetcher: Fetcher, *, now: datetime | None = None, step: Step = _silently
+) -> list[Explanation]:
+    """Explain a subject or package for each profile whose lock has it; raises LockInvalid if none has."""
+    reader = _Reader(fleet, fetcher, now, step)
+    found = []
+    for name in sorted(fleet.profiles.keys() & lock.targets.keys()):
+        target, platform = lock.targets[name], stack_platform_for(fleet.profiles[name].os)
+        if what in known(target):
+            universe, _ = reader.read(name, platform)
+            try:
+                found.append(why(name, fleet.profiles[name], platform, universe, target, what))
+            except KeyError:
+                continue
+    if not found:
+        names = {each for target in lock.targets.values() for each in known(target)}
+        near = ", ".join(difflib.get_close_matches(what, sorted(names), n=3)) or "driver, kernel, nvidia-fs, libcufile"
+        raise LockInvalid(f"{what} is neither a part of the stack nor a package of the lock", hint=f"Try: {near}")
+    return found
+
+
+def check(
+    fleet: Fleet, lock: Lock, fetcher: Fetcher, *, now: datetime | None = None, step: Step = _silently
+) -> list[Reason]:
+    """Every reason why ``lock`` cannot be used as it is.
+
+    It does not fit the fleet, a repository lost a file, or an index is expired, tampered with or older than it was.
+    """
+    reasons = lockfile.status(fleet, lock)
+    moved = {reason.profile for reason in reasons if reason.difference is Difference.REPOSITORIES_CHANGED}
+    reader = _Reader(fleet, fetcher, now, step)
+    for name in sorted(fleet.profiles.keys() & lock.targets.keys() - moved):
+        target = lock.targets[name]
+        if _before(fleet, lock, name) is None:
+            continue
+        try:
+            universe, indices = reader.read(name, stack_platform_for(target.os))
+            freshness.judge(indices, fleet.repositories, now)
+        except RepositoryUntrusted as error:
+            reasons.append(Reason(Difference.INDEX_REFUSED, name, "", "", error.message))
+            continue
+        for locked, found in _older(target, indices):
+            subject = f"{found.repository} {found.suite}".strip()
+            reasons.append(Reason(Difference.INDEX_OLDER, name, subject, locked.date, found.date))
+        universe = universe.with_streams(dict(stream.split(":", 1) for stream in target.modules))
+        lost = list(_lost(name, target, universe))
+        reasons += lost
+        reasons += _absent(name, target, {reason.subject for reason in lost}, fetcher)
+    return reasons
+
+
+def _lost(name: str, target: Target, universe: Universe) -> Iterator[Reason]:
+    """Packages that the indices no longer list, or list with another content."""
+    for package in target.packages:
+        there = universe.named(package.package)
+        same = [c for c in there if (c.version, c.architecture) == (package.version, package.architecture)]
+        if not same:
+            offered = ", ".join(sorted(c.version for c in there)) or "nothing of this name"
+            yield Reason(Difference.PACKAGE_GONE, name, package.package, package.version, offered)
+        elif all(c.sha256 != package.sha256 for c in same):
+            yield Reason(Difference.PACKAGE_REPLACED, name, package.package, package.sha256, same[0].sha256)
+
+
+def _absent(name: str, target: Target, lost: set[str], fetcher: Fetcher) -> list[Reason]:
+    """Files that the indices list and the repository does not have."""
+    base = {(index.repository, index.suite): index.uri for index in target.indices}
+    listed = [package for package in target.packages if package.package not in lost]
+    uris = [address(base[package.repository, package.suite], package.file) for package in listed]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        there = list(pool.map(fetcher.has, uris))
+    return [
+        Reason(Difference.FILE_GONE, name, package.package, "", uri)
+        for package, uri, has in zip(listed, uris, there, strict=True)
+        if not has
+    ]

@@ -1,0 +1,71 @@
+"""The playbooks of a rendered folder, made from the product's own, so that they always list the same roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from gdsdeploy.rollout.carriers.yamltext import dump
+
+Play = dict[str, Any]
+
+_HEAD = """\
+---
+# Rendered by `gdsdeploy rollout render` from its own playbook; every role has its name as a tag.
+"""
+#: What comes after a reboot waits for it.
+_STAYS = "__gds_pull_reboot | default([]) | length == 0"
+
+
+def tagged(text: str) -> str:
+    """A playbook with every role's name, without its collection, as its tag."""
+    return _HEAD + "\n".join(_dump({**play, "roles": _tagged(play)}) for play in yaml.safe_load(text))
+
+
+def local(provision: str) -> str:
+    """The playbook for ansible-pull: the roles of ``provision``, but for the reboot, which pulling cannot survive.
+
+    Before them it is checked what was pulled; where a reboot is needed, word of it is left and the rest waits for it.
+    """
+    parts = [_own("check")]
+    for play in yaml.safe_load(provision):
+        roles = _tagged(play)
+        names = [_short(role["role"]) for role in roles]
+        kept = {key: value for key, value in play.items() if key not in ("strategy", "roles")}
+        kept["connection"] = "local"
+        if any(_short(role["role"]) == "gds_modules" and "receive" in str(role.get("when", "")) for role in roles):
+            parts.append(_own("fetch"))
+        if "gds_reboot" not in names:
+            parts.append(_dump({**kept, "roles": roles}))
+            continue
+        at = names.index("gds_reboot")
+        later = [{**role, "when": [*_list(role.get("when")), _STAYS]} for role in roles[at + 1 :]]
+        parts.append(_dump({**kept, "roles": roles[:at]}))
+        parts.append(_own("reboot"))
+        parts.append(_dump({**kept, "name": "Go on where no reboot is needed", "roles": later}))
+    return _HEAD + "\n".join(parts)
+
+
+def _own(name: str) -> str:
+    return (resources.files(__package__) / "plays" / f"{name}.yml").read_text(encoding="utf-8")
+
+
+def _dump(play: Play) -> str:
+    return dump([play], sort_keys=False, width=120)
+
+
+def _tagged(play: Mapping[str, Any]) -> list[Play]:
+    roles = [role if isinstance(role, dict) else {"role": role} for role in play.get("roles", [])]
+    return [{**role, "tags": [_short(role["role"])]} for role in roles]
+
+
+def _short(role: str) -> str:
+    """The name of a role without its collection."""
+    return role.rpartition(".")[2]
+
+
+def _list(value: Any) -> list[Any]:
+    return [] if value is None else value if isinstance(value, list) else [value]

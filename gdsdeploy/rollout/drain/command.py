@@ -1,0 +1,100 @@
+"""Commands of the site take hosts out of work, and bring them back."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy import run
+from gdsdeploy.errors import DrainFailed, GdsError
+from gdsdeploy.model.rollout_settings import Drain
+from gdsdeploy.rollout.drain.deadline import Deadline
+from gdsdeploy.rollout.drain.drainer import State, rollout_of
+from gdsdeploy.rollout.drain.program import failure, last
+
+#: Seconds between two questions whether a host is idle.
+PAUSE = 10.0
+#: Seconds that one such question, or the way back, may take.
+SECONDS = 600.0
+BRACED = re.compile(r"(\{(?:host|node|reason|rollout)\})")
+
+
+class Commands:
+    """Starts ``out``, ``back`` and ``idle`` with {host}, {node}, {reason} and {rollout} replaced in their words.
+
+    They are commands of this machine, start in the folder of the fleet file, and end with 0 when it is done; each may
+    be started again after it was done.  What they do to drains of somebody else is theirs to know.
+    """
+
+    def __init__(self, settings: Drain, folder: Path, *, pause: float = PAUSE) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._pause = pause
+
+    def check(self, hosts: Sequence[str]) -> list[str]:  # noqa: ARG002 - commands say only when they are started
+        """Whether the programs are there."""
+        found = []
+        for name in ("out", "back", "idle"):
+            if not (command := getattr(self._settings, name)):
+                continue
+            if "/" not in command[0]:
+                try:
+                    run.which(command[0])
+                except GdsError as error:
+                    found.append(f"rollout.drain.{name}: {error.message}")
+            elif not os.access(self._folder / command[0], os.X_OK):
+                found.append(f"rollout.drain.{name}: {self._folder / command[0]} is no program that can be started")
+        return found
+
+    def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - no command answers that
+        """Unknown of every host."""
+        return {}
+
+    def drain(self, host: str, reason: str, *, timeout: float, told: Callable[[str], None]) -> Mapping[str, Any]:
+        """As Drainer.drain: ``out`` ends with 0, then ``idle`` does, both within ``timeout``."""
+        deadline = Deadline(host, timeout, self._pause, told)
+        self._do("out", f"take {host} out of work", host, reason, timeout)
+        told("it gets no more work")
+        while self._settings.idle:
+            doing = f"ask whether {host} is idle"
+            status, lines = self._run("idle", doing, host, reason, min(SECONDS, deadline.left))
+            if status == 0:
+                break
+            text = lines[-1].strip() if lines else f"status {status}"
+            if deadline.past:
+                said = failure(f"{doing}: status {status}", self._words("idle", host, reason), lines)
+                raise deadline.failed(f"{text}\n{said}", "rollout.drain.timeout is how long a rollout waits.")
+            deadline.wait(f"waiting until it is idle: {text}")
+        return {"drained": True, "reason": reason, "was": ""}
+
+    def undrain(self, host: str, reason: str, *, told: Callable[[str], None]) -> Mapping[str, Any]:
+        """As Drainer.undrain; ``back`` knows whether the host stays out, and says so by failing."""
+        self._do("back", f"bring {host} back into work", host, reason, SECONDS)
+        told("it gets work again")
+        return {"returned": True, "reason": ""}
+
+    def _do(self, name: str, doing: str, host: str, reason: str, seconds: float) -> None:
+        status, lines = self._run(name, doing, host, reason, seconds)
+        if status:
+            raise DrainFailed(
+                failure(f"cannot {doing}: status {status}", self._words(name, host, reason), lines),
+                hint=f"It is rollout.drain.{name} of the fleet file, started in {self._folder}.",
+            )
+
+    def _run(self, name: str, doing: str, host: str, reason: str, seconds: float) -> tuple[int, list[str]]:
+        return last(self._words(name, host, reason), doing, seconds, self._folder, lambda _: None)
+
+    def _words(self, name: str, host: str, reason: str) -> list[str]:
+        command: Sequence[str] = getattr(self._settings, name)
+        node = self._settings.node.replace("{host}", host)
+        values = {"{host}": host, "{node}": node, "{reason}": reason, "{rollout}": rollout_of(reason)}
+        # Not one after the other: a reason may itself hold braces.
+        return ["".join(values.get(part, part) for part in BRACED.split(word)) for word in command]
+
+
+def drainer(settings: Drain, fleet_dir: Path) -> Commands:
+    """What the fleet file says."""
+    return Commands(settings, fleet_dir)

@@ -1,0 +1,407 @@
+"""The journal of a fleet's rollouts: one SQLite file that one process appends to, and the only SQL.
+
+Why a rollback journal (``PERSIST``) and no write-ahead log: readers then write nothing, not even a shared memory file,
+so that they work from read-only media and for users who may only read; and head nodes often keep home folders on NFS,
+where the shared memory of a write-ahead log is not shared between machines.  A commit, one or many events, is on disk
+when it returns (``synchronous=FULL``), which takes about a millisecond.
+
+Appended to and nothing else: triggers refuse changes, and every line carries a digest of what it says, which is
+compared whenever it is read.  Lines are ordered by their number; their times are what the clock said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, Self
+
+from gdsdeploy import paths
+from gdsdeploy.errors import GdsError, JournalUnusable
+from gdsdeploy.model.rollout import Event, Kind, Plan
+from gdsdeploy.rollout import writerlock
+
+#: Of the tables; a journal of a higher one is left alone.
+SCHEMA: Final = 1
+#: "gdsr"; SQLite files of other programs have another.
+_APPLICATION: Final = 0x67647372
+#: Seconds for which a commit waits for readers, and a reader for a commit.
+_PATIENCE: Final = 20.0
+#: Lines that are read at a time, so that nobody who reads a long journal holds up the one who writes it.
+_PAGE: Final = 2000
+_SETTINGS: Final = ("trusted_schema = OFF", "cell_size_check = ON", "synchronous = FULL", "journal_mode = PERSIST")
+_LINES: Final = "SELECT number, time, kind, host, data, digest FROM event WHERE rollout = ? AND "
+_ONE: Final = _LINES + "number = ?"
+_WHOLE: Final = _LINES + "host = '' AND number > 1 ORDER BY number"
+_AFTER: Final = _LINES + "number > ? ORDER BY number LIMIT ?"
+_LAST: Final = "SELECT max(number) FROM event WHERE rollout = (SELECT key FROM rollout WHERE id = ?)"
+#: Events by which a whole rollout becomes something else.
+PHASES: Final = (Kind.PAUSED, Kind.RESUMED, Kind.HALTED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED)
+
+_LOST = (
+    'Keep the file, it is the only record; move it away, look at hosts whose drain reason begins with "gdsdeploy '
+    'rollout", then start a new rollout: hosts that have the lock already are left as they are'
+)
+_AGAIN = "gdsdeploy rollout resume"
+#: SQLite's primary result code → what is wrong, and what to do; https://www.sqlite.org/rescode.html
+_MEANING: Final[Mapping[int, tuple[str, str]]] = {
+    sqlite3.SQLITE_NOTADB: ("is no journal of gdsdeploy: it is no SQLite file", _LOST),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", _LOST),
+    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", f"Free space there, then: {_AGAIN}"),
+    sqlite3.SQLITE_READONLY: ("cannot be written: it is read-only", f"Make it and its folder writable, then: {_AGAIN}"),
+    sqlite3.SQLITE_BUSY: ("is locked by another program", f"End what has it open, e.g. a backup, then: {_AGAIN}"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written: the disk reports an error or a limit", "Look at dmesg and df"),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "It must be a file which you may read, in a folder where you may"),
+    sqlite3.SQLITE_CONSTRAINT: ("was written by somebody else meanwhile", _AGAIN),
+}
+
+#: An event that has no number yet: kind, host (empty: of the whole rollout), data.
+Entry = tuple[Kind, str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One rollout of a journal, without its hosts."""
+
+    id: str
+    #: seconds since the epoch, of its first and its last event
+    begun: float
+    last: float
+    #: how many
+    events: int
+    #: events of the kinds in PHASES
+    phases: tuple[Event, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end, and was not taken up again."""
+        return bool(self.phases) and self.phases[-1].kind is Kind.FINISHED
+
+
+def path_of(fleet: Path) -> Path:
+    """Where the journal of the fleet file ``fleet`` is, whether or not there is one; the same through any link."""
+    whole = fleet.resolve()
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", whole.stem)
+    digest = hashlib.sha256(os.fsencode(whole)).hexdigest()[:12]
+    return paths.state() / "rollouts" / f"{name}-{digest}.sqlite"
+
+
+class Journal:
+    """A journal to read, also while another process writes it.  Times are seconds since the epoch."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = connection
+
+    def rollouts(self) -> list[Summary]:
+        """Every rollout, the oldest first."""
+        found = []
+        for key, name in self._rows("SELECT key, id FROM rollout ORDER BY key"):
+            ((count,),) = self._rows("SELECT max(number) FROM event WHERE rollout = ?", key)
+            ends = [row for number in (1, count) for row in self._rows(_ONE, key, number)]
+            if len(ends) < 2:
+                raise JournalUnusable(f"{self.path}: line 1 of {name} is missing", hint=_LOST)
+            first, last = (self._event(name, row) for row in ends)
+            whole = [self._event(name, row) for row in self._rows(_WHOLE, key)]
+            phases = tuple(event for event in whole if event.kind in PHASES)
+            found.append(Summary(name, first.time, last.time, count, phases))
+        return found
+
+    def newest(self) -> str | None:
+        """Id of the rollout that was begun last; None: there is none."""
+        rows = self._rows("SELECT id FROM rollout ORDER BY key DESC LIMIT 1")
+        return str(rows[0][0]) if rows else None
+
+    def events(self, rollout: str, after: int = 0) -> Iterator[Event]:
+        """The events of the rollout ``rollout`` with numbers above ``after``, in order, as far as written now.
+
+        Raises JournalUnusable where a line does not say what it said when it was written, or one is missing.
+        """
+        key = self._rows("SELECT key FROM rollout WHERE id = ?", rollout)
+        while key and (rows := self._rows(_AFTER, *key[0], after, _PAGE)):
+            for row in rows:
+                event = self._event(rollout, row)
+                if event.number != after + 1:
+                    raise JournalUnusable(f"{self.path}: line {after + 1} of {rollout} is missing", hint=_LOST)
+                after = event.number
+                yield event
+
+    def plan(self, rollout: str) -> Plan:
+        """What the rollout ``rollout`` was begun with; raises JournalUnusable: none of that id, or not read here."""
+        first = next(self.events(rollout), None)
+        if first is None:
+            raise JournalUnusable(f"{self.path}: there is no rollout {rollout}", hint="See: gdsdeploy rollout history")
+        try:
+            return Plan.from_json(first.data.get("plan"))
+        except (ValueError, RecursionError) as error:
+            hint = "Go on with the gdsdeploy that began this rollout"
+            raise JournalUnusable(f"{self.path}: {rollout}: {error}", hint=hint) from error
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with _explained(self.path):
+            return self._db.execute(query, values).fetchall()
+
+    def _event(self, rollout: str, row: tuple[Any, ...]) -> Event:
+        number, at, kind, host, data, digest = row
+        if digest != _digest(rollout, number, at, kind, host, data):
+            raise JournalUnusable(f"{self.path}: line {number} of {rollout} was changed or is damaged", hint=_LOST)
+        try:
+            return Event(number, at, Kind(kind), host, _object(data))
+        except (ValueError, RecursionError) as error:
+            what = f"{self.path}: line {number} of {rollout} is not understood: {error}"
+            raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
+
+    def close(self) -> None:
+        """End the use of the file."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Writer(Journal):
+    """The only process that appends to a journal, until it is closed; of one rollout at a time."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, lock: contextlib.ExitStack, wall: Callable[[], float]
+    ) -> None:
+        super().__init__(path, connection)
+        self._lock = lock
+        self._wall = wall
+        self._rollout = ""
+        self._file = path.stat()
+
+    def begin(self, plan: Plan) -> Event:
+        """Write the first event of a new rollout, to which what follows is appended."""
+        self._rollout = plan.id
+        with self._transaction():
+            self._db.execute("INSERT INTO rollout (id) VALUES (?)", (plan.id,))
+            return self._insert(1, Kind.PLANNED, "", {"plan": plan.as_json()})
+
+    def go_on(self, rollout: str) -> Plan:
+        """Append what follows to the rollout ``rollout``, and return its plan."""
+        plan = self.plan(rollout)
+        self._rollout = rollout
+        return plan
+
+    def append(self, kind: Kind, host: str = "", data: Mapping[str, Any] | None = None) -> Event:
+        """Write one event; on disk when this returns.  Raises JournalUnusable; then it is not written."""
+        return self.append_many([(kind, host, data or {})])[0]
+
+    def append_many(self, entries: Sequence[Entry]) -> list[Event]:
+        """Write events in their order, all or none of them; on disk when this returns.  Raises JournalUnusable."""
+        if not entries:
+            return []
+        with self._transaction():
+            # Asked each time: after a failed commit only the file knows what is in it.
+            ((last,),) = self._db.execute(_LAST, (self._rollout,))
+            return [self._insert((last or 0) + place, *entry) for place, entry in enumerate(entries, 1)]
+
+    def extend(self, events: Sequence[Event]) -> None:
+        """Likewise, for events that have their numbers and times already; the first follows the last in the file."""
+        if events:
+            with self._transaction():
+                for event in events:
+                    self._insert(event.number, event.kind, event.host, event.data, event.time)
+
+    def _insert(self, number: int, kind: Kind, host: str, data: Mapping[str, Any], at: float | None = None) -> Event:
+        at = self._wall() if at is None else at
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        self._db.execute(
+            "INSERT INTO event VALUES ((SELECT key FROM rollout WHERE id = ?), ?, ?, ?, ?, ?, ?)",
+            (self._rollout, number, at, kind, host, text, _digest(self._rollout, number, at, kind, host, text)),
+        )
+        return Event(number, at, kind, host, json.loads(text))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _explained(self.path):
+            # SQLite would go on to write into a file that has no name any more.
+            if not self.path.exists() or not os.path.samestat(self._file, self.path.stat()):
+                raise JournalUnusable(
+                    f"{self.path}: was moved, removed or replaced meanwhile", hint=f"Put it back; {_AGAIN}"
+                )
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """End the use of the file, then let others write."""
+        with self._lock:
+            super().close()
+
+
+def reading(path: Path) -> Journal:
+    """Open the journal ``path`` to read; nothing is written beside it or into it.
+
+    Raises JournalUnusable: there is none, it is damaged, or of a newer gdsdeploy.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_explained(path))
+        _must_be_there(path)
+        try:
+            connection = stack.enter_context(contextlib.closing(_connected(path, "ro")))
+            _check(path, connection)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+            # Its writer was killed in a commit, which the next writer takes back; a reader does so in a copy.
+            connection = stack.enter_context(contextlib.closing(_settled_copy(path)))
+            _check(path, connection)
+        stack.pop_all()
+        return Journal(path, connection)
+
+
+def writing(path: Path, *, doing: str, wall: Callable[[], float] = time.time) -> Writer:
+    """Open the journal ``path`` to append to; made where there is none.
+
+    doing: what the lock file says of this process, for those who find it locked, e.g. ``rollout resume``.
+    Raises Busy: another process has it; JournalUnusable: it is damaged, read-only, of a newer gdsdeploy, …
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_explained(path))
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = stack.enter_context(contextlib.ExitStack())
+        lock.enter_context(writerlock.held(path, doing=doing))
+        if not os.path.lexists(path):
+            _create(path)
+        _must_be_there(path)
+        connection = stack.enter_context(contextlib.closing(_connected(path, "rw")))
+        _check(path, connection)
+        # SQLite opens what it may not write for reading, and says so at the first change only.
+        for statement in ("BEGIN IMMEDIATE", f"PRAGMA user_version = {SCHEMA}", "ROLLBACK"):
+            connection.execute(statement)
+        stack.pop_all()
+        return Writer(path, connection, lock.pop_all(), wall)
+
+
+def _must_be_there(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise JournalUnusable(
+            f"{path}: there is no journal: no rollout of this fleet file was begun with this state folder",
+            hint="Name the fleet file that it was begun with, as the same user, or set GDSDEPLOY_STATE_DIR as then",
+        ) from None
+    if size == 0:
+        raise JournalUnusable(f"{path}: is damaged: it is empty", hint=_LOST)
+
+
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
+    """Without checks; every statement is its own transaction unless one is begun."""
+    name = f"{path.absolute().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(name, uri=True, isolation_level=None, timeout=_PATIENCE)
+    # Text that is damaged is then not what its digest says, and nothing that cannot be read at all.
+    connection.text_factory = _decoded
+    for setting in _SETTINGS:
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("its data is no object")
+    return value
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+def _check(path: Path, connection: sqlite3.Connection) -> None:
+    """Raise JournalUnusable unless it is a whole journal of a version that is known here."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != _APPLICATION:
+        raise JournalUnusable(f"{path}: is no journal of gdsdeploy but an SQLite file of something else", hint=_LOST)
+    if version > SCHEMA:
+        raise JournalUnusable(
+            f"{path}: was written by a newer gdsdeploy (version {version}; this one knows {SCHEMA})",
+            hint="Use that gdsdeploy for this fleet",
+        )
+    found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+    if found != ["ok"]:
+        raise JournalUnusable(f"{path}: is damaged: {'; '.join(found)}", hint=_LOST)
+
+
+def _settled_copy(path: Path) -> sqlite3.Connection:
+    """A copy in memory, without the commit in which its writer was killed."""
+    sides = [path.with_name(path.name + end) for end in ("-journal", "")]
+    with tempfile.TemporaryDirectory(prefix="gdsdeploy-journal-") as folder:
+        while True:
+            before = [_version(side) for side in sides]
+            for side in sides:
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(side, Path(folder) / side.name)
+            # Otherwise the next writer has begun meanwhile, and these do not belong together.
+            if before == [_version(side) for side in sides]:
+                break
+        memory = sqlite3.connect(":memory:", isolation_level=None)
+        with contextlib.closing(_connected(Path(folder) / path.name, "rw")) as source:
+            source.backup(memory)
+    return memory
+
+
+def _version(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+def _create(path: Path) -> None:
+    """An empty journal, at once; only for the one who holds the lock."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    new.touch(mode=0o600)
+    with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
+        connection.executescript(resources.files(__package__).joinpath("journal.sql").read_text(encoding="utf-8"))
+    new.replace(path)
+    with contextlib.ExitStack() as stack:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, folder)
+        os.fsync(folder)
+
+
+def _digest(rollout: str, number: int, at: float, kind: str, host: str, data: str) -> str:
+    # What a damaged file has in a column may be bytes.
+    said = json.dumps([rollout, number, at, str(kind), host, data], default=repr)
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Errors of SQLite and of the operating system as JournalUnusable."""
+    try:
+        yield
+    except GdsError:
+        raise
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        what, hint = _MEANING.get(code, ("cannot be used", _LOST))
+        raise JournalUnusable(f"{path}: {what} ({error})", hint=hint) from error
+    except UnicodeDecodeError as error:
+        # SQLite's message names something of a damaged file, and that is no text.
+        raise JournalUnusable(f"{path}: is damaged", hint=_LOST) from error
+    except OSError as error:
+        hint = f"Make {path.parent} a folder that you can write to, with space left, then: {_AGAIN}"
+        raise JournalUnusable(f"{path}: cannot be opened: {error.strerror or error}", hint=hint) from error

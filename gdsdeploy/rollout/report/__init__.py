@@ -1,0 +1,1 @@
+"""A rollout for people: text, HTML page, timeline, progress in a terminal."""

@@ -1,0 +1,277 @@
+"""A rollout as one self-contained HTML file, and as one JSON object: outcome, timeline, hosts, reasons.  Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from gdsdeploy import __version__
+from gdsdeploy.model.rollout import FAILURES, Outcome, Plan
+from gdsdeploy.report import html
+from gdsdeploy.rollout import status as states
+from gdsdeploy.rollout.report import progress, timeline
+from gdsdeploy.rollout.report.events import ENDED, VERSION, count, span, stamp
+from gdsdeploy.rollout.report.flow import HEIGHT
+from gdsdeploy.rollout.status import Host, Part, Status
+
+#: Above so many hosts, only those that are not simply done have their steps in the page; JSON always has all.
+DETAILS: Final = 500
+#: Outcome or state → the style of its badge.
+CLASSES: Final[Mapping[str, str]] = {
+    "done": "pass", "satisfied": "pass", "rolled-back": "unknown", "refused": "unknown", "kept": "fail",
+    "lost": "unreachable", "skipped": "waived", "waiting": "waived", "under way": "waived",
+}  # fmt: skip
+_PHASES: Final = {states.HALTED: "fail", states.ABORTED: "fail", states.ROLLBACK: "fail", states.PAUSED: "unknown"}
+#: What steps found that has a place of its own in the page, or is for the program only.
+_ELSEWHERE: Final = frozenset({"snapshot", "findings", "report"})
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The same failure of one or more hosts."""
+
+    state: str
+    step: str
+    message: str
+    hint: str
+    #: (host, fragment of its part of the page)
+    hosts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One host."""
+
+    number: int
+    host: Host
+    #: one of CLASSES
+    state: str
+    failed: bool
+    wave: str
+    took: str
+    expected: str
+    disruption: str
+    kernel: str
+    validated: str
+    labels: tuple[tuple[str, str], ...]
+    #: (what, value) that its steps found
+    known: tuple[tuple[str, str], ...]
+    findings: tuple[Mapping[str, Any], ...]
+    #: whether its steps are in the page
+    shown: bool
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template is given."""
+
+    status: Status
+    plan: Plan
+    sentence: str
+    phase: str
+    badge: str
+    began: str
+    took: str
+    counts: tuple[tuple[str, int], ...]
+    waves: tuple[Mapping[str, Any], ...]
+    rows: tuple[Row, ...]
+    problems: tuple[Problem, ...]
+    timeline: Markup
+    #: whether the drawing may be cut between pages
+    tall: bool
+    #: whether hosts that are done have no steps in the page
+    short: bool
+
+
+def render(status: Status, *, live: bool = True) -> str:
+    """The whole page.  live: whether a process works on it."""
+    return html.template("rollout.html.j2").render(
+        page=_page(status, live=live),
+        tool=f"gdsdeploy {__version__}",
+        symbols={**progress.SYMBOLS, "under way": "▸"},
+        classes=CLASSES,
+        meanings={outcome: ENDED[outcome] for outcome in Outcome},
+        span=span,
+    )
+
+
+def sentence(status: Status) -> str:
+    """The outcome in one line."""
+    hosts = status.taking_part()
+    good = sum(host.outcome in (Outcome.DONE, Outcome.SATISFIED) for host in hosts)
+    numbers = status.counts()
+    others = [f"{numbers[outcome]} {outcome}" for outcome in Outcome if outcome in FAILURES and numbers[outcome]]
+    waiting = sum(not host.outcome for host in hosts)
+    others += [f"{waiting} not finished"] if waiting else []
+    return ", ".join(
+        [f"{good} of {count(len(hosts), 'host')} {'has' if len(hosts) == 1 else 'have'} the lock", *others]
+    )
+
+
+def to_json(status: Status, *, live: bool = True) -> str:
+    """The rollout as it is, for machines; docs/rollout.md describes it."""
+    left = status.left() if live else None
+    value = {
+        "version": VERSION,
+        "rollout": status.plan.id,
+        "fleet": status.plan.fleet,
+        "lock": status.plan.lock_digest,
+        "phase": status.phase,
+        "finished": status.finished,
+        "live": live,
+        "reason": status.reason,
+        "began": stamp(status.began),
+        "seconds": round(status.lapse, 3),
+        "seconds_left": None if left is None else round(left),
+        "events": status.last.number if status.last else 0,
+        "counts": dict(sorted(status.counts().items())),
+        "away": sorted(status.away()),
+        "max_unavailable": status.plan.max_unavailable,
+        "waves": [_wave(status, part) for part in status.parts],
+        "hosts": {name: _host(status, host) for name, host in status.hosts.items()},
+    }
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _wave(status: Status, part: Part) -> dict[str, Any]:
+    hosts = [status.hosts[name] for name in part.wave.hosts]
+    return {
+        "name": part.wave.name,
+        "canary": part.wave.canary,
+        "state": part.state,
+        "hosts": list(part.wave.hosts),
+        "soak": part.wave.soak,
+        "halt_at": part.wave.halt_at,
+        "until": None if part.until is None else stamp(part.until),
+        "ended": sum(bool(host.outcome) for host in hosts),
+        "failed": sum(host.outcome in FAILURES for host in hosts),
+    }
+
+
+def _host(status: Status, host: Host) -> dict[str, Any]:
+    return {
+        "wave": None if host.wave is None else status.parts[host.wave].wave.name,
+        "state": host.state,
+        "outcome": host.outcome or None,
+        "reason": host.reason,
+        "accepted": host.accepted,
+        "away": host.away or host.name in status.down,
+        "seconds": round(host.seconds, 3),
+        "steps": [
+            {
+                "step": work.step,
+                "attempt": work.attempt,
+                "seconds": None if work.end is None else round(work.end - work.begin, 3),
+                "error": None if work.error is None else dict(work.error),
+            }
+            for work in host.works
+        ],
+    }
+
+
+def _page(status: Status, *, live: bool) -> Page:
+    rows = [_row(status, number, host) for number, host in enumerate(status.hosts.values())]
+    number: dict[str, int] = dict.fromkeys(CLASSES, 0)
+    for row in rows:
+        number[row.state] += 1
+    hosts = len(status.taking_part())
+    drawn = timeline.draw(status, f"Timeline of rollout {status.plan.id}: {sentence(status)}; the table below has all")
+    clean = status.finished and all(row.state in ("done", "satisfied", "skipped") for row in rows)
+    running = "pass" if clean else "fail" if status.finished else "waived"
+    return Page(
+        status=status,
+        plan=status.plan,
+        sentence=sentence(status),
+        phase=progress.phase(status, live=live),
+        badge=_PHASES.get(status.phase, running),
+        began=stamp(status.began)[:19] + "Z",
+        took=span(status.lapse),
+        counts=tuple((name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")),
+        waves=tuple(_waves(status)),
+        rows=tuple(rows),
+        problems=tuple(_problems(rows)),
+        timeline=drawn,
+        tall=hosts > timeline.HOSTS // 2 or len(status.parts) * HEIGHT > 800,
+        short=len(rows) > DETAILS,
+    )
+
+
+def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
+    for part in status.parts:
+        hosts = [status.hosts[name] for name in part.wave.hosts]
+        end = status.lapse if part.closed is None else part.closed
+        yield {
+            "name": part.wave.name,
+            "state": part.state,
+            "hosts": len(hosts),
+            "done": sum(host.outcome in (Outcome.DONE, Outcome.SATISFIED) for host in hosts),
+            "failed": sum(host.outcome in FAILURES for host in hosts),
+            "halt_at": part.wave.halt_at,
+            "took": "–" if part.opened is None else span(end - part.opened),
+        }
+
+
+def _row(status: Status, number: int, host: Host) -> Row:
+    state = host.outcome or ("under way" if host.works else "waiting")
+    failed = host.outcome in FAILURES or (not host.outcome and bool(host.errors))
+    expected = status.plan.expected.get(host.name)
+    labels = status.plan.labels.get(host.name, {})
+    findings = host.known.get("findings") or ()
+    verdict = str(host.known.get("verdict", ""))
+    return Row(
+        number=number,
+        host=host,
+        state=state if state in CLASSES else "waiting",
+        failed=failed,
+        wave="–" if host.wave is None else status.parts[host.wave].wave.name,
+        took=span(host.seconds) if host.works else "–",
+        expected="–" if expected is None else span(expected),
+        disruption=str(host.known.get("disruption", "–")),
+        kernel=str(host.known.get("kernel", "–")),
+        validated=verdict or "–",
+        labels=tuple(sorted(labels.items())),
+        known=tuple(_known(host.known)),
+        findings=tuple(item for item in findings if isinstance(item, Mapping) and item.get("verdict") != "pass"),
+        shown=bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
+    )
+
+
+def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in known.items():
+        if key not in _ELSEWHERE and isinstance(value, (str, int, float, bool)) and value != "":
+            words = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+            yield key.replace("_", " "), words
+
+
+def _problems(rows: Sequence[Row]) -> Iterator[Problem]:
+    """What has to be done once is shown once; hosts that are out of work come first."""
+    seen: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
+    for row in rows:
+        if not row.failed:
+            continue
+        told = progress.reasons(row.host) or [("", row.host.reason or "no reason was given")]
+        words = [message.replace(row.host.name, "HOST") for _, message in told]
+        message = "\n".join([words[0], *(f"then, at {told[1][0]}: {text}" for text in words[1:])])
+        hint = str(row.host.errors[0][1].get("hint") or "") if row.host.errors else ""
+        key = (row.state, told[0][0], message, hint)
+        seen.setdefault(key, []).append((row.host.name, f"h{row.number}"))
+    order = (Outcome.LOST, Outcome.KEPT, "under way", Outcome.ROLLED_BACK, Outcome.REFUSED)
+    for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda item: order.index(item[0][0])):
+        shown = message.replace("HOST", hosts[0][0]) if len(hosts) == 1 else message
+        # Its error says how the cause is found; how the host comes back into work is another matter.
+        hints = [hint, _WHAT[state] if not hint or state in (Outcome.KEPT, Outcome.LOST) else ""]
+        yield Problem(state, step, shown, "\n".join(filter(None, hints)), tuple(hosts))
+
+
+#: What a person does about a host in that state, where its error does not say.
+_WHAT: Final = {
+    "lost": "Look at its console or power it off and on; then: `gdsdeploy rollout resume FLEET`",
+    "kept": "Look at it and bring it back yourself; then: `gdsdeploy rollout resume FLEET --accept HOST`",
+    "under way": "It is being taken back; watch it with `gdsdeploy rollout status FLEET --watch`",
+    "rolled-back": "It works as before; find the cause, then start the next rollout",
+    "refused": "It was not touched; see to the reason, then start the next rollout",
+}

@@ -1,0 +1,159 @@
+"""The plan of a rollout as text and as one JSON object: waves, what is done to whom, how long it takes.  Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from gdsdeploy.converge import change_words
+from gdsdeploy.host.apply.model import INSTALLS, Change
+from gdsdeploy.model.rollout import Wave
+from gdsdeploy.rollout.preconditions import Outlook, Tried
+from gdsdeploy.rollout.report.events import count, plain, span
+
+#: Hosts of a wave that are named one by one, and actions that are named of each.
+HOSTS, ACTIONS = 12, 4
+#: Columns of hosts with their actions.
+WIDTH: Final = 110
+
+
+def text(outlook: Outlook, now: float) -> str:
+    """The whole plan for people.  now: seconds since the epoch."""
+    blocks = [_head(outlook), *(_wave(outlook, wave) for wave in outlook.plan.waves), _notes(outlook, now)]
+    return "\n\n".join("\n".join(plain(line) for line in block) for block in map(list, blocks) if block)
+
+
+def sentence(outlook: Outlook) -> str:
+    """What it comes to, in one line."""
+    hosts = [name for wave in outlook.plan.waves for name in wave.hosts]
+    pending = [name for name in hosts if name in outlook.pending]
+    worst = Counter(outlook.hosts[name].disruption for name in pending)
+    words = [f"{number} {'without a disruption' if kind == 'none' else f'with a {kind}'}" for kind, number in
+             worst.most_common()]  # fmt: skip
+    done = sum(name in outlook.satisfied for name in hosts)
+    return (
+        f"{count(len(pending), 'host')} to change" + (f" ({', '.join(words)})" if words else "")
+        + (f", {done} with the lock already" if done else "")
+        + f", {count(len(outlook.plan.waves), 'wave')}, about {span(outlook.seconds)}"
+    )  # fmt: skip
+
+
+def to_json(outlook: Outlook) -> str:
+    """The plan for machines; docs/rollout.md describes it."""
+    hosts = {}
+    for name, found in outlook.hosts.items():
+        hosts[name] = {
+            "satisfied": found.satisfied,
+            "disruption": found.disruption,
+            "actions": [change_words.to_json(change) for change in found.changes],
+            "unknown": list(found.unknown),
+            "seconds": outlook.plan.expected.get(name),
+            "previous": outlook.plan.previous.get(name),
+        }
+    value = {
+        "plan": outlook.plan.as_json(),
+        "hosts": hosts,
+        "preflights": [_preflight(item) for item in outlook.tried],
+        "down": dict(outlook.down),
+        "seconds": round(outlook.seconds),
+        "measured": outlook.measured,
+        "opens": outlook.opens,
+        "refused": [{"text": item.text, "hosts": list(item.hosts), "hint": item.hint} for item in outlook.reasons],
+    }
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _preflight(item: Tried) -> dict[str, object]:
+    found = item.record
+    return {
+        "profile": item.profile,
+        "kernel": item.kernel,
+        "driver": item.driver,
+        "ok": item.ok,
+        "same": item.same,
+        "mode": found.mode if found else None,
+        "time": found.time if found else None,
+    }
+
+
+def _head(outlook: Outlook) -> Iterator[str]:
+    plan = outlook.plan
+    yield f"rollout {plan.id}: {sentence(outlook)}"
+    lock = plan.lock_digest.removeprefix("sha256:")[:12]
+    yield f"  lock {lock}, at most {plan.max_unavailable} out of work at a time"
+    for item in outlook.tried:
+        yield f"  {'✓' if item.ok else '✗'} {item.profile}: kernel {item.kernel}, driver {item.driver}: {_trial(item)}"
+
+
+def _trial(item: Tried) -> str:
+    if item.record is not None and item.record.ok:
+        return f"preflight of {item.record.time[:10]} ({item.record.mode}): builds and loads"
+    if item.same:
+        return "as the hosts have it"
+    return "never tried" if item.record is None else "its preflight failed"
+
+
+def _wave(outlook: Outlook, wave: Wave) -> Iterator[str]:
+    words = [count(len(wave.hosts), "host" if wave.drain else "builder")]
+    if wave.soak:
+        words.append(f"then {span(wave.soak)} of soak")
+    words.append(f"halts at {count(wave.halt_at, 'failure')}")
+    yield f"{wave.name}: {', '.join(words)}"
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in wave.hosts:
+        groups.setdefault(_host(outlook, name), []).append(name)
+    for (symbol, rest), names in groups.items():
+        first, *more = textwrap.wrap(f"{symbol} {_named(names)}: {rest}", WIDTH - 4, break_on_hyphens=False)
+        yield f"  {first}"
+        yield from (f"      {line}" for line in more)
+
+
+def _host(outlook: Outlook, name: str) -> tuple[str, str]:
+    """(symbol, what is done to a host); hosts of which both are equal share a line."""
+    found = outlook.hosts.get(name)
+    if found is None:
+        return "!", "not asked"
+    if found.satisfied:
+        return "=", "has the lock already"
+    actions = [change_words.what(item) for item in sorted(found.changes, key=_weight) if item.kind != "reboot"]
+    named = "; ".join(actions[:ACTIONS]) + (f"; and {len(actions) - ACTIONS} more" if len(actions) > ACTIONS else "")
+    return "~", f"[{found.disruption}, {span(outlook.plan.expected.get(name, 0.0))}] {named}"
+
+
+def _weight(change: Change) -> int:
+    """What says most about a change comes first: packages, then the kernel and the modules, then files."""
+    roles = ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules")
+    role, package = change_words.role(change), change.kind in (*INSTALLS, "remove")
+    return roles.index(role) - len(roles) * package if role in roles else len(roles)
+
+
+def _notes(outlook: Outlook, now: float) -> Iterator[str]:
+    for names, why in _grouped(outlook.plan.skipped):
+        yield f"– left out: {names}: {why}"
+    for names, why in _grouped(outlook.down):
+        yield f"! out of work already, and counted as unavailable: {names}: {why}"
+    if not outlook.measured and outlook.pending:
+        yield "  how long hosts take is a guess: no rollout of this fleet has shown it yet"
+    if outlook.opens is None:
+        yield "! no maintenance window ever opens"
+    elif outlook.opens > now:
+        when = dt.datetime.fromtimestamp(outlook.opens, dt.UTC).strftime("%a %d %b %H:%M")
+        yield f"  hosts are begun from {when} UTC, when the maintenance window opens"
+
+
+def _grouped(reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(hosts, reason), each reason once."""
+    groups: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        groups.setdefault(why, []).append(name)
+    for why, names in groups.items():
+        yield _named(names), why
+
+
+def _named(names: Sequence[str]) -> str:
+    rest = len(names) - HOSTS
+    return ", ".join(names[:HOSTS]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,170 @@
+"""A rollout for a terminal: waves, hosts by state, time left, the last event.  Every line fits the width."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gdsdeploy.model.rollout import FAILURES, Outcome
+from gdsdeploy.rollout import status as states
+from gdsdeploy.rollout.report.events import clock, count, plain, sentence, span
+from gdsdeploy.rollout.status import Host, Part, Status
+
+SYMBOLS: Final[Mapping[str, str]] = {
+    "done": "✓", "satisfied": "=", "rolled-back": "↺", "refused": "!", "kept": "✗", "lost": "?", "skipped": "–",
+    "waiting": "·", "closed": "✓", "open": "▸", "soaking": "◷",
+}  # fmt: skip
+#: Columns where nobody says how many there are.
+WIDTH: Final = 80
+#: Lines for hosts that are under way, and for those that failed.
+SHOWN: Final = 12
+#: Lines for one reason.
+WRAPPED: Final = 9
+_BAR: Final = 24
+
+
+def lines(
+    status: Status,
+    *,
+    now: float,
+    width: int = WIDTH,
+    shown: int = SHOWN,
+    live: bool = True,
+    told: Mapping[str, str] = {},
+    whole: bool = False,
+) -> list[str]:
+    """All of it.  now: seconds since the epoch.  live: whether somebody works on it, so that time goes on.
+
+    shown: lines for hosts under way, and for those that failed.  told: host → the last line of its step.
+    whole: reasons are not cut, and what to do about them is said.
+    """
+    # A clock that was set back makes nothing negative.
+    since = max(0.0, now - status.last.time) if live and status.last is not None else 0.0
+    made = [
+        *_head(status, since, live=live),
+        *_waves(status, width),
+        *_hosts(status, since, shown, told),
+        *_failures(status, shown, width if whole else 0),
+        *_last(status),
+    ]
+    return [_cut(line, width) for line in made]
+
+
+def phase(status: Status, *, live: bool = True) -> str:
+    """What the rollout is doing, in words."""
+    if live or status.finished or status.phase in (states.PAUSED, states.HALTED):
+        return status.phase
+    return f"{status.phase}, but no process works on it"
+
+
+def outcomes(status: Status) -> str:
+    """``8 done, 1 rolled-back, 2 under way, 3 waiting``."""
+    numbers: Counter[str] = status.counts()
+    words = [f"{numbers[outcome]} {outcome}" for outcome in Outcome if numbers[outcome]]
+    begun = len(status.under_way())
+    waiting = sum(not host.works and not host.outcome for host in status.taking_part())
+    words += [f"{number} {word}" for number, word in ((begun, "under way"), (waiting, "waiting")) if number]
+    return ", ".join(words) or "no host takes part"
+
+
+def bar(done: int, total: int, width: int = _BAR) -> str:
+    """``[####....]``; full only when all are done."""
+    filled = width if total == 0 else done * width // total
+    return f"[{'#' * filled}{'.' * (width - filled)}]"
+
+
+def _head(status: Status, since: float, *, live: bool) -> Iterator[str]:
+    yield f"rollout {status.plan.id}: {phase(status, live=live)}"
+    if status.reason and status.phase != states.RUNNING:
+        yield f"  because: {plain(status.reason)}"
+    hosts = status.taking_part()
+    ended = sum(bool(host.outcome) for host in hosts)
+    left = status.left()
+    # The end of the last event's wait is part of what was left then.
+    words = [f"{span(status.lapse + since)} so far"]
+    if left is not None and live:
+        words.append(f"about {span(max(0.0, left - since))} left")
+    yield f"  {bar(ended, len(hosts))} {ended} of {count(len(hosts), 'host')}, {', '.join(words)}"
+    yield f"  {outcomes(status)}"
+    yield f"  out of work: {len(status.away())} of at most {status.plan.max_unavailable}"
+
+
+def _waves(status: Status, width: int) -> Iterator[str]:
+    """As many waves to a line as fit."""
+    words = [_wave(status, part) for part in status.parts]
+    row = "  waves:"
+    for word in words:
+        if len(row) + 2 + len(word) > width and row.strip() != "waves:":
+            yield row
+            row = "        "
+        row += f"  {word}"
+    if words:
+        yield row
+
+
+def _wave(status: Status, part: Part) -> str:
+    ended = sum(bool(status.hosts[name].outcome) for name in part.wave.hosts)
+    until = f" until {clock(part.until)}" if part.state == "soaking" and part.until is not None else ""
+    return f"{SYMBOLS.get(part.state, '▸')} {part.wave.name} {ended}/{len(part.wave.hosts)}{until}"
+
+
+def _hosts(status: Status, since: float, shown: int, told: Mapping[str, str]) -> Iterator[str]:
+    begun = status.under_way()
+    if not begun:
+        return
+    yield "  under way:"
+    room = max(len(host.name) for host in begun[:shown])
+    for host in begun[:shown]:
+        work = host.running or host.works[-1]
+        again = f", attempt {work.attempt}" if work.attempt > 1 else ""
+        lasts = span(status.lapse - (work.begin if work.end is None else work.end) + since)
+        text = f": {plain(told[host.name])}" if host.running and host.name in told else ""
+        yield f"    {host.name:<{room}}  {host.state} for {lasts}{again}{text}"
+    if len(begun) > shown:
+        groups = Counter(host.state for host in begun[shown:])
+        yield f"    and {len(begun) - shown} more: {', '.join(f'{n} {state}' for state, n in groups.most_common())}"
+
+
+def _failures(status: Status, shown: int, wrapped: int) -> Iterator[str]:
+    """wrapped: columns; 0: a line each, which is cut."""
+    failed = status.failed()
+    if not failed:
+        return
+    yield "  failed:"
+    for host in failed[:shown]:
+        if not wrapped:
+            yield f"    {failure(host)}"
+            continue
+        hints = [str(error.get("hint") or "") for _, error in host.errors[:1]]
+        for text, indent in ((failure(host), "    "), *((plain(hint), "      what to do: ") for hint in hints if hint)):
+            yield from textwrap.wrap(
+                text, wrapped, initial_indent=indent, subsequent_indent="      ", break_on_hyphens=False,
+                max_lines=WRAPPED, placeholder=" … (all of it: --html, --json)",
+            )  # fmt: skip
+    if len(failed) > shown:
+        yield f"    and {len(failed) - shown} more; the report (--html, --json) has all of them"
+
+
+def failure(host: Host) -> str:
+    """A host that failed in one line: symbol, name, state and the first reason."""
+    state = host.state if host.outcome in FAILURES else f"failed, {host.state}"
+    told = "; then ".join(f"{step}: {message}" for step, message in reasons(host)) or host.reason
+    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {host.name}: {state}: {told}")
+
+
+def reasons(host: Host) -> list[tuple[str, str]]:
+    """(step, message) of what failed first, and, if that was not all, of what failed last; without the host's name."""
+    errors = host.errors[:1] + host.errors[1:][-1:]
+    said = ((step, str(error.get("message") or "no reason was given")) for step, error in errors)
+    return [(step, message.removeprefix(f"{host.name}: ")) for step, message in said]
+
+
+def _last(status: Status) -> Iterator[str]:
+    if status.last is not None:
+        yield f"  last, {clock(status.last.time)} UTC: {sentence(status.last)}"
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"

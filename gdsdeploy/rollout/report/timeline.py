@@ -1,0 +1,295 @@
+"""A rollout over time as one SVG drawing: hosts below each other, or waves where there are too many hosts.  Pure.
+
+Colour never stands alone: every kind of step has its own pattern and its name, in the bar where it fits and in its
+title; failures have a cross.  The time is counted from event to event, so that a clock that jumps back draws nothing
+backwards.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from markupsafe import Markup
+
+from gdsdeploy.model.rollout import FAILURES, Step
+from gdsdeploy.report.svg import element
+from gdsdeploy.rollout.report import flow
+from gdsdeploy.rollout.report.events import count, plain, span
+from gdsdeploy.rollout.status import Host, Part, Status, Work
+
+#: User units: the names at the left, the time, the margin, a row and its bar, the head with the marks.
+NAMES, LENGTH, MARGIN, ROW, BAR, HEAD, LEGEND = 158, 940, 10, 22, 15, 52, 26
+WIDTH: Final = NAMES + LENGTH + 2 * MARGIN
+#: Above so many hosts each wave is drawn as a flow, and only hosts that failed have a row.
+HOSTS: Final = 60
+#: Rows for hosts that failed, where the others have none; waves that have a flow of their own.
+FAILED: Final = 40
+FLOWS: Final = 40
+#: Kind of work → its steps.  The name is the class, the pattern and the word.
+KINDS: Final = {
+    "check": (Step.PREFLIGHT,),
+    "drain": (Step.DRAIN,),
+    "change": (Step.SNAPSHOT, Step.APPLY, Step.MODULES, Step.AUDIT),
+    "reboot": (Step.REBOOT, Step.BOOT, Step.POWER),
+    "validate": (Step.VALIDATE, Step.SOAK),
+    "return": (Step.RETURN,),
+    "take back": (Step.UNDO, Step.UNDO_REBOOT, Step.UNDO_BOOT, Step.UNDO_VALIDATE),
+}
+KIND_OF: Final = {str(step): kind for kind, steps in KINDS.items() for step in steps}
+#: Width of a character and of the space around a word in a bar.
+_LETTER, _PAD = 6.1, 6.0
+_TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Work of one kind without a failure in between; times as ``Status.lapse`` has them."""
+
+    kind: str
+    works: tuple[Work, ...]
+    begin: float
+    end: float
+    #: whether it was under way when the last event was written
+    open: bool = False
+    failed: bool = False
+
+
+def segments(host: Host, now: float) -> list[Segment]:
+    """What was done with ``host`` as drawn: neighbours of one kind are one, and a failure always ends one."""
+    found: list[Segment] = []
+    for work in host.works:
+        kind = KIND_OF.get(work.step, "check")
+        end = now if work.end is None else work.end
+        last = found[-1] if found else None
+        if last is not None and last.kind == kind and not last.failed:
+            works, begin = (*last.works, work), last.begin
+            found.pop()
+        else:
+            works, begin = (work,), work.begin
+        found.append(Segment(kind, works, begin, end, work.end is None, work.error is not None))
+    return found
+
+
+def draw(status: Status, title: str) -> Markup:
+    """The drawing as one SVG element without any outside reference.  title: what it is called when read aloud."""
+    scale = LENGTH / (status.lapse or 1.0)
+    crowded = len(status.taking_part()) > HOSTS
+    rows = _Rows(status, scale)
+    body = Markup("").join(rows.flows() if crowded else rows.hosts())
+    height = rows.bottom + MARGIN
+    parts = [_patterns(), _legend(crowded=crowded), *_pauses(status, scale, height), *_axis(status, scale, height)]
+    parts += [body, *_marks(status, scale, height)]
+    return element(
+        "svg", *parts, class_="timeline", viewBox=f"0 0 {WIDTH} {height:g}", width=WIDTH, height=height, role="img",
+        aria_label=plain(title),
+    )  # fmt: skip
+
+
+class _Rows:
+    """Rows from top to bottom."""
+
+    def __init__(self, status: Status, scale: float) -> None:
+        self._status, self._scale = status, scale
+        self.bottom: float = HEAD + LEGEND
+
+    def hosts(self) -> Iterator[Markup]:
+        for part in self._status.parts:
+            yield from self._wave([part])
+            for name in part.wave.hosts:
+                yield from self._host(self._status.hosts[name])
+
+    def flows(self) -> Iterator[Markup]:
+        for parts in grouped(self._status.parts):
+            yield from self._wave(parts)
+            bands = flow.bands(self._status, [self._status.hosts[n] for p in parts for n in p.wave.hosts], KIND_OF)
+            yield flow.draw(bands, NAMES + MARGIN, self.bottom, LENGTH)
+            self.bottom += flow.HEIGHT + 6
+        failed = self._status.failed()
+        if not failed:
+            return
+        shown = f"{count(len(failed), 'host')} that failed"
+        if len(failed) > FAILED:
+            shown += f" (the first {FAILED} are drawn)"
+        yield self._name(shown, "wave")
+        self.bottom += ROW
+        for host in failed[:FAILED]:
+            yield from self._host(host)
+
+    def _wave(self, parts: Sequence[Part]) -> Iterator[Markup]:
+        first, last = parts[0], parts[-1]
+        name = first.wave.name if first is last else f"{first.wave.name} … {last.wave.name}"
+        hosts = sum(len(part.wave.hosts) for part in parts)
+        yield self._name(f"{name} · {count(hosts, 'host')}", "wave")
+        opened = next((part.opened for part in parts if part.opened is not None), None)
+        if opened is not None:
+            closed = self._status.lapse if last.closed is None else last.closed
+            words = f"{name}: {last.state}, {span(closed - opened)}"
+            yield element(
+                "rect", element("title", plain(words)), class_="span", x=self._at(opened),
+                y=self.bottom + ROW / 2 - 2, width=max(1.0, (closed - opened) * self._scale), height=4,
+            )  # fmt: skip
+        self.bottom += ROW
+
+    def _host(self, host: Host) -> Iterator[Markup]:
+        mark = f" {SYMBOL[host.outcome]}" if host.outcome in SYMBOL else ""
+        yield self._name(host.name + mark, "host failed" if host.outcome in FAILURES else "host", host)
+        found = segments(host, self._status.lapse)
+        if found:
+            path = f"M{self._at(found[0].begin):.1f} {self.bottom + ROW / 2:g}H{self._at(found[-1].end):.1f}"
+            yield element("path", class_="wire", d=path)
+        after = [*(item.begin for item in found[1:]), *([self._status.lapse] if found else [])]
+        for item, following in zip(found, after, strict=True):
+            yield self._segment(host, item, following)
+        self.bottom += ROW
+
+    def _segment(self, host: Host, item: Segment, following: float) -> Markup:
+        x, width = self._at(item.begin), max(1.5, (item.end - item.begin) * self._scale)
+        y = self.bottom + (ROW - BAR) / 2
+        word = item.works[0].step if len(item.works) == 1 else item.kind
+        kind = item.kind.replace(" ", "-")
+        classes = f"bar {kind}{' bad' if item.failed else ''}{' open' if item.open else ''}"
+        inside = [element("title", plain(_says(host, item))), *filled(kind, x, y, width, BAR)]
+        text = f"✗ {word}" if item.failed else word
+        if len(text) * _LETTER + _PAD > width and item.failed:
+            text = "✗"
+        room = width if not item.failed else max(width, (following - item.begin) * self._scale)
+        if len(text) * _LETTER + _PAD <= room or item.failed:
+            inside.append(element("text", text, x=x + 3, y=y + BAR - 4))
+        return element("g", *inside, class_=classes)
+
+    def _name(self, words: str, kind: str, host: Host | None = None) -> Markup:
+        shown = words if len(words) <= 25 or kind == "wave" else words[:24] + "…"
+        more = plain(f"{words}: {host.state}" + (f": {host.reason}" if host.reason else "")) if host else words
+        return element(
+            "text", element("title", more), plain(shown), class_=f"name {kind}", x=MARGIN, y=self.bottom + ROW / 2 + 4
+        )
+
+    def _at(self, lapse: float) -> float:
+        return NAMES + MARGIN + lapse * self._scale
+
+
+SYMBOL: Final = {"rolled-back": "↺", "refused": "!", "kept": "✗", "lost": "?"}
+
+
+def grouped(parts: Sequence[Part]) -> list[Sequence[Part]]:
+    """Waves in at most FLOWS groups of neighbours, the canaries always by themselves."""
+    if len(parts) <= FLOWS:
+        return [[part] for part in parts]
+    canaries = [part for part in parts if part.wave.canary]
+    rest = [part for part in parts if not part.wave.canary]
+    size = -(-len(rest) // max(1, FLOWS - len(canaries)))
+    return [*([part] for part in canaries), *(rest[at : at + size] for at in range(0, len(rest), size))]
+
+
+def ticks(begin: float, lapse: float) -> list[tuple[float, str]]:
+    """(lapse, label) of at most eleven moments at round times of the clock, UTC; begin: seconds since the epoch."""
+    step = next((item for item in _TICKS if lapse / item <= 10), math.ceil(lapse / 864000) * 86400)
+    first = -(-begin // step) * step
+    days = dt.datetime.fromtimestamp(begin, dt.UTC).date() != dt.datetime.fromtimestamp(begin + lapse, dt.UTC).date()
+    found: list[tuple[float, str]] = []
+    day = ""
+    for number in range(12):
+        moment = first + number * step
+        if moment > begin + lapse:
+            break
+        when = dt.datetime.fromtimestamp(moment, dt.UTC)
+        label = when.strftime("%H:%M:%S" if step < 60 else "%H:%M")
+        today = f"{when.day} {when:%b}"
+        if days and today != day:
+            day, label = today, f"{today} {label}" if step < 86400 else today
+        found.append((moment - begin, label))
+    return found
+
+
+def _says(host: Host, item: Segment) -> str:
+    """Everything about a bar, for the pointer and for readers."""
+    words = []
+    for work in item.works:
+        lasted = "under way" if work.end is None else span(work.end - work.begin)
+        again = f", attempt {work.attempt}" if work.attempt > 1 else ""
+        words.append(f"{work.step} ({lasted}{again})")
+    failure = item.works[-1].error
+    ends = f": failed: {failure.get('message', '')}" if failure is not None else ""
+    return f"{host.name}: {', '.join(words)}{ends}"
+
+
+def _pauses(status: Status, scale: float, height: float) -> Iterator[Markup]:
+    for begin, end in status.pauses:
+        lasts = (status.lapse if end is None else end) - begin
+        yield element(
+            "rect", element("title", f"paused, {span(lasts)}"), class_="paused", x=NAMES + MARGIN + begin * scale,
+            y=HEAD + LEGEND, width=max(1.0, lasts * scale), height=height - HEAD - LEGEND - MARGIN,
+            fill="url(#t-paused)",
+        )  # fmt: skip
+
+
+def _axis(status: Status, scale: float, height: float) -> Iterator[Markup]:
+    top = LEGEND + HEAD - 8
+    yield element("text", "UTC", class_="axis", x=NAMES + MARGIN - 30, y=top)
+    for lapse, label in ticks(status.began, status.lapse):
+        x = NAMES + MARGIN + lapse * scale
+        yield element("path", class_="tick", d=f"M{x:.1f} {top + 4}V{height - MARGIN:g}")
+        # The last label would leave the drawing.
+        yield element("text", label, class_="axis", text_anchor="end" if x > WIDTH - 40 else "middle", x=x, y=top)
+
+
+def _marks(status: Status, scale: float, height: float) -> Iterator[Markup]:
+    """What was decided for the whole rollout, as lines with a word; words that would meet go below each other."""
+    placed = [(NAMES + MARGIN + lapse * scale, word) for lapse, word in status.marks]
+    level, levels = 0, [0] if placed else []
+    for (before, word), (x, _) in pairwise(placed):
+        level = (level + 1) % 2 if x - before < len(word) * _LETTER + 12 else 0
+        levels.append(level)
+    for (x, word), at in zip(placed, levels, strict=True):
+        top = LEGEND + 12 + 13 * at
+        right = x + len(word) * _LETTER + 8 > WIDTH
+        yield element("path", class_="mark", d=f"M{x:.1f} {top}V{height - MARGIN:g}")
+        anchor, place = ("end", x - 4) if right else ("start", x + 4)
+        yield element("text", word, class_="mark", text_anchor=anchor, x=place, y=top)
+
+
+def filled(kind: str, x: float, y: float, width: float, height: float) -> tuple[Markup, Markup]:
+    """A bar: its colour, and its pattern upon it."""
+    place = {"x": x, "y": y, "width": width, "height": height, "rx": 2}
+    return element("rect", class_="fill", **place), element("rect", class_="pattern", fill=f"url(#t-{kind})", **place)
+
+
+def _legend(*, crowded: bool) -> Markup:
+    parts = []
+    x = float(MARGIN)
+    tiles = [(word, word.replace(" ", "-")) for word in (*KINDS, *(flow.ENDS if crowded else ()))]
+    for word, kind in [*tiles, *([] if crowded else [("✗ failed", "")])]:
+        if kind:
+            parts.append(element("g", *filled(kind, x, 4, 18, 12), class_=f"bar {kind}"))
+            x += 23
+        parts.append(element("text", word, class_="legend", x=x, y=14))
+        x += len(word) * _LETTER + 16
+    return Markup("").join(parts)
+
+
+#: Lines that fill a tile of 8 × 8.
+_TILES: Final = {
+    "check": "M0 7H8", "drain": "M0 8L8 0", "change": "", "reboot": "M0 0L8 8M0 8L8 0", "validate": "M2 0V8M6 0V8",
+    "return": "M0 2H8M0 6H8", "take-back": "M0 0L8 8", "done": "", "failed": "M0 4H8M4 0V8", "paused": "M0 8L8 0",
+}  # fmt: skip
+
+
+def _patterns() -> Markup:
+    tiles = [
+        element(
+            "pattern",
+            element("path", d=path),
+            id=f"t-{kind}",
+            class_=f"tile {kind}",
+            width=8,
+            height=8,
+            patternUnits="userSpaceOnUse",
+        )
+        for kind, path in _TILES.items()
+    ]
+    return element("defs", *tiles)

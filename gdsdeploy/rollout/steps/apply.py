@@ -1,0 +1,125 @@
+"""What changes a host: packages and files, modules, and which kernel boots once.  The boot default stays."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from gdsdeploy.builds import run_archives
+from gdsdeploy.builds.run_archives import Shelf
+from gdsdeploy.converge.plan_report import supplied
+from gdsdeploy.errors import ModuleBuildFailed, RebootFailed
+from gdsdeploy.model.rollout import Step
+from gdsdeploy.rollout.steps import lease, provision
+from gdsdeploy.rollout.steps.provision import Look
+from gdsdeploy.rollout.steps.work import Work
+
+#: Want → held while a host builds what others may receive.
+_BUILDING: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+_GUARD = threading.Lock()
+
+
+def apply(work: Work) -> dict[str, Any]:
+    """Repositories, pins, packages, kernel, cufile.json and the expectation; what boots by default stays.
+
+    Raises what the roles end in.
+    """
+    lease.at_rest(work)
+    _keep_default(work)
+    with run_archives.opened(work.fleet_path) as shelf:
+        seen = provision.look(work, shelf)
+        provision.refuse(work, seen)
+        if seen.sure and not seen.lacks("apply"):
+            work.say("packages and files are as the lock has them")
+            return {"changed": []}
+        return {"changed": provision.play(work, "apply", shelf, seen.supply, seen.fit)}
+
+
+def _keep_default(work: Work) -> None:
+    """What runs is what boots, said so before a kernel's package chooses the newest."""
+    if not work.has_kernel:
+        return
+    kernel = str(work.known.get("kernel") or work.ask("rollout", "status")["kernel"])
+    found = work.ask("boot", "default", "--kernel", kernel)
+    if found.get("changed"):
+        work.say(f"{kernel}, which runs, is the boot default")
+
+
+def modules(work: Work) -> dict[str, Any]:
+    """Build or receive the modules, as provision decides; of hosts that could share a build the first one builds.
+
+    Raises ModuleBuildFailed and what the roles end in.
+    """
+    with _looked(work) as (shelf, seen):
+        provision.refuse(work, seen)
+        supply = seen.supply
+        if seen.sure and not seen.lacks("modules"):
+            work.say("modules are as the lock has them")
+            changed: list[str] = []
+        else:
+            work.say(supplied(supply))
+            try:
+                changed = provision.play(work, "modules", shelf, supply, seen.fit)
+            finally:
+                # Also of a run that was stopped: what was built is not built again.
+                for error in shelf.keep(work.lock, work.fleet, {work.name: supply}):
+                    work.say(error.message)
+    return {"supply": {"from": supply.source, "why": supply.why, "want": supply.want}, "changed": changed}
+
+
+@contextmanager
+def _looked(work: Work) -> Iterator[tuple[Shelf, Look]]:
+    """A look at the machine; while one builds what others of its key may receive, those wait and look again."""
+    with ExitStack() as stack:
+        shelf = stack.enter_context(run_archives.opened(work.fleet_path))
+        seen = provision.look(work, shelf)
+        if seen.supply.mode == "build" and work.fleet.modules(work.name) == "auto" and seen.lacks("modules"):
+            with _GUARD:
+                lock = _BUILDING[seen.supply.want]
+            stack.enter_context(lock)
+            shelf = stack.enter_context(run_archives.opened(work.fleet_path))
+            seen = provision.look(work, shelf)
+        yield shelf, seen
+
+
+def audit(work: Work) -> dict[str, Any]:
+    """Audit the modules for the kernel that will run, on the host; then have that kernel boot once.
+
+    Raises ModuleBuildFailed with every objection, RebootFailed where a kernel cannot be booted once.
+    """
+    kernel = work.target.kernel.release
+    if work.is_builder:
+        # What it builds is audited as it is built, and by whoever receives it.
+        return {"audit": {"kernel": kernel, "once": False}}
+    found = work.ask("guard", "judge", "--kernel", kernel)
+    if not found["admitted"]:
+        reasons = "\n".join(f"  - {text}" for text in found["reasons"])
+        raise ModuleBuildFailed(
+            f"{work.name}: the audit refuses the modules for kernel {kernel}:\n{reasons}",
+            hint=f"On the host: gdsdeploy-host.pyz kmod audit --kernel {kernel}; docs/audit.md explains findings",
+        )
+    once = False
+    if work.has_kernel:
+        status = work.ask("rollout", "status")
+        if status["kernel"] != kernel:
+            once = _armed(work, kernel, status["kernel"])
+    return {"audit": {"kernel": kernel, "once": once}}
+
+
+def _armed(work: Work, kernel: str, running: str) -> bool:
+    """Whether the next boot, and only that one, is of ``kernel``; where it is the default already, nothing is armed."""
+    found = work.ask("rollout", "once", "--kernel", kernel, "--default", running)
+    if not found["once"]:
+        raise RebootFailed(
+            f"{work.name}: kernel {kernel} would boot not only once: {json.dumps(found, sort_keys=True)}",
+            hint="On the host: gdsdeploy-host.pyz boot show",
+        )
+    work.say(f"boots {kernel} once; the boot after that is of {running} again")
+    return True
+
+
+STEPS = {Step.APPLY: apply, Step.MODULES: modules, Step.AUDIT: audit}

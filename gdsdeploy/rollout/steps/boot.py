@@ -1,0 +1,152 @@
+"""Reboots and their proof: which boot it is, which kernel runs, and that what is loaded is what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gdsdeploy.converge.inventory import PEERMEM, load_order
+from gdsdeploy.errors import GdsError, HostUnreachable, MissingProgram, ProgramFailed, RebootFailed
+from gdsdeploy.model.rollout import Step
+from gdsdeploy.rollout.steps.work import Work
+from gdsdeploy.run import run
+
+NONE, RELOAD, REBOOT = "none", "reload", "reboot"
+#: Seconds that a power controller may take.
+_POWER = 120.0
+
+
+def reboot(work: Work) -> dict[str, Any]:
+    """Exchange the modules, order a reboot, or neither: what the host needs, and at most one reboot of one boot.
+
+    The boot that is meant is the last one that was written down; in any other the reboot has happened.
+    Raises RebootFailed, HostUnfit, and what asking raises.
+    """
+    if not work.has_kernel:
+        return {"how": NONE, "boot_id": work.ask("rollout", "status")["boot_id"]}
+    status = work.ask("rollout", "status")
+    noted, found = str(work.known.get("boot_id") or status["boot_id"]), str(status["boot_id"])
+    if found != noted:
+        # BOOT proves which kernel that is.
+        work.say("it has rebooted already")
+        return {"how": REBOOT, "boot_id": noted}
+    pending = needed(work)
+    if not pending["needed"]:
+        return {"how": NONE, "boot_id": found}
+    reasons = "; ".join(pending["reasons"])
+    if status["kernel"] == work.target.kernel.release and work.settings.reload and _reloaded(work, found):
+        return {"how": RELOAD, "boot_id": found}
+    if not work.profile.reboot:
+        raise RebootFailed(
+            f"{work.name}: it needs a reboot ({reasons}), and its profile does not allow one",
+            hint="Set reboot: true in its profile, or reboot it yourself",
+        )
+    work.say(f"reboots: {reasons}")
+    work.ask("rollout", "reboot", "--boot-id", found, "--rollout", work.rollout)
+    return {"how": REBOOT, "boot_id": found}
+
+
+def _reloaded(work: Work, boot_id: str) -> bool:
+    """Whether the loaded modules were exchanged for those that are installed; the host refuses where that is unsafe."""
+    try:
+        work.ask("rollout", "reload", "--boot-id", boot_id, "--id", work.rollout, "--check")
+    except HostUnreachable:
+        raise
+    except GdsError as error:
+        work.say(f"no exchange of modules without a reboot: {error.message}")
+        return False
+    work.ask("rollout", "reload", "--boot-id", boot_id, "--id", work.rollout)
+    return True
+
+
+def needed(work: Work) -> dict[str, Any]:
+    """What a reboot would change: ``{"needed", "reasons", "boot_id", "running", "unloaded"}``."""
+    return work.ask("boot", "needed", "--kernel", work.target.kernel.release, *names(work))
+
+
+def names(work: Work) -> Sequence[str]:
+    """Modules that have to be loaded from the files that modprobe would load now; nvidia-peermem's unit comes last."""
+    peermem = [PEERMEM] if work.profile.rdma == "peermem" else []
+    return [*load_order(work.profile, work.target), *peermem]
+
+
+def boot(work: Work) -> dict[str, Any]:
+    """Wait until the host answers, and prove in which boot and with which kernel.
+
+    Raises HostUnreachable when it does not answer in time, RebootFailed when it came back otherwise.
+    """
+    how, before = str(work.known.get("how") or NONE), str(work.known.get("boot_id") or "")
+    deadline, waited = float(work.settings.reboot_timeout), 0.0
+    while True:
+        status = _awaited(work, deadline - waited)
+        if how != REBOOT or not before or status["boot_id"] != before:
+            break
+        # Still on its way down.
+        if waited >= deadline:
+            raise RebootFailed(
+                f"{work.name}: {deadline:.0f} s after its reboot was ordered it still is in boot {before}",
+                hint="On the host: systemctl list-jobs, systemd-inhibit --list",
+            )
+        work.wait(work.patience.poll)
+        waited += work.patience.poll
+    if not work.has_kernel:
+        return {"boot_id": status["boot_id"], "kernel": status["kernel"], "how": NONE}
+    wanted = work.target.kernel.release
+    if status["kernel"] != wanted:
+        once = status["once"]
+        said = f"; {once['kernel']} was to boot once, and fell back" if once["state"] == "fell back" else ""
+        raise RebootFailed(
+            f"{work.name}: it runs kernel {status['kernel']}, not {wanted}{said}",
+            hint="On the host: journalctl --boot=-1, and its console",
+        )
+    settled = _settled(work)
+    # Nothing is awaited any more: done again, the same boot is the right one.
+    return {"boot_id": settled["boot_id"], "kernel": settled["running"], "how": NONE}
+
+
+def _awaited(work: Work, seconds: float) -> dict[str, Any]:
+    """The host's status as soon as it answers; raises HostUnreachable after ``seconds``."""
+    waited = 0.0
+    while True:
+        try:
+            return work.ask("rollout", "status", timeout=max(work.patience.knock, 1.0), tries=1)
+        except HostUnreachable as error:
+            if waited >= seconds:
+                raise HostUnreachable(
+                    f"{work.name}: no answer for {work.settings.reboot_timeout} s: {error.message}",
+                    hint="Look at its console; a power cycle boots the kernel that it had before",
+                ) from None
+        work.wait(work.patience.poll)
+        waited += work.patience.poll
+
+
+def _settled(work: Work) -> dict[str, Any]:
+    """What runs, once the modules are loaded, which are loaded later than sshd answers; raises RebootFailed."""
+    waited = 0.0
+    while True:
+        found = needed(work)
+        if not found["needed"]:
+            return found
+        if waited >= work.patience.settle:
+            raise RebootFailed(
+                f"{work.name}: it is back, but {'; '.join(found['reasons'])}",
+                hint="On the host: journalctl -b -u systemd-modules-load",
+            )
+        work.wait(work.patience.poll)
+        waited += work.patience.poll
+
+
+def power(work: Work) -> dict[str, Any]:
+    """Have the host switched off and on; raises RebootFailed where that cannot be done."""
+    command = work.settings.power_cycle
+    if not command:
+        raise RebootFailed(f"{work.name}: nobody has said how it is switched off and on", hint="rollout.power_cycle")
+    argv = [word.replace("{host}", work.name) for word in command]
+    try:
+        run(argv, doing=f"switch {work.name} off and on", timeout=_POWER, cwd=work.fleet_path.resolve().parent)
+    except (ProgramFailed, MissingProgram) as error:
+        raise RebootFailed(error.message, hint="rollout.power_cycle in the fleet file") from None
+    return {}
+
+
+STEPS = {Step.REBOOT: reboot, Step.BOOT: boot, Step.POWER: power}

@@ -1,0 +1,214 @@
+"""What is done with a host before anything on it is changed: look at it, take it out of work, write down what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gdsdeploy.builds import run_archives
+from gdsdeploy.converge.diff import DISRUPTIONS
+from gdsdeploy.converge.inventory import FREE_MIB, packages_for
+from gdsdeploy.errors import DrainFailed, HostUnfit, HostUnreachable, RebootFailed, RollbackFailed, RolloutRefused
+from gdsdeploy.host.apply.model import INSTALLS
+from gdsdeploy.host.archive import keep
+from gdsdeploy.lock import releases
+from gdsdeploy.lock.releases import Release
+from gdsdeploy.model.lock import Package
+from gdsdeploy.model.rollout import Step
+from gdsdeploy.rollout import previous_packages
+from gdsdeploy.rollout.drain import reason_of
+from gdsdeploy.rollout.steps import lease, provision
+from gdsdeploy.rollout.steps.provision import Look
+from gdsdeploy.rollout.steps.work import Work
+
+_MIB = 1 << 20
+#: What an image and its initramfs take, and what a kernel's modules take; Debian's are about 100 MB and 500 MB.
+_BOOT, _KERNEL_MODULES = 200 * _MIB, 700 * _MIB
+#: The driver's modules, and those that they replace, which stay until the new ones are complete.
+_MODULES = 150 * _MIB
+#: What is in a package is about so much larger than its file.
+_UNPACKED = 3
+
+
+def preflight(work: Work) -> dict[str, Any]:
+    """What the host is, and whether it can become what the lock says.  Changes nothing.
+
+    Raises RolloutRefused and HostUnfit with every reason, and what asking raises.
+    """
+    status = lease.at_rest(work)
+    broken = status["packages"]["broken"]
+    if broken or status["packages"]["interrupted"]:
+        names = ", ".join(f"{item['package']} ({item['state']})" for item in broken) or "dpkg was interrupted"
+        raise HostUnfit(
+            f"{work.name}: packages are half-installed: {names}",
+            hint="On the host: dpkg --configure -a, or dnf check; see what fails, and begin again",
+        )
+    with run_archives.opened(work.fleet_path) as shelf:
+        seen = provision.look(work, shelf)
+    if not seen.plan.satisfied:
+        provision.refuse(work, seen)
+        _changeable(work, status, seen)
+    return {
+        "current": status["lock_digest"],
+        "boot_id": status["boot_id"],
+        "kernel": status["kernel"],
+        "satisfied": seen.plan.satisfied,
+        "disruption": _disruption(work, status, seen),
+    }
+
+
+def _changeable(work: Work, status: Mapping[str, Any], seen: Look) -> None:
+    """Raise what speaks against changing a host that is not yet what the lock says."""
+    release_of(work, status["lock_digest"])
+    if _disruption(work, status, seen) == "reboot" and not work.profile.reboot:
+        raise RolloutRefused(
+            f"{work.name}: it needs a reboot, and its profile does not allow one",
+            hint="Set reboot: true in its profile, or provision it and reboot it yourself",
+        )
+    room(work, status, seen)
+
+
+def _disruption(work: Work, status: Mapping[str, Any], seen: Look) -> str:
+    """What it will take at least; modules that are to come may turn out to need more."""
+    if not work.has_kernel:
+        return "none"
+    other = status["kernel"] != work.target.kernel.release
+    return max("reboot" if other else "none", seen.plan.disruption, key=DISRUPTIONS.index)
+
+
+def release_of(work: Work, digest: str) -> Release | None:
+    """What the host was provisioned with; None for a builder that nobody has written down.
+
+    Raises RolloutRefused where it is not known: such a host could not be taken back.
+    """
+    hint = f"Give the lock that it has: gdsdeploy rollout start {work.fleet_path} --from LOCK"
+    if work.is_builder:
+        return releases.last(work.fleet_path, work.name)
+    if not digest:
+        raise RolloutRefused(
+            f"{work.name}: it was never provisioned, so there is nothing that it could be taken back to",
+            hint=f"Provision it first: gdsdeploy provision {work.fleet_path} --limit {work.name}",
+        )
+    found = releases.find(work.fleet_path, digest, work.name)
+    if found is None:
+        words = "which is not kept on this machine: it could not be taken back"
+        raise RolloutRefused(f"{work.name}: it has the lock {releases.short(digest)}, {words}", hint=hint)
+    found.for_host(work.name, work.everyone)
+    return found
+
+
+def room(work: Work, status: Mapping[str, Any], seen: Look) -> None:
+    """Raise HostUnfit when what is to come does not fit into /boot, /lib/modules and /var."""
+    names = {change.subject for change in seen.plan.changes if change.kind in INSTALLS}
+    coming = [package for package in work.target.packages if package.package in names]
+    size = sum(package.size for package in coming)
+    kernel = any(package.part == "kernel-image" for package in coming)
+    need = {
+        "/": size * _UNPACKED,
+        "/boot": _BOOT if kernel else 0,
+        "/var": size,
+        "/lib/modules": _KERNEL_MODULES if kernel else _MODULES,
+    }
+    found = work.ask("rollout", "space", "--need", "-", stdin=json.dumps(need).encode())
+    lacking = [row["says"] for row in found["filesystems"] if not row["fits"]]
+    # The role asks for so much whatever is to come, and would refuse later.
+    least = {folder: size * _MIB for folder, size in FREE_MIB.items()}
+    for folder, left in status["space"].items():
+        if left["bytes"] < least.get(folder, 0):
+            lacking.append(
+                f"{folder} has {left['bytes'] / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} that are asked"
+            )
+    if lacking:
+        raise HostUnfit(
+            f"{work.name}: there is no room for what is to come: {'; '.join(lacking)}",
+            hint="Make room there (old kernels: apt-get autoremove), and begin again",
+        )
+
+
+def drain(work: Work) -> dict[str, Any]:
+    """Take the host out of work and wait until none is left on it.  Raises DrainFailed."""
+    words = f"to lock {releases.short(work.lock.digest)}"
+    reason = reason_of(work.rollout, words)
+    return dict(work.drainer.drain(work.name, reason, timeout=work.settings.drain.timeout, told=work.told))
+
+
+def give_back(work: Work) -> dict[str, Any]:
+    """Bring the host back into work, if it still is in the boot in which every check has passed.
+
+    Raises RebootFailed in any other boot, DrainFailed.
+    """
+    wanted = str(work.known.get("validated_boot") or "")
+    found = str(work.ask("rollout", "status")["boot_id"])
+    if not wanted or found != wanted:
+        raise RebootFailed(
+            f"{work.name}: it has booted since it was judged (boot {found}, judged {wanted or 'in none'})",
+            hint="It is judged again before it is returned",
+        )
+    reason = reason_of(work.rollout, "done")
+    try:
+        return dict(work.drainer.undrain(work.name, reason, told=work.told))
+    except HostUnreachable as error:
+        raise DrainFailed(error.message, hint=error.hint) from None
+
+
+def snapshot(work: Work) -> dict[str, Any]:
+    """Write down what the host is, and make sure that it can become that again.
+
+    Raises RollbackFailed where it could not; nothing was changed then.
+    """
+    digest = str(work.known.get("current") or "")
+    release = release_of(work, digest)
+    if release is None:
+        document = work.ask("rollout", "snapshot")
+        return {"snapshot": document, "boot_id": document["boot_id"]}
+    back = work.towards(release)
+    with run_archives.opened(work.fleet_path) as shelf:
+        seen = provision.look(back, shelf)
+    builds = seen.supply.mode == "build"
+    was, becomes = packages(back, builds=builds), packages(work, builds=True)
+    names = sorted({package.package for package in (*was, *becomes)})
+    document = work.ask("rollout", "snapshot", "--packages", ",".join(names))
+    previous_packages.have(back.target, previous_packages.differing(was, becomes), work.told)
+    return {
+        "snapshot": document,
+        "boot_id": document["boot_id"],
+        "release": {"lock": release.lock.digest, "fleet": release.fleet_digest},
+        "modules_before": {
+            "mode": seen.supply.mode,
+            "want": seen.supply.want,
+            "origin": seen.supply.origin,
+            "archive": "" if builds else _kept(work, back, seen, document),
+        },
+    }
+
+
+def _kept(work: Work, back: Work, seen: Look, document: Mapping[str, Any]) -> str:
+    """Where the host keeps the modules that it has received; empty where the cache has them."""
+    kernel = back.target.kernel.release
+    found = ""
+    if (
+        kernel in document["kernels"]
+        and work.ask("rollout", "keep", "--id", work.rollout, "--kernel", kernel)["archive"]
+    ):
+        found = keep.path(work.rollout, kernel)
+    if not found and not seen.supply.cached:
+        raise RollbackFailed(
+            f"{work.name}: its modules for kernel {kernel} could not be put back: it has received them, and they are"
+            " neither there any more nor in the cache",
+            hint=f"Provision it with its present lock first: gdsdeploy provision {work.fleet_path} --limit {work.name}",
+        )
+    return found
+
+
+def packages(work: Work, *, builds: bool) -> Sequence[Package]:
+    """The packages that the machine has with this lock, given whether it builds modules."""
+    return packages_for(work.target, host=not work.is_builder, build=builds)
+
+
+STEPS = {
+    Step.PREFLIGHT: preflight,
+    Step.DRAIN: drain,
+    Step.SNAPSHOT: snapshot,
+    Step.RETURN: give_back,
+}

@@ -1,0 +1,268 @@
+"""Takes a host back to what it was: the same roles with the lock that it had, then held against its snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from gdsdeploy.builds import run_archives
+from gdsdeploy.builds.assign import Supply
+from gdsdeploy.builds.run_archives import Shelf
+from gdsdeploy.converge import change_words, desired, fitted_hosts
+from gdsdeploy.converge.inventory import MANAGERS, leaving, packages_for
+from gdsdeploy.cufile.fit import Host
+from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
+from gdsdeploy.lock import releases
+from gdsdeploy.model.lock import Target
+from gdsdeploy.model.rollout import Step
+from gdsdeploy.platform import stack_platform_for
+from gdsdeploy.rollout import previous_packages
+from gdsdeploy.rollout.steps import answers, boot, lease, prepare, validate
+from gdsdeploy.rollout.steps import provision as playing
+from gdsdeploy.rollout.steps.work import Work
+
+#: Differences that an error names one by one.
+_NAMED = 10
+#: Kinds of changes of modules that a host builds; those that it receives are held against the snapshot.
+_BUILT = ("build", "audit", "sign")
+
+
+def towards_before(work: Work) -> Work:
+    """The same work towards the lock that the host had; raises RollbackFailed where that is not known."""
+    kept = work.known.get("release")
+    try:
+        if isinstance(kept, Mapping):
+            release = releases.of_plan(work.fleet_path, str(kept["lock"]), str(kept["fleet"]))
+        else:
+            found = prepare.release_of(work, str(work.known.get("current") or ""))
+            if found is None:
+                raise RollbackFailed(
+                    f"{work.name}: nobody has written down what this builder was before",
+                    hint=f"Provision it with the lock that it should have: gdsdeploy provision {work.fleet_path}",
+                )
+            release = found
+        return work.towards(release)
+    except RolloutRefused as error:
+        raise RollbackFailed(error.message, hint=error.hint) from None
+
+
+def undo(work: Work) -> dict[str, Any]:
+    """Packages, pins, kernel, modules, cufile.json and boot default as they were; raises RollbackFailed if not."""
+    back = towards_before(work)
+    lease.at_rest(work)
+    if back.has_kernel:
+        work.ask("rollout", "once", "--clear")
+    with run_archives.opened(back.fleet_path) as shelf:
+        supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
+        files = previous_packages.have(back.target, _changed(work, back), work.told)
+        with previous_packages.offered(back.target, files) as offer:
+            given = {
+                **_given(work, back),
+                "gds_restore_files": _files(work, _managed(back, shelf, supply, fit)),
+                "gds_restore_archive": str(offer.archive) if offer else "",
+                "gds_restore_keyring": str(offer.keyring) if offer else "",
+            }
+            changed = playing.play(back, "undo", shelf, supply, fit, given)
+        differing = _differences(work, back, shelf, supply, fit, leftovers=True)
+    _refuse(work, [*differing, *_objections(back)])
+    status = work.ask("rollout", "status")
+    return {"changed": changed, "boot_id": status["boot_id"], "how": boot.NONE}
+
+
+def _changed(work: Work, back: Work) -> Sequence[Any]:
+    builds = _mode(work) == "build"
+    return previous_packages.differing(prepare.packages(back, builds=builds), prepare.packages(work, builds=True))
+
+
+def _mode(work: Work) -> str:
+    """How its modules came to the host before: ``build`` or ``receive``."""
+    kept = work.known.get("modules_before")
+    return str(kept["mode"]) if isinstance(kept, Mapping) else "build" if work.is_builder else ""
+
+
+def _supply(back: Work) -> Supply:
+    """Its modules as they came to it before; those that it had received it has kept."""
+    kept = back.known.get("modules_before")
+    found: Mapping[str, Any] = kept if isinstance(kept, Mapping) else {"mode": "build", "want": "", "archive": ""}
+    if found["mode"] == "build":
+        return Supply("build", "it has built them before", str(found["want"]))
+    if found["archive"]:
+        return Supply("receive", "it has kept what it had", str(found["want"]))
+    why, builder = "the controller has kept a build of its key", str(found.get("origin", ""))
+    return Supply("receive", why, str(found["want"]), cached=True, origin=builder)
+
+
+def _on_shelf(supply: Supply, shelf: Shelf) -> Supply:
+    """The same supply; the archive that it takes from the cache is in the run's folder then."""
+    if supply.cached:
+        shelf.look(supply.want, [supply.origin])
+    return supply
+
+
+def _fit(back: Work) -> dict[str, Host]:
+    """What the host is to which its cufile.json is fitted."""
+    asked = fitted_hosts.ask(back.fleet, back.lock, back.fleet_path, fitted_hosts.fitted(back.fleet, [back.name]))
+    found = asked.get(back.name)
+    if isinstance(found, GdsError):
+        raise found
+    return {back.name: found} if found is not None else {}
+
+
+def _snapshot(work: Work) -> dict[str, Any] | None:
+    """What the host was, as it said before anything was changed; None where it wasn't asked.  Raises RollbackFailed."""
+    document = work.known.get("snapshot")
+    if not isinstance(document, Mapping):
+        return None
+    try:
+        return answers.checked(work.name, ("rollout", "snapshot"), document)
+    except HostUnfit as error:
+        raise RollbackFailed(error.message, hint=error.hint) from None
+
+
+def _given(work: Work, back: Work) -> dict[str, Any]:
+    """Of gds_restore: what was there before and what was not."""
+    snapshot = _snapshot(work)
+    there = snapshot["packages"] if snapshot is not None else {}
+    unwanted = sorted(name for name, item in there.items() if not item["version"])
+    provision = snapshot["provision"] if snapshot is not None else {"installed": [], "held": []}
+    kept = work.known.get("modules_before")
+    return {
+        "gds_driver_leaving": leaving(back.target)
+        + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
+        "gds_restore_manager": MANAGERS[stack_platform_for(back.target.os).family],
+        "gds_restore_modules": str(kept["archive"]) if isinstance(kept, Mapping) else "",
+        "gds_restore_kernel_release": back.target.kernel.release,
+        "gds_restore_unwanted": unwanted,
+        "gds_restore_unwanted_kernels": _new_kernels(work, back),
+        "gds_restore_known": snapshot is not None,
+        "gds_restore_installed": provision["installed"],
+        "gds_restore_held": provision["held"],
+    }
+
+
+def kernel_packages(target: Target) -> set[str]:
+    """Packages of the lock's kernel and of its headers.
+
+    They go last: one of these kernels may run until then, and what is needed to build for it depends on each other.
+    """
+    return {package.package for package in target.packages if package.part in {"kernel-image", "kernel-headers"}}
+
+
+def _compared(work: Work) -> list[dict[str, str]]:
+    """How the host differs now from its snapshot; nothing where there is none."""
+    document = _snapshot(work)
+    if document is None:
+        return []
+    found = work.ask("rollout", "compare", "--with", "-", stdin=json.dumps(document).encode())
+    return list(found["differences"])
+
+
+def _managed(back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> set[str]:
+    """Paths for which the roles answer, with the lock that the host had."""
+    return desired.paths(desired.document(playing.values(back, shelf, supply, fit), desired.Files()))
+
+
+def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
+    """Files that differ from what they were, and that the lock of before doesn't want: path and digest of each.
+
+    One that wasn't there has no digest; another one comes back from the host's own record.
+    """
+    snapshot = _snapshot(work)
+    before = snapshot["files"] if snapshot is not None else {}
+    names = {item["name"] for item in _compared(work) if item["what"] == "file"} - set(managed)
+    return [{"path": name, "sha256": (before.get(name) or {"sha256": ""})["sha256"]} for name in sorted(names)]
+
+
+def _new_kernels(work: Work, back: Work) -> list[str]:
+    """The lock's kernel where the host did not have it before."""
+    document = _snapshot(work)
+    release = work.target.kernel.release
+    if document is None or release in document["kernels"] or release == back.target.kernel.release:
+        return []
+    return [release]
+
+
+def undo_validate(work: Work) -> dict[str, Any]:
+    """Every check against what the host was before, and its snapshot; takes away what still ran until now."""
+    back = towards_before(work)
+    if "snapshot" in work.known:
+        with run_archives.opened(back.fleet_path) as shelf:
+            supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
+            if _differences(work, back, shelf, supply, fit, leftovers=False):
+                # The kernel that ran while the rest was taken back.
+                playing.play(back, "leftovers", shelf, supply, fit, _given(work, back))
+            _refuse(work, _differences(work, back, shelf, supply, fit, leftovers=False))
+    return validate.validate(back)
+
+
+def _differences(
+    work: Work, back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host], *, leftovers: bool
+) -> list[str]:
+    """How the host differs from what it was, each as a sentence.
+
+    Files that are as its lock has them are right, whatever somebody had made of them before.  leftovers: what belongs
+    to a kernel that runs is not counted yet.
+    """
+    document = _snapshot(work)
+    if document is None:
+        return []
+    seen = playing.look(back, shelf)
+    wrong = [
+        "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(item))
+        for item in seen.plan.changes
+        if item.disruption == "none" and (item.resource != "modules" or item.kind in _BUILT)
+    ]
+    managed = _managed(back, shelf, supply, fit)
+    versions = {item.package: item.version for item in packages_for(back.target, host=True, build=True)}
+    running = work.ask("rollout", "status")["kernel"] if leftovers else ""
+    for item in _compared(work):
+        what, name = item["what"], item["name"]
+        right = (
+            (what == "file" and name in managed)
+            or (what == "package" and versions.get(name) == item["is"])
+            # What DKMS builds again need not have the same bytes; it was audited.
+            or (what in ("module", "chosen") and supply.mode == "build")
+            or (what == "kernel" and name == "running" and leftovers)
+            or (leftovers and bool(running) and running in name and running not in document["kernels"])
+        )
+        if not right:
+            wrong.append(item["says"])
+    return wrong
+
+
+def _objections(back: Work) -> list[str]:
+    """What the audit has against the modules for the kernel that the host had."""
+    if back.is_builder:
+        return []
+    kernel = back.target.kernel.release
+    return [f"modules of {kernel}: {text}" for text in back.ask("guard", "judge", "--kernel", kernel)["reasons"]]
+
+
+def _refuse(work: Work, differing: Sequence[str]) -> None:
+    if not differing:
+        return
+    lines = [f"  - {text}" for text in differing[:_NAMED]]
+    lines += [f"  and {len(differing) - _NAMED} more"] if len(differing) > _NAMED else []
+    raise RollbackFailed(
+        f"{work.name}: it is not what it was before:\n" + "\n".join(lines),
+        hint="It stays out of work. Repair what is named, or provision it with the lock that it should have",
+    )
+
+
+def undo_reboot(work: Work) -> dict[str, Any]:
+    """As REBOOT, towards what the host was before."""
+    return boot.reboot(towards_before(work))
+
+
+def undo_boot(work: Work) -> dict[str, Any]:
+    """As BOOT, towards what the host was before."""
+    return boot.boot(towards_before(work))
+
+
+STEPS = {
+    Step.UNDO: undo,
+    Step.UNDO_REBOOT: undo_reboot,
+    Step.UNDO_BOOT: undo_boot,
+    Step.UNDO_VALIDATE: undo_validate,
+}

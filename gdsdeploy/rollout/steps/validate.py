@@ -1,0 +1,112 @@
+"""Whether a host is what its lock says: every check, in this boot, before it is trusted with work again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError, HostUnreachable
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
+from gdsdeploy.lock import releases
+from gdsdeploy.model.rollout import Step
+from gdsdeploy.report.model import HostReport
+from gdsdeploy.rollout.steps.work import Work, error_named
+from gdsdeploy.validate import validate as validation
+
+#: Checks of what the next boot starts.
+NEXT_BOOT = frozenset({"kernel.boot-default", "modules.next-boot"})
+#: Checks that an error names one by one.
+_NAMED = 8
+
+
+def validate(work: Work) -> dict[str, Any]:
+    """Every check; then the lock's kernel becomes the boot default, and the host's own gate judges this boot.
+
+    Raises ChecksFailed, ChecksUnknown, and what asking raises.
+    """
+    if work.is_builder:
+        status = work.ask("rollout", "status")
+        return _passed(work, str(status["boot_id"]), PASS)
+    default = work.ask("boot", "show")["default"] if work.has_kernel else ""
+    if work.has_kernel and default != work.target.kernel.release:
+        # A power cycle until here brings back what was there before; so what the next boot starts is judged later.
+        checked(work, but=NEXT_BOOT, load=True)
+        found = _default(work, default)
+    else:
+        found = checked(work, load=True)
+    if work.has_kernel:
+        work.ask("rollout", "once", "--clear")
+    if work.profile.gate.enabled:
+        _gate(work, found)
+    return _passed(work, found.boot_id, found.verdict)
+
+
+def _passed(work: Work, boot_id: str, verdict: str) -> dict[str, Any]:
+    """What is known of a machine that is as its lock says; also for later rollouts."""
+    if work.release is not None:
+        releases.got(work.release, [work.name])
+    return {"validated_boot": boot_id, "verdict": verdict, "lock": work.lock.digest}
+
+
+def _default(work: Work, before: str) -> HostReport:
+    """Make the lock's kernel the boot default, and judge everything; if not all of it passes, take that back."""
+    # It audits the modules once more, and refuses a kernel that lacks them.
+    work.ask("guard", "default")
+    try:
+        return checked(work)
+    except GdsError:
+        if before:
+            work.ask("boot", "default", "--kernel", before)
+        raise
+
+
+def soak(work: Work) -> dict[str, Any]:
+    """Every check again, while it works; changes nothing.  Raises as :func:`validate`."""
+    if work.is_builder:
+        return {"lock": work.lock.digest}
+    found = checked(work)
+    return {"soaked_boot": found.boot_id, "verdict": found.verdict}
+
+
+def checked(work: Work, *, but: Collection[str] = (), load: bool = False) -> HostReport:
+    """The report of a host on which every check, ``but`` for some, passed or was waived; raises as ``validate``.
+
+    load: also read from the mounts for which the fleet has a threshold; only on a host that is out of work.
+    """
+    report = validation.validate(
+        work.fleet,
+        work.lock,
+        work.fleet_path,
+        [work.name],
+        timeout=work.patience.validation,
+        asked=validation.Asked(load=load),
+        progress=lambda text: work.say(text.strip()),
+    )
+    (found,) = report.hosts
+    if found.trouble is not None:
+        kind = error_named(found.trouble.kind)
+        raise (HostUnreachable if kind is GdsError else kind)(found.trouble.message, hint=found.trouble.hint)
+    for verdict, kind, words in ((FAIL, ChecksFailed, "failed"), (UNKNOWN, ChecksUnknown, "could not be decided")):
+        bad = [item for item in found.findings if item.verdict == verdict and item.check not in but]
+        if bad:
+            lines = [f"  - {item.check}: {item.title}: found {item.found}" for item in bad[:_NAMED]]
+            lines += [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
+            raise kind(
+                f"{work.name}: {len(bad)} check{'' if len(bad) == 1 else 's'} {words}:\n" + "\n".join(lines),
+                hint=f"gdsdeploy validate {work.fleet_path} --limit {work.name} says what to do with each",
+            )
+    return found
+
+
+def _gate(work: Work, found: HostReport) -> None:
+    """Have the gate judge, so that its own record is of this boot; what it finds has to be the same."""
+    record = work.ask("gate", "run", "--once", timeout=work.profile.gate.seconds + 120.0)
+    state, boot_id = str(record.get("state") or ""), str(record.get("boot_id") or "")
+    if state != "open" or boot_id != found.boot_id:
+        raise ChecksFailed(
+            f"{work.name}: its gate is {state or 'not judged'} in boot {boot_id or 'unknown'}: {record.get('reason')}",
+            hint="On the host: journalctl -u gds-gate",
+        )
+
+
+STEPS = {Step.VALIDATE: validate, Step.SOAK: soak}

@@ -1,0 +1,169 @@
+"""What came back from a host, and what it means: a document, or the one error that says why there is none.  Pure.
+
+A host may be somebody else's.  Its text is parsed within bounds, so that no answer costs more than a moment and some
+megabytes, and every text in it can be written anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable
+from gdsdeploy.host.io import jsontext
+
+#: Exit status of the loader for a Python that is too old.
+TOO_OLD = 78
+#: Lines of a host's standard error that an error quotes, and characters of each.
+TAIL_LINES, TAIL_WIDTH = 6, 500
+#: Values in an answer; the evidence of real hosts has 1,500.
+VALUES = 100_000
+#: Characters of the message, and of the hint, of an error that a host's program gives as its answer.
+WORDS = 16_384
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a host answers and with what it is greeted."""
+
+    host: str
+    address: str
+    port: int
+    user: str
+    #: private keys, tried in this order
+    identity_files: tuple[Path, ...]
+    #: Files of host keys: the fleet's own one, or the user's and the system's.
+    known_hosts: tuple[Path, ...]
+    #: whether the keys of an SSH agent are tried, too
+    agent: bool = True
+    #: the name that stands for the host in ``known_hosts`` whatever its port; empty: the address does
+    host_key_alias: str = ""
+    #: command whose standard input and output are the connection; empty: TCP
+    proxy: tuple[str, ...] = ()
+
+    def where(self) -> str:
+        """The host as an error names it."""
+        return f"{self.host} ({self.address}:{self.port})"
+
+    def ssh(self) -> str:
+        """The command that reaches it by hand."""
+        return f"ssh -p {self.port} {self.user}@{self.address}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back from one host: a document or an error, and the seconds it took."""
+
+    host: str
+    document: dict[str, Any] | None
+    error: GdsError | None
+    seconds: float
+
+    def known(self) -> dict[str, Any]:
+        """The document; raises the error where there is none."""
+        if self.error is not None or self.document is None:
+            raise self.error or HostUnreachable(f"{self.host}: no answer")
+        return self.document
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command on a host left."""
+
+    stdout: bytes
+    stderr: str
+    #: None when the connection ended first; -1 when a signal ended the program
+    status: int | None
+
+
+def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
+    """The JSON object behind ``mark``; raises HostUnreachable or HostUnfit when there is none.
+
+    What stands before the mark is what the host's login scripts printed.
+    """
+    _, begun, text = output.stdout.partition(mark)
+    if not begun:
+        raise _did_not_begin(host, output)
+    try:
+        found = jsontext.loads(text.decode(errors="replace"), items=VALUES, more=True)
+    except jsontext.NotJsonError:
+        found = None
+    except ValueError as refused:
+        raise malformed(host.where(), "", str(refused)) from None
+    if isinstance(found, dict):
+        return found
+    if output.status is None:
+        raise HostUnreachable(
+            f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}",
+            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
+        )
+    # A login shell that waits for it turns a signal into 128 + its number; without one, SSH does not say which it was.
+    ending = f"ended with status {output.status}" if 0 <= output.status <= 128 else "was killed"
+    ending += f" by signal {output.status - 128}" if output.status > 128 else ""
+    raise HostUnfit(
+        f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}",
+        hint="The quoted lines are the host's own; look at its disk and its memory",
+    )
+
+
+def malformed(host: str, question: str, problem: str) -> HostUnfit:
+    """The error for an answer that isn't what its question asks for."""
+    to = f" to {question}" if question else ""
+    return HostUnfit(
+        f"{host}: its answer{to} is malformed: {problem}",
+        hint="The program that ran there is gdsdeploy's own; see what changes its output on that host",
+    )
+
+
+def refusal(host: str, error: Mapping[str, Any], kind: type[GdsError] = HostUnfit) -> GdsError:
+    """The error that a host's program gives as its answer, as one of ``kind``; it may say anything."""
+    message, hint = (str(error.get(name) or "")[:WORDS] for name in ("message", "hint"))
+    return kind(f"{host}: {message}", hint=hint or None)
+
+
+def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
+    """Why the program was not even started."""
+    said, status = output.stderr, output.status
+    if status is None:
+        return HostUnreachable(
+            f"{host.where()}: the connection was closed before the program began{_tail(said)}",
+            hint="Look at the host's sshd log (journalctl -u ssh)",
+        )
+    if status == TOO_OLD:
+        return HostUnfit(f"{host.where()}: {said.strip()}", hint="Install Python 3.8 or newer as python3")
+    if host.user != "root":
+        refusal = _sudo(host, said, status)
+        if refusal:
+            return refusal
+    if status in {126, 127} or "python3: command not found" in said:
+        return HostUnfit(
+            f"{host.where()}: there is no python3 on it{_tail(said)}",
+            hint="Install it with the host's package manager, e.g. apt-get install python3-minimal",
+        )
+    return HostUnfit(
+        f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(said)}",
+        hint=f"Try: {host.ssh()} python3 --version",
+    )
+
+
+def _sudo(host: Endpoint, said: str, status: int) -> GdsError | None:
+    """What sudo refused, if it was sudo."""
+    lines = [line for line in said.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
+    if status == 127 and "python3" not in said:
+        return HostUnfit(
+            f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(said)}",
+            hint="Install sudo on the host, or set ssh.user: root in the fleet file",
+        )
+    if lines and "python3: command not found" not in lines[-1]:
+        return HostUnfit(
+            f"{host.where()}: {host.user} cannot become root without a password\n  | {lines[-1]}",
+            hint=f"Write `{host.user} ALL=(ALL) NOPASSWD: ALL` to a file in /etc/sudoers.d/ there, or log in as root",
+        )
+    return None
+
+
+def _tail(text: str) -> str:
+    lines = text.rstrip().splitlines()[-TAIL_LINES:]
+    return "".join(f"\n  | {line[:TAIL_WIDTH]}" for line in lines)

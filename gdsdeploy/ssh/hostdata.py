@@ -1,0 +1,216 @@
+"""What hosts say, typed where it comes in: the shape of each answer, and what becomes of one that has another.
+
+An answer is the host's own word.  One that doesn't fit its question makes that host unfit and no other; so does one
+that fits and still sets off what nobody has foreseen.  What no question asks for is dropped.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from gdsdeploy.errors import GdsError, HostUnfit
+from gdsdeploy.host.checks.report import STACK
+from gdsdeploy.host.gate.gate import CLOSED, OPEN
+from gdsdeploy.host.model.finding import PATHS, VERDICTS
+from gdsdeploy.ssh.endpoint import Answer, malformed
+
+#: Characters of a text and of a file's, entries of a list or object: more than any host has.
+_LONG, _WHOLE, MANY = 1 << 17, 1 << 21, 10_000
+PLAIN = r"[A-Za-z0-9._+~@,:=/ -]"
+
+
+def _normal(path: str) -> str:
+    if posixpath.normpath(path) != path or path.startswith(("/", "..")):
+        raise ValueError("isn't a normalized path below its folder")
+    return path
+
+
+def _part(row: list[str]) -> list[str]:
+    if row[0] not in STACK:
+        raise ValueError("isn't a part of the stack")
+    return row
+
+
+Text = Annotated[str, Field(max_length=_LONG)]
+Whole = Annotated[str, Field(max_length=_WHOLE)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=255)]
+Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+:~^_ -]*$", max_length=1024)]
+Release = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]*$", max_length=255)]
+MaybeRelease = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.+_~-]*)?$", max_length=255)]
+BootId = Annotated[str, Field(pattern=r"^[0-9A-Za-z-]*$", max_length=64)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+LockDigest = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")]
+Below = Annotated[str, Field(pattern=f"^[A-Za-z0-9_]{PLAIN}*$", max_length=4096), AfterValidator(_normal)]
+Plain = Annotated[str, Field(pattern=f"^{PLAIN}*$", max_length=4096)]
+Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+Size = Annotated[int, Field(ge=-1, lt=1 << 63)]
+Id = Annotated[int, Field(ge=0, lt=1 << 32)]
+#: Seconds.
+Time = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+
+
+class Shape(BaseModel):
+    """A JSON object whose parts are what they are called; others are left out."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+S = TypeVar("S", bound=Shape)
+F = TypeVar("F")
+T = TypeVar("T")
+#: A record of several values, or of an error; host/facts/document.py asks it without trusting what is in it.
+_Record = dict[Text, Any]
+
+
+class _Uname(Shape):
+    sysname: Text
+    release: Text
+    version: Text
+    machine: Text
+
+
+class _Host(Shape):
+    name: Text
+    uid: Annotated[int, Field(ge=-1, lt=1 << 32)]
+    python: Text
+    uname: _Uname
+
+
+class _Command(Shape):
+    argv: list[Text]
+    status: Annotated[int, Field(ge=-256, le=256)]
+    stdout: Whole
+    stderr: Whole
+    seconds: Time = 0.0
+    pattern: Text = ""
+    log: Whole = ""
+    error: Text = ""
+
+
+class _Gap(Shape):
+    collector: Text
+    reason: Text
+
+
+class Evidence(Shape):
+    """As host/evidence/__init__.py describes it."""
+
+    version: Literal[1]
+    collected_at: Plain
+    seconds: Time
+    host: _Host
+    files: dict[Text, Whole | _Record]
+    binaries: dict[Text, Whole | _Record] = {}
+    links: dict[Text, Text | _Record] = {}
+    listings: dict[Text, list[Text] | _Record] = {}
+    excerpts: dict[Text, _Record] = {}
+    commands: dict[Text, _Command] = {}
+    modules: dict[Text, _Record] = {}
+    trees: dict[Text, _Record] = {}
+    audits: dict[Text, _Record] = {}
+    inodes: dict[Text, Size | _Record] = {}
+    features: dict[Text, _Record] = {}
+    opens: dict[Text, Text | _Record] = {}
+    odirect: dict[Text, _Record] = {}
+    load: dict[Text, _Record] = {}
+    insides: dict[Text, _Record] = {}
+    acs: dict[Text, Size | _Record] = {}
+    space: dict[Text, dict[Text, Size] | _Record] = {}
+    environment: dict[Text, Text] = {}
+    gaps: list[_Gap] = []
+
+
+class _Waiver(Shape):
+    until: Day
+    reason: Text
+    was: Literal[VERDICTS]  # type: ignore[valid-type]
+
+
+class _Finding(Shape):
+    check: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*(:.+)?$", max_length=4096)]
+    verdict: Literal[VERDICTS]  # type: ignore[valid-type]
+    title: Text
+    expected: Text
+    found: Text
+    hint: Text
+    evidence: list[Text]
+    waiver: _Waiver | None
+    path: Literal["", *PATHS] = ""  # type: ignore[valid-type]
+
+
+class GateRecord(Shape):
+    """What the gate of a host wrote down, as host/gate/gate.py has it."""
+
+    version: Literal[1]
+    state: Literal[OPEN, CLOSED]  # type: ignore[valid-type]
+    reason: Text
+    verdict: Literal[VERDICTS]  # type: ignore[valid-type]
+    boot_id: BootId
+    when: Plain
+    seconds: Time
+    host: Text
+    profile: Text
+    lock_digest: Plain
+    basis: Plain
+    stack: list[Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_part)]] = Field(max_length=5)
+    findings: list[_Finding] = Field(max_length=MANY)
+    gaps: list[Text] = Field(max_length=MANY)
+
+
+class GateShown(Shape):
+    """The answer to ``gate show``."""
+
+    boot_id: BootId
+    reason: Text
+    record: GateRecord | None
+
+
+def fitting(host: str, question: str, shape: type[S], document: Any) -> S:
+    """The document as a ``shape``; raises HostUnfit that names the place of what is wrong."""
+    try:
+        return shape.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(ascii(part)[1:-1] if isinstance(part, str) else str(part) for part in first["loc"])
+        raise malformed(host, question, f"{place[:200]}: {ascii(first['msg'])[1:-1][:200]}") from None
+
+
+def judged(answer: Answer, question: str, shape: type[Shape], judge: Callable[[dict[str, Any]], T]) -> T:
+    """What ``judge`` makes of a host's document, which is one of that shape; raises the host's error, or HostUnfit."""
+    made = fitting(answer.host, question, shape, answer.known())
+    with surprises(answer.host):
+        return judge(made.model_dump(exclude_unset=True))
+
+
+def each(found: Mapping[str, F | GdsError], judge: Callable[[str, F], T]) -> tuple[dict[str, T], list[GdsError]]:
+    """Host → what ``judge`` makes of what is known of it; and the errors of the others."""
+    known: dict[str, T] = {}
+    lost: list[GdsError] = []
+    for name, item in found.items():
+        try:
+            if isinstance(item, GdsError):
+                raise item
+            with surprises(name):
+                known[name] = judge(name, item)
+        except GdsError as error:
+            lost.append(error)
+    return known, lost
+
+
+@contextmanager
+def surprises(host: str) -> Iterator[None]:
+    """In the block, what a host's own words set off and nobody has foreseen is HostUnfit of that host."""
+    try:
+        yield
+    except GdsError:
+        raise
+    except Exception as error:
+        raise HostUnfit(
+            f"{host}: what it says cannot be judged: {type(error).__name__}: {ascii(str(error))[1:-1][:200]}",
+            hint=f"Report this with its evidence: gdsdeploy support-bundle FLEET --limit {host} -o FILE",
+        ) from error

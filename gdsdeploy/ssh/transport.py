@@ -1,0 +1,425 @@
+"""SSH to many hosts at once: one connection, one exec and one JSON document per host; nothing is installed there.
+
+The program (a zipapp) travels on the standard input of ``python3 -c``; :mod:`gdsdeploy.zipapp.bootstrap` runs it.
+A host's key is always checked, and a host's failure is that host's answer, never the end of the others'.  That holds
+for a host that wants it otherwise, too: what it sends is bounded below everything that reads it, and so is its time.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from gdsdeploy import cancel, paths
+from gdsdeploy.errors import GdsError, HostKeyMismatch, HostUnfit, HostUnreachable, Interrupted
+from gdsdeploy.host.io.private import exposure
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.run import Dialled, dial
+from gdsdeploy.ssh import sshconfig
+from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output, document
+from gdsdeploy.ssh.known_hosts import known_keys, recorded, refusal
+from gdsdeploy.ssh.metering import Meter
+from gdsdeploy.zipapp import hostapp
+
+#: Bytes that one host may send, everything counted; one that sends more is cut off.  Real evidence is below 1 MiB.
+ANSWER_LIMIT = 8 * 2**20
+#: Bytes kept of what a host writes to standard error: the end of it, which says why.
+ERROR_LIMIT = 64 * 1024
+#: Hosts that are talked to at the same time.
+WORKERS = 32
+#: Seconds for each of: the TCP connection, the server's greeting, the login.
+CONNECT_TIMEOUT = 15.0
+#: Runs of ``ssh -G`` at the same time, some milliseconds each.
+CONFIGURATIONS_AT_ONCE = 8
+
+# What paramiko logs is an answer here; without a handler Python would print it.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpoint]:
+    """How to reach the machines ``names`` of the fleet; relative file names start at ``fleet_dir``.
+
+    What the fleet file leaves open is as OpenSSH's configuration has it.  Raises HostUnreachable where that is broken.
+    """
+    in_fleet = partial(paths.locate, fleet_dir)
+
+    def reach(name: str) -> Endpoint:
+        ssh = fleet.connection(name)
+        assert ssh.address is not None
+        config = in_fleet(ssh.config) if ssh.config else None
+        found = sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config)
+        return Endpoint(
+            host=name,
+            address=found.address,
+            port=found.port,
+            user=found.user,
+            identity_files=(in_fleet(ssh.identity_file),) if ssh.identity_file else found.identity_files,
+            known_hosts=(in_fleet(ssh.known_hosts),) if ssh.known_hosts else found.known_hosts,
+            agent=not found.identities_only,
+            host_key_alias=found.host_key_alias,
+            proxy=found.proxy,
+        )
+
+    with ThreadPoolExecutor(CONFIGURATIONS_AT_ONCE) as pool:
+        return list(pool.map(reach, names))
+
+
+def fan_out(
+    hosts: Sequence[Endpoint],
+    program: bytes,
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    stdin: bytes | Mapping[str, bytes] = b"",
+    workers: int = WORKERS,
+) -> Iterator[Answer]:
+    """Run ``program`` (a zipapp) with ``argv`` as root on each host; yield each answer as it comes.
+
+    timeout: seconds for each host, from its connection to the end of its answer.
+    stdin: what the program reads on standard input, the same for all or by host.
+    Ctrl-C and a wish to stop (``stopping``) close every connection and raise Interrupted; so does closing the
+    iterator, without raising.
+    """
+    stop = cancel.current()
+    stop.check()
+    waiting = deque(hosts)
+    answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
+    connections = _Connections()
+
+    def work() -> None:
+        while not connections.closed:
+            if answers.qsize() > workers:
+                # They are judged more slowly than they come.
+                time.sleep(0.05)
+                continue
+            try:
+                host = waiting.popleft()
+            except IndexError:
+                return
+            given = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
+            try:
+                answers.put(_ask(host, program, argv, given, timeout, connections))
+            except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
+                answers.put(bug)
+
+    # Daemons: a thread that is stuck in a name look-up must not hold up the end of the process.
+    for _ in range(min(workers, len(hosts))):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        with stop.ending(lambda: _interrupt(connections, answers)):
+            for _ in hosts:
+                answer = answers.get()
+                stop.check()
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted while hosts were being asked; nothing was changed on them") from None
+    finally:
+        connections.close()
+
+
+def _interrupt(connections: _Connections, answers: queue.SimpleQueue[Answer | Exception]) -> None:
+    connections.close()
+    # Also when a thread is stuck in a name look-up.
+    answers.put(Interrupted("stopped while hosts were being asked"))
+
+
+class _Connections:
+    """The open connections, so that another thread can close them all."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[paramiko.SSHClient] = set()
+        self.closed = False
+
+    def add(self, client: paramiko.SSHClient) -> None:
+        with self._lock:
+            self._open.add(client)
+
+    def done(self, client: paramiko.SSHClient) -> None:
+        with self._lock:
+            self._open.discard(client)
+        client.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+            clients, self._open = self._open, set()
+        for client in clients:
+            client.close()
+
+
+def _ask(
+    host: Endpoint, program: bytes, argv: Sequence[str], stdin: bytes, timeout: float, connections: _Connections
+) -> Answer:
+    begin = time.monotonic()
+    mark, payload = _payload(program, argv, stdin, timeout)
+    client, meter = paramiko.SSHClient(), Meter(ANSWER_LIMIT)
+    connections.add(client)
+    # paramiko waits for some of a server's messages without a limit.
+    late = threading.Timer(timeout + 1.0, client.close)
+    late.daemon = True
+    late.start()
+    found: dict[str, Any] | None = None
+    error: GdsError | None = None
+    proxy: Dialled | None = None
+    try:
+        proxy = dial(host.proxy, doing=f"connect to {host.host}") if host.proxy else None
+        _connect(client, host, timeout, proxy, meter)
+        output = _exec(client, host, payload, begin + timeout)
+        if not meter.full:
+            found = document(host, mark, output)
+    except Exception as caught:  # noqa: BLE001 - whatever a host sets off is that host's failure
+        error = _failure(host, caught, timeout, late=time.monotonic() - begin > timeout)
+    finally:
+        late.cancel()
+        connections.done(client)
+        meter.done()
+        if proxy is not None:
+            error = _with_complaint(error, proxy)
+            proxy.close()
+    return Answer(host.host, found, _too_large(host) if meter.full else error, time.monotonic() - begin)
+
+
+def _too_large(host: Endpoint) -> HostUnfit:
+    return HostUnfit(
+        f"{host.where()}: its answer is larger than {ANSWER_LIMIT // 2**20} MiB",
+        hint="Look at what the login shell of this user prints, and at the host's logs",
+    )
+
+
+def _failure(host: Endpoint, caught: Exception, timeout: float, *, late: bool) -> GdsError:
+    """What went wrong with a host.  late: after its time was up."""
+    broke = isinstance(caught, (OSError, EOFError, paramiko.SSHException))
+    if isinstance(caught, TimeoutError) or (late and (broke or isinstance(caught, HostUnreachable))):
+        return HostUnreachable(
+            f"{host.where()}: no answer within {timeout:g} s",
+            hint=f"Look at the host ({host.ssh()}), or give it more time with --timeout",
+        )
+    if isinstance(caught, GdsError):
+        return caught
+    if broke:
+        return HostUnreachable(
+            f"{host.where()}: the connection broke: {caught or type(caught).__name__}",
+            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
+        )
+    return HostUnfit(
+        f"{host.where()}: it could not be asked: {type(caught).__name__}: {str(caught)[:200]}",
+        hint="What the host sent is no SSH that can be understood; look at what answers there",
+    )
+
+
+def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: Dialled | None, meter: Meter) -> None:
+    limit = min(CONNECT_TIMEOUT, timeout)
+    policy = _OnRecord(host, meter)
+    client.set_missing_host_key_policy(policy)
+    for file in host.identity_files:
+        if not file.is_file():
+            raise HostUnreachable(
+                f"{host.where()}: the identity file {file} does not exist",
+                hint="identity_file in the fleet file is relative to that file",
+            )
+        # A public key names one of the agent's.
+        if file.suffix != ".pub" and (exposed := exposure(str(file), file.stat())):
+            raise HostUnreachable(f"{host.where()}: the identity file {file} {exposed[0]}", hint=f"Run: {exposed[1]}")
+    try:
+        client.connect(
+            host.address,
+            port=host.port,
+            username=host.user,
+            # paramiko documents a list, too; its stubs do not know it.
+            key_filename=[str(file) for file in host.identity_files],  # type: ignore[arg-type]
+            look_for_keys=False,
+            allow_agent=host.agent,
+            timeout=limit,
+            banner_timeout=limit,
+            auth_timeout=limit,
+            channel_timeout=limit,
+            sock=proxy.socket if proxy else None,
+            transport_factory=policy.transport,
+        )
+    except paramiko.PasswordRequiredException:
+        raise HostUnreachable(
+            f"{host.where()}: the key {_keys(host)} needs a passphrase",
+            hint="Load it into an agent first: ssh-add",
+        ) from None
+    except socket.gaierror as caught:
+        raise HostUnreachable(
+            f"{host.where()}: the name {host.address} cannot be resolved: {caught.strerror}",
+            hint=f"Set hosts.{host.host}.address in the fleet file",
+        ) from None
+    except (TimeoutError, paramiko.ssh_exception.NoValidConnectionsError, ConnectionError) as caught:
+        reason = "no answer" if isinstance(caught, TimeoutError) else "connection refused or no route"
+        raise HostUnreachable(
+            f"{host.where()}: cannot connect: {reason}",
+            hint="Check that the host is up, that sshd listens on that port and that no firewall is in between",
+        ) from None
+    except (paramiko.SSHException, EOFError, OSError) as caught:
+        raise _no_session(client, host, caught) from None
+
+
+def _no_session(client: paramiko.SSHClient, host: Endpoint, caught: Exception) -> HostUnreachable:
+    """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
+    transport = client.get_transport()
+    if isinstance(caught, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
+        return HostUnreachable(
+            f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {caught}",
+            hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file",
+        )
+    return HostUnreachable(
+        f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}",
+        hint="Check that an SSH server answers on that port",
+    )
+
+
+def _with_complaint(error: GdsError | None, proxy: Dialled) -> GdsError | None:
+    """Behind a proxy the reason why nothing came through is with the proxy."""
+    said = proxy.complaint()
+    if not isinstance(error, HostUnreachable) or not said:
+        return error
+    return HostUnreachable(
+        f"{error.message}; the command of its ProxyJump or ProxyCommand says: {said}", hint=error.hint
+    )
+
+
+def _keys(host: Endpoint) -> str:
+    """The keys of a login, in words."""
+    named = [f"the key {file}" for file in host.identity_files]
+    return " and ".join([*named, *(["the keys of the agent"] if host.agent else [])]) or "no key at all"
+
+
+class _OnRecord(paramiko.MissingHostKeyPolicy):
+    """Accepts a host's key only when a known_hosts file has that very key for it.
+
+    paramiko's own look-up asks the server for a key of the first recorded type only, knows no revoked keys and cannot
+    name the line; so the client is given no keys at all, and every key comes here.
+    """
+
+    def __init__(self, host: Endpoint, meter: Meter) -> None:
+        self._host, self._meter = host, meter
+        try:
+            self._known = known_keys(host)
+        except OSError as caught:
+            raise HostKeyMismatch(
+                f"{host.where()}: {caught.filename} cannot be read: {caught.strerror}",
+                hint="Without it no host key can be checked",
+            ) from None
+
+    def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        """A transport that asks the server for a key of a type that is on record."""
+        made = paramiko.Transport(self._meter.around(sock), **options)  # type: ignore[arg-type]
+        security = made.get_security_options()
+        recorded = {key.type for key in self._known if not key.marker}
+        recorded |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in recorded else set()
+        security.key_types = sorted(security.key_types, key=lambda offered: offered not in recorded)
+        return made
+
+    def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
+        """Raise HostKeyMismatch unless ``key`` is on record."""
+        if not recorded(self._known, key.asbytes()):
+            raise refusal(self._host, self._known, key.get_name(), key.asbytes())
+
+
+def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
+    """(mark, bytes for standard input).
+
+    Everything before the mark in the answer is what the host's login scripts printed.
+    """
+    mark = f"\n{secrets.token_hex(16)}\n".encode()
+    # The host ends the program itself when nobody waits for it any more.
+    return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
+
+
+def command(user: str) -> str:
+    """What is executed on the host; without a character that any login shell reads in its own way."""
+    start = hostapp.start()
+    return start if user == "root" else f"sudo -n {start}"
+
+
+def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: float) -> Output:
+    transport = client.get_transport()
+    if transport is None:
+        raise EOFError
+    channel = transport.open_session(timeout=max(0.1, deadline - time.monotonic()))
+    channel.settimeout(max(0.1, deadline - time.monotonic()))
+    channel.exec_command(command(host.user))  # nosec B601 # a fixed text
+    channel.settimeout(0.0)
+    stdout, stderr, left = bytearray(), bytearray(), memoryview(payload)
+    grace = 0.0
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel.fileno(), selectors.EVENT_READ)
+        while True:
+            left = _send(channel, left)
+            # Asked before taking what is there: nothing comes after the end, but the end may come after the taking.
+            over = channel.closed or channel.eof_received
+            received = _receive(channel, stdout, stderr)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError
+            if not received:
+                if over:
+                    break
+                if channel.status_event.is_set():
+                    # It ended, and something that it started holds its output open; what was written is here soon.
+                    grace = grace or time.monotonic() + 2.0
+                    if time.monotonic() > grace:
+                        break
+                # Room in the server's window makes no event; ask again soon while there is something to send.
+                selector.select(min(remaining, 0.05) if left else min(remaining, 1.0))
+    return Output(bytes(stdout), stderr.decode(errors="replace"), _status(channel))
+
+
+def _status(channel: paramiko.Channel) -> int | None:
+    """The exit status; -1 for a signal; None when the connection ended before there was one.
+
+    paramiko has -1 for the last two, and a lost connection takes a moment to be noticed.
+    """
+    if not channel.status_event.wait(5.0):
+        return None
+    if channel.exit_status != -1:
+        return channel.exit_status
+    channel.get_transport().join(0.5)
+    return -1 if channel.get_transport().is_active() else None
+
+
+def _send(channel: paramiko.Channel, left: memoryview) -> memoryview:
+    """Send what fits; return the rest."""
+    while left:
+        try:
+            sent = channel.send(bytes(left[:65536]))
+        except TimeoutError:
+            return left
+        except OSError:
+            # It ended without reading: its status and its last words say why.
+            return left[:0]
+        left = left[sent:]
+        if not left:
+            channel.shutdown_write()
+    return left
+
+
+def _receive(channel: paramiko.Channel, stdout: bytearray, stderr: bytearray) -> bool:
+    """Take over what has arrived; False when nothing had."""
+    received = False
+    if channel.recv_ready():
+        stdout += channel.recv(1 << 20)
+        received = True
+    if channel.recv_stderr_ready():
+        stderr += channel.recv_stderr(1 << 16)
+        del stderr[:-ERROR_LIMIT]
+        received = True
+    return received

@@ -1,0 +1,148 @@
+"""From one mode to another: what a change of ``mode`` or ``rdma`` takes, step by step; pure.
+
+Nothing is guessed: cufile.json is rendered for both, the modules are those that provision would load for both, and what
+no role does is said to be left to the user.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from gdsdeploy.converge.inventory import load_order
+from gdsdeploy.cufile.render import rendered
+from gdsdeploy.errors import FleetInvalid
+from gdsdeploy.host.facts.effective import given_keys
+from gdsdeploy.model.fleet import Profile
+from gdsdeploy.model.lock import Target
+
+Mode = Literal["nvidia-fs", "p2pdma", "compat"]
+Rdma = Literal["none", "peermem", "dmabuf"]
+#: Who does a step.
+Doer = Literal["you", "lock", "provision"]
+#: Parts of a lock that only the mode nvidia-fs has.
+_NVIDIA_FS_PARTS: Final = ("nvidia-fs-source",)
+#: As the guide has it for this mode; the driver's registry words, and NVMe without multipath.
+REGISTRY: Final = ("NVreg_RegistryDwords", "RMForceStaticBar1=1;RmForceDisableIomapWC=1;")
+MULTIPATH: Final = "options nvme_core multipath=N"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that changes; ``before`` and ``after`` are empty where there is nothing."""
+
+    where: str
+    before: str
+    after: str
+    by: Doer
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """The steps in their order, and what stands against the change altogether."""
+
+    steps: tuple[Step, ...]
+    obstacles: tuple[str, ...]
+    reboot: bool
+
+
+def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdma) -> Migration:
+    """What it takes to bring the profile ``name``, locked as ``target``, to another mode and RDMA mechanism.
+
+    A profile that is there already takes no step.
+    """
+    after = profile.model_copy(update={"mode": mode, "rdma": rdma})
+    steps = [
+        Step(f"profiles.{name}.{key} in the fleet file", old, new, "you")
+        for key, old, new in (("mode", profile.mode, mode), ("rdma", profile.rdma, rdma))
+        if old != new
+    ]
+    if not steps:
+        return Migration((), (), reboot=False)
+    steps += _packages(name, profile, after, target)
+    steps += _options(name, profile, after)
+    steps += _modules(profile, after, target)
+    keys, obstacles = _cufile(name, profile, after, target)
+    steps += keys
+    obstacles += _obstacles(after, target)
+    # nvidia-fs is not taken away from under its users, and the driver reads its options when it is loaded.
+    reboot = profile.mode != mode
+    if reboot:
+        steps.append(Step("reboot", "", "into the same kernel", "provision" if profile.reboot else "you"))
+    return Migration(tuple(steps), tuple(obstacles), reboot)
+
+
+def _packages(name: str, before: Profile, after: Profile, target: Target) -> list[Step]:
+    steps = []
+    if before.mode == "nvidia-fs" != after.mode:
+        gone = [f"{item.package} {item.version}" for item in target.packages if item.part in _NVIDIA_FS_PARTS]
+        steps += [Step("package in the lock", item, "", "lock") for item in gone]
+    if after.mode == "nvidia-fs" != before.mode:
+        steps.append(Step("package in the lock", "", "nvidia-fs for this driver and kernel", "lock"))
+        if not after.doca:
+            what = "MLNX_OFED or DOCA with hooks for nvidia-fs, where local NVMe, NVMe-oF or NFS over RDMA are used"
+            steps.append(Step(f"profiles.{name}.doca in the fleet file", "", what, "you"))
+    if after.rdma == "peermem" != before.rdma and not after.doca:
+        what = "MLNX_OFED or DOCA: nvidia-peermem is a stub unless it is built against it"
+        steps.append(Step(f"profiles.{name}.doca in the fleet file", "", what, "you"))
+    return steps
+
+
+def _options(name: str, before: Profile, after: Profile) -> list[Step]:
+    key, value = REGISTRY
+    where = f"profiles.{name}.driver.options in the fleet file"
+    has = str(before.driver.options.get(key, ""))
+    steps = []
+    if after.mode == "p2pdma" != before.mode:
+        if "RMForceStaticBar1=1" not in has:
+            steps.append(Step(where, has, f'{key}: "{value}"', "you"))
+        steps.append(Step("modprobe.d on the hosts, then their initramfs", "", MULTIPATH, "you"))
+        steps.append(Step("kernel command line", "", "intel_iommu=off or amd_iommu=off, on x86", "you"))
+    if before.mode == "p2pdma" != after.mode and has:
+        steps.append(Step(where, f'{key}: "{has}"', "", "you"))
+    return steps
+
+
+def _modules(before: Profile, after: Profile, target: Target) -> list[Step]:
+    old = [*load_order(before, target), *(["nvidia-peermem"] if before.rdma == "peermem" else [])]
+    new = [*load_order(after, target), *(["nvidia-peermem"] if after.rdma == "peermem" else [])]
+    if after.mode == "nvidia-fs":
+        # A lock that was made for another mode has none yet.
+        new.append("nvidia-fs")
+    old, new = list(dict.fromkeys(old)), list(dict.fromkeys(new))
+    steps = [Step("module loaded at boot", item, "", "provision") for item in old if item not in new]
+    return steps + [Step("module loaded at boot", "", item, "provision") for item in new if item not in old]
+
+
+def _cufile(name: str, before: Profile, after: Profile, target: Target) -> tuple[list[Step], list[str]]:
+    """The keys of cufile.json that differ; what is fitted to each host stays what it is."""
+    library = target.libcufile.version
+    try:
+        old, new = (
+            dict(given_keys(rendered(name, item.model_copy(update={"fit": None}), library).document))
+            for item in (before, after)
+        )
+    except FleetInvalid as refused:
+        return [], [refused.message]
+    return [
+        Step(f"{key} in cufile.json", _said(old.get(key)), _said(new.get(key)), "provision")
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ], []
+
+
+def _said(value: Any) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _obstacles(after: Profile, target: Target) -> list[str]:
+    found = []
+    flavour = target.driver.flavour
+    if after.rdma == "dmabuf" and flavour != "open":
+        found.append(f"the locked driver is {flavour}: only the open flavour exports GPU memory as DMA-BUF")
+    if after.mode == "p2pdma" and flavour != "open":
+        found.append(f"the locked driver is {flavour}: only the open flavour has static BAR1 as P2PDMA memory")
+    return found

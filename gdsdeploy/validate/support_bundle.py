@@ -1,0 +1,142 @@
+"""Collect what a support bundle holds, and judge one again offline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from gdsdeploy import paths
+from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.errors import GdsError, HostUnreachable
+from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile.masked import masked
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.waiver import Waiver
+from gdsdeploy.lock import lockfile
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.report import json as json_object
+from gdsdeploy.report.model import HostReport, Report, trouble_from
+from gdsdeploy.ssh import hostdata, transport
+from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.validate import accepted_waivers, bundle
+from gdsdeploy.validate.bundle import Bundle
+from gdsdeploy.validate.redact import USER, Redactor
+from gdsdeploy.validate.validate import EVIDENCE, TIMEOUT, Asked, fitted, judged, line, lost, now
+from gdsdeploy.zipapp import hostapp
+
+#: An address that is no name.
+_NUMERIC = re.compile(r"[\d.:a-fA-F]+")
+#: What provision leaves in the folder of runs.
+LOGS = "provision-*.log"
+
+
+def pack_fleet(
+    fleet: Fleet,
+    lock: Lock,
+    fleet_path: Path,
+    names: Sequence[str],
+    *,
+    hide_names: bool = False,
+    timeout: float = TIMEOUT,
+    progress: Callable[[str], None],
+) -> tuple[bytes, Mapping[str, int]]:
+    """The archive of a support bundle, and kind → how many different things of it were replaced.
+
+    timeout: seconds for each host; one that cannot be asked is in the bundle with the reason.
+    """
+    when, answers = now(), dict[str, Answer]()
+    expected = {name: expectation(fleet, lock, name) for name in names}
+    for answer in transport.fan_out(
+        transport.endpoints(fleet, fleet_path.resolve().parent, names),
+        hostapp.build(),
+        EVIDENCE,
+        stdin={name: item.to_json().encode() for name, item in expected.items()},
+        timeout=timeout,
+    ):
+        answers[answer.host] = answer
+        expected[answer.host] = fitted(fleet, lock, expected[answer.host], answer)
+        progress(f"  {answer.host}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")
+    hosts = {name: _host(fleet, expected[name], answers[name]) for name in names}
+    whole = Bundle(fleet_path.name, lock.digest, when, hosts)
+    redactor = redactor_for(whole, fleet, hide_names=hide_names)
+    texts = {
+        "fleet.yml": masked(fleet_path.read_text(encoding="utf-8"), redactor.secret),
+        "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
+        "report.json": json_object.render(judge(whole, progress=lambda _: None)),
+        **bundle.last_log(paths.state() / "runs", LOGS),
+    }
+    made = bundle.redacted(replace(whole, texts=texts), redactor)
+    return bundle.pack(made, redactor.summary()), redactor.summary()
+
+
+def judge(given: Bundle, asked: Asked | None = None, *, fleet: str = "", progress: Callable[[str], None]) -> Report:
+    """What the checks say of a bundle's evidence, with the waivers of its day.
+
+    fleet: how the report names it; empty: as the bundle does.
+    """
+    asked = replace(asked or Asked(), day=given.when[:10])
+    found: list[HostReport] = []
+    held = {name: [*host.waivers, *asked.waivers] for name, host in given.hosts.items()}
+    for name, host in given.hosts.items():
+        if host.evidence is None:
+            trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
+            report = HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
+        else:
+            report = _judged(name, host, asked, held[name])
+        found.append(report)
+        progress(line(report))
+    used = accepted_waivers.accepted(held, found, asked.today())
+    return Report(fleet or given.fleet, given.lock, given.when, tuple(found), used)
+
+
+def _judged(name: str, host: bundle.Host, asked: Asked, held: Sequence[Waiver]) -> HostReport:
+    try:
+        with hostdata.surprises(name):
+            return judged(host.expectation, host.evidence or {}, asked, held, host.seconds)
+    except GdsError as error:
+        return lost(host.expectation, error, host.seconds)
+
+
+def _host(fleet: Fleet, expected: Expectation, answer: Answer) -> bundle.Host:
+    held = tuple(waivers.of_host(fleet, answer.host))
+    try:
+        evidence = hostdata.judged(answer, "evidence", hostdata.Evidence, dict)
+    except GdsError as error:
+        return bundle.Host(expected, None, trouble_from(error), held, answer.seconds)
+    return bundle.Host(expected, evidence, None, held, answer.seconds)
+
+
+def redactor_for(whole: Bundle, fleet: Fleet | None = None, *, hide_names: bool) -> Redactor:
+    """What takes out of a bundle what identifies the site; the hosts' names only with ``hide_names``."""
+    names = list(dict.fromkeys([*(fleet.everyone() if fleet else ()), *whole.hosts]))
+    stand_ins = {name: f"host-{number}" for number, name in enumerate(names, 1)}
+    versions = [text for host in whole.hosts.values() for text in _versions(host)]
+    redactor = Redactor(versions=versions, names=stand_ins if hide_names else None)
+    own = [str(((host.evidence or {}).get("host") or {}).get("name", "")) for host in whole.hosts.values()]
+    for ssh in map(fleet.connection, fleet.everyone()) if fleet else ():
+        if ssh.address and ssh.address not in names and not _NUMERIC.fullmatch(ssh.address):
+            redactor.learn("address", ssh.address)
+            own.append(ssh.address)
+        redactor.learn(USER, ssh.user or "")
+    for domain in (domain for name in (*names, *own) for domain in _domains(name)):
+        redactor.learn("domain", domain)
+    for word in (word for name in own for word in (name, name.partition(".")[0]) if hide_names):
+        if word not in stand_ins:
+            redactor.learn("host name", word)
+    return redactor
+
+
+def _domains(name: str) -> Iterator[str]:
+    """The domains that a host's name is in, but for the topmost."""
+    labels = [] if _NUMERIC.fullmatch(name) else name.split(".")
+    return (".".join(labels[at:]) for at in range(1, len(labels) - 1))
+
+
+def _versions(host: bundle.Host) -> list[str]:
+    """Texts whose dotted numbers are versions: the expectation's, and what package managers list."""
+    commands = (host.evidence or {}).get("commands") or {}
+    listed = [item.get("stdout", "") for name, item in commands.items() if name in ("dpkg-query", "rpm", "rpm-query")]
+    return [str(value) for value in asdict(host.expectation).values()] + [str(item) for item in listed]

@@ -1,0 +1,252 @@
+"""Validate: evidence from every host in one round trip, judged on the controller by the checks the host itself has."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gdsdeploy import atomic
+from gdsdeploy.converge.expectation import expectation
+from gdsdeploy.cufile.fit import Host
+from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
+from gdsdeploy.fleetfile import waivers
+from gdsdeploy.host import checks
+from gdsdeploy.host.checks.report import stack
+from gdsdeploy.host.evidence import longest, wanted_by
+from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.gate import gate
+from gdsdeploy.host.model import waiver
+from gdsdeploy.host.model.expectation import Expectation
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
+from gdsdeploy.host.model.waiver import Waiver
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.model.lock import Lock
+from gdsdeploy.report.drawing import disks_of
+from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, trouble_from
+from gdsdeploy.ssh import hostdata, transport
+from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.validate import accepted_waivers
+from gdsdeploy.zipapp import hostapp
+
+#: Seconds for one host: its evidence is bounded by itself, and a slow virtual machine needs most of it.
+TIMEOUT = 300.0
+#: The host program reads its expectation from standard input.
+EVIDENCE = ("evidence", "--json", "--expectation", "-")
+#: What the host's own gate wrote down; needs nothing on standard input, and collects nothing.
+RECORD = ("gate", "show", "--json")
+#: The finding that says whether the gate has judged this boot.
+THIS_BOOT = "gate.this-boot"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asked of a run."""
+
+    #: ids of checks, with or without a subject; empty: all
+    only: Sequence[str] = ()
+    #: beside those of the fleet file, for every host
+    waivers: Sequence[Waiver] = ()
+    #: YYYY-MM-DD, UTC: the day on which waivers are judged
+    day: str = ""
+    #: whether mounts for which the fleet has a threshold under load are read from; never from a bundle or a record
+    load: bool = False
+
+    def today(self) -> str:
+        return self.day or waiver.today()
+
+
+def validate(
+    fleet: Fleet,
+    lock: Lock,
+    fleet_path: Path,
+    names: Sequence[str],
+    *,
+    timeout: float = TIMEOUT,
+    asked: Asked = Asked(),
+    since_boot: bool = False,
+    progress: Callable[[str], None],
+) -> Report:
+    """Judge the hosts ``names``; a host that gives no evidence is in the report as such, and the others go on.
+
+    timeout: seconds for each host, beside those of reading under load.
+    since_boot: no evidence is collected; the report is what each host's own gate found in the boot that runs.
+    Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
+    """
+    when = now()
+    expected = {name: expectation(fleet, lock, name) for name in names}
+    given = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
+    found: dict[str, HostReport] = {}
+    for answer in transport.fan_out(
+        transport.endpoints(fleet, fleet_path.resolve().parent, names),
+        hostapp.build(),
+        RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else [])),
+        stdin=b"" if since_boot else {name: item.to_json().encode() for name, item in expected.items()},
+        timeout=timeout + (max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0),
+    ):
+        name = answer.host
+        try:
+            if since_boot:
+                host = _recorded(expected[name], answer, asked, given[name])
+            else:
+                host = _judge(fleet, lock, expected[name], answer, asked, given[name])
+        except GdsError as error:
+            host = lost(expected[name], error, answer.seconds)
+        found[name] = host
+        progress(line(host))
+    hosts = tuple(found[name] for name in names)
+    return Report(str(fleet_path), lock.digest, when, hosts, accepted_waivers.accepted(given, hosts, asked.today()))
+
+
+def _loading(expected: Expectation) -> float:
+    """Seconds that reading from a host's mounts under load may take."""
+    return sum(longest(seconds) for _, seconds in wanted_by(expected, load=True).load)
+
+
+def line(host: HostReport) -> str:
+    """One host's outcome as progress."""
+    return f"  {SYMBOLS[host.verdict]} {host.host}: {WORDS[host.verdict]} ({host.seconds:.1f} s)"
+
+
+def now() -> str:
+    """RFC 3339, UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def selected(finding: Finding, only: Sequence[str]) -> bool:
+    """Whether ``only`` names this finding or its check; an empty one names all."""
+    return not only or finding.check in only or check_id(finding) in only
+
+
+def outcome(report: Report) -> GdsError | None:
+    """The error that a run with this report ends in: a failed check wins over a host without evidence over unknown."""
+    failed = [f"{host.host} ({_count(host, FAIL)})" for host in report.hosts if host.verdict == FAIL]
+    lost = [host for host in report.hosts if host.trouble]
+    unknown = [f"{host.host} ({_count(host, UNKNOWN)})" for host in report.hosts if host.verdict == UNKNOWN]
+    hint = "What to do is said with each check above"
+    if failed:
+        return ChecksFailed(f"checks failed on {', '.join(failed)}", hint=hint)
+    if lost and lost[0].trouble:
+        kinds = {kind.__name__: kind for kind in all_errors()}
+        kind = kinds.get(lost[0].trouble.kind, HostUnreachable)
+        return kind(f"no evidence from {', '.join(host.host for host in lost)}", hint="The reason is said above")
+    if report.verdict == UNKNOWN:
+        return ChecksUnknown(f"could not tell on {', '.join(unknown) or 'any host: there is none'}", hint=hint)
+    return None
+
+
+def judged(
+    expected: Expectation, evidence: Mapping[str, Any], asked: Asked, given: Sequence[Waiver], seconds: float = 0.0
+) -> HostReport:
+    """What the checks say of a host's evidence, wherever it is from."""
+    facts = facts_from(evidence)
+    findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, asked.only))
+    return HostReport(
+        host=expected.host,
+        profile=expected.profile,
+        findings=tuple(waiver.apply(findings, given, asked.today())),
+        boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
+        evidence_digest=_digest(evidence),
+        expectation_digest=_digest(json.loads(expected.to_json())),
+        stack=tuple(stack(facts)),
+        gaps=tuple(facts.gaps),
+        seconds=seconds,
+        topology=None if isinstance(facts.topology, Unknown) else facts.topology,
+        disks=disks_of(facts.storage),
+    )
+
+
+def _digest(value: Any) -> str:
+    """Of JSON with sorted keys and without spaces, so that whoever has the same document has the same digest."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> Expectation:
+    """The expectation with what follows from the host's own facts, where its file is fitted to them."""
+    if answer.document is None or expected.cufile_sha256:
+        return expected
+    try:
+        return expectation(fleet, lock, answer.host, Host(answer.host, facts_from(answer.document), settled=True))
+    except HostUnfit:
+        return expected
+
+
+def _judge(
+    fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]
+) -> HostReport:
+    """What the checks say of the host's evidence; raises why there is nothing that they could judge."""
+
+    def judge(evidence: dict[str, Any]) -> HostReport:
+        return judged(fitted(fleet, lock, expected, answer), evidence, asked, given, answer.seconds)
+
+    return hostdata.judged(answer, "evidence", hostdata.Evidence, judge)
+
+
+def lost(expected: Expectation, error: GdsError, seconds: float) -> HostReport:
+    """A host of which nothing could be judged, and why."""
+    return HostReport(expected.host, expected.profile, trouble=trouble_from(error), seconds=seconds)
+
+
+def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]) -> HostReport:
+    """What the host's own gate found in this boot; raises why nothing is known of it."""
+    shown = hostdata.judged(answer, "gate show", hostdata.GateShown, dict)
+    record = gate.record_of(shown["record"]) if shown["record"] else None
+    findings = [_this_boot(expected, record, shown["reason"] or "the answer holds no record")]
+    if record is not None:
+        findings += [finding for finding in record.judged() if selected(finding, asked.only)]
+    return HostReport(
+        host=answer.host,
+        profile=expected.profile,
+        findings=tuple(waiver.apply(findings, given, asked.today())),
+        boot_id=shown["boot_id"],
+        stack=tuple(dict(record.stack).items()) if record else (),
+        gaps=tuple(record.gaps) if record else (),
+        seconds=answer.seconds,
+    )
+
+
+def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -> Finding:
+    title = "The host's own gate has judged this boot, against this lock"
+    wanted = f"a verdict of this boot against {expected.lock_digest}"
+    if record is None:
+        hint = "On the host: systemctl start gds-gate, and journalctl -u gds-gate; provision puts it there"
+        return Finding(THIS_BOOT, FAIL, title, wanted, reason, hint)
+    found = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
+    if record.lock_digest != expected.lock_digest:
+        return Finding(THIS_BOOT, FAIL, title, wanted, found, "Provision this host: its expectation is of another lock")
+    return Finding(THIS_BOOT, PASS, title, wanted, found)
+
+
+def _count(host: HostReport, verdict: str) -> str:
+    number = host.count(verdict)
+    return f"{number} check{'' if number == 1 else 's'}"
+
+
+def known_check(name: str, option: str = "--check") -> str:
+    """``name`` if it is the id of a check, with or without a subject; raises FleetInvalid naming the nearest one."""
+    known = [check.id for check in checks.listed()]
+    if name.partition(":")[0] in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    raise FleetInvalid(f"{option}: there is no check {name!r}{meant}", hint=f"The checks are: {', '.join(known)}")
+
+
+def require_folder(file: Path | None) -> None:
+    """Raise GdsError when ``file`` cannot be written for want of its folder: better before the hosts are asked."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
+
+
+def write(file: Path, text: str | bytes, *, mode: int | None = None) -> None:
+    """Write a report in one step, with ``mode`` or as ``atomic.write`` chooses it; raises GdsError."""
+    try:
+        atomic.write(file, text, mode=mode)
+    except OSError as caught:
+        raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None

@@ -1,0 +1,1 @@
+"""The host program as one file, and how it starts on a host."""
