@@ -19,7 +19,7 @@ class SbomHook(BuildHookInterface):
         self._folder = Path(tempfile.mkdtemp(prefix="gdsdeploy-build-"))
         if self.target_name != "wheel" or version != "standard":
             return
-        spec = importlib.util.spec_from_file_location("sbom", Path(self.root, "gdsdeploy", "sbom.py"))
+        spec = importlib.util.spec_from_file_location("sbom", Path(self.root, "gdsdeploy", "zipapp", "sbom.py"))
         assert spec is not None
         assert spec.loader is not None
         sbom = importlib.util.module_from_spec(spec)

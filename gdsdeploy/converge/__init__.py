@@ -1,1 +1,1 @@
-"""From fleet file and lock to hosts: inventory, desired state, the difference to it, and the run of Ansible that removes it."""
+"""Bring hosts to their desired state: inventory, desired state, the difference to it, and the run of Ansible."""

@@ -1,1 +1,1 @@
-"""The lock: its file, its resolution from repositories, compatibility rules, releases that hosts were provisioned with."""
+"""The lock: its file, how it is resolved from repositories, compatibility rules, and earlier releases."""

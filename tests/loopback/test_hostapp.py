@@ -180,7 +180,7 @@ def test_it_installs_itself_from_standard_input() -> None:
 
 
 def test_a_python_that_is_too_old_says_so_before_anything_is_read() -> None:
-    source = (ROOT / "gdsdeploy" / "bootstrap.py").read_text()
+    source = (ROOT / "gdsdeploy" / "zipapp" / "bootstrap.py").read_text()
     ast.parse(source, feature_version=(3, 4))
     old = f"import sys; sys.version_info = (3, 6, 8)\n{source}\nload(None)"
     done = subprocess.run([sys.executable, "-I", "-c", old], capture_output=True, text=True, check=False)

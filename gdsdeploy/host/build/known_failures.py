@@ -1,7 +1,7 @@
 """Failures that compat.yml knows, and the version without them: said beside the compiler's own words.
 
-The rules come with the zipapp as ``known_failures.json``: those of compat.yml that are about what a host builds.  Run from a
-checkout there is no such file, and nothing is known.
+The rules come with the zipapp as ``known_failures.json``: those of compat.yml that are about what a host builds.  A
+checkout has no such file, and so no known failures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which path I/O on a mount takes, and in order why not a better one, from everything that is known of the host.
 
-That is not proof: proof is an I/O that was seen to take the path (host/proof/proof.py), needs a GPU, and is put beside it.
+That is not proof.  Proof is an I/O that was seen to take the path (host/proof/proof.py); it needs a GPU.
 """
 
 from __future__ import annotations

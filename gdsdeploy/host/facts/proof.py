@@ -1,4 +1,4 @@
-"""What a read through cuFile proves: the path it took, or why that cannot be said.  See host/proof/proof.py for the tries.
+"""What a read through cuFile proves: the path it took, or why that cannot be said.  See host/proof.
 
 Counters of nvidia-fs: ``Bar1-map … ok`` rises whenever GPU memory is mapped for it, ``Reads … ok`` with each read while
 its parameter rw_stats_enabled is on; neither rises for compat mode or P2PDMA.  A file for which compat mode would be

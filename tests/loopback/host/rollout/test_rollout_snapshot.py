@@ -42,7 +42,7 @@ def dpkg(root: Root, *packages: tuple[str, str, str, str]) -> None:
     folder = root.path / "var/lib/dpkg"
     for name in ("updates", "info"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    rows = [STATUS.format(status=s, name=n, architecture=a, version=v) for s, n, a, v in state]
+    rows = [STATUS.format(status=s, name=n, architecture=a, version=v) for s, n, a, v in packages]
     (folder / "status").write_text("".join(rows))
 
 
