@@ -56,7 +56,7 @@ def test_it_holds_our_sources_and_nothing_else(program: Path) -> None:
     with zipfile.ZipFile(program) as archive:
         names = archive.namelist()
         assert names == sorted(names)
-        assert [name for name in names if not name.endswith(".py")] == [MATERIALS, *TABLES, RULES]
+        assert [name for name in names if not name.endswith(".py")] == [MATERIALS, RULES, *TABLES]
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert json.loads(archive.read(MATERIALS))["metadata"]["component"]["version"] == __version__
         for name in names:
