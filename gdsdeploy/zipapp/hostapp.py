@@ -22,8 +22,9 @@ FLAGS = ("-I", "-S")
 SHEBANG = b"#!/usr/bin/python3 -IS\n"
 #: Dates in the archive: the earliest that zip knows, so that they say nothing.
 DATE = (1980, 1, 1, 0, 0, 0)
-#: Compiled files are left out: they belong to one Python and hold dates.
-SUFFIX = ".py"
+#: Modules and tables.  Compiled files are left out (they belong to one Python and hold dates), and so are schemas of
+#: tables, which only tests read.
+PACKED = ("**/*.py", "data/*.json")
 _PACKAGE = Path(__file__).parents[1]
 #: What this module needs of gdsdeploy while it doesn't pack.
 MODULES = (
@@ -126,5 +127,5 @@ def _files() -> Iterator[tuple[str, bytes]]:
     yield "gdsdeploy/__init__.py", b""
     yield "gdsdeploy-host.cdx.json", sbom.of_host_program(__version__)
     yield "gdsdeploy/host/build/known_failures.json", known_failures.for_hosts()
-    for path in (_PACKAGE / "host").rglob(f"*{SUFFIX}"):
+    for path in (path for pattern in PACKED for path in (_PACKAGE / "host").glob(pattern)):
         yield f"gdsdeploy/{path.relative_to(_PACKAGE).as_posix()}", path.read_bytes()

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 #: The only things in it that are made: from compat.yml, and its bill of materials.
 RULES = "gdsdeploy/host/build/known_failures.json"
 MATERIALS = "gdsdeploy-host.cdx.json"
+TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy/host/data").glob("*.json"))
 
 
 def interpreters() -> list[str]:
@@ -55,7 +56,7 @@ def test_it_holds_our_sources_and_nothing_else(program: Path) -> None:
     with zipfile.ZipFile(program) as archive:
         names = archive.namelist()
         assert names == sorted(names)
-        assert [name for name in names if not name.endswith(".py")] == [MATERIALS, RULES]
+        assert [name for name in names if not name.endswith(".py")] == [MATERIALS, RULES, *TABLES]
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert json.loads(archive.read(MATERIALS))["metadata"]["component"]["version"] == __version__
         for name in names:
@@ -63,7 +64,7 @@ def test_it_holds_our_sources_and_nothing_else(program: Path) -> None:
                 assert archive.read(name) == (ROOT / name).read_bytes()
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy" / "host").rglob("*.py")}
     made = {"__main__.py", "gdsdeploy_bootstrap.py", "gdsdeploy/__init__.py", RULES, MATERIALS}
-    assert set(names) == sources | made
+    assert set(names) == sources | made | set(TABLES)
 
 
 def test_an_unchanged_program_is_not_written_again(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_it_runs_on_a_bare_python(program: Path, python: str, tmp_path: Path) ->
 
 def test_every_module_in_it_is_python_3_8_and_imports_on_its_own(program: Path) -> None:
     with zipfile.ZipFile(program) as archive:
-        for name in archive.namelist():
+        for name in (name for name in archive.namelist() if name.endswith(".py")):
             ast.parse(archive.read(name), feature_version=(3, 8))
     sources = [name for name in archive.namelist() if name.startswith("gdsdeploy/host/") and name.endswith(".py")]
     names = [name[:-3].replace("/", ".") for name in sources]
@@ -153,6 +154,18 @@ def test_it_runs_from_standard_input_in_one_process(python: str) -> None:
     mark, _, answer = out.partition("\n")
     assert mark == "here"
     assert [item["name"] for item in json.loads(answer)["resources"]] == ["expectation"]
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_it_reads_its_tables_wherever_it_runs_from(program: Path, python: str) -> None:
+    words = ["explain", "--error", "5027", "--json"]
+    for argv in ([program], [program.parent / "unpacked"]):
+        if argv[0].name == "unpacked":
+            shutil.unpack_archive(program, argv[0], "zip")
+        done = subprocess.run([python, "-I", "-S", *argv, *words], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["entries"][0]["code"] == 5027
+    status, out, err = sent(words, b"", python, mark=b"")
+    assert (status, err, out) == (0, "", done.stdout)
 
 
 def test_it_installs_itself_from_standard_input() -> None:

@@ -113,6 +113,23 @@ def test_the_schema_of_reports_comes_along(installed: Path, tmp_path: Path) -> N
     assert Path(run([installed / "python", "-c", script], tmp_path).strip()).is_file()
 
 
+def test_the_tables_come_along_for_itself_and_for_hosts(installed: Path, tmp_path: Path) -> None:
+    assert "CU_FILE_HANDLE_NOT_REGISTERED" in run([installed / "gdsdeploy", "explain", "--error", "5027"], tmp_path)
+    script = """
+import io, zipfile
+from gdsdeploy import hostapp
+print(*zipfile.ZipFile(io.BytesIO(hostapp.build())).namelist(), sep="\\n")
+"""
+    names = run([installed / "python", "-c", script], tmp_path).split()
+    tables = {path.name for path in (ROOT / "gdsdeploy" / "host" / "data").glob("*.json")}
+    assert {name.removeprefix("gdsdeploy/host/data/") for name in names} >= tables != set()
+
+
+def test_generators_of_pages_stay_behind(installed: Path, tmp_path: Path) -> None:
+    script = "import importlib.util; print(importlib.util.find_spec('docs'))"
+    assert run([installed / "python", "-c", script], tmp_path).strip() == "None"
+
+
 def test_the_bill_of_materials_comes_along(installed: Path) -> None:
     (file,) = (installed.parent / "lib").glob("python*/site-packages/gdsdeploy-*.dist-info/sboms/*")
     assert file.name == "gdsdeploy.cdx.json"

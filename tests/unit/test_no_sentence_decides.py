@@ -145,8 +145,8 @@ def test_whether_a_proof_was_tried_is_no_matter_of_words(status: int, tried: boo
 
 
 def test_lines_that_only_point_at_a_reason_are_marked() -> None:
-    for item in meanings._ERRORS:
-        pointing = "the reason stands before" in item.means or "the reason follows" in item.means
+    for item in meanings._errors():
+        pointing = any(f"the reason is in {line}" in item.means for line in ("an earlier line", "a later line"))
         assert bool(item.points) is pointing, item.means
 
 

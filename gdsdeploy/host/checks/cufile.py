@@ -32,7 +32,7 @@ def library(facts: HostFacts, expectation: Expectation) -> Answer:
     "cufile.rendered",
     "the configuration of libcufile is the rendered one",
     expects="{cufile_path} with sha256 {cufile_sha256}",
-    prevents="edits by hand that nobody remembers, and a file that was left behind for another release",
+    prevents="forgotten edits by hand, and a file that was left behind for another release",
 )
 def rendered(facts: HostFacts, expectation: Expectation) -> Answer:
     path = expectation.cufile_path

@@ -162,7 +162,7 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     "nvidia-fs.devices",
     "nvidia-fs offers its device nodes",
     expects="/dev/nvidia-fs0 and as many more as it announces",
-    prevents="compat mode because libcufile cannot open the devices, as in containers that lack them",
+    prevents="compat mode because libcufile cannot open the devices, as in containers without them",
     of_running=True,
 )
 def devices(facts: HostFacts, expectation: Expectation) -> Answer:

@@ -115,7 +115,7 @@ def _of_gpus(topology: Topology) -> List[Pair]:
 
 @check(
     "topology.iommu",
-    "the IOMMU leaves GPUs and their peers in peace, as the mode needs",
+    "the IOMMU does not slow down or break peer traffic of GPUs, as the mode needs",
     expects="on x86: off, or passing addresses through where the mode is not p2pdma",
     prevents="direct I/O that is slow or corrupt because an IOMMU came on with a firmware update",
 )

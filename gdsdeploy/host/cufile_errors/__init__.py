@@ -1,22 +1,18 @@
 """What the error codes mean that cuFile returns, what usually causes them, and where that shows.
 
-Numbers and names are those of the ``cufile.h`` of releases 1.11 to 1.20; which release has a code was found by looking
-for its message in the libraries of 1.4.0 to 1.20.0.  ``seen`` says where a run returned it; the causes of the others
-are derived from the messages that the libraries hold, and from NVIDIA's documentation.
+The table is ``data/cufile_errors.json``.  Its numbers and names come from the ``cufile.h`` of releases 1.11 to 1.20,
+from CUDA's CUresult and from Linux.  A release has a code if its library holds the message of that code.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from functools import lru_cache
 from typing import Any, Dict, List, Tuple
 
-from .batch import BATCH
-from .driver import DRIVER
-from .entry import CUDA, CUFILE, ERRNO, RDMA, Cause, Entry
-from .file import FILE
-from .memory import MEMORY
-from .passed_on import PASSED_ON
+from .. import data
+from .entry import CUDA, CUFILE, ERRNO, RDMA, Cause, Entry, entry_from
 
 __all__ = [
     "CUDA",
@@ -47,11 +43,10 @@ class UnknownCodeError(LookupError):
         self.nearest = nearest
 
 
+@lru_cache(maxsize=1)
 def entries() -> Tuple[Entry, ...]:
     """All of them: cuFile's by number, then those that it passes on."""
-    own = sorted((*DRIVER, *MEMORY, *FILE, *BATCH), key=lambda entry: entry.code)
-    rank = {RDMA: 0, CUDA: 1, ERRNO: 2}
-    return (*own, *sorted(PASSED_ON, key=lambda entry: (rank[entry.family], entry.code)))
+    return data.rows("cufile_errors", entry_from)
 
 
 def lookup(word: str) -> Tuple[Entry, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Any, Dict, Tuple
 
 #: Families of codes, by who defines the number.
 CUFILE, CUDA, ERRNO, RDMA = "cufile", "cuda", "errno", "rdma"
@@ -32,21 +32,13 @@ class Entry:
     #: most usual first
     causes: Tuple[Cause, ...]
     #: the releases of libcufile that have it, as far as their libraries and headers show
-    releases: str = "1.4 to 1.20"
-    #: where it was seen in a run
+    releases: str
+    #: which runs returned it; the causes of other codes come from the libraries' messages and NVIDIA's documentation
     seen: str = ""
     #: names that other releases gave the number
     other_names: Tuple[str, ...] = ()
 
 
-def cufile(
-    offset: int,
-    name: str,
-    meaning: str,
-    *causes: Cause,
-    releases: str = "1.4 to 1.20",
-    seen: str = "",
-    other_names: Tuple[str, ...] = (),
-) -> Entry:
-    """The cuFile code 5000 + ``offset``; its name without ``CU_FILE_``."""
-    return Entry(CUFILE, 5000 + offset, "CU_FILE_" + name, meaning, causes, releases, seen, other_names)
+def entry_from(causes: Tuple[Dict[str, str], ...], **fields: Any) -> Entry:
+    """An entry of the table, whose causes are objects."""
+    return Entry(causes=tuple(Cause(**cause) for cause in causes), **fields)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Optional, Tuple
+from functools import lru_cache
+from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
+from .. import data
 from ..facts import HostFacts, Maybe
 from ..facts.storage import Device, Mount
 from ..facts.unknown import Unknown, test, why_not
@@ -23,35 +25,34 @@ NETWORK = {
 LOCAL = ("ext4", "xfs")
 #: Filesystems with a path of their own that nothing on the host decides.
 UNJUDGED = ("wekafs", "panfs", "virtiofs")
-#: What others do with the data.
-DOES = {
-    "btrfs": "it writes copy-on-write, with checksums and compression",
-    "bcachefs": "it writes copy-on-write",
-    "zfs": "it writes copy-on-write, through a cache of its own",
-    "overlay": "it lays folders over each other",
-    "squashfs": "its data is compressed",
-    "erofs": "its data may be compressed",
-    "tmpfs": "its data is in memory already",
-    "ramfs": "its data is in memory already",
-    "fuse": "a program hands out its data",
-    "fuseblk": "a program hands out its data",
-    "cifs": "its data comes over a network without RDMA for GPU memory",
-    "smb3": "its data comes over a network without RDMA for GPU memory",
-    "ceph": "its data comes over a network without RDMA for GPU memory",
-    "9p": "its data comes from the host of this virtual machine",
-}
-INSTEAD = {
-    "overlay": "keep the data off the container's own layers: mount a folder of an ext4 or XFS disk into it",
-    "tmpfs": "read it with cudaMemcpy, or put it on an ext4 or XFS disk",
-}
-#: Flag of a folder or file → cause, what it says, what to do.
-FLAGGED = {
-    "encrypted": ("filesystem.encrypted", "is encrypted (fscrypt)", "keep the data in a folder that is not encrypted"),
-    "compressed": ("filesystem.compressed", "is compressed", "keep it uncompressed: chattr -c"),
-    "journalled": ("filesystem.journalled-data", "has its data journalled", "turn it off: chattr -j"),
-    "verity": ("filesystem.verity", "is verified when it is read (fs-verity)", "use a copy without fs-verity"),
-    "inline": ("filesystem.inline-data", "has its data inside its inode", "let the file grow beyond its inode"),
-}
+
+
+class Filesystem(NamedTuple):
+    """One without a direct path: what it does with the data, and what to use in its place."""
+
+    name: str
+    does: str
+    instead: str = "use ext4 with data=ordered, XFS, or a supported network filesystem"
+
+
+class Flag(NamedTuple):
+    """A flag of a folder or file that keeps its data off the direct path."""
+
+    flag: str
+    #: the id of the cause
+    cause: str
+    says: str
+    fix: str
+
+
+@lru_cache(maxsize=1)
+def _filesystems() -> Dict[str, Filesystem]:
+    return {kind.name: kind for kind in data.rows("filesystems", Filesystem)}
+
+
+@lru_cache(maxsize=1)
+def _flags() -> Tuple[Flag, ...]:
+    return data.rows("file_flags", Flag)
 
 
 @rule(DIRECT, 40)
@@ -79,10 +80,10 @@ def direct(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
 
 def _other_kind(mount: Mount) -> Cause:
     name = mount.filesystem
-    does = DOES.get(name.split(".")[0])
-    what = "cuFile has no direct path for {}{}".format(name, ": " + does if does else "")
-    fix = INSTEAD.get(name, "use ext4 with data=ordered, XFS, or a supported network filesystem")
-    return Cause("filesystem.kind", what, fix, quote.mount(mount), reference.FEATURES)
+    # A subtype, as in fuse.sshfs, is of the same kind.
+    kind = _filesystems().get(name.split(".")[0], Filesystem(name, ""))
+    what = "cuFile has no direct path for {}{}".format(name, ": " + kind.does if kind.does else "")
+    return Cause("filesystem.kind", what, kind.instead, quote.mount(mount), reference.FEATURES)
 
 
 def _journal_mode(mount: Mount) -> Condition:
@@ -115,10 +116,11 @@ def flagged(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Cond
     if not isinstance(flags, tuple):
         yield Condition(why_not(flags, f"the flags of {path} are not shown"))
         return
-    for flag, (ident, says, fix) in FLAGGED.items():
-        evidence = ("inode flags of {}: {}".format(path, ", ".join(flags)),)
-        kept = reference.INLINE if flag == "inline" else reference.TRANSFORMING
-        yield Condition(flag not in flags, Cause(ident, f"{path} {says}", fix, evidence, kept))
+    evidence = ("inode flags of {}: {}".format(path, ", ".join(flags)),)
+    for row in _flags():
+        section = reference.INLINE if row.flag == "inline" else reference.TRANSFORMING
+        cause = Cause(row.cause, f"{path} {row.says}", row.fix, evidence, section)
+        yield Condition(row.flag not in flags, cause)
 
 
 @rule(NOTES, 20)

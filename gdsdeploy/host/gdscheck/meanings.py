@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from functools import lru_cache
+from typing import Callable, Dict, List, NamedTuple, Optional, Pattern, Tuple
 
-from .. import cufile_errors
+from .. import cufile_errors, data
 from . import grammar
 from .report import COMPAT, DIRECT, REFUSED, UNKNOWN, Report
 
@@ -16,76 +17,39 @@ BACK, ON = "back", "on"
 
 
 class _Error(NamedTuple):
-    """Words of the library, a pattern; a cuFile code or negative errno; and what they mean, {0}… being their groups."""
+    """What a line of the library means; {0}… in ``means`` are groups of ``pattern``."""
 
-    words: str
+    pattern: Pattern[str]
+    #: a cuFile code or a negative errno
     code: Optional[int]
     means: str
     #: BACK or ON for a line that only points at the reason; empty for one that has it
-    points: str = ""
+    points: str
 
 
-#: The first that fits counts.
-_ERRORS: Tuple[_Error, ...] = (
-    _Error(
-        r"nvidia-fs(?:\.ko)? driver (?:is )?not loaded",
-        5001,
-        "nvidia-fs is not loaded, and the configuration disallows compat mode",
-    ),
-    _Error(
-        r"(?:nvidia[-_]fs|cufile) driver version mismatch",
-        5004,
-        "the loaded nvidia-fs is of another major version than libcufile takes",
-    ),
-    _Error(r"driver version read error", 5005, "the version of the loaded nvidia-fs could not be read"),
-    _Error(r"No cuda devices", 5007, "CUDA sees no GPU"),
-    _Error(r"cuda devices probe failed", 5007, "no GPU could be looked at"),
-    _Error(
-        r"not supported on current platform|platform is not supported",
-        5007,
-        "this machine has no GPU that cuFile takes",
-    ),
-    _Error(
-        r"Platform verification failed", None, "the check of GPUs and platform failed; the reason stands before", BACK
-    ),
-    _Error(r"[Ii]nit Failed, error (\w+)", 5011, "CUDA could not be initialised ({0})"),
-    _Error(r"CUDA Driver API error", 5011, "a call of CUDA failed; the reason stands before", BACK),
-    _Error(r"missing cuda symbols", 5033, "libcuda.so.1 is not there, or too old"),
-    _Error(r"dlopen error (\S+?):", 5033, "{0} cannot be loaded"),
-    _Error(r"Cuda version not Supported", 5033, "libcuda is older than this libcufile needs"),
-    _Error(r"error while loading shared libraries: ([^:]+):", None, "the program cannot start: {0} is not installed"),
-    _Error(
-        r"gdscheck\S*: (?:command )?not found|gdscheck\S*: No such file", None, "there is no gdscheck at this place"
-    ),
-    _Error(r"json type mismatch.* json field (\S+)", 5002, "the value of {0} has a wrong type"),
-    _Error(r"error reading config (\S+)", 5002, "the value of {0} is refused; the line before may say why"),
-    _Error(r"parsing error, invalid json config (\S+)", 5002, "{0} is not JSON"),
-    _Error(r"failed to load (?:user )?config:? (\S+)", 5002, "libcufile refuses {0}, and every cuFile call fails"),
-    _Error(r"cuFile configuration load error", 5002, "the configuration is refused"),
-    _Error(r"found invalid", 5002, "the configuration names something that is not there"),
-    _Error(
-        r"should be multiple|out of range|not page aligned|^invalid .*(?:specified|size|min|max)",
-        5002,
-        "a value is not taken",
-    ),
-    _Error(r"invalid property", 5002, "the configuration is refused (releases from 1.19)"),
-    _Error(r"^Invalid argument$", -22, "the configuration is refused (releases up to 1.18)"),
-    _Error(
-        r"LargestUInt|terminate called|what\(\)", 5002, "a number in the configuration is too large; the program aborts"
-    ),
-    _Error(r"Segmentation fault|^Aborted|core dumped", None, "the program crashed"),
-    _Error(r"udev property not found: (\S+)", 5027, "the udev database lacks {0}, as in containers without /run/udev"),
-    _Error(
-        r"(?:error getting|unable to get) volume attributes",
-        5027,
-        "the file's filesystem or device could not be found out",
-    ),
-    _Error(r"cuFileHandleRegister error", 5027, "a file could not be registered; the reason stands before", BACK),
-    _Error(r"Platform verification error", None, "gdscheck gives up; the reason follows", ON),
-    _Error(r"cuFile initialization failed", None, "the library gives up; the reason stands before", BACK),
-)
+class _Remark(NamedTuple):
+    """What it means when a line of the library contains ``words``."""
+
+    words: str
+    means: str
+
+
+@lru_cache(maxsize=1)
+def _errors() -> Tuple[_Error, ...]:
+    """The first that matches a line counts."""
+    return data.rows("gdscheck_errors", _error)
+
+
+def _error(pattern: str, code: Optional[int], means: str, points: str = "") -> _Error:
+    return _Error(re.compile(pattern), code, means, points)
+
+
+@lru_cache(maxsize=1)
+def _remarks() -> Tuple[_Remark, ...]:
+    return data.rows("gdscheck_remarks", _Remark)
+
+
 _RETURNED = re.compile(r"cuFileDriverOpen returned (-?\d{1,6})")
-_COMPILED = tuple((re.compile(item.words), item) for item in _ERRORS)
 
 
 class Meaning(NamedTuple):
@@ -103,10 +67,10 @@ def meaning(line: str) -> Meaning:
         with contextlib.suppress(cufile_errors.UnknownCodeError):
             entry = cufile_errors.lookup(returned.group(1))[0]
             return Meaning(int(returned.group(1)), f"{entry.name}: {entry.meaning}")
-    for pattern, item in _COMPILED:
-        found = pattern.search(line)
-        if found:
-            return Meaning(item.code, item.means.format(*(group or "" for group in found.groups())), item.points)
+    for error in _errors():
+        match = error.pattern.search(line)
+        if match:
+            return Meaning(error.code, error.means.format(*(group or "" for group in match.groups())), error.points)
     return Meaning(None, "")
 
 
@@ -187,18 +151,8 @@ def warnings(report: Report) -> List[str]:
     unknown = [label for label in report.storage if label not in grammar.LABELS]
     if unknown:
         found.append("rows that no release up to 1.20 prints: {}".format(", ".join(unknown)))
-    for words, text in (
-        (
-            "Error Loading numa symbols",
-            "libnuma is not installed: GPUs and disks of one NUMA node are not kept together",
-        ),
-        ("error opening log file", "the library cannot write its log"),
-        ("Found ACS enabled", "ACS is on for a PCIe switch: peer-to-peer traffic goes through the root complex"),
-        ("GDS is not guaranteed", "the library does not guarantee GDS with this IOMMU setting"),
-    ):
-        if any(words in line for line in report.remarks):
-            found.append(text)
-    return found
+    remarks = [remark.means for remark in _remarks() if any(remark.words in line for line in report.remarks)]
+    return [*found, *remarks]
 
 
 def _status(report: Report) -> Optional[str]:

@@ -1,6 +1,6 @@
 """What an audit says about a module: ``{"id", "severity", "outcome", "message", "hint"}``, all texts.
 
-Every id is in ``meanings.py``, from which docs/audit.md is made.  ``severity`` is for people, ``outcome`` is what code
+``data/audit_findings.json`` says what each id means.  ``severity`` is for people, ``outcome`` is what code
 branches on: the two differ only for a finding that could not be decided, which is a warning with the outcome
 ``unknown``.  Programs older than the outcome go by the severity, and by ids that end in ``-unknown``.
 """

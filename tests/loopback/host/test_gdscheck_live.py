@@ -58,7 +58,7 @@ def test_without_libcuda_the_loader_stops_it(debian: str) -> None:
     printed = gdscheck(debian, VERSIONS[debian], libcuda=False)
     found = parsed(printed)
     assert (printed.status, found["verdict"], found["storage"]) == (127, "refused", {})
-    assert found["reasons"][0].startswith("the program cannot start: libcuda.so.1 is not installed")
+    assert found["reasons"][0].startswith("the program can't start: libcuda.so.1 is not installed")
 
 
 @pytest.mark.parametrize("debian", DEBIAN)
@@ -68,7 +68,7 @@ def test_without_libcuda_the_loader_stops_it(debian: str) -> None:
         (DIRECT_ONLY, NO_NVIDIA_FS, 5001, "nvidia-fs is not loaded"),
         ('{"properties": {"use_poll_mode": 1}}', {}, 5002, "the value of properties.use_poll_mode has a wrong type"),
         ('{"properties": {', {}, 5002, "/etc/cufile.json is not JSON"),
-        ('{"properties": {"io_batchsize": 5000}}', {}, 5002, "a value is not taken: invalid directIO size"),
+        ('{"properties": {"io_batchsize": 5000}}', {}, 5002, "a value is rejected: invalid directIO size"),
         (TOO_LARGE, {}, 5002, "too large"),
         (gdschecks.SECTIONS, {"driver/nvidia-fs/version": "version: 3.1\n"}, 5004, "another major version"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from docs.gen import cufile_errors
 from gdsdeploy.host.cufile_errors import (
     CUDA,
     CUFILE,
@@ -23,7 +24,6 @@ from gdsdeploy.host.cufile_errors import (
     number,
     text,
 )
-from gdsdeploy.host.cufile_errors.page import page
 
 ROOT = Path(__file__).parents[3]
 
@@ -126,4 +126,4 @@ def test_json_and_text_say_the_same() -> None:
 
 
 def test_the_page_is_made_of_the_entries() -> None:
-    assert (ROOT / "docs" / "cufile-errors.md").read_text() == page()
+    assert (ROOT / "docs" / "cufile-errors.md").read_text() == cufile_errors.page(), cufile_errors.__doc__

@@ -87,8 +87,8 @@ def test_a_loop_device_is_no_disk(made: tuple[HostFacts, Path]) -> None:
 
 
 def test_files_with_their_data_elsewhere(made: tuple[HostFacts, Path]) -> None:
-    assert "has its data inside its inode" in cause(taken(made, "inline/small"), "filesystem.inline-data")
-    assert "has its data inside its inode" not in cause(taken(made, "inline/large"), "filesystem.inline-data")
+    assert "has its data in its inode" in cause(taken(made, "inline/small"), "filesystem.inline-data")
+    assert "has its data in its inode" not in cause(taken(made, "inline/large"), "filesystem.inline-data")
     assert "is encrypted (fscrypt)" in cause(taken(made, "inline/secret"), "filesystem.encrypted")
     assert "is encrypted" not in cause(taken(made, "inline/large"), "filesystem.encrypted")
 
@@ -102,8 +102,8 @@ def test_features_of_the_superblock(made: tuple[HostFacts, Path]) -> None:
 
 
 def test_layers_and_memory(made: tuple[HostFacts, Path]) -> None:
-    assert "for overlay: it lays folders over each other" in cause(taken(made, "layers/small"), "filesystem.kind")
-    assert "for tmpfs: its data is in memory already" in cause(taken(made, "memory"), "filesystem.kind")
+    assert "for overlay: it combines several folders" in cause(taken(made, "layers/small"), "filesystem.kind")
+    assert "for tmpfs: its data is already in memory" in cause(taken(made, "memory"), "filesystem.kind")
     assert "is no NVMe disk (loop)" in cause(taken(made, "with space"), "storage.no-nvme")
 
 

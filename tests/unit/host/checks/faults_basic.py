@@ -94,7 +94,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         logged("properties.use_compat_mode : true", "properties.per_buffer_cache_size_kb : 64"),
         {"cufile.effective"},
     ),
-    "gdscheck sees a GPU problem that is none": (
+    "gdscheck sees a GPU problem that isn't one": (
         lambda document: document["listings"].update({"gdscheck": []}),
         {"gdscheck.agrees"},
     ),

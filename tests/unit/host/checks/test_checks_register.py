@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from docs.gen import checks, faults
 from gdsdeploy.host.checks import listed
-from gdsdeploy.host.checks.page import page
 from gdsdeploy.host.checks.registry import check, passed, subjects
 from gdsdeploy.host.model.expectation import Expectation
-from tests.unit.host.checks import faults_page
 
 ROOT = Path(__file__).parents[4]
 
 
 def test_the_page_is_the_one_in_the_documentation() -> None:
-    assert (ROOT / "docs" / "checks.md").read_text() == page()
+    assert (ROOT / "docs" / "checks.md").read_text() == checks.page(), checks.__doc__
 
 
 def test_ids_are_words_under_a_subject_and_in_its_order() -> None:
@@ -41,6 +40,4 @@ def test_an_id_is_taken_once() -> None:
 
 
 def test_the_table_of_faults_is_the_one_in_the_documentation() -> None:
-    assert (ROOT / "docs" / "faults.md").read_text() == faults_page.page(), (
-        "python tests/unit/host/checks/faults_page.py"
-    )
+    assert (ROOT / "docs" / "faults.md").read_text() == faults.page(), faults.__doc__

@@ -396,9 +396,11 @@ FAULTS = {
         seen="/proc/fs/ext4/nvme0n1/options",
     ),
     "btrfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " btrfs "), "btrfs: it writes copy-on-write"),
-    "overlay": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " overlay "), "overlay: it lays folders"),
+    "overlay": Fault(
+        "filesystem.kind", COMPAT, mountinfo(" ext4 ", " overlay "), "overlay: it combines several folders"
+    ),
     "squashfs": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " squashfs "), "compressed"),
-    "fuse": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " fuse.sshfs "), "a program hands out"),
+    "fuse": Fault("filesystem.kind", COMPAT, mountinfo(" ext4 ", " fuse.sshfs "), "a program provides"),
     "encrypted folder": Fault("filesystem.encrypted", COMPAT, flag(0x800), "is encrypted", seen="inode flags"),
     "compressed folder": Fault("filesystem.compressed", COMPAT, flag(0x4), "is compressed"),
     "journalled folder": Fault("filesystem.journalled-data", COMPAT, flag(0x4000)),

@@ -1,36 +1,35 @@
-"""The tables of docs/apply.md: run it to write them anew."""
+"""The page of resources: ``python -m docs.gen.apply_resources > docs/apply-resources.md``."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import json
-from pathlib import Path
 from typing import Any
 
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.model import schema
 
-PAGE = Path(__file__).parents[4] / "docs" / "apply.md"
-BEGIN, END = "<!-- resources -->\n", "<!-- end -->\n"
+HEAD = """\
+# Resources of `apply`
+
+`python -m docs.gen.apply_resources > docs/apply-resources.md` writes this page from `gdsdeploy/host/apply`.
+
+[apply.md](apply.md) describes the document that these are part of. The tables show the desired state of each resource.
+A field without a default is required.
+"""
 
 
-def tables() -> str:
-    """A section for each resource."""
-    return "\n".join(_section(name) for name in registry.names())
-
-
-def written(page: str) -> str:
-    """The page with the tables as they are now."""
-    head, _, rest = page.partition(BEGIN)
-    return f"{head}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}"
+def page() -> str:
+    """Markdown: a section for each resource, with a table of its fields."""
+    return "\n".join((HEAD, *map(_section, registry.names())))
 
 
 def _section(name: str) -> str:
     resource = registry.resource(name)
     text = " ".join((inspect.getdoc(type(resource)) or "").split("\n\n")[0].split())
     about = " ".join((inspect.getdoc(resource.desired_type) or "").replace("``", "`").split())
-    lines = [f"### `{name}`", "", text.replace("``", "`"), "", about, ""]
+    lines = [f"## `{name}`", "", text.replace("``", "`"), "", about, ""]
     fields = dataclasses.fields(resource.desired_type)
     if fields:
         types = schema.schema(resource.desired_type)["properties"]
@@ -60,4 +59,4 @@ def _default(field: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    print(page(), end="")

@@ -1,21 +1,23 @@
-"""Error codes for the documentation: ``python -m gdsdeploy.host.cufile_errors.page > docs/cufile-errors.md``."""
+"""The page of error codes: ``python -m docs.gen.cufile_errors > docs/cufile-errors.md``."""
 
 from __future__ import annotations
 
-from . import entries, number
-from .entry import CUDA, CUFILE, ERRNO, RDMA, Entry
+from gdsdeploy.host.cufile_errors import CUDA, CUFILE, ERRNO, RDMA, Entry, entries, number
 
 HEAD = """\
 # Error codes of cuFile
 
-Made from `gdsdeploy/host/cufile_errors` by `python -m gdsdeploy.host.cufile_errors.page`; a test keeps it so.
-`gdsdeploy explain --error 5027` prints one entry; it takes a number (`5027`, `-5027`, `27`, `-22`, `cuda:100`) or a
+`python -m docs.gen.cufile_errors > docs/cufile-errors.md` writes this page from
+`gdsdeploy/host/data/cufile_errors.json`.
+
+`gdsdeploy explain --error 5027` prints one entry. It accepts a number (`5027`, `-5027`, `27`, `-22`, `cuda:100`) or a
 name (`CU_FILE_HANDLE_NOT_REGISTERED`, `EINVAL`).
 
-cuFile calls return a `CUfileError_t`: `err` is 0 or 5000 + n, and with 5011 `cu_err` holds CUDA's own code. Reads and
-writes return a number of bytes, or a negative code: -5000 - n, or -1 with `errno` set. Causes stand in the order in
-which to look. *Seen* says where a run returned the code; the causes of the others are derived from the messages that
-the libraries hold, and from NVIDIA's documentation.
+cuFile calls return a `CUfileError_t`. Its `err` is 0 or 5000 + n. If `err` is 5011, `cu_err` holds CUDA's own code.
+Reads and writes return a number of bytes or a negative code: -5000 - n, or -1 with `errno` set.
+
+Check the causes in the order of the table. *Seen* names the runs that returned the code. The causes of the other codes
+come from the messages in the libraries and from NVIDIA's documentation.
 """
 TITLES = {
     CUFILE: "Codes of cuFile",

@@ -1,0 +1,44 @@
+"""The page of all checks: ``python -m docs.gen.checks > docs/checks.md``."""
+
+from __future__ import annotations
+
+import re
+
+from docs.gen import table_row
+from gdsdeploy.host.checks import listed
+from gdsdeploy.host.checks.registry import Check
+
+HEAD = """\
+# Checks
+
+`python -m docs.gen.checks > docs/checks.md` writes this page from the registry of checks.
+
+`gdsdeploy validate FLEET` runs them on every host of a fleet. `python3 -I -S gdsdeploy-host.pyz validate` runs them on
+the host itself. Each check ends in one of three ways:
+
+| verdict | meaning |
+| --- | --- |
+| pass | the evidence shows the expected state |
+| FAIL | the evidence shows another state; the finding says which, and what to do |
+| could not tell | the evidence does not decide it, for example without root; this never counts as a pass |
+
+Checks that need facts of a GPU report "not proven" on a host without one. *Italic* words stand for values of the lock
+or the fleet file.
+
+| check | asserts | expects | prevents |
+| --- | --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """Markdown: one table row per check, in the order of a report."""
+    return HEAD + "".join(_row(item) for item in listed())
+
+
+def _row(item: Check) -> str:
+    expects = re.sub(r"\{(\w+)\}", lambda found: "*" + found.group(1).replace("_", " ") + "*", item.expects)
+    return table_row(f"`{item.id}`", item.title, expects, item.prevents)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

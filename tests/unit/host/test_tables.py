@@ -1,0 +1,110 @@
+"""Tables of the host program: each follows its schema, holds no row twice, and has patterns that compile."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gdsdeploy.host import data
+from gdsdeploy.host.explain import filesystem
+from gdsdeploy.host.facts import storage
+from gdsdeploy.host.gdscheck import meanings
+
+FOLDER = Path(data.__file__).parent
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+#: Fields that tell the rows of a table apart.
+KEYS = {
+    "audit_findings": ("id",),
+    "cufile_errors": ("family", "code"),
+    "file_flags": ("flag",),
+    "filesystems": ("name",),
+    "gdscheck_errors": ("pattern",),
+    "gdscheck_remarks": ("words",),
+}
+LONGEST_SENTENCE = 35
+
+
+def table(name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text())
+    return rows
+
+
+def schema(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((FOLDER / "schema" / f"{name}.json").read_text())
+    return value
+
+
+def test_every_table_has_a_schema_and_every_schema_a_table() -> None:
+    assert sorted(path.stem for path in (FOLDER / "schema").iterdir()) == NAMES == sorted(KEYS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_follows_its_schema(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema(name))
+    jsonschema.validate(table(name), schema(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_refuses_unknown_fields_missing_fields_and_empty_texts(name: str) -> None:
+    validator = jsonschema.Draft202012Validator(schema(name))
+    row = table(name)[0]
+    assert not validator.is_valid([])
+    assert not validator.is_valid([{**row, "other": "x"}])
+    for field in row:
+        assert not validator.is_valid([{**row, field: ""}])
+    for field in schema(name)["items"]["required"]:
+        assert not validator.is_valid([{key: value for key, value in row.items() if key != field}])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_told_apart(name: str) -> None:
+    keys = [tuple(row[field] for field in KEYS[name]) for row in table(name)]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_written_in_one_way(name: str) -> None:
+    assert (FOLDER / f"{name}.json").read_text() == json.dumps(table(name), indent=2, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize("row", table("gdscheck_errors"), ids=lambda row: row["pattern"])
+def test_patterns_compile_and_have_the_groups_that_are_shown(row: dict[str, Any]) -> None:
+    shown = {int(number) for number in re.findall(r"\{(\d)\}", row["means"])}
+    assert shown == set(range(re.compile(row["pattern"]).groups))
+
+
+def test_code_has_the_rows_in_their_order() -> None:
+    rows = table("gdscheck_errors")
+    assert [error.pattern.pattern for error in meanings._errors()] == [row["pattern"] for row in rows]
+    assert {error.points for error in meanings._errors()} == {"", meanings.BACK, meanings.ON}
+
+
+def test_flags_are_those_that_facts_have() -> None:
+    assert {row.flag for row in filesystem._flags()} < set(storage.FLAGS)
+
+
+def test_an_incomplete_program_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        data.rows("no_such_table", dict)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sentences_are_short(name: str) -> None:
+    long = [
+        sentence
+        for text in texts(table(name))
+        for sentence in re.split(r"(?<=[.?])\s", text)
+        if len(sentence.split()) > LONGEST_SENTENCE
+    ]
+    assert long == []
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for field in value.values() for text in texts(field)]
+    return [text for entry in value for text in texts(entry)] if isinstance(value, list) else [str(value)]
