@@ -117,7 +117,7 @@ def test_the_tables_come_along_for_itself_and_for_hosts(installed: Path, tmp_pat
     assert "CU_FILE_HANDLE_NOT_REGISTERED" in run([installed / "gdsdeploy", "explain", "--error", "5027"], tmp_path)
     script = """
 import io, zipfile
-from gdsdeploy import hostapp
+from gdsdeploy.zipapp import hostapp
 print(*zipfile.ZipFile(io.BytesIO(hostapp.build())).namelist(), sep="\\n")
 """
     names = run([installed / "python", "-c", script], tmp_path).split()
