@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import console, run
-from gdsdeploy.model.rollout import FORWARD, Kind, Plan, Step, Task, Wave
+from gdsdeploy.model.events import Kind
+from gdsdeploy.model.rollout import FORWARD, Plan, Step, Task, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.driver import drive

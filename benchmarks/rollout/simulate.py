@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gdsdeploy import console
-from gdsdeploy.model.rollout import Event, Kind, Plan, Step, Task
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import Plan, Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.machine import Machine
 from gdsdeploy.rollout.waves import Candidate, layout

@@ -1,4 +1,4 @@
-"""What a rollout speaks of: steps, events, waves.  Frozen; everything here can be written down as JSON.
+"""What a rollout speaks of: steps, outcomes, waves, the plan.  Frozen; everything here can be written down as JSON.
 
 The truth is the journal: a sequence of events.  What a host or the rollout is now is a fold over them, so that
 whoever reads the journal, at whatever time, sees the same.
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 #: Of what is written down: a journal of another one is not read.
 VERSION = 1
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _adapters: dict[type, TypeAdapter[Any]] = {}
 
 
@@ -87,53 +87,13 @@ class Outcome(enum.StrEnum):
 FAILURES = frozenset({Outcome.ROLLED_BACK, Outcome.REFUSED, Outcome.KEPT, Outcome.LOST})
 
 
-class Kind(enum.StrEnum):
-    """Kinds of events.  Those of one host come first; ``data`` is said with each."""
-
-    #: a step begins: {"step", "attempt"}
-    BEGIN = "begin"
-    #: it is done: {"step", "data": what the step found, merged into what is known of the host}
-    END = "end"
-    #: it failed: {"step", "error": {"kind": name of the error's class, "message", "hint"}}; "HostUnreachable" from
-    #: boot and undo-boot says that it does not answer (else it answers, and is not what it should be)
-    FAIL = "fail"
-    #: nothing more is done with the host: {"outcome", "reason"}
-    OUTCOME = "outcome"
-    #: somebody asked for it to be taken back, or its end is reconsidered: {"reason"}
-    RECALL = "recall"
-
-    #: {"plan"}: the first event of every journal
-    PLANNED = "planned"
-    #: {"wave": its name}
-    OPENED = "opened"
-    #: {"wave", "until"}: seconds since the epoch
-    SOAKING = "soaking"
-    #: {"wave"}
-    CLOSED = "closed"
-    #: {"reason"}: no host is begun, those under way finish their step
-    PAUSED = "paused"
-    #: {"accept": failed hosts that no longer count against the threshold, "back": hosts that are in work again,
-    #: "down": hosts that are out of work}; each may be left out.  Hosts that are lost are asked again
-    RESUMED = "resumed"
-    #: {"reason"}: no other host is begun, those under way finish
-    HALTED = "halted"
-    #: {"reason"}: as halted, and those under way are taken back
-    ABORTED = "aborted"
-    #: {"reason"}: everything that was done is taken back
-    ROLLBACK = "rollback"
-    #: {"outcomes": {outcome: number}}
-    FINISHED = "finished"
-    #: {"text"}: something worth knowing that changes nothing
-    NOTE = "note"
-
-
 def _adapter(shape: type) -> TypeAdapter[Any]:
     if shape not in _adapters:
         _adapters[shape] = TypeAdapter(shape)
     return _adapters[shape]
 
 
-class _Written:
+class Written:
     """What can be written down as JSON and read again, each key with its type and no other key."""
 
     __slots__ = ()
@@ -158,27 +118,11 @@ class _Written:
         return read
 
 
-@dataclass(frozen=True, slots=True)
-class Event(_Written):
-    """One line of the journal; its version is that of the plan in the first line."""
-
-    __pydantic_config__ = _STRICT
-
-    #: from 1, without gaps
-    number: int
-    #: seconds since the epoch as this machine's clock had it; may go backwards where the clock does
-    time: float
-    kind: Kind
-    #: empty: of the whole rollout
-    host: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
-class Wave(_Written):
+class Wave(Written):
     """Hosts that go before the next wave does."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     name: str
     hosts: tuple[str, ...]
@@ -192,10 +136,10 @@ class Wave(_Written):
 
 
 @dataclass(frozen=True)
-class Plan(_Written):
+class Plan(Written):
     """Everything that was decided before a rollout began; a journal holds it, so that a resumed one keeps to it."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     #: e.g. ``20261121T1054-7f3a``; what drains by this rollout are signed with
     id: str
@@ -222,7 +166,7 @@ class Plan(_Written):
 
     def as_json(self) -> dict[str, Any]:
         """With ``version``, which is that of everything in its journal."""
-        return {"version": VERSION, **_Written.as_json(self)}
+        return {"version": VERSION, **Written.as_json(self)}
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -239,10 +183,10 @@ class Plan(_Written):
 
 
 @dataclass(frozen=True, slots=True)
-class Task(_Written):
+class Task(Written):
     """One step to be done with one host."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
 
     host: str
     step: Step

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, StringConstraints, field_validator, model_validator
 
-from gdsdeploy.model.rollout import Kind
+from gdsdeploy.model.events import Kind
 from gdsdeploy.model.text import Model, matching
 
 #: Keys and values by which hosts are grouped and ordered.

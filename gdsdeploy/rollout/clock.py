@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from gdsdeploy.model.rollout import Event, Kind
+from gdsdeploy.model.events import Event, Measured, WaveClosed, WaveSoaking
 
 #: Seconds by which the clock is off before it counts as set; less is what time synchronization does all the time.
 TOLERANCE: Final = 2.0
@@ -54,35 +54,34 @@ class Soaks:
         self._clock = clock
         self._boot = clock.boot()
         self._offset = clock.wall() - clock.steady()
-        #: wave → data of its newest SOAKING
-        self._open: dict[Any, Mapping[str, Any]] = {}
+        #: wave → end of its soak, in seconds since the epoch, and by what its rest can be measured
+        self._open: dict[str, tuple[float, Measured | None]] = {}
 
     def feed(self, event: Event) -> None:
         """Take note of the next event."""
-        if event.kind is Kind.SOAKING:
-            self._open[event.data["wave"]] = event.data
-        elif event.kind is Kind.CLOSED:
-            self._open.pop(event.data["wave"], None)
+        match event.payload:
+            case WaveSoaking(wave, until, measured) if until is not None:
+                self._open[wave] = until, measured
+            case WaveClosed(wave):
+                self._open.pop(wave, None)
 
-    def dated(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Data of SOAKING with what the rest of the soak can be measured by later."""
-        measured = {"left": data["until"] - self._clock.wall(), "boot": self._boot, "steady": self._clock.steady()}
-        return {**data, "measured": measured}
+    def dated(self, soak: WaveSoaking) -> WaveSoaking:
+        """The same with what the rest of the soak can be measured by later."""
+        left = (soak.until or 0.0) - self._clock.wall()
+        return replace(soak, measured=Measured(left, self._boot, self._clock.steady()))
 
-    def taken_up(self) -> list[dict[str, Any]]:
-        """Data of SOAKING for what a driver before this one has left open, where the clock alone would get it wrong."""
+    def taken_up(self) -> list[WaveSoaking]:
+        """Soaks that a driver before this one has left open, where the clock alone would get their end wrong."""
         return [
-            self.dated({"wave": data["wave"], "until": self._clock.wall() + left})
-            for data in self._open.values()
-            if (left := self._left(data)) is not None
-            and not math.isclose(self._clock.wall() + left, data["until"], abs_tol=TOLERANCE)
+            self.dated(WaveSoaking(wave, self._clock.wall() + left))
+            for wave, (until, measured) in self._open.items()
+            if measured is not None
+            and not math.isclose(self._clock.wall() + (left := self._left(measured)), until, abs_tol=TOLERANCE)
         ]
 
-    def _left(self, data: Mapping[str, Any]) -> float | None:
-        if (known := data.get("measured")) is None:
-            return None
-        passed = self._clock.steady() - known["steady"] if known["boot"] == self._boot else 0.0
-        return float(known["left"] - max(0.0, passed))
+    def _left(self, measured: Measured) -> float:
+        passed = self._clock.steady() - measured.steady if measured.boot == self._boot else 0.0
+        return measured.left - max(0.0, passed)
 
     def jumped(self) -> float:
         """Seconds by which the clock was set since this was asked last; 0: it was not."""
@@ -93,6 +92,6 @@ class Soaks:
         self._offset = offset
         return jump
 
-    def moved(self, jump: float) -> Iterable[dict[str, Any]]:
-        """Data of SOAKING for open soaks, after the clock was set by ``jump``."""
-        return [self.dated({"wave": data["wave"], "until": data["until"] + jump}) for data in self._open.values()]
+    def moved(self, jump: float) -> list[WaveSoaking]:
+        """Open soaks, after the clock was set by ``jump``."""
+        return [self.dated(WaveSoaking(wave, until + jump)) for wave, (until, _) in self._open.items()]

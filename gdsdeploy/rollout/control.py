@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, all_errors
-from gdsdeploy.model.rollout import Event, Kind
+from gdsdeploy.model.events import PAYLOADS, Event, Kind, Payload, as_json, read
 from gdsdeploy.rollout import journal, writerlock
 
 #: Seconds within which a driver answers.
@@ -52,9 +52,8 @@ def objection(kind: Kind, phases: Iterable[Event]) -> str | None:
 class Request:
     """A wish that somebody waits for."""
 
-    kind: Kind
-    #: of the event that is wanted
-    data: Mapping[str, Any]
+    #: of the event that is to be written
+    payload: Payload
     _path: Path
 
     def fulfilled(self, event: Event) -> None:
@@ -88,7 +87,7 @@ def requests(path: Path) -> list[Request]:
             lines = place.read_text().splitlines()
             if len(lines) == 1:
                 value = json.loads(lines[0])
-                found.append(Request(Kind(value["kind"]), dict(value["data"]), place))
+                found.append(Request(read(PAYLOADS[Kind(value["kind"])], dict(value["data"])), place))
     return found
 
 
@@ -103,37 +102,36 @@ def _awaited(place: Path) -> bool:
     return False
 
 
-def tell(path: Path, kind: Kind, data: Mapping[str, Any], *, patience: float = PATIENCE) -> tuple[Event, bool]:
-    """Have the newest rollout of the journal ``path`` become ``kind``: the event, and whether a driver wrote it.
+def tell(path: Path, payload: Payload, *, patience: float = PATIENCE) -> tuple[Event, bool]:
+    """Have ``payload`` happen to the newest rollout of the journal ``path``: the event, and whether a driver wrote it.
 
-    data: of the event; ``reason`` and, for RESUMED, what the fold says.
     Raises RolloutRefused: it cannot become that now; Busy: who works on it does not answer within ``patience``
     seconds; JournalUnusable.
     """
     end = time.monotonic() + patience
     while True:
         try:
-            with journal.writing(path, doing=f"rollout: {_WORDS[kind]} by hand") as writer:
-                return write(writer, kind, data), False
+            with journal.writing(path, doing=f"rollout: {_WORDS[payload.kind]} by hand") as writer:
+                return write(writer, payload), False
         except Busy as busy:
-            if (event := _asked(path, kind, data, end)) is not None:
+            if (event := _asked(path, payload, end)) is not None:
                 return event, True
             if time.monotonic() > end:
                 raise Busy(
                     f"{busy.message} and does not answer",
-                    hint=f"See whether it still runs; after kill -INT of it: gdsdeploy rollout {_VERBS[kind]}",
+                    hint=f"See whether it still runs; after kill -INT of it: gdsdeploy rollout {_VERBS[payload.kind]}",
                 ) from busy
 
 
-def write(writer: journal.Writer, kind: Kind, data: Mapping[str, Any]) -> Event:
-    """Append to the newest rollout that it is ``kind`` from now on; raises RolloutRefused: it cannot become that."""
+def write(writer: journal.Writer, payload: Payload) -> Event:
+    """Append ``payload`` to the newest rollout; raises RolloutRefused: it cannot become that."""
     newest = next(reversed(writer.rollouts()), None)
     if newest is None:
         raise RolloutRefused("there is no rollout of this fleet", hint="Begin one: gdsdeploy rollout start FLEET")
-    if why := objection(kind, newest.phases):
-        raise refusal(newest.id, kind, why)
+    if why := objection(payload.kind, newest.phases):
+        raise refusal(newest.id, payload.kind, why)
     writer.go_on(newest.id)
-    return writer.append(kind, data=data)
+    return writer.append(payload)
 
 
 def refusal(rollout: str, kind: Kind, why: str) -> RolloutRefused:
@@ -141,9 +139,9 @@ def refusal(rollout: str, kind: Kind, why: str) -> RolloutRefused:
     return RolloutRefused(f"{rollout} cannot be {_WORDS[kind]}: {why}", hint="See: gdsdeploy rollout status")
 
 
-def _asked(path: Path, kind: Kind, data: Mapping[str, Any], end: float) -> Event | None:
+def _asked(path: Path, payload: Payload, end: float) -> Event | None:
     """What the writer of the journal answers; None: there is no writer any more, or no answer until ``end``."""
-    with _left(path, {"kind": kind, "data": data}) as handle:
+    with _left(path, {"kind": payload.kind, "data": as_json(payload)}) as handle:
         while True:
             text = os.pread(handle, 1 << 16, 0).decode()
             if text.count("\n") > 1:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from gdsdeploy import console
 from gdsdeploy.errors import JournalUnusable
-from gdsdeploy.model.rollout import Event, Kind
+from gdsdeploy.model.events import Event, Kind
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import events as words
 from gdsdeploy.rollout.report import progress
@@ -29,7 +29,7 @@ class Watch:
         self._as_json = as_json
         self._live = not as_json and console.is_live()
         self._lock = threading.Lock()
-        self._told: dict[str, str] = {}
+        self._latest: dict[str, str] = {}
         self.status: Status | None = None
 
     def known(self, events: Iterable[Event]) -> None:
@@ -46,10 +46,10 @@ class Watch:
         elif event.kind not in (_STEPS if self._live else _SMALL):
             console.say(f"{words.clock(event.time)} {words.sentence(event)}")
 
-    def told(self, host: str, text: str) -> None:
+    def report_progress(self, host: str, text: str) -> None:
         """A line of progress of a host's step; empty: of nobody's."""
         with self._lock:
-            self._told[host] = text
+            self._latest[host] = text
         if not host or not (self._live or self._as_json):
             console.say(f"  {host}: {words.plain(text)}" if host else words.plain(text))
 
@@ -70,7 +70,13 @@ class Watch:
             if self.status is None:
                 return []
             return progress.lines(
-                self.status, now=time.time(), width=width, live=live, shown=shown, told=dict(self._told), whole=whole
+                self.status,
+                now=time.time(),
+                width=width,
+                live=live,
+                shown=shown,
+                latest=dict(self._latest),
+                whole=whole,
             )
 
     def _lines(self, columns: int, rows: int) -> Sequence[str]:
@@ -87,7 +93,7 @@ class Watch:
                 return
             self.status.feed(event)
             if event.host and event.kind is not Kind.NOTE:
-                self._told.pop(event.host, None)
+                self._latest.pop(event.host, None)
 
     def _status(self) -> Status:
         assert self.status is not None

@@ -18,11 +18,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gdsdeploy.errors import GdsError, Interrupted, JournalUnusable
-from gdsdeploy.model.rollout import Event, Kind, Step, Task
+from gdsdeploy.model.events import (
+    Draft,
+    Event,
+    Kind,
+    Note,
+    RolloutPaused,
+    StepBegun,
+    StepDone,
+    StepError,
+    StepFailed,
+    WaveSoaking,
+)
+from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.rollout import control
 from gdsdeploy.rollout.clock import Clock, Soaks
 from gdsdeploy.rollout.effects import Effects
-from gdsdeploy.rollout.journal import PHASES, Entry, Writer
+from gdsdeploy.rollout.journal import PHASES, Writer
 from gdsdeploy.rollout.machine import Machine, WaveState
 
 #: Seconds after which wishes, windows and the clock are looked at although nothing happened.
@@ -40,10 +52,10 @@ _ENDS: Final = frozenset({Kind.END, Kind.FAIL})
 class Hooks:
     """What a driver asks and tells others; all of it in the thread that called it."""
 
-    #: told every event once it is written down; what it raises never stops a rollout
+    #: gets every event once it is written down; what it raises never stops a rollout
     observe: Callable[[Event], None] = lambda _: None
-    #: told lines of progress: host, text; likewise
-    told: Callable[[str, str], None] = lambda _host, _text: None
+    #: gets lines of progress: host, text; likewise
+    progress: Callable[[str, str], None] = lambda _host, _text: None
     #: whether hosts may be begun at this time, in seconds since the epoch
     open_window: Callable[[float], bool] = lambda _: True
     #: hosts of the plan that are no longer in the fleet file; asked before hosts are begun, every few seconds at most
@@ -101,7 +113,7 @@ class _Driver:
         self._running: set[str] = set()
         self._removed: set[str] = set()
         self._look_after = 0.0
-        self._told: set[str] = set()
+        self._notes: set[str] = set()
         #: seconds by which the clock was set, and which the end of an open soak does not have yet
         self._ahead = 0.0
         self._signals = 0
@@ -117,9 +129,9 @@ class _Driver:
             self._take(event)
         self.machine.interrupted()
         try:
-            self._add((Kind.NOTE, "", {"text": text}) for text in self._hooks.notices())
+            self._add(("", Note(text)) for text in self._hooks.notices())
             if self._soaking:
-                self._add((Kind.SOAKING, "", data) for data in self._soaks.taken_up())
+                self._add(("", soak) for soak in self._soaks.taken_up())
             self._loop()
             self._flush()
         except BaseException as error:
@@ -149,7 +161,7 @@ class _Driver:
             now -= self._ahead
             decisions = self.machine.decide(now, open_window=window)
             if decisions.events:
-                self._add((event.kind, event.host, event.data) for event in decisions.events)
+                self._add((event.host, event.payload) for event in decisions.events)
             elif decisions.tasks:
                 if not self._left_out(decisions.tasks, now):
                     self._begin(decisions.tasks)
@@ -169,10 +181,10 @@ class _Driver:
                 said.append(self._said.get_nowait())
         for item in said:
             if isinstance(item, tuple):
-                self._tell(self._hooks.told, *item)
+                self._tell(self._hooks.progress, *item)
         done = [item for item in said if isinstance(item, _Done)]
         self._running -= {item.task.host for item in done}
-        self._add(entry for item in done if (entry := self._entry(item)) is not None)
+        self._add(draft for item in done if (draft := self._draft(item)) is not None)
         for item in done:
             if isinstance(item.error, Interrupted) and not self._stopped:
                 self._pause(f"{item.task.host}: {item.task.step} was interrupted")
@@ -182,18 +194,18 @@ class _Driver:
                 text = f"{type(item.error).__name__}: {item.error}"
                 self._pause(f"{item.task.host}: {item.task.step} met a bug: {text}")
 
-    def _entry(self, done: _Done) -> Entry | None:
+    def _draft(self, done: _Done) -> Draft | None:
         """How the end of a step is written down; None: it was stopped, which says nothing about the host."""
         task, error = done.task, done.error
         if error is None:
-            return Kind.END, task.host, {"step": task.step, "data": done.found}
+            return task.host, StepDone(task.step, done.found or {})
         if isinstance(error, Interrupted) or (self._stopped and isinstance(error, GdsError)):
             return None
-        said = {"kind": type(error).__name__, "message": str(error), "hint": getattr(error, "hint", None)}
-        return Kind.FAIL, task.host, {"step": task.step, "error": said}
+        reason = StepError(type(error).__name__, str(error), getattr(error, "hint", None))
+        return task.host, StepFailed(task.step, reason)
 
     def _begin(self, tasks: Sequence[Task]) -> None:
-        self._add((Kind.BEGIN, task.host, {"step": task.step, "attempt": task.attempt}) for task in tasks)
+        self._add((task.host, StepBegun(task.step, task.attempt)) for task in tasks)
         self._flush()
         for task in tasks:
             self._running.add(task.host)
@@ -225,19 +237,18 @@ class _Driver:
             return False
         self._removed |= new
         events = self.machine.removed(sorted(new), now)
-        self._add((event.kind, event.host, event.data) for event in events)
+        self._add((event.host, event.payload) for event in events)
         return bool(events)
 
     # -- what is written, and who is told
 
-    def _add(self, entries: Iterable[Entry]) -> list[Event]:
+    def _add(self, drafts: Iterable[Draft]) -> list[Event]:
         """Have the machine know of events; what follows from them is then written down with them, in one commit."""
         events = []
-        for kind, host, data in entries:
-            if kind is Kind.SOAKING and "measured" not in data:
-                data = self._soaks.dated(data)
-            plain = json.loads(json.dumps(data))
-            events.append(Event(self.machine.number + 1, self._clock.wall(), kind, host, plain))
+        for host, payload in drafts:
+            if isinstance(payload, WaveSoaking) and payload.measured is None:
+                payload = self._soaks.dated(payload)
+            events.append(Event.of(self.machine.number + 1, self._clock.wall(), host, payload))
             self._take(events[-1])
             self._unwritten.append(events[-1])
         return events
@@ -267,9 +278,9 @@ class _Driver:
 
     def _note(self, text: str) -> None:
         """Once each."""
-        if text not in self._told:
-            self._told.add(text)
-            self._add([(Kind.NOTE, "", {"text": text})])
+        if text not in self._notes:
+            self._notes.add(text)
+            self._add([("", Note(text))])
 
     # -- wishes and the clock
 
@@ -288,27 +299,28 @@ class _Driver:
         if jump := self._soaks.jumped():
             self._ahead += jump
             text = f"this machine's clock was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'}"
-            self._add([(Kind.NOTE, "", {"text": text})])
+            self._add([("", Note(text))])
         wave = self._wave
         if wave is None or wave.state != "soaking":
             self._ahead = 0.0
         elif self._ahead and self._soaking and not self._running:
-            self._add((Kind.SOAKING, "", data) for data in self._soaks.moved(self._ahead))
+            self._add(("", soak) for soak in self._soaks.moved(self._ahead))
             self._ahead = 0.0
 
     def _fulfil_wishes(self) -> None:
         for request in control.requests(self._writer.path):
-            why = control.objection(request.kind, self._phases)
+            kind = request.payload.kind
+            why = control.objection(kind, self._phases)
             if self._stopped or self._bug is not None:
                 why = "its driver is stopping"
             if why:
-                request.refused(control.refusal(self._rollout, request.kind, why))
+                request.refused(control.refusal(self._rollout, kind, why))
             else:
-                self._answers += [(request, event) for event in self._add([(request.kind, "", request.data)])]
+                self._answers += [(request, event) for event in self._add([("", request.payload)])]
 
     def _pause(self, reason: str) -> None:
         if control.objection(Kind.PAUSED, self._phases) is None:
-            self._add([(Kind.PAUSED, "", {"reason": reason})])
+            self._add([("", RolloutPaused(reason))])
 
     # -- the end
 
@@ -332,12 +344,12 @@ class _Driver:
         self._said.put(_Wake())
 
     def _heed_signals(self) -> None:
-        if self._signals and "signal" not in self._told:
-            self._told.add("signal")
+        if self._signals and "signal" not in self._notes:
+            self._notes.add("signal")
             self._pause(f"interrupted by {self._signal}")
             if self._running:
                 text = f"pausing: {len(self._running)} steps are finished first; a second signal stops them"
-                self._tell(self._hooks.told, "", text)
+                self._tell(self._hooks.progress, "", text)
         if self._signals > 1 and not self._stopped:
             self._stop()
 
@@ -351,8 +363,8 @@ class _Driver:
             request.refused(control.refusal(self._rollout, event.kind, "its driver met an error"))
         if self._running:
             text = f"{error}\n{len(self._running)} steps are finished before this ends; a signal stops them"
-            self._tell(self._hooks.told, "", text)
-        ends = [(event.kind, event.host, event.data) for event in self._unwritten if event.kind in _ENDS]
+            self._tell(self._hooks.progress, "", text)
+        ends: list[Draft] = [(event.host, event.payload) for event in self._unwritten if event.kind in _ENDS]
         signals, until = min(self._signals, 1), math.inf
         while True:
             with contextlib.suppress(JournalUnusable):
@@ -366,7 +378,7 @@ class _Driver:
             said = self._clock.get(self._said, POLL)
             if isinstance(said, _Done):
                 self._running.discard(said.task.host)
-                ends += [entry] if (entry := self._entry(said)) is not None else []
+                ends += [draft] if (draft := self._draft(said)) is not None else []
 
     def _drain(self, seconds: float) -> None:
         """Wait for the steps that were told to stop; a further signal ends the waiting, too."""

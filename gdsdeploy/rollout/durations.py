@@ -55,7 +55,7 @@ def _took(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dict[str, lis
             except ValueError:
                 continue  # of another gdsdeploy; its times are not worth more than a guess
             for host in done:
-                disruption = str(host.known.get("disruption", ""))
+                disruption = host.facts.disruption
                 if host.outcome == Outcome.DONE and disruption:
                     took = host.worked(host.ended or 0.0)
                     own[host.name, disruption] = took

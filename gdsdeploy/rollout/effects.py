@@ -11,11 +11,11 @@ from gdsdeploy.model.rollout import Task
 class Effects(Protocol):
     """Performs steps.  Called by several threads at once, never twice at once for one host."""
 
-    def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """Do one step and return what it found, as JSON.
 
         A task with an attempt above 1 may have been done before, wholly or in part: it must come to the same end.
-        told: one line of progress at a time.  Raises GdsError when the step failed.
+        progress: gets one line of text at a time.  Raises GdsError when the step failed.
         """
         ...
 

@@ -9,10 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from gdsdeploy.errors import JournalUnusable
-from gdsdeploy.model.rollout import FAILURES, Event, Kind, Outcome, Plan, Step, Wave
+from gdsdeploy.model import events
+from gdsdeploy.model.events import Event
+from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import hoststate
 from gdsdeploy.rollout.budget import Queue, Slots, keys_of
@@ -171,23 +173,31 @@ class Fold:
             self._index(host)
 
     def _of_host(self, host: HostState, event: Event) -> None:
-        data = event.data
-        if event.kind is Kind.BEGIN:
-            self._begin(host, event, Step(data["step"]), int(data.get("attempt", 1)))
-        elif event.kind in (Kind.END, Kind.FAIL):
-            if not host.running or host.step is not Step(data["step"]):
-                raise self._wrong(event, f"{host.name} is not in step {data['step']}")
-            if event.kind is Kind.END:
-                self._end(host, data.get("data") or {})
-            else:
-                hoststate.fail(host, dict(data["error"]))
-        elif event.kind is Kind.OUTCOME:
-            self._outcome(host, event, Outcome(data["outcome"]))
-        elif event.kind is Kind.RECALL:
-            self._recall(host, str(data.get("reason", "")))
-        elif event.kind is not Kind.NOTE:
-            raise self._wrong(event, "it is not about one host")
+        match event.payload:
+            case events.StepBegun(step, attempt):
+                self._begin(host, event, Step(step), attempt)
+            case events.StepDone(step):
+                self._in_step(host, event, step)
+                self._end(host, event.payload)
+            case events.StepFailed(step, error):
+                self._in_step(host, event, step)
+                if error is None:
+                    raise self._wrong(event, "it has no error")
+                hoststate.fail(host, error)
+            case events.HostEnded(outcome, reason):
+                self._outcome(host, event, Outcome(outcome), reason)
+            case events.HostRecalled(reason):
+                self._recall(host, reason)
+            case events.Note():
+                pass
+            case _:
+                raise self._wrong(event, "it is not about one host")
         self._index(host)
+
+    def _in_step(self, host: HostState, event: Event, step: str) -> None:
+        """Raise JournalUnusable unless it is this step that is under way."""
+        if not host.running or host.step is not Step(step):
+            raise self._wrong(event, f"{host.name} is not in step {step}")
 
     def _begin(self, host: HostState, event: Event, step: Step, attempt: int) -> None:
         if host.running:
@@ -203,21 +213,21 @@ class Fold:
         host.began = host.began or event.time
         hoststate.begin(host, step, attempt)
 
-    def _end(self, host: HostState, data: dict[str, Any]) -> None:
+    def _end(self, host: HostState, done: events.StepDone) -> None:
         step = host.step
-        hoststate.end(host, data)
+        hoststate.end(host, done)
         if step is Step.RETURN:
             # Somebody else drained it as well: this rollout is through with it, but it is out of work all the same.
-            self.slots.set_down(host.name, data.get("returned") is False)
+            self.slots.set_down(host.name, done.facts.returned is False)
 
-    def _outcome(self, host: HostState, event: Event, outcome: Outcome) -> None:
+    def _outcome(self, host: HostState, event: Event, outcome: Outcome, reason: str) -> None:
         if host.running and host.outcome is None:
             hoststate.interrupted(host)
         skipped = outcome is Outcome.SKIPPED and host.waits == "wave"
         if host.outcome is not None or (host.due is not outcome and not skipped):
             raise self._wrong(event, f"{host.name} did not end so")
         host.outcome, host.due, host.ended = outcome, None, event.time
-        host.reason = str(event.data.get("reason", "")) or host.reason
+        host.reason = reason or host.reason
         host.waits = ""
         self._asked.discard(host.name)
         if outcome is Outcome.DONE:
@@ -236,64 +246,67 @@ class Fold:
             host.recalled = True
 
     def _of_all(self, event: Event) -> None:
-        data, reason = event.data, str(event.data.get("reason", "")) or event.kind.value
-        match event.kind:
-            case Kind.OPENED | Kind.SOAKING | Kind.CLOSED:
-                self._of_wave(event, self._by_name[data["wave"]])
-            case Kind.PAUSED:
-                self.paused = reason
-            case Kind.RESUMED:
-                self._resumed(data)
-            case Kind.HALTED:
-                self.halted = reason
-            case Kind.ABORTED:
-                self.aborted, self.paused, self.halted = reason, "", ""
+        why = event.kind.value
+        match event.payload:
+            case events.WavePayload(wave):
+                self._of_wave(event, self._by_name[wave])
+            case events.RolloutPaused(reason):
+                self.paused = reason or why
+            case events.RolloutResumed():
+                self._resumed(event.payload)
+            case events.RolloutHalted(reason):
+                self.halted = reason or why
+            case events.RolloutAborted(reason):
+                self.aborted, self.paused, self.halted = reason or why, "", ""
                 for host in list(self._active.values()):
-                    self._recall(host, reason)
+                    self._recall(host, self.aborted)
                     self._index(host)
-            case Kind.ROLLBACK:
-                self.rolling_back, self.paused, self.halted, self.finished = reason, "", "", False
+            case events.RollbackBegun(reason):
+                self.rolling_back, self.paused, self.halted, self.finished = reason or why, "", "", False
                 for host in self.hosts.values():
                     if host.waits != "wave":
-                        self._recall(host, reason)
+                        self._recall(host, self.rolling_back)
                         self._index(host)
-            case Kind.FINISHED:
+            case events.RolloutFinished():
                 self.finished = True
-            case Kind.PLANNED | Kind.NOTE:
+            case events.RolloutPlanned() | events.Note():
                 pass
             case _:
                 raise self._wrong(event, "it names no host")
 
     def _of_wave(self, event: Event, state: WaveState) -> None:
-        if event.kind is Kind.OPENED:
+        soaks = isinstance(event.payload, events.WaveSoaking)
+        if isinstance(event.payload, events.WaveOpened):
             if state.index != self.current + 1 or (self.current >= 0 and self.waves[self.current].state != "closed"):
                 raise self._wrong(event, f"wave {state.wave.name} is not the next")
             self.current, state.state, state.opened = state.index, "open", event.time
         elif state.index != self.current or state.state == "closed":
             raise self._wrong(event, f"wave {state.wave.name} is not open")
-        elif event.kind is Kind.SOAKING and (state.state == "soaking" or not state.remaining):
-            state.state, state.soaking, state.until = "soaking", event.time, float(event.data["until"])
+        elif isinstance(event.payload, events.WaveSoaking) and (state.state == "soaking" or not state.remaining):
+            if event.payload.until is None:
+                raise self._wrong(event, "it has no end")
+            state.state, state.soaking, state.until = "soaking", event.time, event.payload.until
         elif state.remaining:
             raise self._wrong(event, f"wave {state.wave.name} is not over")
         else:
             state.state, state.closed = "closed", event.time
         for name in state.wave.hosts:
             host = self.hosts[name]
-            if event.kind is Kind.SOAKING and host.outcome is Outcome.DONE and not (host.judged or host.running):
+            if soaks and host.outcome is Outcome.DONE and not (host.judged or host.running):
                 host.waits = "soak"
             self._index(host)
 
-    def _resumed(self, data: Any) -> None:
+    def _resumed(self, resumed: events.RolloutResumed) -> None:
         self.paused, self.halted, self.finished = "", "", False
-        for name in data.get("accept", ()):
+        for name in resumed.accept:
             self.hosts[name].accepted = True
-        for name in data.get("back", ()):
+        for name in resumed.back:
             self.slots.set_down(name, False)
             if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
                 self.hosts[name].out = False
-        for name in data.get("down", ()):
+        for name in resumed.down:
             self.slots.set_down(name, True)
-        for name in {*data.get("accept", ()), *data.get("back", ()), *data.get("down", ())} & self.hosts.keys():
+        for name in {*resumed.accept, *resumed.back, *resumed.down} & self.hosts.keys():
             self._index(self.hosts[name])
         self._ask = {host.name: None for host in self._lost()}
 
@@ -347,15 +360,15 @@ class Fold:
         host.counted = new
 
 
-def _queue(queue: Queue, name: str, rank: tuple[int, ...], there: bool) -> None:
-    if there:
+def _queue(queue: Queue, name: str, rank: tuple[int, ...], waits: bool) -> None:
+    if waits:
         queue.add(name, rank)
     elif name in queue:
         queue.discard(name)
 
 
-def _keep(index: dict[str, HostState], host: HostState, there: bool) -> None:
-    if there:
+def _keep(index: dict[str, HostState], host: HostState, belongs: bool) -> None:
+    if belongs:
         index[host.name] = host
     elif host.name in index:
         del index[host.name]

@@ -6,10 +6,10 @@ none comes next, ``due`` is the outcome that has to be written down.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from gdsdeploy.model.events import StepDone, StepError
 from gdsdeploy.model.rollout import Outcome, Step
 
 #: Times that a host is judged again because it was not in the boot that had been judged, or could not be returned.
@@ -79,8 +79,8 @@ class HostState:
     due: Outcome | None = None
     #: why it ended as it did, or why it is taken back
     reason: str = ""
-    #: of the last failure: kind, message, hint
-    error: Mapping[str, Any] | None = None
+    #: of the last failure
+    error: StepError | None = None
     #: where it failed first; None: it did not
     failed_at: Step | None = None
     #: a person said that this failure no longer counts
@@ -165,16 +165,16 @@ def begin(host: HostState, step: Step, attempt: int) -> None:
         host.touched = True
 
 
-def end(host: HostState, data: Mapping[str, Any]) -> None:
-    """The step under way is done; ``data`` is what it found."""
+def end(host: HostState, done: StepDone) -> None:
+    """The step under way is done."""
     step = host.step
     assert step is not None
     host.running = False
-    host.known.update(data)
+    host.known.update(done.data)
     if step in (Step.PREFLIGHT, Step.BOOT, Step.UNDO_BOOT):
-        host.boot = str(data.get("boot_id") or "")
+        host.boot = done.facts.boot_id or ""
     match step:
-        case Step.PREFLIGHT if data.get("satisfied"):
+        case Step.PREFLIGHT if done.facts.satisfied:
             finish(host, Outcome.SATISFIED, "it has this lock already")
         case Step.PREFLIGHT:
             go(host, Step.DRAIN if host.ways.drain else Step.SNAPSHOT, "gate")
@@ -183,7 +183,7 @@ def end(host: HostState, data: Mapping[str, Any]) -> None:
         case Step.DRAIN:
             go(host, Step.SNAPSHOT)
         case Step.VALIDATE | Step.UNDO_VALIDATE:
-            _judged(host, str(data.get("validated_boot") or ""))
+            _judged(host, done.facts.validated_boot or "")
         case Step.RETURN:
             host.out = host.returning = False
             _over(host)
@@ -196,7 +196,7 @@ def end(host: HostState, data: Mapping[str, Any]) -> None:
         case Step.BOOT if host.powered:  # It did not come up by itself, so it is not to stay as it is.
             take_back(host)
         case Step.UNDO:
-            needless = data.get("disruption") == "none"
+            needless = done.facts.disruption == "none"
             go(host, Step.UNDO_VALIDATE if needless else Step.UNDO_REBOOT)
         case _:
             go(host, _NEXT[step])
@@ -204,7 +204,7 @@ def end(host: HostState, data: Mapping[str, Any]) -> None:
         turn_back(host)
 
 
-def fail(host: HostState, error: Mapping[str, Any]) -> None:
+def fail(host: HostState, error: StepError) -> None:
     """The step under way failed."""
     step = host.step
     assert step is not None
@@ -215,8 +215,8 @@ def fail(host: HostState, error: Mapping[str, Any]) -> None:
             turn_back(host)
         return
     host.failed_at = host.failed_at or step
-    host.reason = str(error.get("message") or f"{step} failed")
-    silent = error.get("kind") == UNREACHABLE
+    host.reason = error.message or f"{step} failed"
+    silent = error.kind == UNREACHABLE
     match step:
         case Step.PREFLIGHT:
             finish(host, Outcome.REFUSED)
@@ -341,8 +341,8 @@ def _judged(host: HostState, boot: str) -> None:
 
 def _not_returned(host: HostState) -> None:
     host.boot = host.validated = ""
-    said = str((host.error or {}).get("message") or "it could not be returned")
-    _again(host, Step.UNDO_VALIDATE if host.back else Step.VALIDATE, said)
+    why = host.error.message if host.error is not None else ""
+    _again(host, Step.UNDO_VALIDATE if host.back else Step.VALIDATE, why or "it could not be returned")
 
 
 def _again(host: HostState, step: Step, why: str) -> None:

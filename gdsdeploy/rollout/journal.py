@@ -21,14 +21,15 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Self
 
 from gdsdeploy import paths
 from gdsdeploy.errors import GdsError, JournalUnusable
-from gdsdeploy.model.rollout import Event, Kind, Plan
+from gdsdeploy.model.events import Draft, Event, Kind, Payload, RolloutPlanned, plan_of
+from gdsdeploy.model.rollout import Plan
 from gdsdeploy.rollout import writerlock
 
 #: Of the tables; a journal of a higher one is left alone.
@@ -45,8 +46,13 @@ _ONE: Final = _LINES + "number = ?"
 _WHOLE: Final = _LINES + "host = '' AND number > 1 ORDER BY number"
 _AFTER: Final = _LINES + "number > ? ORDER BY number LIMIT ?"
 _LAST: Final = "SELECT max(number) FROM event WHERE rollout = (SELECT key FROM rollout WHERE id = ?)"
+#: Looked up faster than by calling Kind, which is left to refuse others.
+_KINDS: Final[Mapping[str, Kind]] = {kind.value: kind for kind in Kind}
 #: Events by which a whole rollout becomes something else.
 PHASES: Final = (Kind.PAUSED, Kind.RESUMED, Kind.HALTED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED)
+
+#: For the digest of a line; what a damaged file has in a column may be bytes.
+_ENCODED: Final = json.JSONEncoder(default=repr).encode
 
 _LOST = (
     'Keep the file, it is the only record; move it away, look at hosts whose drain reason begins with "gdsdeploy '
@@ -64,9 +70,6 @@ _MEANING: Final[Mapping[int, tuple[str, str]]] = {
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "It must be a file which you may read, in a folder where you may"),
     sqlite3.SQLITE_CONSTRAINT: ("was written by somebody else meanwhile", _AGAIN),
 }
-
-#: An event that has no number yet: kind, host (empty: of the whole rollout), data.
-Entry = tuple[Kind, str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class Journal:
         if first is None:
             raise JournalUnusable(f"{self.path}: there is no rollout {rollout}", hint="See: gdsdeploy rollout history")
         try:
-            return Plan.from_json(first.data.get("plan"))
+            return plan_of(first)
         except (ValueError, RecursionError) as error:
             hint = "Go on with the gdsdeploy that began this rollout"
             raise JournalUnusable(f"{self.path}: {rollout}: {error}", hint=hint) from error
@@ -156,7 +159,7 @@ class Journal:
         if digest != _digest(rollout, number, at, kind, host, data):
             raise JournalUnusable(f"{self.path}: line {number} of {rollout} was changed or is damaged", hint=_LOST)
         try:
-            return Event(number, at, Kind(kind), host, _object(data))
+            return Event(number, at, _KINDS.get(kind) or Kind(kind), host, _object(data))
         except (ValueError, RecursionError) as error:
             what = f"{self.path}: line {number} of {rollout} is not understood: {error}"
             raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
@@ -189,7 +192,7 @@ class Writer(Journal):
         self._rollout = plan.id
         with self._transaction():
             self._db.execute("INSERT INTO rollout (id) VALUES (?)", (plan.id,))
-            return self._insert(1, Kind.PLANNED, "", {"plan": plan.as_json()})
+            return self._insert(Event.of(1, self._wall(), "", RolloutPlanned(plan.as_json())))
 
     def go_on(self, rollout: str) -> Plan:
         """Append what follows to the rollout ``rollout``, and return its plan."""
@@ -197,34 +200,36 @@ class Writer(Journal):
         self._rollout = rollout
         return plan
 
-    def append(self, kind: Kind, host: str = "", data: Mapping[str, Any] | None = None) -> Event:
+    def append(self, payload: Payload, host: str = "") -> Event:
         """Write one event; on disk when this returns.  Raises JournalUnusable; then it is not written."""
-        return self.append_many([(kind, host, data or {})])[0]
+        return self.append_many([(host, payload)])[0]
 
-    def append_many(self, entries: Sequence[Entry]) -> list[Event]:
+    def append_many(self, drafts: Sequence[Draft]) -> list[Event]:
         """Write events in their order, all or none of them; on disk when this returns.  Raises JournalUnusable."""
-        if not entries:
+        if not drafts:
             return []
         with self._transaction():
             # Asked each time: after a failed commit only the file knows what is in it.
             ((last,),) = self._db.execute(_LAST, (self._rollout,))
-            return [self._insert((last or 0) + place, *entry) for place, entry in enumerate(entries, 1)]
+            numbered = enumerate(drafts, (last or 0) + 1)
+            return [self._insert(Event.of(number, self._wall(), *draft)) for number, draft in numbered]
 
     def extend(self, events: Sequence[Event]) -> None:
         """Likewise, for events that have their numbers and times already; the first follows the last in the file."""
         if events:
             with self._transaction():
                 for event in events:
-                    self._insert(event.number, event.kind, event.host, event.data, event.time)
+                    self._insert(event)
 
-    def _insert(self, number: int, kind: Kind, host: str, data: Mapping[str, Any], at: float | None = None) -> Event:
-        at = self._wall() if at is None else at
-        text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    def _insert(self, event: Event) -> Event:
+        """Write the event, and return it as it will be read."""
+        text = json.dumps(event.data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        line = event.number, event.time, event.kind, event.host, text
         self._db.execute(
             "INSERT INTO event VALUES ((SELECT key FROM rollout WHERE id = ?), ?, ?, ?, ?, ?, ?)",
-            (self._rollout, number, at, kind, host, text, _digest(self._rollout, number, at, kind, host, text)),
+            (self._rollout, *line, _digest(self._rollout, *line)),
         )
-        return Event(number, at, kind, host, json.loads(text))
+        return replace(event, data=json.loads(text))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -383,9 +388,8 @@ def _create(path: Path) -> None:
 
 
 def _digest(rollout: str, number: int, at: float, kind: str, host: str, data: str) -> str:
-    # What a damaged file has in a column may be bytes.
-    said = json.dumps([rollout, number, at, str(kind), host, data], default=repr)
-    return hashlib.sha256(said.encode()).hexdigest()[:32]
+    line = _ENCODED([rollout, number, at, str(kind), host, data])
+    return hashlib.sha256(line.encode()).hexdigest()[:32]
 
 
 @contextlib.contextmanager

@@ -10,9 +10,10 @@ import heapq
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gdsdeploy.model.rollout import Event, Kind, Outcome, Step, Task
+from gdsdeploy.model import events
+from gdsdeploy.model.events import Draft, Event
+from gdsdeploy.model.rollout import Outcome, Step, Task
 from gdsdeploy.rollout.budget import Claims
 from gdsdeploy.rollout.fold import Fold, Phase, WaveState
 from gdsdeploy.rollout.hoststate import HostState
@@ -43,12 +44,12 @@ class Machine(Fold):
 
     def decide(self, now: float, *, open_window: bool) -> Decisions:
         """What follows at ``now``, seconds since the epoch; ``open_window``: whether hosts may be begun then."""
-        events = [*self._settle()] or [*self._judge(now)] or [*self._advance(now, open_window)]
-        if events:
-            return Decisions(events=self._numbered(events, now))
+        drafts = [*self._settle()] or [*self._judge(now)] or [*self._advance(now, open_window)]
+        if drafts:
+            return Decisions(events=self._numbered(drafts, now))
         tasks = () if self.paused else tuple(self._tasks(now, open_window))
         if not tasks and not self._running and not self.paused and (why := self._stuck(open_window)):
-            return Decisions(events=self._numbered([(Kind.HALTED, "", {"reason": why})], now))
+            return Decisions(events=self._numbered([("", events.RolloutHalted(why))], now))
         wake_at = self._wake_at(now)
         waits = self._waits_for_window(open_window)
         over = not tasks and not self._running and wake_at is None and not waits
@@ -56,39 +57,38 @@ class Machine(Fold):
 
     def removed(self, names: Collection[str], now: float) -> tuple[Event, ...]:
         """What to write down when hosts are no longer in the fleet: those that were begun are brought to their end."""
-        events: list[_Said] = []
+        drafts: list[Draft] = []
         for name in names:
             host = self.hosts.get(name)
             if host is None or host.outcome is not None:
                 continue
             if host.waits == "wave":
-                data = {"outcome": Outcome.SKIPPED.value, "reason": "it is no longer in the fleet file"}
-                events.append((Kind.OUTCOME, name, data))
+                drafts.append((name, events.HostEnded(Outcome.SKIPPED, "it is no longer in the fleet file")))
             else:
-                events.append((Kind.NOTE, name, {"text": "no longer in the fleet file; it was begun, and is finished"}))
-        return self._numbered(events, now)
+                drafts.append((name, events.Note("no longer in the fleet file; it was begun, and is finished")))
+        return self._numbered(drafts, now)
 
-    def _numbered(self, said: list[_Said], now: float) -> tuple[Event, ...]:
-        return tuple(Event(self.number + 1 + i, now, *each) for i, each in enumerate(said))
+    def _numbered(self, drafts: list[Draft], now: float) -> tuple[Event, ...]:
+        return tuple(Event.of(number, now, *draft) for number, draft in enumerate(drafts, self.number + 1))
 
     # -- what has to be written down
 
-    def _settle(self) -> Iterator[_Said]:
+    def _settle(self) -> Iterator[Draft]:
         for host in sorted(self._due.values(), key=lambda each: (each.wave, each.place)):
             assert host.due is not None
-            yield Kind.OUTCOME, host.name, {"outcome": host.due.value, "reason": host.reason}
+            yield host.name, events.HostEnded(host.due, host.reason)
         for name in self._ask:
-            yield Kind.RECALL, name, {"reason": "it is asked again whether it is back"}
+            yield name, events.HostRecalled("it is asked again whether it is back")
 
-    def _judge(self, now: float) -> Iterator[_Said]:
+    def _judge(self, now: float) -> Iterator[Draft]:
         """Too many failures, or a clock that was set back behind the beginning of a soak."""
         if self._going and not self._asked and (why := self.too_many_failed()):
-            yield Kind.HALTED, "", {"reason": why}
+            yield "", events.RolloutHalted(why)
         wave = self._wave
         if wave is not None and wave.state == "soaking" and now < wave.soaking and not wave.remaining:
-            yield Kind.SOAKING, "", {"wave": wave.wave.name, "until": now + wave.wave.soak}
+            yield "", events.WaveSoaking(wave.wave.name, now + wave.wave.soak)
 
-    def _advance(self, now: float, open_window: bool) -> Iterator[_Said]:
+    def _advance(self, now: float, open_window: bool) -> Iterator[Draft]:
         """Waves, and the end."""
         if self.finished:
             return
@@ -100,18 +100,18 @@ class Machine(Fold):
             if wave.remaining:
                 return
             if wave.state == "open" and wave.wave.soak and wave.unjudged:
-                yield Kind.SOAKING, "", {"wave": wave.wave.name, "until": now + wave.wave.soak}
+                yield "", events.WaveSoaking(wave.wave.name, now + wave.wave.soak)
             elif wave.state == "open" or not wave.unjudged:
-                yield Kind.CLOSED, "", {"wave": wave.wave.name}
+                yield "", events.WaveClosed(wave.wave.name)
         elif self.current + 1 < len(self.waves):
             following = self.waves[self.current + 1]
             if self._may_begin and (open_window or not following.wave.drain):
-                yield Kind.OPENED, "", {"wave": following.wave.name}
+                yield "", events.WaveOpened(following.wave.name)
         elif not self._active and not self._running and not self._back:
             yield self._finished()
 
-    def _finished(self) -> _Said:
-        return Kind.FINISHED, "", {"outcomes": self.outcomes()}
+    def _finished(self) -> Draft:
+        return "", events.RolloutFinished(self.outcomes())
 
     # -- what is to be begun
 
@@ -189,10 +189,6 @@ class Machine(Fold):
         if wave is None or wave.state == "closed":
             return self.current + 1 < len(self.waves) and self.waves[self.current + 1].wave.drain
         return wave.wave.drain and bool(self._pending or self._gate)
-
-
-#: kind, host, data
-_Said = tuple[Kind, str, dict[str, Any]]
 
 
 def _some(names: Sequence[str]) -> str:

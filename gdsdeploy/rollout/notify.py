@@ -24,7 +24,8 @@ from gdsdeploy import paths, run
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.host.io import reading
 from gdsdeploy.host.io.private import exposure
-from gdsdeploy.model.rollout import FAILURES, Event, Kind
+from gdsdeploy.model.events import Event, HostEnded, Kind
+from gdsdeploy.model.rollout import FAILURES
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout.report import events
 
@@ -84,7 +85,7 @@ class Notifier:
 
     def __call__(self, event: Event) -> None:
         """Take note of an event; returns at once."""
-        if self._thread is None or not wanted(event, self._settings):
+        if self._thread is None or not is_reported(event, self._settings):
             return
         item = events.to_json(event, self._rollout, str(self._fleet))
         while not self._put(item):
@@ -173,12 +174,12 @@ class Notifier:
             self._warn(f"notification: {reason}")
 
 
-def wanted(event: Event, settings: Notify) -> bool:
+def is_reported(event: Event, settings: Notify) -> bool:
     """Whether somebody is to be told of ``event``."""
     if settings.events:
         return str(event.kind) in settings.events
-    if event.kind == Kind.OUTCOME:
-        return event.data.get("outcome") in {str(outcome) for outcome in FAILURES}
+    if isinstance(event.payload, HostEnded):
+        return event.payload.outcome in FAILURES
     return event.kind in DEFAULT
 
 

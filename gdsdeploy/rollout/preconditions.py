@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
@@ -163,13 +162,15 @@ def prepare(
     reasons = [*_unfinished(fleet_path), *(Reason(text) for text in drains.check(list(chosen.hosts)))]
     asked = plan_fleet(fleet, lock, fleet_path, chosen.names, timeout=timeout, progress=progress)
     answering = [name for name, found in asked.hosts.items() if isinstance(found, HostPlan)]
-    said = told_by(fleet, fleet_path, answering, timeout=timeout)
-    told = {name: found for name, found in said.items() if isinstance(found, Told)}
+    answered = present_states(fleet, fleet_path, answering, timeout=timeout)
+    states = {name: found for name, found in answered.items() if isinstance(found, PresentState)}
     plans = {name: found for name, found in asked.hosts.items() if isinstance(found, HostPlan)}
-    previous = {name: item.lock for name, item in told.items() if item.lock}
+    previous = {name: state.lock for name, state in states.items() if state.lock}
     reasons += _unread(asked, fleet_path)
     reasons += [
-        Reason(found.message, (name,), found.hint or "") for name, found in said.items() if isinstance(found, HostUnfit)
+        Reason(found.message, (name,), found.hint or "")
+        for name, found in answered.items()
+        if isinstance(found, HostUnfit)
     ]
     pending = [name for name, found in plans.items() if not found.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
@@ -177,7 +178,7 @@ def prepare(
     reasons += _untried(tried, fleet_path)
     down = {**silent(fleet, fleet_path, list(chosen.others)), **_drained(drains, list(fleet.hosts), reasons)}
     made = waves.layout(
-        _within(settings, fleet, chosen), [_candidate(fleet, name, plans, told) for name in chosen.names]
+        _within(settings, fleet, chosen), [_candidate(fleet, name, plans, states) for name in chosen.names]
     )
     if len(down) >= made.max_unavailable and set(pending) - set(down) - set(made.skipped):
         text = f"{len(down)} of at most {made.max_unavailable} hosts are out of work already: {', '.join(sorted(down))}"
@@ -232,8 +233,8 @@ def _within(settings: Rollout, fleet: Fleet, chosen: Chosen) -> Rollout:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a host said beside what its plan needs."""
+class PresentState:
+    """What a host says that it is, beside what its plan needs."""
 
     #: digest of the lock that it was provisioned with; empty: it never was
     lock: str
@@ -241,33 +242,31 @@ class Told:
     #: NVIDIA's devices in it, each kind once
     devices: str
 
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Told:
-        """Out of the answer to ``rollout status``."""
-        return cls(*(str(document.get(key) or "") for key in ("lock_digest", "kernel", "devices")))
 
-
-def told_by(fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float) -> dict[str, Told | HostUnfit]:
+def present_states(
+    fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float
+) -> dict[str, PresentState | HostUnfit]:
     """What the machines ``names`` say of themselves; one that doesn't answer is left out."""
     ends = transport.endpoints(fleet, fleet_path.resolve().parent, names)
-    found: dict[str, Told | HostUnfit] = {}
+    states: dict[str, PresentState | HostUnfit] = {}
     for answer in transport.fan_out(ends, hostapp.build(), ["rollout", "status", "--json"], timeout=timeout):
         if answer.document is None:
             continue
         try:
-            found[answer.host] = Told.of(answers.checked(answer.host, ("rollout", "status"), answer.document))
+            status = answers.STATUS.read(answer.host, answer.document)
+            states[answer.host] = PresentState(status.lock_digest, status.kernel, status.devices)
         except HostUnfit as error:
-            found[answer.host] = error
-    return found
+            states[answer.host] = error
+    return states
 
 
-def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], told: Mapping[str, Told]) -> Candidate:
+def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], states: Mapping[str, PresentState]) -> Candidate:
     host = fleet.everyone()[name]
-    said = told.get(name, Told("", "", ""))
+    state = states.get(name, PresentState("", "", ""))
     return Candidate(
         name,
         host.labels,
-        kind=f"{host.profile} {said.devices} {said.kernel}",
+        kind=f"{host.profile} {state.devices} {state.kernel}",
         builder=name in fleet.builders,
         satisfied=name in plans and plans[name].satisfied,
     )
@@ -335,12 +334,12 @@ def _tried(
 ) -> Iterator[Tried]:
     for profile in sorted({fleet.hosts[name].profile for name in pending}):
         target = lock.targets[profile]
-        wanted = record.ingredients(target)
+        ingredients = record.ingredients(target)
         digests = {previous.get(name, "") for name in pending if fleet.hosts[name].profile == profile}
         before = [releases.find(fleet_path, digest) if digest else None for digest in digests]
         same = all(
             item is not None and profile in item.lock.targets
-            and record.ingredients(item.lock.targets[profile]) == wanted
+            and record.ingredients(item.lock.targets[profile]) == ingredients
             for item in before
         )  # fmt: skip
         yield Tried(profile, target.kernel.release, target.driver.version, record.find(target), same)

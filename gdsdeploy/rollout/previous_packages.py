@@ -51,7 +51,7 @@ def differing(was: Sequence[Package], becomes: Sequence[Package]) -> list[Packag
     return [package for package in was if (package.package, package.version) not in there]
 
 
-def have(target: Target, packages: Sequence[Package], told: Callable[[str], None]) -> dict[Package, Path]:
+def have(target: Target, packages: Sequence[Package], progress: Callable[[str], None]) -> dict[Package, Path]:
     """Every one of ``packages`` as a file of ours, fetched from where the lock has it; rpm's are only looked for.
 
     Repositories of rpm packages keep old versions, and dnf takes them from there.  Raises RollbackFailed that lists
@@ -75,7 +75,7 @@ def have(target: Target, packages: Sequence[Package], told: Callable[[str], None
                     lacking.append(f"{package.package} {package.version}: not in its repository any more")
                 return
             if fetcher.kept(package.sha256, package.size) is None:
-                told(f"fetching {package.package} {package.version} ({package.size / 1e6:.1f} MB)")
+                progress(f"fetching {package.package} {package.version} ({package.size / 1e6:.1f} MB)")
             found[package] = fetcher.file(uri, sha256=package.sha256, size=package.size)
         except KeyError:
             lacking.append(f"{package.package} {package.version}: its lock has no repository {package.repository}")

@@ -14,7 +14,8 @@ from gdsdeploy import console
 from gdsdeploy.errors import DrainFailed, GdsError, Interrupted, RolloutFailed, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile, releases
-from gdsdeploy.model.rollout import Event, Outcome, Plan, Task
+from gdsdeploy.model.events import Event, RolloutResumed
+from gdsdeploy.model.rollout import Outcome, Plan, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import journal, preconditions, status, windows, writerlock
 from gdsdeploy.rollout.display import Watch
@@ -47,7 +48,7 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
 
         hooks = Hooks(
             observe=observe,
-            told=watch.told,
+            progress=watch.report_progress,
             open_window=lambda now: windows.is_open(settings, now),
             removed=lambda: _removed(plan, path),
             notices=lambda: _notices(plan, path),
@@ -69,7 +70,7 @@ class Nobody:
     def __init__(self, error: RolloutRefused) -> None:
         self._error = error
 
-    def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:  # noqa: ARG002 - as Effects
+    def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:  # noqa: ARG002 - as Effects
         """Raise why it cannot be done."""
         raise self._error
 
@@ -133,8 +134,8 @@ def worked_on(path: Path) -> bool:
     return False
 
 
-def reconsidered(found: Status, path: Path, accept: Collection[str]) -> dict[str, Any]:
-    """What a resumed rollout has to know of hosts: ``accept``, and who is back in work or out of it meanwhile.
+def reconsidered(found: Status, path: Path, accept: Collection[str], reason: str) -> RolloutResumed:
+    """That the rollout goes on for ``reason``, with ``accept`` and who is back in work or out of it meanwhile.
 
     Raises RolloutRefused for a host in ``accept`` that did not fail.
     """
@@ -159,7 +160,7 @@ def reconsidered(found: Status, path: Path, accept: Collection[str]) -> dict[str
     back = (stuck & known) | _answering(path, sorted(found.down & (in_work | silent)))
     # A drain of somebody else's on a host that this rollout is through with is known already.
     down = {name for name in out - found.down if not (name in found.hosts and found.hosts[name].away)}
-    return {"accept": sorted(accept), "back": sorted(back), "down": sorted(down)}
+    return RolloutResumed(reason, tuple(sorted(accept)), tuple(sorted(back)), tuple(sorted(down)))
 
 
 def _answering(path: Path, names: list[str]) -> set[str]:

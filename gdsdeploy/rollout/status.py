@@ -9,12 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gdsdeploy.errors import JournalUnusable
-from gdsdeploy.model.rollout import FAILURES, Event, Kind, Outcome, Plan, Step, Wave
+from gdsdeploy.model import events
+from gdsdeploy.model.events import Event, Facts, StepError, plan_of, read
+from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step, Wave
 
 #: States of a host before it has an outcome.
 WAITING, BETWEEN = "waiting", "between steps"
@@ -37,8 +39,7 @@ class Work:
     attempt: int
     begin: float
     end: float | None = None
-    #: as the event has it: kind, message, hint
-    error: Mapping[str, Any] | None = None
+    error: StepError | None = None
 
 
 @dataclass
@@ -68,6 +69,11 @@ class Host:
         return self.works[-1] if self.works and self.works[-1].end is None else None
 
     @property
+    def facts(self) -> Facts:
+        """What is decided by of what its steps found; raises ValueError where that is of another type."""
+        return read(Facts, self.known)
+
+    @property
     def state(self) -> str:
         """Its outcome, the step under way, ``waiting`` or ``between steps``."""
         if self.outcome:
@@ -75,7 +81,7 @@ class Host:
         return self.running.step if self.running else BETWEEN if self.works else WAITING
 
     @property
-    def errors(self) -> list[tuple[str, Mapping[str, Any]]]:
+    def errors(self) -> list[tuple[str, StepError]]:
         """Every failure: (step, error)."""
         return [(work.step, work.error) for work in self.works if work.error is not None]
 
@@ -179,8 +185,8 @@ class Status:
         if self.phase not in (RUNNING, PLANNED):
             return None
         done = [host for host in self.taking_part() if host.outcome == Outcome.DONE and host.name in self.plan.expected]
-        wanted = self.plan.expected
-        pairs = [(host.worked(self.lapse), wanted[host.name]) for host in done if wanted[host.name] > 0]
+        expected = self.plan.expected
+        pairs = [(host.worked(self.lapse), expected[host.name]) for host in done if expected[host.name] > 0]
         factor = statistics.median(took / guess for took, guess in pairs) if pairs else 1.0
         slots = max(1, min(self.plan.max_unavailable - len(self.down), int(self.plan.settings.get("parallel", 1))))
         return sum(self._left(part, factor, slots) for part in self.parts if part.state != "closed")
@@ -201,17 +207,22 @@ class Status:
     def _host(self, event: Event) -> None:
         # A host that is not in the plan cannot be worked on; whoever reads such a journal still sees its lines.
         host = self.hosts.setdefault(event.host, Host(event.host, None))
-        step = str(event.data.get("step", ""))
-        if event.kind == Kind.BEGIN:
-            self._begun(host, step, int(event.data.get("attempt", 1)))
-        elif event.kind in (Kind.END, Kind.FAIL):
-            self._over(host, step, event)
-        elif event.kind == Kind.OUTCOME:
-            host.outcome, host.reason = str(event.data.get("outcome", "")), str(event.data.get("reason") or "")
-            host.ended = self.lapse
-        elif event.kind == Kind.RECALL:
-            self._reopen(host)
-            host.reason = str(event.data.get("reason") or "")
+        match event.payload:
+            case events.StepBegun(step, attempt):
+                self._begun(host, step, attempt)
+            case events.StepDone(step, found):
+                self._over(host, step)
+                host.known.update(found)
+                self._done(host, step)
+            case events.StepFailed(step, error):
+                self._over(host, step).error = error or StepError()
+                if step == Step.SOAK:
+                    self._reopen(host)
+            case events.HostEnded(outcome, reason):
+                host.outcome, host.reason, host.ended = outcome, reason, self.lapse
+            case events.HostRecalled(reason):
+                self._reopen(host)
+                host.reason = reason
 
     def _reopen(self, host: Host) -> None:
         """What had ended has not."""
@@ -227,60 +238,58 @@ class Status:
         if step == Step.DRAIN:
             host.away = True
 
-    def _over(self, host: Host, step: str, event: Event) -> None:
+    def _over(self, host: Host, step: str) -> Work:
+        """The step under way ends."""
         work = host.running
         if work is None or work.step != step:
             work = Work(step, 1, self.lapse)
             host.works.append(work)
         work.end = self.lapse
-        if event.kind == Kind.FAIL:
-            work.error = event.data.get("error") or {}
-            if step == Step.SOAK:
-                self._reopen(host)
-            return
-        host.known.update(event.data.get("data") or {})
+        return work
+
+    def _done(self, host: Host, step: str) -> None:
         if step == Step.RETURN:
             host.away = False
         if step == Step.SOAK and host.recalled:
             self._reopen(host)
 
     def _whole(self, event: Event) -> None:
-        reason = str(event.data.get("reason") or "")
-        if event.kind in (Kind.OPENED, Kind.SOAKING, Kind.CLOSED):
-            self._wave(event)
-        elif event.kind == Kind.PAUSED:
-            self._interrupted = self._interrupted if self.phase == PAUSED else self.phase
-            self._enter(PAUSED, reason, "paused")
-            self.pauses.append((self.lapse, None))
-        elif event.kind == Kind.RESUMED:
-            # What was being taken back goes on being taken back.
-            before = self._interrupted if self.phase == PAUSED else self.phase
-            self._enter(before if before in (ABORTED, ROLLBACK) else RUNNING, reason, "")
-            self._resumed(event.data)
-        elif event.kind == Kind.HALTED:
-            self._enter(HALTED, reason, "halted")
-        elif event.kind == Kind.ABORTED:
-            self._enter(ABORTED, reason, "aborted")
-        elif event.kind == Kind.ROLLBACK:
-            self._enter(ROLLBACK, reason, "rollback")
-            for host in self.hosts.values():
-                if host.outcome in _TAKEN_BACK and host.running:
-                    host.recalled = True
-                elif host.outcome in _TAKEN_BACK:
-                    self._reopen(host)
-        elif event.kind == Kind.FINISHED:
-            self._enter(_ENDS.get(self.phase, FINISHED), self.reason, "")
-            self.finished = True
+        match event.payload:
+            case events.WavePayload(wave):
+                self._wave(event, wave)
+            case events.RolloutPaused(reason):
+                self._interrupted = self._interrupted if self.phase == PAUSED else self.phase
+                self._enter(PAUSED, reason, "paused")
+                self.pauses.append((self.lapse, None))
+            case events.RolloutResumed():
+                # What was being taken back goes on being taken back.
+                before = self._interrupted if self.phase == PAUSED else self.phase
+                self._enter(before if before in (ABORTED, ROLLBACK) else RUNNING, event.payload.reason, "")
+                self._resumed(event.payload)
+            case events.RolloutHalted(reason):
+                self._enter(HALTED, reason, "halted")
+            case events.RolloutAborted(reason):
+                self._enter(ABORTED, reason, "aborted")
+            case events.RollbackBegun(reason):
+                self._enter(ROLLBACK, reason, "rollback")
+                for host in self.hosts.values():
+                    if host.outcome in _TAKEN_BACK and host.running:
+                        host.recalled = True
+                    elif host.outcome in _TAKEN_BACK:
+                        self._reopen(host)
+            case events.RolloutFinished():
+                self._enter(_ENDS.get(self.phase, FINISHED), self.reason, "")
+                self.finished = True
 
-    def _resumed(self, data: Mapping[str, Any]) -> None:
-        """Somebody has looked: at failures that no longer count, and at who is out of work."""
-        for name in data.get("accept", ()):
+    def _resumed(self, resumed: events.RolloutResumed) -> None:
+        """A person has looked: at failures that no longer count, and at who is out of work."""
+        for name in resumed.accept:
             self.hosts.setdefault(name, Host(name, None)).accepted = True
-        for name in data.get("back", ()):
+        for name in resumed.back:
             self.down.discard(name)
             if name in self.hosts and self.hosts[name].outcome in (Outcome.KEPT, Outcome.LOST):
                 self.hosts[name].away = False
-        self.down |= set(data.get("down", ()))
+        self.down |= set(resumed.down)
 
     def _enter(self, phase: str, reason: str, mark: str) -> None:
         if self.pauses and self.pauses[-1][1] is None:
@@ -289,25 +298,19 @@ class Status:
         if mark:
             self.marks.append((self.lapse, mark))
 
-    def _wave(self, event: Event) -> None:
-        part = self.part(event.data.get("wave"))
+    def _wave(self, event: Event, name: str) -> None:
+        part = next((part for part in self.parts if part.wave.name == name), None)
         if part is None:
             return
-        if event.kind == Kind.OPENED:
-            part.state, part.opened = "open", self.lapse
-            if self.phase == PLANNED:
-                self.phase = RUNNING
-        elif event.kind == Kind.SOAKING:
-            until = event.data.get("until")
-            part.state, part.until = "soaking", None if until is None else float(until)
-        else:
-            part.state, part.closed = "closed", self.lapse
-
-    def part(self, wave: object) -> Part | None:
-        """The wave of that name or number."""
-        if isinstance(wave, int):
-            return self.parts[wave] if 0 <= wave < len(self.parts) else None
-        return next((part for part in self.parts if part.wave.name == wave), None)
+        match event.payload:
+            case events.WaveOpened():
+                part.state, part.opened = "open", self.lapse
+                if self.phase == PLANNED:
+                    self.phase = RUNNING
+            case events.WaveSoaking(until=until):
+                part.state, part.until = "soaking", until
+            case events.WaveClosed():
+                part.state, part.closed = "closed", self.lapse
 
 
 def fold(events: Iterable[Event]) -> Status:
@@ -324,9 +327,8 @@ def fold(events: Iterable[Event]) -> Status:
 
 def begun(first: Event | None) -> Status:
     """The status after a journal's first event; raises ValueError where that is no plan."""
-    if first is None or first.kind != Kind.PLANNED:
-        raise ValueError("a journal begins with the plan of its rollout")
-    status = Status(Plan.from_json(first.data.get("plan")))
+    status = Status(plan_of(first))
+    assert first is not None
     status.feed(first)
     return status
 

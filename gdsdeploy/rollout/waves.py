@@ -96,9 +96,9 @@ def _canary(canary: Canary, hosts: Sequence[Candidate], skipped: Mapping[str, st
     if canary.labels:
         found = {each.name for each in hosts if canary.labels.items() <= each.labels.items()}
         if not found:
-            wanted = ", ".join(f"{name}: {value}" for name, value in sorted(canary.labels.items()))
+            labels = ", ".join(f"{name}: {value}" for name, value in sorted(canary.labels.items()))
             raise FleetInvalid(
-                f"rollout: canary: labels: no host that takes part has {wanted}",
+                f"rollout: canary: labels: no host that takes part has {labels}",
                 hint="Give a host these labels in the fleet file; without this key one host of each kind goes first",
             )
         chosen |= found

@@ -57,14 +57,14 @@ from gdsdeploy.host.model import expectation
 from gdsdeploy.host.topology import golden
 from gdsdeploy.host.topology import text as shown
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.events import RolloutPaused, StepBegun
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.model.rollout import Kind, Plan, Wave
+from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.report import changes, html, junit, prometheus, text
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, Trouble
 from gdsdeploy.rollout import journal, status
 from gdsdeploy.rollout.report import progress
-from gdsdeploy.rollout.steps import answers
 from gdsdeploy.ssh import endpoint, known_hosts
 from gdsdeploy.ssh.endpoint import Answer, Endpoint, Output
 from gdsdeploy.validate import bundle, explain, validate
@@ -143,8 +143,8 @@ def journals() -> list[bytes]:
     plan = Plan("20261121T1054-7f3a", "/fleet.yml", "sha256:1", "sha256:2", (Wave("canary", ("a", "b"), soak=60),), {})
     with journal.writing(path, doing="test", wall=lambda: 1.0) as writer:
         writer.begin(plan)
-        writer.append_many([(Kind.BEGIN, host, {"step": "drain", "attempt": 1}) for host in "abcdefgh"])
-        writer.append(Kind.PAUSED, "", {"why": "x"})
+        writer.append_many([(host, StepBegun("drain", 1)) for host in "abcdefgh"])
+        writer.append(RolloutPaused("x"))
     return [path.read_bytes()]
 
 
@@ -354,7 +354,9 @@ def gate_records() -> list[bytes]:
 
 def rollout_answer(data: bytes) -> None:
     question, document = loads(data)
-    answers.checked("gpu1", question, document)
+    from tests.loopback.rollout.test_answers import QUESTIONS
+
+    QUESTIONS[tuple(question)].read("gpu1", document)
 
 
 @functools.cache

@@ -24,8 +24,9 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile, releases
+from gdsdeploy.model.events import Event, Kind, RollbackBegun
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.model.rollout import BACK, FORWARD, Event, Kind, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Task, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
@@ -429,7 +430,7 @@ def test_a_host_that_lies_is_named_and_the_others_are_taken_back(site: Site, tmp
         assert "HostUnfit" in [error["kind"] for error in failures], failures
         assert all(error["message"].startswith(f"{name}: ") for error in failures)
     book = journal.path_of(site.path)
-    control.tell(book, Kind.ROLLBACK, {"reason": "it is honest again"})
+    control.tell(book, RollbackBegun("it is honest again"))
     with journal.writing(book, doing="test") as writer:
         machine = drive(writer, plan.id, RealEffects.of_plan(plan, patience=PATIENCE))
     for name in site.names:
@@ -467,7 +468,7 @@ def test_what_is_edited_meanwhile_changes_nothing_of_what_was_planned(site: Site
         site.small.drop(old["small-driver"])
         site.root(one, "rm -f /var/cache/apt/archives/*.deb")
         book = journal.path_of(site.path)
-        control.tell(book, Kind.ROLLBACK, {"reason": "a test wants it back"})
+        control.tell(book, RollbackBegun("a test wants it back"))
         with journal.writing(book, doing="test") as writer:
             machine = drive(writer, plan.id, RealEffects.of_plan(plan, patience=PATIENCE))
         with journal.reading(book) as read:

@@ -216,7 +216,9 @@ def test_a_rollout_drains_reboots_and_returns_a_node(cluster: Cluster) -> None:
     host, told, mark = cluster.hosts[ONE], Told(), "/var/tmp/ended"
     job = cluster.submit(ONE, f"while [ ! -e /tmp/go ]; do sleep 0.2; done; touch {mark}")
     found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(cluster.drainer.drain(ONE, REASON, timeout=120, told=told)))
+    thread = threading.Thread(
+        target=lambda: found.append(cluster.drainer.drain(ONE, REASON, timeout=120, progress=told))
+    )
     thread.start()
     cluster.until(ONE, lambda node: {"ALLOCATED", "DRAIN"} <= set(node.states))
     assert host.ssh(["test", "-e", mark], ok=(0, 1)).status == 1
@@ -237,9 +239,13 @@ def test_a_rollout_drains_reboots_and_returns_a_node(cluster: Cluster) -> None:
     time.sleep(6)
     node = cluster.show(ONE)
     assert (node.states, node.reason) == (["IDLE", "DRAIN"], REASON)
-    assert cluster.drainer.drain(ONE, REASON, timeout=10, told=told) == {"drained": True, "reason": REASON, "was": ""}
+    assert cluster.drainer.drain(ONE, REASON, timeout=10, progress=told) == {
+        "drained": True,
+        "reason": REASON,
+        "was": "",
+    }
 
-    assert cluster.drainer.undrain(ONE, REASON, told=told) == {"returned": True, "reason": ""}
+    assert cluster.drainer.undrain(ONE, REASON, progress=told) == {"returned": True, "reason": ""}
     cluster.works(ONE)
 
 
@@ -247,7 +253,7 @@ def test_after_the_return_the_gate_decides(cluster: Cluster) -> None:
     assert cluster.judge(ONE, []) == "closed"
     node = cluster.until(ONE, lambda node: "DRAIN" in node.states)
     assert node.reason.startswith("gdsdeploy: ")
-    kept = cluster.drainer.undrain(ONE, REASON, told=Told())
+    kept = cluster.drainer.undrain(ONE, REASON, progress=Told())
     assert kept == {"returned": False, "reason": node.reason}
     assert cluster.judge(ONE, OPEN) == "open"
     cluster.works(ONE)
@@ -256,14 +262,14 @@ def test_after_the_return_the_gate_decides(cluster: Cluster) -> None:
 def test_a_drain_of_somebody_else_outlives_drain_reboot_and_gate(cluster: Cluster) -> None:
     host, told = cluster.hosts[TWO], Told()
     cluster.scontrol("update", f"NodeName=node-{TWO}", "State=DRAIN", "Reason=DIMM 3 is bad")
-    found = cluster.drainer.drain(TWO, REASON, timeout=30, told=told)
+    found = cluster.drainer.drain(TWO, REASON, timeout=30, progress=told)
     assert found == {"drained": False, "reason": "DIMM 3 is bad", "was": "DIMM 3 is bad"}
     before = boot_id(host)
     host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
     cluster.booted(TWO, before)
     assert cluster.gate(TWO) == "open"
     cluster.until(TWO, lambda node: node.states == ["IDLE", "DRAIN"])
-    assert cluster.drainer.undrain(TWO, REASON, told=told) == {
+    assert cluster.drainer.undrain(TWO, REASON, progress=told) == {
         "returned": False,
         "reason": "DIMM 3 is bad",
     }

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import FleetInvalid
-from gdsdeploy.model.rollout import Event, Kind, Outcome
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout import notify
-from gdsdeploy.rollout.notify import Notifier, wanted
+from gdsdeploy.rollout.notify import Notifier, is_reported
 
 TOKEN = "s3cr3t-t0ken"
 HALTED = Event(7, 1795258800.25, Kind.HALTED, data={"reason": "1 of 1 canaries failed"})
@@ -206,9 +207,9 @@ def test_a_command_that_fails_keeps_nothing_from_the_webhook(
 def test_which_events_are_told() -> None:
     failed, done = (Event(1, 0.0, Kind.OUTCOME, "a", {"outcome": str(o)}) for o in (Outcome.LOST, Outcome.DONE))
     begin = Event(1, 0.0, Kind.BEGIN, "a", {"step": "drain"})
-    assert [wanted(event, Notify()) for event in (HALTED, failed, done, begin)] == [True, True, False, False]
+    assert [is_reported(event, Notify()) for event in (HALTED, failed, done, begin)] == [True, True, False, False]
     chosen = Notify(events=("begin", "outcome"))
-    assert [wanted(event, chosen) for event in (HALTED, failed, done, begin)] == [False, True, True, True]
+    assert [is_reported(event, chosen) for event in (HALTED, failed, done, begin)] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("content", [None, "", "two\nlines", "späte", b"\xff\xfe"])

@@ -6,7 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from gdsdeploy.model.rollout import BACK, FORWARD, Event, Kind, Outcome, Plan, Step, Wave
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 
 #: 2026-11-21 10:54 UTC

@@ -9,7 +9,8 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.errors import RolloutFailed
-from gdsdeploy.model.rollout import Kind, Outcome
+from gdsdeploy.model.events import RolloutAborted
+from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.rollout.report.page import sentence
 
 
@@ -31,7 +32,7 @@ def command(fleet: Path, reason: str, as_json: bool) -> None:
       gdsdeploy rollout abort fleet.yml --reason 'CHG-4711 was withdrawn'
       gdsdeploy rollout abort fleet.yml && gdsdeploy rollout start fleet.yml
     """
-    found = carry_out(fleet, Kind.ABORTED, {"reason": reason or "by command"}, as_json=as_json)
+    found = carry_out(fleet, RolloutAborted(reason or "by command"), as_json=as_json)
     if found is None:
         return
     stuck = [host.name for host in found.taking_part() if host.outcome in (Outcome.KEPT, Outcome.LOST)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gdsdeploy import console
-from gdsdeploy.model.rollout import Kind
+from gdsdeploy.model.events import RolloutPaused
 from gdsdeploy.rollout import control, session
 from gdsdeploy.rollout.report.events import sentence
 
@@ -31,7 +31,7 @@ def command(fleet: Path, reason: str, as_json: bool) -> None:
       gdsdeploy rollout resume fleet.yml
     """
     path = session.require_journal(fleet)
-    event, by_driver = control.tell(path, Kind.PAUSED, {"reason": reason or "by command"})
+    event, by_driver = control.tell(path, RolloutPaused(reason or "by command"))
     if as_json:
         console.data(json.dumps({"event": event.as_json(), "by_driver": by_driver}))
     else:

@@ -9,7 +9,6 @@ import click
 from gdsdeploy import console
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
-from gdsdeploy.model.rollout import Kind
 from gdsdeploy.rollout import session, status
 from gdsdeploy.validate.validate import require_folder
 
@@ -42,8 +41,8 @@ def command(fleet: Path, accept: tuple[str, ...], as_json: bool, html: Path | No
     require_folder(html)
     path = session.require_journal(fleet)
     _, events = session.chosen(path, None)
-    data = session.reconsidered(status.fold(events), fleet, accept)
-    found = carry_out(fleet, Kind.RESUMED, {"reason": "by command", **data}, as_json=as_json)
+    resumed = session.reconsidered(status.fold(events), fleet, accept, "by command")
+    found = carry_out(fleet, resumed, as_json=as_json)
     if found is None:
         if html is not None:
             console.warn("no report is written here: another process works on the rollout")

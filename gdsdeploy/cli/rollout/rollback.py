@@ -10,7 +10,8 @@ import click
 from gdsdeploy.cli.rollout.control import carry_out
 from gdsdeploy.cli.rollout.start import finish
 from gdsdeploy.errors import Interrupted, RolloutRefused
-from gdsdeploy.model.rollout import Kind, Outcome
+from gdsdeploy.model.events import RollbackBegun
+from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.rollout import session, status
 from gdsdeploy.rollout.report.events import count
 from gdsdeploy.validate.validate import require_folder
@@ -54,6 +55,6 @@ def command(fleet: Path, reason: str, yes: bool, as_json: bool, html: Path | Non
     question = f"Take back {count(len(changed), 'host')} of {now.plan.id}?"
     if not yes and not click.confirm(question, default=False, err=True):
         raise Interrupted("not confirmed; nothing was done")
-    found = carry_out(fleet, Kind.ROLLBACK, {"reason": reason or "by command"}, as_json=as_json)
+    found = carry_out(fleet, RollbackBegun(reason or "by command"), as_json=as_json)
     if found is not None:
         finish(found, html=html, as_json=as_json)

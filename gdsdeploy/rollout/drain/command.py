@@ -53,11 +53,11 @@ class Commands:
         """Unknown of every host."""
         return {}
 
-    def drain(self, host: str, reason: str, *, timeout: float, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """As Drainer.drain: ``out`` ends with 0, then ``idle`` does, both within ``timeout``."""
-        deadline = Deadline(host, timeout, self._pause, told)
+        deadline = Deadline(host, timeout, self._pause, progress)
         self._do("out", f"take {host} out of work", host, reason, timeout)
-        told("it gets no more work")
+        progress("it gets no more work")
         while self._settings.idle:
             doing = f"ask whether {host} is idle"
             status, lines = self._run("idle", doing, host, reason, min(SECONDS, deadline.left))
@@ -70,10 +70,10 @@ class Commands:
             deadline.wait(f"waiting until it is idle: {text}")
         return {"drained": True, "reason": reason, "was": ""}
 
-    def undrain(self, host: str, reason: str, *, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def undrain(self, host: str, reason: str, *, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """As Drainer.undrain; ``back`` knows whether the host stays out, and says so by failing."""
         self._do("back", f"bring {host} back into work", host, reason, SECONDS)
-        told("it gets work again")
+        progress("it gets work again")
         return {"returned": True, "reason": ""}
 
     def _do(self, name: str, doing: str, host: str, reason: str, seconds: float) -> None:

@@ -12,8 +12,8 @@ from gdsdeploy.errors import DrainFailed
 class Deadline:
     """Of one drain of ``host``.  timeout: seconds from now on.  pause: seconds between two looks."""
 
-    def __init__(self, host: str, timeout: float, pause: float, told: Callable[[str], None]) -> None:
-        self._host, self._timeout, self._pause, self._told = host, timeout, pause, told
+    def __init__(self, host: str, timeout: float, pause: float, progress: Callable[[str], None]) -> None:
+        self._host, self._timeout, self._pause, self._progress = host, timeout, pause, progress
         self._end = time.monotonic() + timeout
         self._last = ""
 
@@ -35,6 +35,6 @@ class Deadline:
     def wait(self, text: str = "") -> None:
         """Tell ``text`` where it is something new, and pause; a wish to stop ends that with Interrupted."""
         if text not in ("", self._last):
-            self._told(text)
+            self._progress(text)
             self._last = text
         cancel.current().wait(max(0.0, min(self._pause, self._end - time.monotonic())))

@@ -60,17 +60,17 @@ class Drainer(Protocol):
         """
         ...
 
-    def drain(self, host: str, reason: str, *, timeout: float, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """Take ``host`` out of work, and wait until none is left on it.
 
         {"drained": whether the drain is this rollout's, "reason": as the scheduler has it, "was": its reason if it
         was out before, else ""}; not drained: somebody else's drain keeps it out, and was left as it is.
-        timeout: seconds.  told: one line of progress at a time.  Raises DrainFailed past ``timeout``, with what still
-        runs, and where the scheduler refuses; the drain then stays, for :meth:`undrain`.
+        timeout: seconds.  progress: gets one line of text at a time.  Raises DrainFailed past ``timeout``, with what
+        still runs, and where the scheduler refuses; the drain then stays, for :meth:`undrain`.
         """
         ...
 
-    def undrain(self, host: str, reason: str, *, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def undrain(self, host: str, reason: str, *, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """Bring ``host`` back if it is this rollout that keeps it out; only what ``reason`` is signed with counts.
 
         {"returned": whether it gets work now, "reason": why it stays out, else ""}.  A drain of somebody else stays,

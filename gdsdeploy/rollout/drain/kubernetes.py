@@ -133,13 +133,13 @@ class Kubernetes:
         names = {host: self._node(host) for host in hosts}
         return {host: state_of(nodes[name]) for host, name in names.items() if name in nodes}
 
-    def drain(self, host: str, reason: str, *, timeout: float, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """As Drainer.drain.  Pods without a controller are waited for: nothing would start them elsewhere."""
-        name, deadline, once = self._node(host), Deadline(host, timeout, self._pause, told), _once(told)
+        name, deadline, once = self._node(host), Deadline(host, timeout, self._pause, progress), _once(progress)
         node = self._patiently(self._look, name)
         was = state_of(node).reason if state_of(node).out and not is_ours(node, reason) else ""
         while True:
-            node = self._patiently(self._changed, name, out, reason, "cordoned", told)
+            node = self._patiently(self._changed, name, out, reason, "cordoned", progress)
             status, lines = self._evict(name, deadline.left, once)
             if status == 0 and cordoned(node := self._patiently(self._look, name)):
                 return {"drained": is_ours(node, reason), "reason": state_of(node).reason, "was": was}
@@ -153,26 +153,26 @@ class Kubernetes:
                 raise deadline.failed(f"{listed(left) or 'no pod'}\n{said}", hint)
             deadline.wait()
 
-    def undrain(self, host: str, reason: str, *, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def undrain(self, host: str, reason: str, *, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """As Drainer.undrain.  A node whose kubelet has yet to answer gets pods as soon as it does."""
-        node = self._patiently(self._changed, self._node(host), back, reason, "no longer cordoned", told)
+        node = self._patiently(self._changed, self._node(host), back, reason, "no longer cordoned", progress)
         return {"returned": not cordoned(node), "reason": state_of(node).reason if cordoned(node) else ""}
 
     def _changed(
-        self, name: str, patch_of: PatchOf, reason: str, state: str, told: Callable[[str], None]
+        self, name: str, patch_of: PatchOf, reason: str, state: str, progress: Callable[[str], None]
     ) -> Mapping[str, Any]:
         """The node as it is once ``patch_of`` has no patch for it."""
         node = self._look(name)
         if (patch := patch_of(node, reason)) is None:
             return node
         node = self._change(name, patch)
-        told(f"Kubernetes' node {name} is {state}")
+        progress(f"Kubernetes' node {name} is {state}")
         return node
 
-    def _evict(self, name: str, seconds: float, told: Callable[[str], None]) -> tuple[int, list[str]]:
+    def _evict(self, name: str, seconds: float, progress: Callable[[str], None]) -> tuple[int, list[str]]:
         """Status and output of ``kubectl drain``."""
         command = self._program.argv(["drain", name, *DRAIN, f"--timeout={seconds:.0f}s"])
-        return last(command, f"drain {name}", seconds + 30, self._folder, told)
+        return last(command, f"drain {name}", seconds + 30, self._folder, progress)
 
     def _pods(self, name: str) -> list[str]:
         argv = ["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}", "--output=json"]
@@ -198,14 +198,14 @@ class Kubernetes:
         return self._name.replace("{host}", host)
 
 
-def _once(told: Callable[[str], None]) -> Callable[[str], None]:
+def _once(progress: Callable[[str], None]) -> Callable[[str], None]:
     """Tells each thing once: kubectl says again and again what it waits for."""
     seen = {""}
 
     def tell(line: str) -> None:
         if line.strip() not in seen:
             seen.add(line.strip())
-            told(line.strip())
+            progress(line.strip())
 
     return tell
 

@@ -21,11 +21,11 @@ class Nothing:
         """Every host is in."""
         return {host: State(out=False) for host in hosts}
 
-    def drain(self, host: str, reason: str, *, timeout: float, told: Callable[[str], None]) -> Mapping[str, Any]:  # noqa: ARG002
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Callable[[str], None]) -> Mapping[str, Any]:  # noqa: ARG002
         """As if it were done."""
         return {"drained": True, "reason": reason, "was": ""}
 
-    def undrain(self, host: str, reason: str, *, told: Callable[[str], None]) -> Mapping[str, Any]:  # noqa: ARG002
+    def undrain(self, host: str, reason: str, *, progress: Callable[[str], None]) -> Mapping[str, Any]:  # noqa: ARG002
         """As if it were done."""
         return {"returned": True, "reason": ""}
 

@@ -129,9 +129,9 @@ class Slurm:
         names = {host: self._node(host) for host in hosts}
         return {host: state_of(nodes[name]) for host, name in names.items() if name in nodes}
 
-    def drain(self, host: str, reason: str, *, timeout: float, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """As Drainer.drain.  A node that is to be rebooted by Slurm is waited for as one that works is."""
-        name, deadline = self._node(host), Deadline(host, timeout, self._pause, told)
+        name, deadline = self._node(host), Deadline(host, timeout, self._pause, progress)
         was = None
         while True:
             node = self._patiently(self._look, name)
@@ -139,7 +139,7 @@ class Slurm:
                 was = before(node) if is_ours(node, reason) or not state_of(node).out else node.reason
             # Slurm's reboots take drains back when they are over, and anybody may at any time.
             if change := out(node, reason):
-                told(f"Slurm's node {name} is drained" + (f"; it was: {node.reason}" if node.reason else ""))
+                progress(f"Slurm's node {name} is drained" + (f"; it was: {node.reason}" if node.reason else ""))
                 node = self._patiently(self._update, name, change)
             work = self._patiently(self._work, node)
             if not work and state_of(node).out:
@@ -150,13 +150,13 @@ class Slurm:
                 raise deadline.failed(text, hint)
             deadline.wait(f"waiting for {text}")
 
-    def undrain(self, host: str, reason: str, *, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def undrain(self, host: str, reason: str, *, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """As Drainer.undrain.  A node that was down before, for a reason that somebody gave, gets that back."""
         name = self._node(host)
         node = self._patiently(self._look, name)
         if change := back(node, reason):
             node = self._patiently(self._update, name, change)
-            told(f"Slurm's node {name} is no longer drained")
+            progress(f"Slurm's node {name} is no longer drained")
         state = state_of(node)
         return {"returned": not state.out, "reason": state.reason if state.out else ""}
 

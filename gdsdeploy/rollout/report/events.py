@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gdsdeploy.host.io.printable import HIDDEN
-from gdsdeploy.model.rollout import Event, Kind, Step
+from gdsdeploy.model import events
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import Plan, Step
 
 #: Raised when a field of the stream changes its meaning or goes away.
 VERSION: Final = 1
@@ -46,8 +48,9 @@ ENDED: Final[Mapping[str, str]] = {
 
 def sentence(event: Event) -> str:
     """The event in one line, with the host's name; no control characters."""
-    words = _HOST[event.kind](event) if event.kind in _HOST else _WHOLE[event.kind](event)
-    return plain(words)
+    words = _words(event)
+    named = isinstance(event.payload, _OF_HOST) or (event.host and isinstance(event.payload, events.Note))
+    return plain(f"{event.host}: {words}" if named else words)
 
 
 def plain(text: str) -> str:
@@ -98,76 +101,59 @@ def span(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def _step(event: Event) -> str:
-    return str(event.data.get("step", "?"))
+#: Events that are about one host; notes may be.
+_OF_HOST: Final = (events.StepPayload, events.HostEnded, events.HostRecalled)
+#: What is said of the whole rollout or a host, before the reason.
+_BECAUSE: Final = {
+    Kind.RECALL: "is taken back",
+    Kind.PAUSED: "paused: no host is begun",
+    Kind.RESUMED: "goes on",
+    Kind.HALTED: "halted: no other host is begun, those under way finish",
+    Kind.ABORTED: "aborted: those under way are taken back",
+    Kind.ROLLBACK: "everything that was done is taken back",
+}
 
 
-def _begin(event: Event) -> str:
-    attempt = int(event.data.get("attempt", 1))
-    again = f" (attempt {attempt})" if attempt > 1 else ""
-    return f"{event.host}: {_step(event)} begins{again}: it {DOING.get(_step(event), 'is worked on')}"
+def _words(event: Event) -> str:
+    """What happened, without the host's name."""
+    match event.payload:
+        case events.StepBegun(step, attempt):
+            again = f" (attempt {attempt})" if attempt > 1 else ""
+            return f"{step or '?'} begins{again}: it {DOING.get(step, 'is worked on')}"
+        case events.StepDone(step):
+            return f"{step or '?'} is done"
+        case events.StepFailed(step, error):
+            return f"{step or '?'} failed: {error.message if error is not None else 'no reason was given'}"
+        case events.HostEnded(outcome, reason):
+            return f"{outcome or '?'}: it {ENDED.get(outcome, 'has ended')}" + (f" ({reason})" if reason else "")
+        case events.RolloutPlanned(plan):
+            return _planned(plan)
+        case events.WaveOpened(wave):
+            return f"wave {wave or '?'} begins"
+        case events.WaveSoaking(wave, until):
+            return f"wave {wave or '?'} soaks" + (f" until {clock(until)} UTC" if until is not None else "")
+        case events.WaveClosed(wave):
+            return f"wave {wave or '?'} is done"
+        case events.RolloutFinished(outcomes):
+            words = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items() if number)
+            return f"the rollout is finished: {words or 'no host took part'}"
+        case events.Note(text):
+            return text
+        case events.ReasonPayload(reason):
+            return _BECAUSE[event.kind] + (f": {reason}" if reason else "")
+        case _:
+            raise NotImplementedError(event.kind)
 
 
-def _fail(event: Event) -> str:
-    error = event.data.get("error") or {}
-    return f"{event.host}: {_step(event)} failed: {error.get('message', 'no reason was given')}"
-
-
-def _outcome(event: Event) -> str:
-    word = str(event.data.get("outcome", "?"))
-    reason = str(event.data.get("reason") or "")
-    return f"{event.host}: {word}: it {ENDED.get(word, 'has ended')}" + (f" ({reason})" if reason else "")
-
-
-def _planned(event: Event) -> str:
-    plan = event.data.get("plan") or {}
-    waves = plan.get("waves") or ()
-    hosts = sum(len(wave.get("hosts", ())) for wave in waves)
-    return f"rollout {plan.get('id', '?')} is planned: {count(hosts, 'host')} in {count(len(waves), 'wave')}"
-
-
-def _soaking(event: Event) -> str:
-    until = event.data.get("until")
-    when = f" until {clock(float(until))} UTC" if until is not None else ""
-    return f"wave {event.data.get('wave', '?')} soaks{when}"
-
-
-def _finished(event: Event) -> str:
-    numbers = event.data.get("outcomes") or {}
-    words = ", ".join(f"{number} {outcome}" for outcome, number in numbers.items() if number)
-    return f"the rollout is finished: {words or 'no host took part'}"
-
-
-def _because(words: str) -> Callable[[Event], str]:
-    def say(event: Event) -> str:
-        reason = str(event.data.get("reason") or "")
-        return words + (f": {reason}" if reason else "")
-
-    return say
+def _planned(plan: Mapping[str, Any]) -> str:
+    try:
+        read = Plan.from_json(plan)
+    except ValueError:
+        return "a rollout is planned, by another gdsdeploy"
+    hosts = sum(len(wave.hosts) for wave in read.waves)
+    return f"rollout {read.id} is planned: {count(hosts, 'host')} in {count(len(read.waves), 'wave')}"
 
 
 def count(number: int, noun: str) -> str:
     """``1 host``, ``2 hosts``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-_HOST: dict[Kind, Callable[[Event], str]] = {
-    Kind.BEGIN: _begin,
-    Kind.END: lambda event: f"{event.host}: {_step(event)} is done",
-    Kind.FAIL: _fail,
-    Kind.OUTCOME: _outcome,
-    Kind.RECALL: lambda event: f"{event.host}: {_because('is taken back')(event)}",
-}
-_WHOLE: dict[Kind, Callable[[Event], str]] = {
-    Kind.PLANNED: _planned,
-    Kind.OPENED: lambda event: f"wave {event.data.get('wave', '?')} begins",
-    Kind.SOAKING: _soaking,
-    Kind.CLOSED: lambda event: f"wave {event.data.get('wave', '?')} is done",
-    Kind.PAUSED: _because("paused: no host is begun"),
-    Kind.RESUMED: _because("goes on"),
-    Kind.HALTED: _because("halted: no other host is begun, those under way finish"),
-    Kind.ABORTED: _because("aborted: those under way are taken back"),
-    Kind.ROLLBACK: _because("everything that was done is taken back"),
-    Kind.FINISHED: _finished,
-    Kind.NOTE: lambda event: (f"{event.host}: " if event.host else "") + str(event.data.get("text", "")),
-}

@@ -10,6 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gdsdeploy import __version__
+from gdsdeploy.model.events import StepError
 from gdsdeploy.model.rollout import FAILURES, Outcome, Plan
 from gdsdeploy.report import html
 from gdsdeploy.rollout import status as states
@@ -60,7 +61,6 @@ class Row:
     labels: tuple[tuple[str, str], ...]
     #: (what, value) that its steps found
     known: tuple[tuple[str, str], ...]
-    findings: tuple[Mapping[str, Any], ...]
     #: whether its steps are in the page
     shown: bool
 
@@ -166,11 +166,15 @@ def _host(status: Status, host: Host) -> dict[str, Any]:
                 "step": work.step,
                 "attempt": work.attempt,
                 "seconds": None if work.end is None else round(work.end - work.begin, 3),
-                "error": None if work.error is None else dict(work.error),
+                "error": None if work.error is None else _error(work.error),
             }
             for work in host.works
         ],
     }
+
+
+def _error(error: StepError) -> dict[str, Any]:
+    return {"hint": error.hint, "kind": error.kind, "message": error.message}
 
 
 def _page(status: Status, *, live: bool) -> Page:
@@ -220,8 +224,7 @@ def _row(status: Status, number: int, host: Host) -> Row:
     failed = host.outcome in FAILURES or (not host.outcome and bool(host.errors))
     expected = status.plan.expected.get(host.name)
     labels = status.plan.labels.get(host.name, {})
-    findings = host.known.get("findings") or ()
-    verdict = str(host.known.get("verdict", ""))
+    facts = host.facts
     return Row(
         number=number,
         host=host,
@@ -230,12 +233,11 @@ def _row(status: Status, number: int, host: Host) -> Row:
         wave="–" if host.wave is None else status.parts[host.wave].wave.name,
         took=span(host.seconds) if host.works else "–",
         expected="–" if expected is None else span(expected),
-        disruption=str(host.known.get("disruption", "–")),
-        kernel=str(host.known.get("kernel", "–")),
-        validated=verdict or "–",
+        disruption=facts.disruption or "–",
+        kernel=facts.kernel or "–",
+        validated=facts.verdict or "–",
         labels=tuple(sorted(labels.items())),
         known=tuple(_known(host.known)),
-        findings=tuple(item for item in findings if isinstance(item, Mapping) and item.get("verdict") != "pass"),
         shown=bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
     )
 
@@ -253,11 +255,11 @@ def _problems(rows: Sequence[Row]) -> Iterator[Problem]:
     for row in rows:
         if not row.failed:
             continue
-        told = progress.reasons(row.host) or [("", row.host.reason or "no reason was given")]
-        words = [message.replace(row.host.name, "HOST") for _, message in told]
-        message = "\n".join([words[0], *(f"then, at {told[1][0]}: {text}" for text in words[1:])])
-        hint = str(row.host.errors[0][1].get("hint") or "") if row.host.errors else ""
-        key = (row.state, told[0][0], message, hint)
+        failures = progress.reasons(row.host) or [("", row.host.reason or "no reason was given")]
+        words = [message.replace(row.host.name, "HOST") for _, message in failures]
+        message = "\n".join([words[0], *(f"then, at {failures[1][0]}: {text}" for text in words[1:])])
+        hint = row.host.errors[0][1].hint or "" if row.host.errors else ""
+        key = (row.state, failures[0][0], message, hint)
         seen.setdefault(key, []).append((row.host.name, f"h{row.number}"))
     order = (Outcome.LOST, Outcome.KEPT, "under way", Outcome.ROLLED_BACK, Outcome.REFUSED)
     for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda item: order.index(item[0][0])):

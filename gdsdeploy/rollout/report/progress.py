@@ -32,12 +32,12 @@ def lines(
     width: int = WIDTH,
     shown: int = SHOWN,
     live: bool = True,
-    told: Mapping[str, str] = {},
+    latest: Mapping[str, str] = {},
     whole: bool = False,
 ) -> list[str]:
     """All of it.  now: seconds since the epoch.  live: whether somebody works on it, so that time goes on.
 
-    shown: lines for hosts under way, and for those that failed.  told: host → the last line of its step.
+    shown: lines for hosts under way, and for those that failed.  latest: host → the last line of its step.
     whole: reasons are not cut, and what to do about them is said.
     """
     # A clock that was set back makes nothing negative.
@@ -45,7 +45,7 @@ def lines(
     made = [
         *_head(status, since, live=live),
         *_waves(status, width),
-        *_hosts(status, since, shown, told),
+        *_hosts(status, since, shown, latest),
         *_failures(status, shown, width if whole else 0),
         *_last(status),
     ]
@@ -110,7 +110,7 @@ def _wave(status: Status, part: Part) -> str:
     return f"{SYMBOLS.get(part.state, '▸')} {part.wave.name} {ended}/{len(part.wave.hosts)}{until}"
 
 
-def _hosts(status: Status, since: float, shown: int, told: Mapping[str, str]) -> Iterator[str]:
+def _hosts(status: Status, since: float, shown: int, latest: Mapping[str, str]) -> Iterator[str]:
     begun = status.under_way()
     if not begun:
         return
@@ -120,7 +120,7 @@ def _hosts(status: Status, since: float, shown: int, told: Mapping[str, str]) ->
         work = host.running or host.works[-1]
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         lasts = span(status.lapse - (work.begin if work.end is None else work.end) + since)
-        text = f": {plain(told[host.name])}" if host.running and host.name in told else ""
+        text = f": {plain(latest[host.name])}" if host.running and host.name in latest else ""
         yield f"    {host.name:<{room}}  {host.state} for {lasts}{again}{text}"
     if len(begun) > shown:
         groups = Counter(host.state for host in begun[shown:])
@@ -137,7 +137,7 @@ def _failures(status: Status, shown: int, wrapped: int) -> Iterator[str]:
         if not wrapped:
             yield f"    {failure(host)}"
             continue
-        hints = [str(error.get("hint") or "") for _, error in host.errors[:1]]
+        hints = [error.hint or "" for _, error in host.errors[:1]]
         for text, indent in ((failure(host), "    "), *((plain(hint), "      what to do: ") for hint in hints if hint)):
             yield from textwrap.wrap(
                 text, wrapped, initial_indent=indent, subsequent_indent="      ", break_on_hyphens=False,
@@ -150,14 +150,14 @@ def _failures(status: Status, shown: int, wrapped: int) -> Iterator[str]:
 def failure(host: Host) -> str:
     """A host that failed in one line: symbol, name, state and the first reason."""
     state = host.state if host.outcome in FAILURES else f"failed, {host.state}"
-    told = "; then ".join(f"{step}: {message}" for step, message in reasons(host)) or host.reason
-    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {host.name}: {state}: {told}")
+    reason = "; then ".join(f"{step}: {message}" for step, message in reasons(host)) or host.reason
+    return plain(f"{SYMBOLS.get(host.outcome, '▸')} {host.name}: {state}: {reason}")
 
 
 def reasons(host: Host) -> list[tuple[str, str]]:
     """(step, message) of what failed first, and, if that was not all, of what failed last; without the host's name."""
     errors = host.errors[:1] + host.errors[1:][-1:]
-    said = ((step, str(error.get("message") or "no reason was given")) for step, error in errors)
+    said = ((step, error.message or "no reason was given") for step, error in errors)
     return [(step, message.removeprefix(f"{host.name}: ")) for step, message in said]
 
 

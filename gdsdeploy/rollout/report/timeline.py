@@ -214,7 +214,7 @@ def _says(host: Host, item: Segment) -> str:
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         words.append(f"{work.step} ({lasted}{again})")
     failure = item.works[-1].error
-    ends = f": failed: {failure.get('message', '')}" if failure is not None else ""
+    ends = f": failed: {failure.message}" if failure is not None else ""
     return f"{host.name}: {', '.join(words)}{ends}"
 
 

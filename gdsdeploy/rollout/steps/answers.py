@@ -8,8 +8,8 @@ question asks for is dropped.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -34,6 +34,7 @@ from gdsdeploy.ssh.hostdata import (
     fitting,
 )
 
+S = TypeVar("S", bound=Shape)
 _DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 
@@ -102,7 +103,7 @@ class Snapshot(Shape):
         return self
 
 
-class _Difference(Shape):
+class Difference(Shape):
     what: Literal["package", "hold", "boot", "kernel", "module", "chosen", "file", "provision"]
     name: Plain
     was: Text
@@ -120,7 +121,7 @@ class Comparison(Shape):
     """How a host differs from a snapshot."""
 
     same: bool
-    differences: list[_Difference] = Field(max_length=MANY)
+    differences: list[Difference] = Field(max_length=MANY)
 
 
 class _Broken(Shape):
@@ -146,7 +147,7 @@ class _Once(Shape):
     kernel: MaybeRelease
 
 
-class _Space(Shape):
+class _Free(Shape):
     bytes: Size
     inodes: Size
     mount: Text
@@ -170,7 +171,7 @@ class Status(Shape):
     boot: _Boot
     once: _Once
     packages: _Packages
-    space: dict[Literal["/", "/boot", "/lib/modules", "/var"], _Space]
+    space: dict[Literal["/", "/boot", "/lib/modules", "/var"], _Free]
     apply: _Keeper
 
 
@@ -179,26 +180,36 @@ class _Row(Shape):
     says: Text
 
 
-class _Fits(Shape):
+class Space(Shape):
+    """Whether what is to come fits."""
+
     fits: bool
     filesystems: list[_Row] = Field(max_length=MANY)
 
 
-class _Kept(Shape):
+class Kept(Shape):
+    """Where the host keeps its modules; empty: it has none."""
+
     archive: Text
 
 
-class _Armed(Shape):
+class BootOnce(Shape):
+    """Whether a kernel boots once, and which one boots after that."""
+
     once: bool
     default: MaybeRelease
 
 
-class _Verdict(Shape):
+class Verdict(Shape):
+    """What the audit says of the modules for a kernel."""
+
     admitted: bool
     reasons: list[Text] = Field(max_length=MANY)
 
 
-class _Needed(Shape):
+class Needed(Shape):
+    """What a reboot would change."""
+
     needed: bool
     reasons: list[Text] = Field(max_length=MANY)
     boot_id: BootId
@@ -206,45 +217,54 @@ class _Needed(Shape):
     unloaded: list[Name] = Field(max_length=MANY)
 
 
-class _Default(Shape):
+class Default(Shape):
+    """Which kernel boots by default."""
+
     default: MaybeRelease
 
 
-class _Changed(Shape):
+class Changed(Shape):
+    """Whether anything was changed."""
+
     changed: bool
 
 
-class _Gate(Shape):
+class Gate(Shape):
+    """What the gate of the host found in a boot."""
+
     state: Text
     boot_id: BootId
     reason: Text
 
 
-class _Done(Shape):
+class Done(Shape):
     """Only that there is an answer counts."""
 
 
-#: First two words of a question → its answer.
-ANSWERS: Mapping[tuple[str, ...], type[Shape]] = {
-    ("rollout", "snapshot"): Snapshot,
-    ("rollout", "compare"): Comparison,
-    ("rollout", "status"): Status,
-    ("rollout", "space"): _Fits,
-    ("rollout", "keep"): _Kept,
-    ("rollout", "once"): _Armed,
-    ("rollout", "reboot"): _Done,
-    ("rollout", "reload"): _Done,
-    ("apply", "--release"): _Done,
-    ("boot", "needed"): _Needed,
-    ("boot", "show"): _Default,
-    ("boot", "default"): _Changed,
-    ("guard", "judge"): _Verdict,
-    ("guard", "default"): _Done,
-    ("gate", "run"): _Gate,
-}
+@dataclass(frozen=True)
+class Question(Generic[S]):
+    """What the program on a host is asked, without its options, and the shape of the answer."""
+
+    words: tuple[str, ...]
+    shape: type[S]
+
+    def read(self, host: str, document: Any) -> S:
+        """The parts of the answer that are asked for; raises HostUnfit that names what is wrong with it."""
+        return fitting(host, " ".join(self.words), self.shape, document)
 
 
-def checked(host: str, question: Sequence[str], document: Any) -> dict[str, Any]:
-    """The answer with the parts that its question asks for; raises HostUnfit that names what is wrong with it."""
-    words = tuple(question[:2])
-    return fitting(host, " ".join(words), ANSWERS[words], document).model_dump(by_alias=True)
+SNAPSHOT = Question(("rollout", "snapshot"), Snapshot)
+COMPARE = Question(("rollout", "compare"), Comparison)
+STATUS = Question(("rollout", "status"), Status)
+SPACE = Question(("rollout", "space"), Space)
+KEEP = Question(("rollout", "keep"), Kept)
+ONCE = Question(("rollout", "once"), BootOnce)
+REBOOT = Question(("rollout", "reboot"), Done)
+RELOAD = Question(("rollout", "reload"), Done)
+RELEASE = Question(("apply", "--release"), Done)
+REBOOT_NEEDED = Question(("boot", "needed"), Needed)
+SHOW_DEFAULT = Question(("boot", "show"), Default)
+SET_DEFAULT = Question(("boot", "default"), Changed)
+JUDGE = Question(("guard", "judge"), Verdict)
+GUARD_DEFAULT = Question(("guard", "default"), Done)
+RUN_GATE = Question(("gate", "run"), Gate)

@@ -14,7 +14,7 @@ from gdsdeploy.builds.run_archives import Shelf
 from gdsdeploy.converge.plan_report import supplied
 from gdsdeploy.errors import ModuleBuildFailed, RebootFailed
 from gdsdeploy.model.rollout import Step
-from gdsdeploy.rollout.steps import lease, provision
+from gdsdeploy.rollout.steps import answers, lease, provision
 from gdsdeploy.rollout.steps.provision import Look
 from gdsdeploy.rollout.steps.work import Work
 
@@ -43,9 +43,8 @@ def _keep_default(work: Work) -> None:
     """What runs is what boots, said so before a kernel's package chooses the newest."""
     if not work.has_kernel:
         return
-    kernel = str(work.known.get("kernel") or work.ask("rollout", "status")["kernel"])
-    found = work.ask("boot", "default", "--kernel", kernel)
-    if found.get("changed"):
+    kernel = work.facts.kernel or work.ask(answers.STATUS).kernel
+    if work.ask(answers.SET_DEFAULT, "--kernel", kernel).changed:
         work.say(f"{kernel}, which runs, is the boot default")
 
 
@@ -95,27 +94,27 @@ def audit(work: Work) -> dict[str, Any]:
     if work.is_builder:
         # What it builds is audited as it is built, and by whoever receives it.
         return {"audit": {"kernel": kernel, "once": False}}
-    found = work.ask("guard", "judge", "--kernel", kernel)
-    if not found["admitted"]:
-        reasons = "\n".join(f"  - {text}" for text in found["reasons"])
+    found = work.ask(answers.JUDGE, "--kernel", kernel)
+    if not found.admitted:
+        reasons = "\n".join(f"  - {text}" for text in found.reasons)
         raise ModuleBuildFailed(
             f"{work.name}: the audit refuses the modules for kernel {kernel}:\n{reasons}",
             hint=f"On the host: gdsdeploy-host.pyz kmod audit --kernel {kernel}; docs/audit.md explains findings",
         )
     once = False
     if work.has_kernel:
-        status = work.ask("rollout", "status")
-        if status["kernel"] != kernel:
-            once = _armed(work, kernel, status["kernel"])
+        status = work.ask(answers.STATUS)
+        if status.kernel != kernel:
+            once = _armed(work, kernel, status.kernel)
     return {"audit": {"kernel": kernel, "once": once}}
 
 
 def _armed(work: Work, kernel: str, running: str) -> bool:
     """Whether the next boot, and only that one, is of ``kernel``; where it is the default already, nothing is armed."""
-    found = work.ask("rollout", "once", "--kernel", kernel, "--default", running)
-    if not found["once"]:
+    found = work.ask(answers.ONCE, "--kernel", kernel, "--default", running)
+    if not found.once:
         raise RebootFailed(
-            f"{work.name}: kernel {kernel} would boot not only once: {json.dumps(found, sort_keys=True)}",
+            f"{work.name}: kernel {kernel} would boot not only once: {json.dumps(found.model_dump(), sort_keys=True)}",
             hint="On the host: gdsdeploy-host.pyz boot show",
         )
     work.say(f"boots {kernel} once; the boot after that is of {running} again")

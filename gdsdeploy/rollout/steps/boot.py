@@ -8,6 +8,7 @@ from typing import Any
 from gdsdeploy.converge.inventory import PEERMEM, load_order
 from gdsdeploy.errors import GdsError, HostUnreachable, MissingProgram, ProgramFailed, RebootFailed
 from gdsdeploy.model.rollout import Step
+from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.run import run
 
@@ -23,18 +24,18 @@ def reboot(work: Work) -> dict[str, Any]:
     Raises RebootFailed, HostUnfit, and what asking raises.
     """
     if not work.has_kernel:
-        return {"how": NONE, "boot_id": work.ask("rollout", "status")["boot_id"]}
-    status = work.ask("rollout", "status")
-    noted, found = str(work.known.get("boot_id") or status["boot_id"]), str(status["boot_id"])
+        return {"how": NONE, "boot_id": work.ask(answers.STATUS).boot_id}
+    status = work.ask(answers.STATUS)
+    noted, found = work.facts.boot_id or status.boot_id, status.boot_id
     if found != noted:
         # BOOT proves which kernel that is.
         work.say("it has rebooted already")
         return {"how": REBOOT, "boot_id": noted}
     pending = needed(work)
-    if not pending["needed"]:
+    if not pending.needed:
         return {"how": NONE, "boot_id": found}
-    reasons = "; ".join(pending["reasons"])
-    if status["kernel"] == work.target.kernel.release and work.settings.reload and _reloaded(work, found):
+    reasons = "; ".join(pending.reasons)
+    if status.kernel == work.target.kernel.release and work.settings.reload and _reloaded(work, found):
         return {"how": RELOAD, "boot_id": found}
     if not work.profile.reboot:
         raise RebootFailed(
@@ -42,26 +43,26 @@ def reboot(work: Work) -> dict[str, Any]:
             hint="Set reboot: true in its profile, or reboot it yourself",
         )
     work.say(f"reboots: {reasons}")
-    work.ask("rollout", "reboot", "--boot-id", found, "--rollout", work.rollout)
+    work.ask(answers.REBOOT, "--boot-id", found, "--rollout", work.rollout)
     return {"how": REBOOT, "boot_id": found}
 
 
 def _reloaded(work: Work, boot_id: str) -> bool:
     """Whether the loaded modules were exchanged for those that are installed; the host refuses where that is unsafe."""
     try:
-        work.ask("rollout", "reload", "--boot-id", boot_id, "--id", work.rollout, "--check")
+        work.ask(answers.RELOAD, "--boot-id", boot_id, "--id", work.rollout, "--check")
     except HostUnreachable:
         raise
     except GdsError as error:
         work.say(f"no exchange of modules without a reboot: {error.message}")
         return False
-    work.ask("rollout", "reload", "--boot-id", boot_id, "--id", work.rollout)
+    work.ask(answers.RELOAD, "--boot-id", boot_id, "--id", work.rollout)
     return True
 
 
-def needed(work: Work) -> dict[str, Any]:
-    """What a reboot would change: ``{"needed", "reasons", "boot_id", "running", "unloaded"}``."""
-    return work.ask("boot", "needed", "--kernel", work.target.kernel.release, *names(work))
+def needed(work: Work) -> answers.Needed:
+    """What a reboot would change."""
+    return work.ask(answers.REBOOT_NEEDED, "--kernel", work.target.kernel.release, *names(work))
 
 
 def names(work: Work) -> Sequence[str]:
@@ -75,11 +76,11 @@ def boot(work: Work) -> dict[str, Any]:
 
     Raises HostUnreachable when it does not answer in time, RebootFailed when it came back otherwise.
     """
-    how, before = str(work.known.get("how") or NONE), str(work.known.get("boot_id") or "")
+    how, before = work.facts.how or NONE, work.facts.boot_id or ""
     deadline, waited = float(work.settings.reboot_timeout), 0.0
     while True:
         status = _awaited(work, deadline - waited)
-        if how != REBOOT or not before or status["boot_id"] != before:
+        if how != REBOOT or not before or status.boot_id != before:
             break
         # Still on its way down.
         if waited >= deadline:
@@ -90,26 +91,26 @@ def boot(work: Work) -> dict[str, Any]:
         work.wait(work.patience.poll)
         waited += work.patience.poll
     if not work.has_kernel:
-        return {"boot_id": status["boot_id"], "kernel": status["kernel"], "how": NONE}
-    wanted = work.target.kernel.release
-    if status["kernel"] != wanted:
-        once = status["once"]
-        said = f"; {once['kernel']} was to boot once, and fell back" if once["state"] == "fell back" else ""
+        return {"boot_id": status.boot_id, "kernel": status.kernel, "how": NONE}
+    release = work.target.kernel.release
+    if status.kernel != release:
+        once = status.once
+        said = f"; {once.kernel} was to boot once, and fell back" if once.state == "fell back" else ""
         raise RebootFailed(
-            f"{work.name}: it runs kernel {status['kernel']}, not {wanted}{said}",
+            f"{work.name}: it runs kernel {status.kernel}, not {release}{said}",
             hint="On the host: journalctl --boot=-1, and its console",
         )
     settled = _settled(work)
     # Nothing is awaited any more: done again, the same boot is the right one.
-    return {"boot_id": settled["boot_id"], "kernel": settled["running"], "how": NONE}
+    return {"boot_id": settled.boot_id, "kernel": settled.running, "how": NONE}
 
 
-def _awaited(work: Work, seconds: float) -> dict[str, Any]:
+def _awaited(work: Work, seconds: float) -> answers.Status:
     """The host's status as soon as it answers; raises HostUnreachable after ``seconds``."""
     waited = 0.0
     while True:
         try:
-            return work.ask("rollout", "status", timeout=max(work.patience.knock, 1.0), tries=1)
+            return work.ask(answers.STATUS, timeout=max(work.patience.knock, 1.0), tries=1)
         except HostUnreachable as error:
             if waited >= seconds:
                 raise HostUnreachable(
@@ -120,16 +121,16 @@ def _awaited(work: Work, seconds: float) -> dict[str, Any]:
         waited += work.patience.poll
 
 
-def _settled(work: Work) -> dict[str, Any]:
+def _settled(work: Work) -> answers.Needed:
     """What runs, once the modules are loaded, which are loaded later than sshd answers; raises RebootFailed."""
     waited = 0.0
     while True:
         found = needed(work)
-        if not found["needed"]:
+        if not found.needed:
             return found
         if waited >= work.patience.settle:
             raise RebootFailed(
-                f"{work.name}: it is back, but {'; '.join(found['reasons'])}",
+                f"{work.name}: it is back, but {'; '.join(found.reasons)}",
                 hint="On the host: journalctl -b -u systemd-modules-load",
             )
         work.wait(work.patience.poll)

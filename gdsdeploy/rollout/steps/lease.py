@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from gdsdeploy.converge.provision import Identity
 from gdsdeploy.errors import Busy, GdsError, HostUnfit
+from gdsdeploy.rollout.steps import answers
+from gdsdeploy.rollout.steps.answers import Status
 from gdsdeploy.rollout.steps.work import Work
 
 #: Seconds for letting go of a host; one that can't be asked is free when its lease ends.
@@ -19,14 +20,14 @@ def identity(work: Work) -> Identity:
     return Identity(work.rollout, who)
 
 
-def at_rest(work: Work) -> dict[str, Any]:
+def at_rest(work: Work) -> Status:
     """The host's status when nobody else changes it; waits a while for whoever does.
 
     Raises HostUnfit where a program keeps the package manager's lock, Busy where another run keeps the host.
     """
     waited = 0.0
     while True:
-        status = work.ask("rollout", "status")
+        status = work.ask(answers.STATUS)
         error = _obstacle(work, status)
         if error is None:
             return status
@@ -38,16 +39,16 @@ def at_rest(work: Work) -> dict[str, Any]:
         waited += work.patience.poll
 
 
-def _obstacle(work: Work, status: dict[str, Any]) -> GdsError | None:
-    keeper = status["apply"]
+def _obstacle(work: Work, status: Status) -> GdsError | None:
+    keeper = status.apply
     # A call of our own whose connection broke works on.
-    if keeper["works"] or (keeper["who"] and keeper["run"] != work.rollout):
+    if keeper.works or (keeper.who and keeper.run != work.rollout):
         hint = "Wait until it ends, and begin again; on the host: gdsdeploy-host.pyz rollout status"
-        return Busy(f"{work.name}: {keeper['who'] or 'another process'} is changing this host", hint=hint)
-    for lock in status["packages"]["locks"]:
-        holder = f"{lock['program'] or 'a program'} (process {lock['pid']})"
+        return Busy(f"{work.name}: {keeper.who or 'another process'} is changing this host", hint=hint)
+    for lock in status.packages.locks:
+        holder = f"{lock.program or 'a program'} (process {lock.pid})"
         return HostUnfit(
-            f"{work.name}: {holder} holds the lock of the package manager ({lock['path']})",
+            f"{work.name}: {holder} holds the lock of the package manager ({lock.path})",
             hint="See what it does there, and begin again when it has ended",
         )
     return None
@@ -56,4 +57,4 @@ def _obstacle(work: Work, status: dict[str, Any]) -> GdsError | None:
 def release(work: Work) -> None:
     """Let other runs change the host; a host that isn't reached is free when the lease ends."""
     with contextlib.suppress(GdsError):
-        work.ask("apply", "--release", work.rollout, timeout=_SECONDS, tries=1)
+        work.ask(answers.RELEASE, work.rollout, timeout=_SECONDS, tries=1)

@@ -71,7 +71,7 @@ class RealEffects:
         settings = Rollout.model_validate(dict(plan.settings))
         return cls(release.fleet, release.lock, path, settings, rollout=plan.id, patience=patience, release=release)
 
-    def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """Do one step; see :meth:`gdsdeploy.rollout.effects.Effects.perform`."""
         if task.host not in self._fleet.everyone():
             raise RolloutRefused(
@@ -87,7 +87,7 @@ class RealEffects:
             rollout=self._rollout,
             drainer=self._drainer,
             logs=self._logs,
-            told=told,
+            progress=progress,
             everyone=self._fleet,
             patience=self._patience,
             release=self._release,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gdsdeploy.builds import run_archives
@@ -18,7 +18,8 @@ from gdsdeploy.model.lock import Package
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.drain import reason_of
-from gdsdeploy.rollout.steps import lease, provision
+from gdsdeploy.rollout.steps import answers, lease, provision
+from gdsdeploy.rollout.steps.answers import Status
 from gdsdeploy.rollout.steps.provision import Look
 from gdsdeploy.rollout.steps.work import Work
 
@@ -37,9 +38,9 @@ def preflight(work: Work) -> dict[str, Any]:
     Raises RolloutRefused and HostUnfit with every reason, and what asking raises.
     """
     status = lease.at_rest(work)
-    broken = status["packages"]["broken"]
-    if broken or status["packages"]["interrupted"]:
-        names = ", ".join(f"{item['package']} ({item['state']})" for item in broken) or "dpkg was interrupted"
+    broken = status.packages.broken
+    if broken or status.packages.interrupted:
+        names = ", ".join(f"{package.package} ({package.state})" for package in broken) or "dpkg was interrupted"
         raise HostUnfit(
             f"{work.name}: packages are half-installed: {names}",
             hint="On the host: dpkg --configure -a, or dnf check; see what fails, and begin again",
@@ -50,17 +51,17 @@ def preflight(work: Work) -> dict[str, Any]:
         provision.refuse(work, seen)
         _changeable(work, status, seen)
     return {
-        "current": status["lock_digest"],
-        "boot_id": status["boot_id"],
-        "kernel": status["kernel"],
+        "current": status.lock_digest,
+        "boot_id": status.boot_id,
+        "kernel": status.kernel,
         "satisfied": seen.plan.satisfied,
         "disruption": _disruption(work, status, seen),
     }
 
 
-def _changeable(work: Work, status: Mapping[str, Any], seen: Look) -> None:
+def _changeable(work: Work, status: Status, seen: Look) -> None:
     """Raise what speaks against changing a host that is not yet what the lock says."""
-    release_of(work, status["lock_digest"])
+    release_of(work, status.lock_digest)
     if _disruption(work, status, seen) == "reboot" and not work.profile.reboot:
         raise RolloutRefused(
             f"{work.name}: it needs a reboot, and its profile does not allow one",
@@ -69,11 +70,11 @@ def _changeable(work: Work, status: Mapping[str, Any], seen: Look) -> None:
     room(work, status, seen)
 
 
-def _disruption(work: Work, status: Mapping[str, Any], seen: Look) -> str:
+def _disruption(work: Work, status: Status, seen: Look) -> str:
     """What it will take at least; modules that are to come may turn out to need more."""
     if not work.has_kernel:
         return "none"
-    other = status["kernel"] != work.target.kernel.release
+    other = status.kernel != work.target.kernel.release
     return max("reboot" if other else "none", seen.plan.disruption, key=DISRUPTIONS.index)
 
 
@@ -98,7 +99,7 @@ def release_of(work: Work, digest: str) -> Release | None:
     return found
 
 
-def room(work: Work, status: Mapping[str, Any], seen: Look) -> None:
+def room(work: Work, status: Status, seen: Look) -> None:
     """Raise HostUnfit when what is to come does not fit into /boot, /lib/modules and /var."""
     names = {change.subject for change in seen.plan.changes if change.kind in INSTALLS}
     coming = [package for package in work.target.packages if package.package in names]
@@ -110,15 +111,13 @@ def room(work: Work, status: Mapping[str, Any], seen: Look) -> None:
         "/var": size,
         "/lib/modules": _KERNEL_MODULES if kernel else _MODULES,
     }
-    found = work.ask("rollout", "space", "--need", "-", stdin=json.dumps(need).encode())
-    lacking = [row["says"] for row in found["filesystems"] if not row["fits"]]
+    found = work.ask(answers.SPACE, "--need", "-", stdin=json.dumps(need).encode())
+    lacking = [row.says for row in found.filesystems if not row.fits]
     # The role asks for so much whatever is to come, and would refuse later.
     least = {folder: size * _MIB for folder, size in FREE_MIB.items()}
-    for folder, left in status["space"].items():
-        if left["bytes"] < least.get(folder, 0):
-            lacking.append(
-                f"{folder} has {left['bytes'] / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} that are asked"
-            )
+    for folder, left in status.space.items():
+        if left.bytes < least.get(folder, 0):
+            lacking.append(f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} that are asked")
     if lacking:
         raise HostUnfit(
             f"{work.name}: there is no room for what is to come: {'; '.join(lacking)}",
@@ -130,7 +129,7 @@ def drain(work: Work) -> dict[str, Any]:
     """Take the host out of work and wait until none is left on it.  Raises DrainFailed."""
     words = f"to lock {releases.short(work.lock.digest)}"
     reason = reason_of(work.rollout, words)
-    return dict(work.drainer.drain(work.name, reason, timeout=work.settings.drain.timeout, told=work.told))
+    return dict(work.drainer.drain(work.name, reason, timeout=work.settings.drain.timeout, progress=work.progress))
 
 
 def give_back(work: Work) -> dict[str, Any]:
@@ -138,16 +137,15 @@ def give_back(work: Work) -> dict[str, Any]:
 
     Raises RebootFailed in any other boot, DrainFailed.
     """
-    wanted = str(work.known.get("validated_boot") or "")
-    found = str(work.ask("rollout", "status")["boot_id"])
-    if not wanted or found != wanted:
+    judged, found = work.facts.validated_boot or "", work.ask(answers.STATUS).boot_id
+    if not judged or found != judged:
         raise RebootFailed(
-            f"{work.name}: it has booted since it was judged (boot {found}, judged {wanted or 'in none'})",
+            f"{work.name}: it has booted since it was judged (boot {found}, judged {judged or 'in none'})",
             hint="It is judged again before it is returned",
         )
     reason = reason_of(work.rollout, "done")
     try:
-        return dict(work.drainer.undrain(work.name, reason, told=work.told))
+        return dict(work.drainer.undrain(work.name, reason, progress=work.progress))
     except HostUnreachable as error:
         raise DrainFailed(error.message, hint=error.hint) from None
 
@@ -157,22 +155,22 @@ def snapshot(work: Work) -> dict[str, Any]:
 
     Raises RollbackFailed where it could not; nothing was changed then.
     """
-    digest = str(work.known.get("current") or "")
+    digest = work.facts.current or ""
     release = release_of(work, digest)
     if release is None:
-        document = work.ask("rollout", "snapshot")
-        return {"snapshot": document, "boot_id": document["boot_id"]}
+        document = work.ask(answers.SNAPSHOT)
+        return {"snapshot": document.model_dump(), "boot_id": document.boot_id}
     back = work.towards(release)
     with run_archives.opened(work.fleet_path) as shelf:
         seen = provision.look(back, shelf)
     builds = seen.supply.mode == "build"
     was, becomes = packages(back, builds=builds), packages(work, builds=True)
     names = sorted({package.package for package in (*was, *becomes)})
-    document = work.ask("rollout", "snapshot", "--packages", ",".join(names))
-    previous_packages.have(back.target, previous_packages.differing(was, becomes), work.told)
+    document = work.ask(answers.SNAPSHOT, "--packages", ",".join(names))
+    previous_packages.have(back.target, previous_packages.differing(was, becomes), work.progress)
     return {
-        "snapshot": document,
-        "boot_id": document["boot_id"],
+        "snapshot": document.model_dump(),
+        "boot_id": document.boot_id,
         "release": {"lock": release.lock.digest, "fleet": release.fleet_digest},
         "modules_before": {
             "mode": seen.supply.mode,
@@ -183,14 +181,11 @@ def snapshot(work: Work) -> dict[str, Any]:
     }
 
 
-def _kept(work: Work, back: Work, seen: Look, document: Mapping[str, Any]) -> str:
+def _kept(work: Work, back: Work, seen: Look, document: answers.Snapshot) -> str:
     """Where the host keeps the modules that it has received; empty where the cache has them."""
     kernel = back.target.kernel.release
     found = ""
-    if (
-        kernel in document["kernels"]
-        and work.ask("rollout", "keep", "--id", work.rollout, "--kernel", kernel)["archive"]
-    ):
+    if kernel in document.kernels and work.ask(answers.KEEP, "--id", work.rollout, "--kernel", kernel).archive:
         found = keep.path(work.rollout, kernel)
     if not found and not seen.supply.cached:
         raise RollbackFailed(

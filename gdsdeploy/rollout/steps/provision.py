@@ -135,7 +135,7 @@ def _played(work: Work, found: Mapping[str, Any]) -> ansible.HostResult:
         command = ansible.argv(PLAYBOOK, path, limit=[work.name], extra=[])
         program = hostapp.keep(paths.cache() / "program")
         environment = ansible.environment(control_dir=Path(control), program=program)
-        outcome = ansible.play(command, environment, log=log, progress=work.told)
+        outcome = ansible.play(command, environment, log=log, progress=work.progress)
     result = outcome.hosts.get(work.name)
     if result is None:
         raise ConvergeFailed(f"{work.name}: Ansible did nothing on it", hint=f"Whole output: {log}")

@@ -14,12 +14,12 @@ from gdsdeploy.converge.inventory import leaving, packages_for
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.lock import releases
+from gdsdeploy.model.events import ModulesBefore
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.rollout import previous_packages
-from gdsdeploy.rollout.steps import answers, boot, lease, prepare, validate
-from gdsdeploy.rollout.steps import provision as playing
+from gdsdeploy.rollout.steps import answers, boot, lease, prepare, provision, validate
 from gdsdeploy.rollout.steps.work import Work
 
 #: Differences that an error names one by one.
@@ -30,12 +30,12 @@ _BUILT = ("build", "audit", "sign")
 
 def towards_before(work: Work) -> Work:
     """The same work towards the lock that the host had; raises RollbackFailed where that is not known."""
-    kept = work.known.get("release")
+    kept = work.facts.release
     try:
-        if isinstance(kept, Mapping):
-            release = releases.of_plan(work.fleet_path, str(kept["lock"]), str(kept["fleet"]))
+        if kept is not None:
+            release = releases.of_plan(work.fleet_path, kept.lock, kept.fleet)
         else:
-            found = prepare.release_of(work, str(work.known.get("current") or ""))
+            found = prepare.release_of(work, work.facts.current or "")
             if found is None:
                 raise RollbackFailed(
                     f"{work.name}: nobody has written down what this builder was before",
@@ -52,10 +52,10 @@ def undo(work: Work) -> dict[str, Any]:
     back = towards_before(work)
     lease.at_rest(work)
     if back.has_kernel:
-        work.ask("rollout", "once", "--clear")
+        work.ask(answers.ONCE, "--clear")
     with run_archives.opened(back.fleet_path) as shelf:
         supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
-        files = previous_packages.have(back.target, _changed(work, back), work.told)
+        files = previous_packages.have(back.target, _changed(work, back), work.progress)
         with previous_packages.offered(back.target, files) as offer:
             given = {
                 **_given(work, back),
@@ -63,11 +63,11 @@ def undo(work: Work) -> dict[str, Any]:
                 "gds_restore_archive": str(offer.archive) if offer else "",
                 "gds_restore_keyring": str(offer.keyring) if offer else "",
             }
-            changed = playing.play(back, "undo", shelf, supply, fit, given)
+            changed = provision.play(back, "undo", shelf, supply, fit, given)
         differing = _differences(work, back, shelf, supply, fit, leftovers=True)
     _refuse(work, [*differing, *_objections(back)])
-    status = work.ask("rollout", "status")
-    return {"changed": changed, "boot_id": status["boot_id"], "how": boot.NONE}
+    status = work.ask(answers.STATUS)
+    return {"changed": changed, "boot_id": status.boot_id, "how": boot.NONE}
 
 
 def _changed(work: Work, back: Work) -> Sequence[Any]:
@@ -77,20 +77,18 @@ def _changed(work: Work, back: Work) -> Sequence[Any]:
 
 def _mode(work: Work) -> str:
     """How its modules came to the host before: ``build`` or ``receive``."""
-    kept = work.known.get("modules_before")
-    return str(kept["mode"]) if isinstance(kept, Mapping) else "build" if work.is_builder else ""
+    kept = work.facts.modules_before
+    return kept.mode if kept is not None else "build" if work.is_builder else ""
 
 
 def _supply(back: Work) -> Supply:
     """Its modules as they came to it before; those that it had received it has kept."""
-    kept = back.known.get("modules_before")
-    found: Mapping[str, Any] = kept if isinstance(kept, Mapping) else {"mode": "build", "want": "", "archive": ""}
-    if found["mode"] == "build":
-        return Supply("build", "it has built them before", str(found["want"]))
-    if found["archive"]:
-        return Supply("receive", "it has kept what it had", str(found["want"]))
-    why, builder = "the controller has kept a build of its key", str(found.get("origin", ""))
-    return Supply("receive", why, str(found["want"]), cached=True, origin=builder)
+    kept = back.facts.modules_before or ModulesBefore()
+    if kept.mode == "build":
+        return Supply("build", "it has built them before", kept.want)
+    if kept.archive:
+        return Supply("receive", "it has kept what it had", kept.want)
+    return Supply("receive", "the controller has kept a build of its key", kept.want, cached=True, origin=kept.origin)
 
 
 def _on_shelf(supply: Supply, shelf: Shelf) -> Supply:
@@ -109,13 +107,12 @@ def _fit(back: Work) -> dict[str, Host]:
     return {back.name: found} if found is not None else {}
 
 
-def _snapshot(work: Work) -> dict[str, Any] | None:
+def _snapshot(work: Work) -> answers.Snapshot | None:
     """What the host was, as it said before anything was changed; None where it wasn't asked.  Raises RollbackFailed."""
-    document = work.known.get("snapshot")
-    if not isinstance(document, Mapping):
+    if work.facts.snapshot is None:
         return None
     try:
-        return answers.checked(work.name, ("rollout", "snapshot"), document)
+        return answers.SNAPSHOT.read(work.name, work.facts.snapshot)
     except HostUnfit as error:
         raise RollbackFailed(error.message, hint=error.hint) from None
 
@@ -123,21 +120,20 @@ def _snapshot(work: Work) -> dict[str, Any] | None:
 def _given(work: Work, back: Work) -> dict[str, Any]:
     """Of gds_restore: what was there before and what was not."""
     snapshot = _snapshot(work)
-    there = snapshot["packages"] if snapshot is not None else {}
-    unwanted = sorted(name for name, item in there.items() if not item["version"])
-    provision = snapshot["provision"] if snapshot is not None else {"installed": [], "held": []}
-    kept = work.known.get("modules_before")
+    packages = snapshot.packages if snapshot is not None else {}
+    unwanted = sorted(name for name, package in packages.items() if not package.version)
+    kept = work.facts.modules_before
     return {
         "gds_driver_leaving": leaving(back.target)
         + [{"package": name, "version": ""} for name in unwanted if name not in kernel_packages(work.target)],
         "gds_restore_manager": stack_platform_for(back.target.os).manager,
-        "gds_restore_modules": str(kept["archive"]) if isinstance(kept, Mapping) else "",
+        "gds_restore_modules": kept.archive if kept is not None else "",
         "gds_restore_kernel_release": back.target.kernel.release,
         "gds_restore_unwanted": unwanted,
         "gds_restore_unwanted_kernels": _new_kernels(work, back),
         "gds_restore_known": snapshot is not None,
-        "gds_restore_installed": provision["installed"],
-        "gds_restore_held": provision["held"],
+        "gds_restore_installed": snapshot.provision.installed if snapshot is not None else [],
+        "gds_restore_held": snapshot.provision.held if snapshot is not None else [],
     }
 
 
@@ -149,18 +145,18 @@ def kernel_packages(target: Target) -> set[str]:
     return {package.package for package in target.packages if package.part in {"kernel-image", "kernel-headers"}}
 
 
-def _compared(work: Work) -> list[dict[str, str]]:
+def _compared(work: Work) -> list[answers.Difference]:
     """How the host differs now from its snapshot; nothing where there is none."""
     document = _snapshot(work)
     if document is None:
         return []
-    found = work.ask("rollout", "compare", "--with", "-", stdin=json.dumps(document).encode())
-    return list(found["differences"])
+    written = json.dumps(document.model_dump()).encode()
+    return work.ask(answers.COMPARE, "--with", "-", stdin=written).differences
 
 
 def _managed(back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> set[str]:
     """Paths for which the roles answer, with the lock that the host had."""
-    return desired.paths(desired.document(playing.values(back, shelf, supply, fit), desired.Files()))
+    return desired.paths(desired.document(provision.values(back, shelf, supply, fit), desired.Files()))
 
 
 def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
@@ -169,16 +165,16 @@ def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
     One that wasn't there has no digest; another one comes back from the host's own record.
     """
     snapshot = _snapshot(work)
-    before = snapshot["files"] if snapshot is not None else {}
-    names = {item["name"] for item in _compared(work) if item["what"] == "file"} - set(managed)
-    return [{"path": name, "sha256": (before.get(name) or {"sha256": ""})["sha256"]} for name in sorted(names)]
+    before = snapshot.files if snapshot is not None else {}
+    names = {difference.name for difference in _compared(work) if difference.what == "file"} - set(managed)
+    return [{"path": name, "sha256": file.sha256 if (file := before.get(name)) else ""} for name in sorted(names)]
 
 
 def _new_kernels(work: Work, back: Work) -> list[str]:
     """The lock's kernel where the host did not have it before."""
     document = _snapshot(work)
     release = work.target.kernel.release
-    if document is None or release in document["kernels"] or release == back.target.kernel.release:
+    if document is None or release in document.kernels or release == back.target.kernel.release:
         return []
     return [release]
 
@@ -186,12 +182,12 @@ def _new_kernels(work: Work, back: Work) -> list[str]:
 def undo_validate(work: Work) -> dict[str, Any]:
     """Every check against what the host was before, and its snapshot; takes away what still ran until now."""
     back = towards_before(work)
-    if "snapshot" in work.known:
+    if work.facts.snapshot is not None:
         with run_archives.opened(back.fleet_path) as shelf:
             supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran while the rest was taken back.
-                playing.play(back, "leftovers", shelf, supply, fit, _given(work, back))
+                provision.play(back, "leftovers", shelf, supply, fit, _given(work, back))
             _refuse(work, _differences(work, back, shelf, supply, fit, leftovers=False))
     return validate.validate(back)
 
@@ -207,7 +203,7 @@ def _differences(
     document = _snapshot(work)
     if document is None:
         return []
-    seen = playing.look(back, shelf)
+    seen = provision.look(back, shelf)
     wrong = [
         "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(item))
         for item in seen.plan.changes
@@ -215,19 +211,19 @@ def _differences(
     ]
     managed = _managed(back, shelf, supply, fit)
     versions = {item.package: item.version for item in packages_for(back.target, host=True, build=True)}
-    running = work.ask("rollout", "status")["kernel"] if leftovers else ""
-    for item in _compared(work):
-        what, name = item["what"], item["name"]
+    running = work.ask(answers.STATUS).kernel if leftovers else ""
+    for difference in _compared(work):
+        what, name = difference.what, difference.name
         right = (
             (what == "file" and name in managed)
-            or (what == "package" and versions.get(name) == item["is"])
+            or (what == "package" and versions.get(name) == difference.now)
             # What DKMS builds again need not have the same bytes; it was audited.
             or (what in ("module", "chosen") and supply.mode == "build")
             or (what == "kernel" and name == "running" and leftovers)
-            or (leftovers and bool(running) and running in name and running not in document["kernels"])
+            or (leftovers and bool(running) and running in name and running not in document.kernels)
         )
         if not right:
-            wrong.append(item["says"])
+            wrong.append(difference.says)
     return wrong
 
 
@@ -236,7 +232,7 @@ def _objections(back: Work) -> list[str]:
     if back.is_builder:
         return []
     kernel = back.target.kernel.release
-    return [f"modules of {kernel}: {text}" for text in back.ask("guard", "judge", "--kernel", kernel)["reasons"]]
+    return [f"modules of {kernel}: {text}" for text in back.ask(answers.JUDGE, "--kernel", kernel).reasons]
 
 
 def _refuse(work: Work, differing: Sequence[str]) -> None:

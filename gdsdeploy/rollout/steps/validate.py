@@ -10,6 +10,7 @@ from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.lock import releases
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.report.model import HostReport
+from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Work, error_named
 from gdsdeploy.validate import validate as validation
 
@@ -25,9 +26,8 @@ def validate(work: Work) -> dict[str, Any]:
     Raises ChecksFailed, ChecksUnknown, and what asking raises.
     """
     if work.is_builder:
-        status = work.ask("rollout", "status")
-        return _passed(work, str(status["boot_id"]), PASS)
-    default = work.ask("boot", "show")["default"] if work.has_kernel else ""
+        return _passed(work, work.ask(answers.STATUS).boot_id, PASS)
+    default = work.ask(answers.SHOW_DEFAULT).default if work.has_kernel else ""
     if work.has_kernel and default != work.target.kernel.release:
         # A power cycle until here brings back what was there before; so what the next boot starts is judged later.
         checked(work, but=NEXT_BOOT, load=True)
@@ -35,7 +35,7 @@ def validate(work: Work) -> dict[str, Any]:
     else:
         found = checked(work, load=True)
     if work.has_kernel:
-        work.ask("rollout", "once", "--clear")
+        work.ask(answers.ONCE, "--clear")
     if work.profile.gate.enabled:
         _gate(work, found)
     return _passed(work, found.boot_id, found.verdict)
@@ -51,12 +51,12 @@ def _passed(work: Work, boot_id: str, verdict: str) -> dict[str, Any]:
 def _default(work: Work, before: str) -> HostReport:
     """Make the lock's kernel the boot default, and judge everything; if not all of it passes, take that back."""
     # It audits the modules once more, and refuses a kernel that lacks them.
-    work.ask("guard", "default")
+    work.ask(answers.GUARD_DEFAULT)
     try:
         return checked(work)
     except GdsError:
         if before:
-            work.ask("boot", "default", "--kernel", before)
+            work.ask(answers.SET_DEFAULT, "--kernel", before)
         raise
 
 
@@ -100,11 +100,11 @@ def checked(work: Work, *, but: Collection[str] = (), load: bool = False) -> Hos
 
 def _gate(work: Work, found: HostReport) -> None:
     """Have the gate judge, so that its own record is of this boot; what it finds has to be the same."""
-    record = work.ask("gate", "run", "--once", timeout=work.profile.gate.seconds + 120.0)
-    state, boot_id = str(record.get("state") or ""), str(record.get("boot_id") or "")
-    if state != "open" or boot_id != found.boot_id:
+    record = work.ask(answers.RUN_GATE, "--once", timeout=work.profile.gate.seconds + 120.0)
+    if record.state != "open" or record.boot_id != found.boot_id:
+        state, boot_id = record.state or "not judged", record.boot_id or "unknown"
         raise ChecksFailed(
-            f"{work.name}: its gate is {state or 'not judged'} in boot {boot_id or 'unknown'}: {record.get('reason')}",
+            f"{work.name}: its gate is {state} in boot {boot_id}: {record.reason}",
             hint="On the host: journalctl -u gds-gate",
         )
 

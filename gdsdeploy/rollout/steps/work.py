@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from gdsdeploy import cancel
 from gdsdeploy.errors import (
@@ -20,12 +19,13 @@ from gdsdeploy.errors import (
     all_errors,
 )
 from gdsdeploy.lock.releases import Release
+from gdsdeploy.model.events import Facts, read
 from gdsdeploy.model.fleet import Fleet, Profile
 from gdsdeploy.model.lock import Lock, Target
 from gdsdeploy.model.rollout import Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain import Drainer
-from gdsdeploy.rollout.steps import answers
+from gdsdeploy.rollout.steps.answers import Question, S
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import refusal
 from gdsdeploy.zipapp import hostapp
@@ -77,7 +77,7 @@ class Work:
     drainer: Drainer
     #: where whole outputs of programs go
     logs: Path
-    told: Callable[[str], None]
+    progress: Callable[[str], None]
     #: the whole fleet as it was planned
     everyone: Fleet
     patience: Patience = field(default_factory=Patience)
@@ -88,9 +88,10 @@ class Work:
     def name(self) -> str:
         return self.task.host
 
-    @property
-    def known(self) -> Mapping[str, Any]:
-        return self.task.known
+    @functools.cached_property
+    def facts(self) -> Facts:
+        """What earlier steps found."""
+        return read(Facts, self.task.known)
 
     @property
     def is_builder(self) -> bool:
@@ -115,17 +116,20 @@ class Work:
         return replace(self, fleet=alone(fleet, self.name), lock=release.lock, release=release)
 
     def say(self, text: str) -> None:
-        self.told(text)
+        self.progress(text)
 
-    def ask(self, *argv: str, stdin: bytes = b"", timeout: float = TIMEOUT, tries: int = TRIES) -> dict[str, Any]:
-        """What the program on the host answers to ``argv``, as one JSON object; any question can be asked twice.
+    def ask(
+        self, question: Question[S], *options: str, stdin: bytes = b"", timeout: float = TIMEOUT, tries: int = TRIES
+    ) -> S:
+        """What the program on the host answers to ``question`` with ``options``; any question can be asked twice.
 
         Raises HostUnreachable, HostKeyMismatch and HostUnfit where there is no answer, or one that isn't what its
         question asks for; where the host refuses, the error that its answer names.
         """
         endpoints = transport.endpoints(self.fleet, self.fleet_path.resolve().parent, [self.name])
+        argv = [*question.words, *options, "--json"]
         for left in range(tries - 1, -1, -1):
-            (answer,) = transport.fan_out(endpoints, program(), [*argv, "--json"], timeout=timeout, stdin=stdin)
+            (answer,) = transport.fan_out(endpoints, program(), argv, timeout=timeout, stdin=stdin)
             if not isinstance(answer.error, HostUnreachable) or not left or answer.seconds > HANGS:
                 break
             # A rollout is not taken back for a moment without a network.
@@ -134,7 +138,7 @@ class Work:
         error = document.get("error")
         if isinstance(error, Mapping):
             raise refusal(self.name, error, _KINDS.get(str(error.get("kind", "")), ConvergeFailed))
-        return answers.checked(self.name, argv, document)
+        return question.read(self.name, document)
 
     def wait(self, seconds: float) -> None:
         """Pause; raises Interrupted when the rollout is to stop."""
@@ -157,4 +161,4 @@ def alone(fleet: Fleet, name: str) -> Fleet:
 
 def error_named(kind: str) -> type[GdsError]:
     """The class of an error by its name; GdsError itself for one that is not known."""
-    return {item.__name__: item for item in all_errors()}.get(kind, GdsError)
+    return {error.__name__: error for error in all_errors()}.get(kind, GdsError)

@@ -48,7 +48,7 @@ def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: 
     cluster.pods["work", "static"]["metadata"]["annotations"] = {kubernetes.MIRROR: "x"}
     cluster.pod("elsewhere", "gpu2.cluster.example")
     told: list[str] = []
-    found = drainer.drain("gpu1", REASON, timeout=30, told=told.append)
+    found = drainer.drain("gpu1", REASON, timeout=30, progress=told.append)
     assert found == {"drained": True, "reason": REASON, "was": ""}
     assert cluster.evicted == [("work", "web")]
     assert sorted(cluster.pods) == [("work", "elsewhere"), ("work", "logs"), ("work", "static")]
@@ -56,11 +56,11 @@ def test_a_node_is_cordoned_emptied_and_brought_back(cluster: Cluster, drainer: 
     node = cluster.nodes[NODE]
     assert node["spec"] == {"unschedulable": True}
     assert node["metadata"]["annotations"] == {"site.example/rack": "r1", kubernetes.CORDONED: REASON}
-    assert drainer.drain("gpu1", REASON, timeout=30, told=told.append) == found
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=told.append) == found
     assert drainer.states(["gpu1", "gpu2", "gpu9"]) == {"gpu1": State(True, REASON), "gpu2": State(False)}
 
     for _ in range(2):
-        assert drainer.undrain("gpu1", REASON, told=told.append) == {"returned": True, "reason": ""}
+        assert drainer.undrain("gpu1", REASON, progress=told.append) == {"returned": True, "reason": ""}
     assert node["spec"] == {}
     assert node["metadata"]["annotations"] == {"site.example/rack": "r1"}
 
@@ -77,7 +77,7 @@ def test_a_disruption_budget_is_waited_for(cluster: Cluster, drainer: kubernetes
 
     allowing = threading.Thread(target=allow)
     allowing.start()
-    assert drainer.drain("gpu1", REASON, timeout=30, told=told.append)["drained"]
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=told.append)["drained"]
     allowing.join()
     assert cluster.evicted == [("work", "db")]
 
@@ -89,11 +89,11 @@ def test_one_that_never_allows_it_is_named_after_the_timeout(cluster: Cluster, d
     with pytest.raises(
         DrainFailed, match=r"(?s)gpu1 is not free of work after 1 s of draining: pod work/db\n"
     ) as caught:
-        drainer.drain("gpu1", REASON, timeout=1, told=lambda _: None)
+        drainer.drain("gpu1", REASON, timeout=1, progress=lambda _: None)
     assert "disruption budget" in caught.value.message
     assert "logs" not in caught.value.message.splitlines()[0]
     assert cluster.nodes[NODE]["spec"] == {"unschedulable": True}
-    assert drainer.undrain("gpu1", REASON, told=lambda _: None)["returned"]
+    assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
 
 
 def test_a_pod_that_nothing_would_start_anew_is_waited_for(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
@@ -108,7 +108,7 @@ def test_a_pod_that_nothing_would_start_anew_is_waited_for(cluster: Cluster, dra
 
     finishing = threading.Thread(target=finish)
     finishing.start()
-    assert drainer.drain("gpu1", REASON, timeout=30, told=told.append)["drained"]
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=told.append)["drained"]
     finishing.join()
     assert len(told) == len(set(told)), "each thing is told once, however often it is tried"
 
@@ -117,20 +117,20 @@ def test_a_cordon_of_somebody_else_is_kept(cluster: Cluster, drainer: kubernetes
     cluster.nodes[NODE]["spec"] = {"unschedulable": True}
     cluster.pod("web", NODE)
     nobody = "cordoned, by nobody who said why"
-    found = drainer.drain("gpu1", REASON, timeout=30, told=lambda _: None)
+    found = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
     assert found == {"drained": False, "reason": nobody, "was": nobody}
     assert cluster.evicted == [("work", "web")]
-    assert drainer.undrain("gpu1", REASON, told=lambda _: None) == {"returned": False, "reason": nobody}
+    assert drainer.undrain("gpu1", REASON, progress=lambda _: None) == {"returned": False, "reason": nobody}
     assert cluster.nodes[NODE]["spec"] == {"unschedulable": True}
 
 
 def test_that_of_another_rollout_is_taken_over(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
-    drainer.drain("gpu1", OTHER, timeout=30, told=lambda _: None)
-    assert drainer.undrain("gpu1", REASON, told=lambda _: None) == {"returned": False, "reason": OTHER}
-    found = drainer.drain("gpu1", REASON, timeout=30, told=lambda _: None)
+    drainer.drain("gpu1", OTHER, timeout=30, progress=lambda _: None)
+    assert drainer.undrain("gpu1", REASON, progress=lambda _: None) == {"returned": False, "reason": OTHER}
+    found = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
     assert found == {"drained": True, "reason": REASON, "was": OTHER}
-    assert drainer.undrain("gpu1", OTHER, told=lambda _: None) == {"returned": False, "reason": REASON}
-    assert drainer.undrain("gpu1", REASON, told=lambda _: None)["returned"]
+    assert drainer.undrain("gpu1", OTHER, progress=lambda _: None) == {"returned": False, "reason": REASON}
+    assert drainer.undrain("gpu1", REASON, progress=lambda _: None)["returned"]
 
 
 def test_a_node_that_changes_meanwhile_is_looked_at_again(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
@@ -141,13 +141,13 @@ def test_a_node_that_changes_meanwhile_is_looked_at_again(cluster: Cluster, drai
         cluster.touch(NODE)
 
     cluster.meanwhile = cordon
-    assert drainer.drain("gpu1", REASON, timeout=30, told=lambda _: None)["drained"] is False
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)["drained"] is False
     assert kubernetes.CORDONED not in cluster.nodes[NODE]["metadata"]["annotations"]
 
 
 def test_a_server_that_is_away_for_a_moment_is_asked_again(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     cluster.away = 1
-    assert drainer.drain("gpu1", REASON, timeout=30, told=lambda _: None)["drained"]
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)["drained"]
 
 
 def test_a_wish_to_stop_ends_the_wait(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
@@ -162,7 +162,7 @@ def test_a_wish_to_stop_ends_the_wait(cluster: Cluster, drainer: kubernetes.Kube
     wishing = threading.Thread(target=wish)
     wishing.start()
     with stop.scope(), pytest.raises(Interrupted):
-        drainer.drain("gpu1", REASON, timeout=60, told=told.append)
+        drainer.drain("gpu1", REASON, timeout=60, progress=told.append)
     wishing.join()
     assert cluster.nodes[NODE]["metadata"]["annotations"][kubernetes.CORDONED] == REASON
 
@@ -184,10 +184,10 @@ def test_before_a_rollout_it_is_asked_whether_all_of_it_is_possible(
 
 def test_what_does_not_pass_fails_at_once(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     with pytest.raises(DrainFailed, match=r"\(NotFound\)"):
-        drainer.drain("gpu9", REASON, timeout=60, told=lambda _: None)
+        drainer.drain("gpu9", REASON, timeout=60, progress=lambda _: None)
     cluster.refused.add(("patch", "nodes"))
     with pytest.raises(DrainFailed, match=r"(?s)cannot patch resource") as caught:
-        drainer.drain("gpu1", REASON, timeout=60, told=lambda _: None)
+        drainer.drain("gpu1", REASON, timeout=60, progress=lambda _: None)
     assert caught.value.hint
     assert cluster.nodes[NODE]["spec"] == {}
 
@@ -195,7 +195,7 @@ def test_what_does_not_pass_fails_at_once(cluster: Cluster, drainer: kubernetes.
 def test_a_node_that_is_not_ready_is_out_too(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     cluster.node(NODE, ready="Unknown")
     assert drainer.states(["gpu1"])["gpu1"].out
-    assert drainer.drain("gpu1", REASON, timeout=30, told=lambda _: None)["drained"]
+    assert drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)["drained"]
 
 
 def test_a_program_that_is_no_kubectl_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from gdsdeploy.errors import FleetInvalid, LockInvalid
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.io.printable import HIDDEN
 from gdsdeploy.lock import lockfile
+from gdsdeploy.model.events import PAYLOADS, Kind, read
 from gdsdeploy.model.lock import Lock, Refused
-from gdsdeploy.model.rollout import Kind
 from gdsdeploy.model.rollout_settings import Notify
 from gdsdeploy.rollout import journal
 from gdsdeploy.rollout.notify import Notifier
@@ -388,7 +388,7 @@ def test_what_hosts_said_in_a_rollout(fleet: Poisoned, run: Run, tmp_path: Path)
                 (Kind.NOTE, host, {"text": word}),
                 (Kind.HALTED, "", {"reason": word}),
             ):
-                tell(writer.append(kind, name, data))
+                tell(writer.append(read(PAYLOADS[kind], data), name))
     events = [json.loads(line) for line in told.read_text().splitlines()]
     has([part for event in events for part in texts(event["data"])], fleet.words)
     page = tmp_path / "rollout.html"

@@ -22,12 +22,16 @@ from gdsdeploy.host.rollout import status as host_status
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.rollout import preconditions
 from gdsdeploy.rollout.steps import answers, prepare, provision, rollback
+from gdsdeploy.rollout.steps.answers import Question
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.ssh import transport
 from gdsdeploy.ssh.endpoint import Answer
 from tests.unit.rollout.asked import BOOT, KERNEL, OLD, Asked, compared, differs, needed, snapshot, status, work
 
 ROLLOUT = Path(answers.__file__).parent
+QUESTIONS: dict[tuple[str, ...], Question[Any]] = {
+    each.words: each for each in vars(answers).values() if isinstance(each, Question)
+}
 TEMPLATE = "{{ lookup('pipe','touch /tmp/pwned') }}"
 LOCKED = {"manager": "dpkg", "broken": [{"package": "a1", "state": "iF"}], "interrupted": False,
           "locks": [{"path": "/var/lib/dpkg/lock", "pid": 7, "program": "apt-get"}]}  # fmt: skip
@@ -97,10 +101,14 @@ def named(place: tuple[Any, ...]) -> str:
     return ".".join(f"<{part[1]}>" if isinstance(part, tuple) else str(part) for part in place)
 
 
+def checked(question: tuple[str, ...], document: Any) -> dict[str, Any]:
+    return QUESTIONS[question].read("gpu1", document).model_dump(by_alias=True)
+
+
 def understood(question: tuple[str, str], document: Any) -> dict[str, Any] | str:
     """The answer, or why the host is refused."""
     try:
-        return answers.checked("gpu1", question, document)
+        return checked(question, document)
     except HostUnfit as error:
         return error.message
 
@@ -145,24 +153,24 @@ def test_values_of_other_types_and_sizes_are_refused(question: tuple[str, str], 
         if isinstance(place[-1], tuple):
             continue
         with pytest.raises(HostUnfit, match="gpu1: its answer"):
-            answers.checked("gpu1", question, replaced(WHOLE[question], place, value))
+            checked(question, replaced(WHOLE[question], place, value))
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 1, {}, {"version": 2}])
 def test_an_answer_is_no_other_document(document: Any) -> None:
     with pytest.raises(HostUnfit, match="gpu1: its answer to rollout status is malformed"):
-        answers.checked("gpu1", ("rollout", "status"), document)
+        checked(("rollout", "status"), document)
 
 
 def test_rpm_allows_other_names_than_dpkg() -> None:
     named = snapshot(provision={"installed": ["nvidia_Driver.X"], "held": []})
     with pytest.raises(HostUnfit, match=r"'nvidia_Driver\.X' isn't the name of a package"):
-        answers.checked("gpu1", ("rollout", "snapshot"), named)
-    assert answers.checked("gpu1", ("rollout", "snapshot"), {**named, "manager": "rpm"})["provision"]["held"] == []
+        checked(("rollout", "snapshot"), named)
+    assert checked(("rollout", "snapshot"), {**named, "manager": "rpm"})["provision"]["held"] == []
 
 
 def test_what_no_question_asks_for_is_dropped() -> None:
-    found = answers.checked("gpu1", ("rollout", "snapshot"), {**snapshot(), "more": TEMPLATE})
+    found = checked(("rollout", "snapshot"), {**snapshot(), "more": TEMPLATE})
     assert found == snapshot()
 
 
@@ -178,10 +186,10 @@ def test_an_honest_host_is_understood(tmp_path: Path) -> None:
     (kernel / "updates").mkdir()
     (kernel / "updates/nvidia.ko").write_text("x")
     told = json.loads(json.dumps(host_snapshot.take(["bash"], str(tmp_path))))
-    assert answers.checked("gpu1", ("rollout", "snapshot"), told) == told
+    assert checked(("rollout", "snapshot"), told) == told
     assert "updates/nvidia.ko" in told["kernels"][OLD]["files"]
     said = json.loads(json.dumps(host_status.status(str(tmp_path))))
-    found = answers.checked("gpu1", ("rollout", "status"), said)
+    found = checked(("rollout", "status"), said)
     assert found.items() >= {key: said[key] for key in ("boot_id", "kernel", "boot", "space", "uptime")}.items()
 
 
@@ -190,10 +198,10 @@ def test_every_question_that_a_rollout_asks_has_its_answer() -> None:
     for path in ROLLOUT.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "ask":
-                words = [item.value for item in node.args[:2] if isinstance(item, ast.Constant)]
-                asked |= {tuple(words)} if len(words) == 2 else set()
+                name = getattr(node.args[0], "attr", "")
+                asked |= {getattr(answers, name).words} if name.isupper() else set()
     assert len(asked) > 10
-    assert asked == answers.ANSWERS.keys()
+    assert asked == QUESTIONS.keys()
 
 
 @pytest.fixture
@@ -207,13 +215,13 @@ def liar(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("liar")
 def test_steps_get_no_answer_that_was_not_checked() -> None:
     with pytest.raises(HostUnfit, match="gpu1: its answer to rollout status is malformed: kernel: "):
-        Work.ask(work(Step.PREFLIGHT, {}), "rollout", "status")
+        Work.ask(work(Step.PREFLIGHT, {}), answers.STATUS)
 
 
 @pytest.mark.usefixtures("liar")
 def test_nor_does_the_planning() -> None:
     host = work(Step.PREFLIGHT, {})
-    found = preconditions.told_by(host.fleet, host.fleet_path, ["gpu1"], timeout=1)
+    found = preconditions.present_states(host.fleet, host.fleet_path, ["gpu1"], timeout=1)
     assert isinstance(found["gpu1"], HostUnfit)
 
 
@@ -314,5 +322,6 @@ def test_modules_that_were_kept_lie_where_the_program_keeps_them() -> None:
     """Whatever path a host names."""
     host = work(Step.SNAPSHOT, {"rollout keep": {"archive": "/etc/shadow"}})
     seen = SimpleNamespace(supply=Supply("receive", "", ""))
-    kept = prepare._kept(host, host, seen, snapshot(kernels={KERNEL: {"files": {}, "chosen": {}}}))  # type: ignore[arg-type]
+    document = answers.SNAPSHOT.read("gpu1", snapshot(kernels={KERNEL: {"files": {}, "chosen": {}}}))
+    kept = prepare._kept(host, host, seen, document)  # type: ignore[arg-type]
     assert kept == f"/var/lib/gdsdeploy/rollout/{host.rollout}/modules-{KERNEL}.tar"

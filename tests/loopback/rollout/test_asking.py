@@ -15,6 +15,7 @@ from gdsdeploy.lock import lockfile
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain.none import Nothing
+from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Patience, Work, alone
 from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
@@ -41,21 +42,21 @@ def work(fleet: LoopbackFleet, host: str = "gpu1", poll: float = 0.05) -> Work:
         rollout="x",
         drainer=Nothing(),
         logs=Path("/nowhere"),
-        told=lambda _: None,
+        progress=lambda _: None,
         everyone=intent,
         patience=Patience(poll=poll),
     )
 
 
 def test_an_answer_is_one_object(fleet: LoopbackFleet) -> None:
-    found = work(fleet).ask("rollout", "status")
-    assert found["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert {"kernel", "lock_digest", "packages", "space", "once"} <= set(found)
+    found = work(fleet).ask(answers.STATUS)
+    assert found.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert {"kernel", "lock_digest", "packages", "space", "once"} <= set(found.model_dump())
 
 
 def test_what_the_host_refuses_is_an_error_with_its_words(fleet: LoopbackFleet) -> None:
     with pytest.raises(ConvergeFailed, match="gpu1: this is no snapshot of version 1") as caught:
-        work(fleet).ask("rollout", "compare", "--with", "-", stdin=b"{}")
+        work(fleet).ask(answers.COMPARE, "--with", "-", stdin=b"{}")
     assert caught.value.hint == "rollout snapshot --json"
 
 
@@ -64,7 +65,7 @@ def test_one_that_does_not_answer_is_asked_thrice(fleet: LoopbackFleet) -> None:
     host = work(fleet, "gpu2")
     object.__setattr__(host, "wait", waited.append)
     with pytest.raises(HostUnreachable, match="gpu2"):
-        host.ask("rollout", "status")
+        host.ask(answers.STATUS)
     assert waited == [0.05, 0.05]
 
 
@@ -72,7 +73,7 @@ def test_a_wish_to_stop_ends_the_pause_between(fleet: LoopbackFleet) -> None:
     stop = Stop()
     threading.Timer(0.5, stop.wish).start()
     with pytest.raises(Interrupted), stop.scope():
-        work(fleet, "gpu2", poll=60).ask("rollout", "status")
+        work(fleet, "gpu2", poll=60).ask(answers.STATUS)
 
 
 def test_a_fleet_of_one_has_that_one(fleet: LoopbackFleet) -> None:

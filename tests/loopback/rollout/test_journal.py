@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import Busy, JournalUnusable
-from gdsdeploy.model.rollout import Kind, Plan, Wave
+from gdsdeploy.model.events import Event, Kind, Note, RolloutFinished, RolloutPaused, StepBegun, StepDone
+from gdsdeploy.model.rollout import Plan, Wave
 from gdsdeploy.rollout import journal
 from gdsdeploy.run import as_root, which
 
@@ -30,7 +31,8 @@ import os, signal, sys, time
 from pathlib import Path
 from gdsdeploy.rollout import journal
 from gdsdeploy.errors import GdsError
-from gdsdeploy.model.rollout import Kind, Plan, Wave
+from gdsdeploy.model.events import Event, Note
+from gdsdeploy.model.rollout import Plan, Wave
 path = Path(sys.argv[1])
 """
 
@@ -41,7 +43,7 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "state" / "fleet.sqlite"
     with journal.writing(path, doing="test") as writer:
         writer.begin(PLAN)
-        writer.append_many([(Kind.BEGIN, "a", {"step": "drain", "attempt": 1}), (Kind.END, "a", {"step": "drain"})])
+        writer.append_many([("a", StepBegun("drain", 1)), ("a", StepDone("drain"))])
     return path
 
 
@@ -88,10 +90,10 @@ def test_numbers_order_events_and_rollouts_whatever_the_clock_says(path: Path) -
     later = Plan("20200101T0000-0000", *(getattr(PLAN, name) for name in list(PLAN.__dataclass_fields__)[1:]))
     with journal.writing(path, doing="test", wall=lambda: next(times)) as writer:
         writer.begin(later)
-        writer.append(Kind.PAUSED, data={"reason": "x"})
-        writer.append(Kind.FINISHED)
+        writer.append(RolloutPaused("x"))
+        writer.append(RolloutFinished())
         writer.go_on(PLAN.id)
-        writer.append(Kind.NOTE)
+        writer.append(Note())
         assert [event.time for event in writer.events(later.id)] == [50.0, 3000000000.0, 1.0]
         assert writer.newest() == later.id
         old, new = writer.rollouts()
@@ -133,8 +135,8 @@ def test_events_are_written_all_or_none(path: Path) -> None:
     with journal.writing(path, doing="test") as writer:
         writer.go_on(PLAN.id)
         with pytest.raises(TypeError):
-            writer.append_many([(Kind.NOTE, "", {"text": "one"}), (Kind.NOTE, "", {"text": object()})])
-        assert writer.append(Kind.NOTE, data={"text": "\udcff of a file's name"}).number == 4
+            writer.append_many([("", Note("one")), ("", Note(object()))])
+        assert writer.append(Note("\udcff of a file's name")).number == 4
     assert texts(path)[3:] == ["\udcff of a file's name"]
 
 
@@ -142,7 +144,7 @@ def test_a_commit_waits_for_the_disk(path: Path) -> None:
     with journal.writing(path, doing="test") as writer:
         assert writer._db.execute("PRAGMA synchronous").fetchone() == (2,)
         writer.go_on(PLAN.id)
-        writer.append(Kind.NOTE)
+        writer.append(Note())
         assert writer._db.execute("PRAGMA journal_mode").fetchone() == ("persist",)
         (side,) = [entry for entry in path.parent.iterdir() if entry.name.endswith("-journal")]
         assert not any(side.read_bytes()[:28]), "emptied by a write, which is synced; a removal would not be"
@@ -303,7 +305,7 @@ KILLED_IN_A_COMMIT = f"""
     writer._db.execute("PRAGMA cache_size = 5")  # what does not fit is written to the file before the commit
     with writer._transaction():
         for number in range(4, 3000):
-            writer._insert(number, Kind.NOTE, "", {{"text": "x" * 200}})
+            writer._insert(Event.of(number, time.time(), "", Note("x" * 200)))
         os.kill(os.getpid(), signal.SIGKILL)
     """
 
@@ -320,7 +322,7 @@ def test_a_writer_that_is_killed_in_its_commit(path: Path) -> None:
     assert said(child(path, script, before=before)) == ["3"], "also from read-only media"
     with journal.writing(path, doing="test") as writer:
         writer.go_on(PLAN.id)
-        assert writer.append(Kind.NOTE).number == 4
+        assert writer.append(Note()).number == 4
 
 
 @pytest.mark.parametrize("by", ["nothing", "another"])
@@ -331,9 +333,9 @@ def test_a_journal_that_is_taken_away_while_it_is_written(path: Path, by: str) -
         if by == "another":
             path.write_bytes(aside.read_bytes())
         with pytest.raises(JournalUnusable, match="was moved, removed or replaced"):
-            writer.append(Kind.NOTE)
+            writer.append(Note())
         aside.rename(path)
-        assert writer.append(Kind.NOTE).number == 4
+        assert writer.append(Note()).number == 4
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
@@ -345,14 +347,14 @@ def test_a_full_disk(tmp_path: Path) -> None:
         written = 1
         try:
             while written < 5000:
-                writer.append(Kind.NOTE, "", {{"text": "x" * 500}})
+                writer.append(Note("x" * 500))
                 written += 1
         except GdsError as error:
             print(type(error).__name__, error.message, error.hint)
         with journal.reading(path) as reader:
             print(len(list(reader.events("{PLAN.id}"))) - written)
         ballast.unlink()
-        print(writer.append(Kind.NOTE).number - written)
+        print(writer.append(Note()).number - written)
         """
     place = tmp_path / "small"
     place.mkdir()
@@ -371,10 +373,10 @@ def test_a_limit_on_the_size_of_files(path: Path) -> None:
         limit = path.stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         try:
-            writer.append(Kind.NOTE, "", {{"text": "x" * 9000}})
+            writer.append(Note("x" * 9000))
         except GdsError as error:
             print(type(error).__name__, error.message)
-        print(writer.append(Kind.NOTE).number)
+        print(writer.append(Note()).number)
         """
     refused, number = said(child(path, script))
     assert "JournalUnusable" in refused
@@ -404,18 +406,18 @@ def test_another_program_that_has_it_locked(path: Path, monkeypatch: pytest.Monk
         writer.go_on(PLAN.id)
         shell.execute("BEGIN EXCLUSIVE")
         with pytest.raises(JournalUnusable, match="is locked by another program"):
-            writer.append(Kind.NOTE)
+            writer.append(Note())
         with pytest.raises(JournalUnusable, match="is locked by another program"):
             journal.reading(path)
         shell.execute("ROLLBACK")
-        assert writer.append(Kind.NOTE).number == 4
+        assert writer.append(Note()).number == 4
 
 
 def test_somebody_who_writes_although_he_has_no_lock_is_found_out(path: Path) -> None:
     with journal.writing(path, doing="test") as writer, contextlib.closing(sqlite3.connect(path)) as shell, shell:
         writer.go_on(PLAN.id)
         with pytest.raises(JournalUnusable, match="written by somebody else"), writer._transaction():
-            writer._insert(3, Kind.NOTE, "", {})
+            writer._insert(Event.of(3, time.time(), "", Note()))
         assert not shell.in_transaction
 
 
@@ -424,7 +426,7 @@ def test_readers_while_it_is_written(path: Path) -> None:
         writer = journal.writing(path, doing="test")
         writer.go_on("{PLAN.id}")
         for number in range(4, 604, 3):
-            writer.append_many([(Kind.NOTE, "", {{"text": str(number + more)}}) for more in range(3)])
+            writer.append_many([("", Note(str(number + more))) for more in range(3)])
         """
     process = child(path, script)
     problems: list[object] = []

@@ -20,7 +20,8 @@ import pytest
 
 from gdsdeploy import cancel, run
 from gdsdeploy.errors import Busy, FleetInvalid, Interrupted, JournalUnusable, RolloutRefused
-from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.events import Event, Kind, RolloutAborted, RolloutPaused, RolloutResumed
+from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import Machine
@@ -41,10 +42,10 @@ class Performing:
         self._own = step
         self.end = cancel.Stop()
 
-    def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
         with self.end.scope():
             self._own(task)
-        return self._hosts.perform(task, told)
+        return self._hosts.perform(task, progress)
 
     def stop(self) -> None:
         self.end.wish()
@@ -75,7 +76,7 @@ def driven(
 def resumed(path: Path, plan: Plan) -> Machine:
     """By somebody else, to its end; with nothing that must not be."""
     with journal.writing(path, doing="rollout resume") as writer:
-        control.write(writer, Kind.RESUMED, {"reason": "test"})
+        control.write(writer, RolloutResumed("test"))
     machine = driven(path, plan)
     assert Hosts(path.parent, plan).broken(machine) == []
     return machine
@@ -116,7 +117,7 @@ def test_a_step_is_written_down_before_it_is_begun(path: Path) -> None:
         last = [event for event in events(path) if event.host == task.host][-1]
         assert (last.kind, last.data) == (Kind.BEGIN, {"step": task.step, "attempt": 1})
 
-    hooks = Hooks(observe=seen.append, told=lambda *said: lines.append(said))
+    hooks = Hooks(observe=seen.append, progress=lambda *said: lines.append(said))
     machine = driven(path, THREE, hooks=hooks, step=begun_already)
     assert all_done(machine)
     assert seen == events(path)[1:], "who watches sees everything that this driver wrote, in its order"
@@ -159,7 +160,7 @@ def test_a_driver_that_runs_is_paused(path: Path) -> None:
 
     pid = begin_fork(child, path.with_name("error"))
     wait_for(lambda: path.exists() and len(events(path)) > 4)
-    event, by_driver = control.tell(path, Kind.PAUSED, {"reason": "lunch"})
+    event, by_driver = control.tell(path, RolloutPaused("lunch"))
     assert (event.kind, event.data, by_driver) == (Kind.PAUSED, {"reason": "lunch"}, True)
     assert status_of(pid) == 0
     assert events(path)[event.number - 1] == event
@@ -167,18 +168,18 @@ def test_a_driver_that_runs_is_paused(path: Path) -> None:
     assert not open_steps(path), "steps under way were finished"
     assert not [*control.folder(path).iterdir()], "nothing is left behind"
     with pytest.raises(RolloutRefused, match="cannot be paused: it is paused already"):
-        control.tell(path, Kind.PAUSED, {})
+        control.tell(path, RolloutPaused())
     assert all_done(resumed(path, THREE))
     with pytest.raises(RolloutRefused, match="it is finished"):
-        control.tell(path, Kind.PAUSED, {})
+        control.tell(path, RolloutPaused())
 
 
 def test_a_driver_that_runs_is_told_to_abort_and_says_why_it_does_not_twice(path: Path) -> None:
     pid = begin_fork(lambda: slowly(path), path.with_name("error"))
     wait_for(lambda: path.exists() and ("a", Step.APPLY) in open_steps(path))
-    assert control.tell(path, Kind.ABORTED, {"reason": "no more"})[1]
+    assert control.tell(path, RolloutAborted("no more"))[1]
     with pytest.raises(RolloutRefused, match="cannot be aborted: it is aborted already"):
-        control.tell(path, Kind.ABORTED, {})
+        control.tell(path, RolloutAborted())
     assert status_of(pid) == 0
     machine = resumed(path, THREE)
     assert [machine.hosts[name].outcome for name in "abc"] == [Outcome.ROLLED_BACK, None, None]
@@ -186,7 +187,7 @@ def test_a_driver_that_runs_is_told_to_abort_and_says_why_it_does_not_twice(path
 
 def test_a_wish_whose_sender_is_gone_is_not_fulfilled(path: Path) -> None:
     with begun(path, ONE) as writer:
-        pid = begin_fork(lambda: control.tell(path, Kind.PAUSED, {"reason": "old"}), path.with_name("error"))
+        pid = begin_fork(lambda: control.tell(path, RolloutPaused("old")), path.with_name("error"))
         wait_for(lambda: [*control.folder(path).glob("*.json")])
         os.kill(pid, signal.SIGKILL)
         status_of(pid)
@@ -197,13 +198,13 @@ def test_a_wish_whose_sender_is_gone_is_not_fulfilled(path: Path) -> None:
 
 def test_a_driver_that_does_not_answer(path: Path) -> None:
     with begun(path, ONE), pytest.raises(Busy, match=r"process \d+ .* and does not answer"):
-        control.tell(path, Kind.ABORTED, {}, patience=0.3)
+        control.tell(path, RolloutAborted(), patience=0.3)
     assert not [*control.folder(path).iterdir()]
 
 
 def test_wishes_where_there_is_no_rollout(path: Path) -> None:
     with pytest.raises(RolloutRefused, match="there is no rollout"):
-        control.tell(path, Kind.PAUSED, {})
+        control.tell(path, RolloutPaused())
 
 
 def test_nonsense_beside_the_journal_stops_nobody(path: Path) -> None:
@@ -327,8 +328,8 @@ def test_a_bug_in_a_step(path: Path) -> None:
 
 def test_a_step_that_finds_what_cannot_be_written_down(path: Path) -> None:
     class Sets(Hosts):
-        def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
-            return {**super().perform(task, told), **({"names": {1}} if task.step is Step.SNAPSHOT else {})}
+        def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
+            return {**super().perform(task, progress), **({"names": {1}} if task.step is Step.SNAPSHOT else {})}
 
     with begun(path, ONE) as writer, pytest.raises(TypeError, match="set is not JSON"):
         drive(writer, PLAN.id, Sets(path.parent, ONE), clock=Hurried())
@@ -413,7 +414,7 @@ def test_a_journal_that_cannot_be_written_while_steps_are_under_way(
         time.sleep(0.5 if (task.host, task.step) == ("b", Step.DRAIN) else 0)
 
     with pytest.raises(JournalUnusable, match="on fire"):
-        driven(path, TWO, hooks=Hooks(told=lambda *said: lines.append(said)), step=slow)
+        driven(path, TWO, hooks=Hooks(progress=lambda *said: lines.append(said)), step=slow)
     (told,) = [text for host, text in lines if not host]
     assert told == "the disk is on fire\n1 steps are finished before this ends; a signal stops them"
     assert open_steps(path) == [], "the end of both steps could be written"
@@ -441,7 +442,7 @@ def test_who_watches_cannot_stop_it(path: Path) -> None:
     def observe(_: Event) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    assert all_done(driven(path, TWO, hooks=Hooks(observe=observe, told=lambda *_: 1 / 0)))
+    assert all_done(driven(path, TWO, hooks=Hooks(observe=observe, progress=lambda *_: 1 / 0)))
     notes = [event.data["text"] for event in events(path) if event.kind is Kind.NOTE]
     assert sorted(notes) == [
         "somebody who is told of this rollout failed: BrokenPipeError",

@@ -24,7 +24,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import Busy, Interrupted, RolloutRefused
-from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Wave
+from gdsdeploy.model.events import Event, Kind, RollbackBegun, RolloutAborted, RolloutResumed
+from gdsdeploy.model.rollout import Outcome, Plan, Step, Wave
 from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import Hooks, drive
 from gdsdeploy.rollout.machine import Machine
@@ -97,7 +98,7 @@ def paused_in_between(writer: journal.Writer, hosts: Hosts) -> Machine:
     steps: list[Event] = []
     phases = writer.rollouts()[-1].phases
     if phases and phases[-1].kind is Kind.PAUSED:
-        control.write(writer, Kind.RESUMED, {"reason": "test"})
+        control.write(writer, RolloutResumed("test"))
 
     def signalled(event: Event) -> None:
         steps.append(event)
@@ -108,7 +109,7 @@ def paused_in_between(writer: journal.Writer, hosts: Hosts) -> Machine:
         return drive(writer, hosts.plan.id, hosts, clock=Hurried(), hooks=Hooks(observe=signalled))
     except Interrupted:
         assert Kind.PAUSED in {event.kind for event in steps}
-        control.write(writer, Kind.RESUMED, {"reason": "test"})
+        control.write(writer, RolloutResumed("test"))
         return to_its_end(writer, hosts)
 
 
@@ -117,7 +118,7 @@ def and_back(writer: journal.Writer, hosts: Hosts) -> Machine:
     machine = to_its_end(writer, hosts)
     if machine.rolling_back:
         return machine
-    control.write(writer, Kind.ROLLBACK, {"reason": "test"})
+    control.write(writer, RollbackBegun("test"))
     return to_its_end(writer, hosts)
 
 
@@ -126,7 +127,7 @@ def aborted(writer: journal.Writer, hosts: Hosts) -> Machine:
 
     def ask() -> None:
         with contextlib.suppress(RolloutRefused, Busy):  # it is already; it has just ended
-            control.tell(writer.path, Kind.ABORTED, {"reason": "test"}, patience=0.5)
+            control.tell(writer.path, RolloutAborted("test"), patience=0.5)
 
     asking = threading.Thread(target=ask, daemon=True)
 

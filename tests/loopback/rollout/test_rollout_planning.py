@@ -15,14 +15,18 @@ from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import DrainFailed, FleetInvalid, HostUnreachable, LockStale, RolloutRefused
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile, releases
-from gdsdeploy.model.rollout import Kind, Step, Wave
+from gdsdeploy.model.events import Kind, RolloutFinished
+from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Module
 from gdsdeploy.rollout import journal, preconditions
-from gdsdeploy.rollout.preconditions import Outlook, Told
+from gdsdeploy.rollout.preconditions import Outlook, PresentState
 from gdsdeploy.rollout.report import preview as shown
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Answer
 from tests.loopback.loopback_fleet import LoopbackFleet
 from tests.loopback.loopback_sshd import Sshd, free_port
+from tests.unit.rollout.asked import status, work
 from tests.unit.rollout.planned_fleet import CHANGE, Drains, PlannedFleet, trial
 from tests.unit.sample_rollouts import Story
 from tests.unit.sample_rollouts import plan as sample_plan
@@ -177,7 +181,7 @@ def test_another_rollout_that_is_not_finished(made: Callable[..., PlannedFleet])
     with journal.writing(journal.path_of(fleet.path), doing="test") as writer:
         writer.begin(sample_plan((Wave("canary", ("a",), canary=True),)))
         assert "the rollout 20261121T1054-7f3a is not finished" in refusal(fleet)
-        writer.append(Kind.FINISHED, data={"outcomes": {}})
+        writer.append(RolloutFinished({}))
     prepare(fleet).require()
 
 
@@ -267,7 +271,7 @@ def test_times_come_from_earlier_rollouts(made: Callable[..., PlannedFleet]) -> 
     times = iter(event.time for event in story.events[1:])
     with journal.writing(journal.path_of(fleet.path), doing="test", wall=lambda: next(times)) as writer:
         writer.go_on(story.plan.id)
-        writer.append_many((event.kind, event.host, event.data) for event in story.events[1:])
+        writer.append_many([(event.host, event.payload) for event in story.events[1:]])
     fleet.plans["c"] = HostPlan("c", CHANGE[:1])
     found = prepare(fleet)
     took = sum([4, 95, 12, 140, 180, 6, 3, 110, 40, 2])
@@ -291,10 +295,17 @@ def test_what_real_hosts_say(sshd: Callable[..., Sshd], tmp_path: Path) -> None:
     assert "gpu1: never provisioned" in caught.value.message or "gpu1: it runs" in caught.value.message
 
 
-def test_what_a_host_says_beside_its_plan() -> None:
-    answer = {"lock_digest": "sha256:1", "kernel": "6.12", "devices": "10de2330", "boot_id": "x"}
-    assert Told.of(answer) == Told("sha256:1", "6.12", "10de2330")
-    assert Told.of({"kernel": None}) == Told("", "", "")
+def test_what_a_host_says_beside_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was never provisioned has no lock, and one without a word for itself is left out."""
+    lock = "sha256:" + "1" * 64
+    documents = [status(kernel="6.12", lock_digest=lock), status(kernel="6.13", devices=""), None]
+    given = [Answer(f"gpu{number}", document, None, 0.1) for number, document in enumerate(documents)]
+    monkeypatch.setattr(transport, "endpoints", lambda *_: [])
+    monkeypatch.setattr(transport, "fan_out", lambda *_, **__: iter(given))
+    host = work(Step.PREFLIGHT, {})
+    assert preconditions.present_states(host.fleet, host.fleet_path, [], timeout=1) == {
+        "gpu0": PresentState(lock, "6.12", "10de2330"), "gpu1": PresentState("", "6.13", ""),
+    }  # fmt: skip
 
 
 def test_a_large_plan_stays_readable(made: Callable[..., PlannedFleet]) -> None:

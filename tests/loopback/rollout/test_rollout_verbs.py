@@ -17,7 +17,8 @@ import pytest
 
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.errors import RolloutRefused
-from gdsdeploy.model.rollout import Kind, Outcome, Step, Wave
+from gdsdeploy.model.events import Kind, as_json
+from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import journal, session, status
 from tests.commandline import plain, run
@@ -408,6 +409,8 @@ def test_who_is_in_work_again_when_a_rollout_is_resumed(
     story.step("a", Step.DRAIN)
     story.say(Kind.OUTCOME, "a", outcome="kept", reason="no")
     now = status.fold(story.events)
-    assert session.reconsidered(now, fleet.path, accept) == {"accept": accept, **data}
+    assert json.loads(json.dumps(as_json(session.reconsidered(now, fleet.path, accept, "why")))) == {
+        "reason": "why", "accept": accept, **data,
+    }  # fmt: skip
     with pytest.raises(RolloutRefused, match="b did not fail"):
-        session.reconsidered(now, fleet.path, ["b"])
+        session.reconsidered(now, fleet.path, ["b"], "why")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.model.rollout import Kind, Step, Wave
+from gdsdeploy.model.events import Kind
+from gdsdeploy.model.rollout import Step, Wave
 from gdsdeploy.rollout.report import page as rollout
 from gdsdeploy.rollout.report import timeline
 from gdsdeploy.rollout.report.flow import HEIGHT, MOMENTS, bands

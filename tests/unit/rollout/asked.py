@@ -12,7 +12,7 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.rollout import Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain.none import Nothing
-from gdsdeploy.rollout.steps import answers
+from gdsdeploy.rollout.steps.answers import Question, S
 from gdsdeploy.rollout.steps.work import Patience, Work
 from tests.loopback.loopback_fleet import target
 
@@ -32,8 +32,8 @@ class Asked(Work):
     given: list[bytes]
     waited: list[float]
 
-    def ask(self, *argv: str, stdin: bytes = b"", timeout: float = 1.0, tries: int = 1) -> dict[str, Any]:
-        key = " ".join(argv[:2])
+    def ask(self, question: Question[S], *options: str, stdin: bytes = b"", timeout: float = 1.0, tries: int = 1) -> S:
+        argv, key = (*question.words, *options), " ".join(question.words)
         number = sum(" ".join(item[:2]) == key for item in self.questions)
         self.questions.append(argv)
         self.given.append(stdin)
@@ -41,7 +41,7 @@ class Asked(Work):
         found = reply(number) if callable(reply) else reply
         if isinstance(found, GdsError):
             raise found
-        return answers.checked(self.name, argv, found)
+        return question.read(self.name, found)
 
     def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -75,7 +75,7 @@ def work(
         rollout="20261121T1054-7f3a",
         drainer=Nothing(),
         logs=Path("/nowhere"),
-        told=lambda _: None,
+        progress=lambda _: None,
         everyone=fleet,
         patience=Patience(packages=10, poll=2, knock=1, settle=6),
     )

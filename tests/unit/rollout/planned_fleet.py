@@ -22,7 +22,7 @@ from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Module, Record
 from gdsdeploy.rollout import preconditions
 from gdsdeploy.rollout.drain import State
-from gdsdeploy.rollout.preconditions import Told
+from gdsdeploy.rollout.preconditions import PresentState
 from tests.loopback.loopback_fleet import target
 
 CHANGE = (
@@ -81,7 +81,7 @@ class PlannedFleet:
     def answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the planning ask these hosts instead of real ones."""
         monkeypatch.setattr(preconditions, "plan_fleet", self._plan_fleet)
-        monkeypatch.setattr(preconditions, "told_by", self.told_by)
+        monkeypatch.setattr(preconditions, "present_states", self.present_states)
         monkeypatch.setattr(preconditions, "silent", lambda *_: {})
         monkeypatch.setattr(preconditions, "drainer", lambda *_: self.drains)
 
@@ -90,9 +90,9 @@ class PlannedFleet:
         plans = {name: self.plans.get(name, HostPlan(name)) for name in names}
         return Planned(plans, dict.fromkeys(names, 0.1), supplies=self.supplies)
 
-    def told_by(self, _fleet: Fleet, _path: Path, names: Sequence[str], **_: Any) -> dict[str, Told]:
+    def present_states(self, _fleet: Fleet, _path: Path, names: Sequence[str], **_: Any) -> dict[str, PresentState]:
         """What hosts say of themselves."""
-        return {name: Told(self.locks.get(name, ""), self.kernels.get(name, "1"), DEVICES) for name in names}
+        return {name: PresentState(self.locks.get(name, ""), self.kernels.get(name, "1"), DEVICES) for name in names}
 
 
 class Drains:

@@ -89,13 +89,13 @@ class Hosts:
     def stop(self) -> None:
         self._stop.set()
 
-    def perform(self, task: Task, told: Callable[[str], None]) -> Mapping[str, Any]:
+    def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
         self._at(f"before {task.step}")
         if self._stop.wait(self._seconds):
             raise Interrupted("stopped")
         host, again = self.look()[task.host], task.attempt > 1
         found = self._STEPS.get(task.step, Hosts._nothing)(self, task, host, again)
-        told(f"{task.step} is done")
+        progress(f"{task.step} is done")
         self._at(f"after {task.step}")
         return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gdsdeploy.model.rollout import BACK, FORWARD, Event, Kind, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import BACK, FORWARD, Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout.machine import Decisions, Machine
 
 ERROR = {"kind": "ProgramFailed", "message": "it broke", "hint": None}

@@ -18,6 +18,7 @@ from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.rollout import Step
 from gdsdeploy.report.model import HostReport
 from gdsdeploy.rollout.steps import lease, prepare, validate
+from gdsdeploy.rollout.steps.answers import STATUS
 from gdsdeploy.rollout.steps.provision import Look
 from tests.unit.rollout.asked import BOOT, NEXT, status, work
 from tests.unit.rollout.planned_fleet import lock
@@ -31,7 +32,7 @@ def locked(program: str = "apt-get") -> dict[str, Any]:
 def test_a_package_manager_at_work_is_waited_for() -> None:
     answers = [locked(), locked(), status()]
     host = work(Step.APPLY, {"rollout status": lambda n: answers[n]})
-    assert lease.at_rest(host)["packages"] == status()["packages"]
+    assert lease.at_rest(host).packages.model_dump() == status()["packages"]
     assert host.waited == [2, 2]
 
 
@@ -67,7 +68,7 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
     change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
     seen = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
     with pytest.raises(HostUnfit, match=r"no room for what is to come: /boot \(/boot\) needs 210 MB"):
-        prepare.room(host, status(), seen)
+        prepare.room(host, STATUS.read("gpu1", status()), seen)
     (need,) = [json.loads(given) for given in host.given if given]
     assert (need["/boot"] > 0, need["/var"]) == (kernel, image.size if kernel else 0)
 
@@ -78,9 +79,9 @@ def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPa
     seen = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
     full = {"/boot": {"bytes": 100 << 20, "inodes": 1, "mount": "/"}}
     with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 that are asked"):
-        prepare.room(host, status(space=full), seen)
+        prepare.room(host, STATUS.read("gpu1", status(space=full)), seen)
     monkeypatch.setattr(prepare, "FREE_MIB", {"/boot": 50})
-    prepare.room(host, status(space=full), seen)
+    prepare.room(host, STATUS.read("gpu1", status(space=full)), seen)
 
 
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:

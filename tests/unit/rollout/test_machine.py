@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.errors import JournalUnusable
-from gdsdeploy.model.rollout import Event, Kind, Outcome, Wave
+from gdsdeploy.model.events import Event, Kind, StepError
+from gdsdeploy.model.rollout import Outcome, Wave
 from gdsdeploy.rollout.hoststate import MAX_REFUSALS
 from gdsdeploy.rollout.machine import Machine
 from tests.unit.rollout.rehearsed import ERROR, POWER, SILENT, THERE, UNDO, Play, failing, found, one, plan, reach, run
@@ -60,7 +61,7 @@ def test_a_step_that_fails(step: str, way: list[str], outcome: Outcome) -> None:
     assert play.outcome("a") is outcome
     host = play.machine.hosts["a"]
     assert host.failed_at == step
-    assert host.error == ERROR
+    assert host.error == StepError(**ERROR)
     assert host.reason == "it broke"
     assert not host.out
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.model.rollout import Kind, Outcome, Step, Task, Wave
+from gdsdeploy.model.events import Kind
+from gdsdeploy.model.rollout import Outcome, Step, Task, Wave
 from tests.unit.rollout.rehearsed import (
     ERROR,
     POWER,

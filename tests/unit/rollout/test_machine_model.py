@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout.fold import Fold
 from tests.unit.rollout.rehearsed import ERROR, SILENT, Play, plan, refolded
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdsdeploy.model.rollout import Kind, Outcome, Step, Wave
+from gdsdeploy.model.events import Kind
+from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.rollout.machine import STALE
 from tests.unit.rollout.rehearsed import ERROR, SILENT, THERE, UNDO, Play, failing, one, plan, reach, run, soaking
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.model.rollout import Event, Kind, Outcome, Plan, Step, Wave
+from gdsdeploy.model.events import Event, Kind, Payload, RolloutPaused, RolloutResumed
+from gdsdeploy.model.rollout import Outcome, Plan, Step, Wave
 from gdsdeploy.rollout import control, driver, journal
 from gdsdeploy.rollout.clock import Clock
 from gdsdeploy.rollout.driver import Hooks, drive
@@ -76,13 +77,13 @@ class Seen:
         return self.judged - self.begun
 
 
-def driven(path: Path, seen: Seen, clock: Settable, plan: Plan = SOAKS, *wishes: Kind) -> None:
+def driven(path: Path, seen: Seen, clock: Settable, plan: Plan = SOAKS, *wishes: Payload) -> None:
     seen.clock = clock
     with journal.writing(path, doing="test", wall=clock.wall) as writer:
         if writer.newest() is None:
             writer.begin(plan)
-        for kind in wishes:
-            control.write(writer, kind, {"reason": "test"})
+        for payload in wishes:
+            control.write(writer, payload)
         machine = drive(writer, plan.id, Hosts(path.parent, plan), clock=clock, hooks=Hooks(observe=seen.observe))
     assert {host.outcome for host in machine.hosts.values()} == {Outcome.DONE}
     assert Hosts(path.parent, plan).broken(machine) == []
@@ -191,5 +192,5 @@ def test_a_soak_is_paused_and_goes_on(path: Path) -> None:
         driven(path, seen, first := Settable(at))
     later = Settable(steady=first.steady() + 2 * SOAK)
     begin = later.steady()
-    driven(path, seen, later, SOAKS, Kind.PAUSED, Kind.RESUMED)
+    driven(path, seen, later, SOAKS, RolloutPaused("test"), RolloutResumed("test"))
     assert seen.judged == pytest.approx(begin, abs=2)

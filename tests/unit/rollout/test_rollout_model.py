@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gdsdeploy.model.rollout import VERSION, Event, Kind, Plan, Step, Task, Wave
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import VERSION, Plan, Step, Task, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 
 PLAN = Plan(

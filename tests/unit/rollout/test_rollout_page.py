@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 from gdsdeploy.cli.rollout import VERBS
-from gdsdeploy.model.rollout import Event, Kind, Outcome, Step
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import Outcome, Step
 from gdsdeploy.model.rollout_settings import Rollout, seconds
 from gdsdeploy.rollout.report.events import to_json
 

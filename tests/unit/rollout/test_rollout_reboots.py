@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy.errors import HostUnreachable, RebootFailed
-from gdsdeploy.model.rollout import Kind, Outcome, Plan, Step, Task, Wave
+from gdsdeploy.model.events import Kind, RolloutResumed
+from gdsdeploy.model.rollout import Outcome, Plan, Step, Task, Wave
 from gdsdeploy.rollout import control, journal
 from gdsdeploy.rollout.driver import drive
 from gdsdeploy.rollout.machine import Machine
@@ -32,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 def driven(path: Path, plan: Plan, hosts: Hosts, own: Own, *, resume: bool = False) -> Machine:
     with journal.writing(path, doing="rollout") as writer:
         if resume:
-            control.write(writer, Kind.RESUMED, {"reason": "test"})
+            control.write(writer, RolloutResumed("test"))
         else:
             writer.begin(plan)
         return drive(writer, plan.id, Performing(hosts, own), clock=Hurried())

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdsdeploy.model.rollout import FORWARD, Event, Kind, Step, Wave
+from gdsdeploy.model.events import Event, Kind
+from gdsdeploy.model.rollout import FORWARD, Step, Wave
 from gdsdeploy.rollout.control import objection
 from gdsdeploy.rollout.journal import PHASES
 from gdsdeploy.rollout.report import events as words

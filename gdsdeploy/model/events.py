@@ -1,0 +1,383 @@
+"""Events of a rollout: a class for each kind, and the one reader and writer between them and JSON.
+
+An event has its content twice: ``payload`` is what the program works with, ``data`` is the JSON object that the journal
+has and that machines are shown.  ``data`` is kept as it was written, with the order of its keys and with keys that only
+another gdsdeploy knows.  A key that is left out has the default of its field; a value of another type is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
+from types import UnionType
+from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from gdsdeploy.model.rollout import STRICT, Plan, Written
+
+T = TypeVar("T")
+
+
+class Kind(enum.StrEnum):
+    """Kinds of events, as the journal names them; each payload class has its own."""
+
+    BEGIN = "begin"
+    END = "end"
+    FAIL = "fail"
+    OUTCOME = "outcome"
+    RECALL = "recall"
+
+    PLANNED = "planned"
+    OPENED = "opened"
+    SOAKING = "soaking"
+    CLOSED = "closed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    HALTED = "halted"
+    ABORTED = "aborted"
+    ROLLBACK = "rollback"
+    FINISHED = "finished"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What an event says beside its number, time and host."""
+
+    @property
+    def kind(self) -> Kind:
+        return _KINDS[type(self)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPayload(Payload):
+    """Of one host and one of its steps."""
+
+    #: name of a Step; one that only another gdsdeploy knows can still be shown
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WavePayload(Payload):
+    """Of one wave."""
+
+    #: its name
+    wave: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonPayload(Payload):
+    """What happens for a reason, which may be empty."""
+
+    reason: str = ""
+
+
+# -- what steps find
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDigests:
+    """The release that a host had: digests of its lock and of its fleet file."""
+
+    lock: str
+    fleet: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModulesBefore:
+    """How its modules had come to a host."""
+
+    #: ``build`` or ``receive``
+    mode: str = "build"
+    want: str = ""
+    #: key of the builder that made those in the cache
+    origin: str = ""
+    #: where the host has kept those that it had received; empty: nowhere
+    archive: str = ""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the steps of a host have found, as far as anything is decided by it; the rest is only shown.
+
+    Not frozen: most ends of steps make one, and that takes half the time.
+    """
+
+    #: digest of the lock that it had, and the release with which it had it
+    current: str | None = None
+    release: ReleaseDigests | None = None
+    #: the boot that it was seen in last, and the one in which every check passed
+    boot_id: str | None = None
+    validated_boot: str | None = None
+    kernel: str | None = None
+    satisfied: bool = False
+    disruption: str = ""
+    #: how it was brought to what is installed: none, reload or reboot
+    how: str | None = None
+    #: what it was before, as the host said; see rollout.answers.Snapshot
+    snapshot: Mapping[str, Any] | None = None
+    modules_before: ModulesBefore | None = None
+    #: whether it gets work again
+    returned: bool | None = None
+    verdict: str = ""
+
+
+# -- of one host
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegun(StepPayload):
+    """A step begins."""
+
+    #: from 1; above 1: an earlier attempt may have done it, wholly or in part
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone(StepPayload):
+    """A step ended well."""
+
+    #: what the step found, which is merged into what is known of the host
+    data: Mapping[str, Any] = field(default_factory=dict, metadata={"shape": Facts})
+
+    @property
+    def facts(self) -> Facts:
+        """What of it is decided by."""
+        return read(Facts, self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class StepError:
+    """Why a step failed."""
+
+    #: name of the error's class; "HostUnreachable" from boot and undo-boot: it does not answer (else it answers, and is
+    #: not what it should be)
+    kind: str = ""
+    message: str = ""
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed(StepPayload):
+    """A step failed."""
+
+    error: StepError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnded(Payload):
+    """Nothing more is done with the host."""
+
+    #: name of an Outcome
+    outcome: str = ""
+    reason: str = ""
+
+
+class HostRecalled(ReasonPayload):
+    """A person wants the host to be taken back, or its end is reconsidered."""
+
+
+# -- of the whole rollout
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPlanned(Payload):
+    """The first event of every journal."""
+
+    #: a Plan as JSON
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WaveOpened(WavePayload):
+    """Hosts of the wave may be begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """By what the rest of a soak can be measured later."""
+
+    #: seconds of the soak that were left
+    left: float
+    #: boot of the driver's machine, and seconds since that boot
+    boot: str
+    steady: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaveSoaking(WavePayload):
+    """Hosts of the wave are in work, and are judged again at the end of the soak."""
+
+    #: seconds since the epoch
+    until: float | None = None
+    measured: Measured | None = None
+
+
+class WaveClosed(WavePayload):
+    """The wave is over."""
+
+
+class RolloutPaused(ReasonPayload):
+    """No host is begun, those under way finish their step."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutResumed(ReasonPayload):
+    """A person lets the rollout go on.  Hosts that are lost are asked again."""
+
+    #: failed hosts that no longer count against the threshold
+    accept: tuple[str, ...] = ()
+    #: hosts that are in work again, and hosts that are out of work
+    back: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+
+
+class RolloutHalted(ReasonPayload):
+    """No other host is begun, those under way finish."""
+
+
+class RolloutAborted(ReasonPayload):
+    """As halted, and those under way are taken back."""
+
+
+class RollbackBegun(ReasonPayload):
+    """Everything that was done is taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFinished(Payload):
+    """The end."""
+
+    #: outcome → number of hosts
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Payload):
+    """Something worth knowing that changes nothing; of one host, or of the whole rollout."""
+
+    text: str = ""
+
+
+PAYLOADS: Mapping[Kind, type[Payload]] = {
+    Kind.BEGIN: StepBegun, Kind.END: StepDone, Kind.FAIL: StepFailed, Kind.OUTCOME: HostEnded,
+    Kind.RECALL: HostRecalled, Kind.PLANNED: RolloutPlanned, Kind.OPENED: WaveOpened, Kind.SOAKING: WaveSoaking,
+    Kind.CLOSED: WaveClosed, Kind.PAUSED: RolloutPaused, Kind.RESUMED: RolloutResumed, Kind.HALTED: RolloutHalted,
+    Kind.ABORTED: RolloutAborted, Kind.ROLLBACK: RollbackBegun, Kind.FINISHED: RolloutFinished, Kind.NOTE: Note,
+}  # fmt: skip
+_KINDS: Mapping[type[Payload], Kind] = {shape: kind for kind, shape in PAYLOADS.items()}
+#: An event that has no number and no time yet; its host is empty where it is of the whole rollout.
+Draft = tuple[str, Payload]
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Written):
+    """One line of the journal; its version is that of the plan in the first line.
+
+    Raises ValueError where ``data`` is not what this program writes: what is wrong, and where in it.
+    """
+
+    __pydantic_config__ = STRICT
+
+    #: from 1, without gaps
+    number: int
+    #: seconds since the epoch as this machine's clock had it; may go backwards where the clock does
+    time: float
+    kind: Kind
+    #: empty: of the whole rollout
+    host: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    payload: Payload = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "payload", read(PAYLOADS[self.kind], self.data))
+
+    @classmethod
+    def of(cls, number: int, time: float, host: str, payload: Payload) -> Self:
+        """The event with this payload; raises TypeError where a value in it has no JSON."""
+        return cls(number, time, payload.kind, host, json.loads(json.dumps(as_json(payload))))
+
+
+def plan_of(first: Event | None) -> Plan:
+    """The plan in a journal's first event; raises ValueError where that has none."""
+    if first is None or not isinstance(first.payload, RolloutPlanned):
+        raise ValueError("a journal begins with the plan of its rollout")
+    return Plan.from_json(first.payload.plan)
+
+
+# -- between JSON and classes
+
+
+def as_json(value: Any) -> dict[str, Any]:
+    """An instance of the classes here as an object; fields of a payload that are None are left out."""
+    parts = {each.name: getattr(value, each.name) for each in fields(value)}
+    return {
+        name: as_json(part) if is_dataclass(part) else part
+        for name, part in parts.items()
+        if part is not None or not isinstance(value, Payload)
+    }
+
+
+def read(shape: type[T], value: Mapping[str, Any]) -> T:
+    """An object as an instance of ``shape``; raises ValueError: what is wrong, and where.  Other keys are ignored."""
+    try:
+        return shape(**_arguments(shape, value))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _arguments(shape: Any, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Those keys of an object that are fields of ``shape``, with their values as those fields have them."""
+    table = _TABLES.get(shape) or _tabulate(shape)
+    arguments: dict[str, Any] = {}
+    for name, part in value.items():
+        if (entry := table.get(name)) is not None:
+            exact, reader = entry
+            if type(part) is not exact:
+                try:
+                    part = reader(part)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+            arguments[name] = part
+    return arguments
+
+
+#: Class → field → the type whose values are taken as they are, and what reads any other value.
+_TABLES: dict[Any, dict[str, tuple[type, Callable[[Any], Any]]]] = {}
+_EXACT = {str: str, int: int, float: float, bool: bool, str | None: str, Mapping[str, Any]: dict}
+
+
+def _tabulate(shape: Any) -> dict[str, tuple[type, Callable[[Any], Any]]]:
+    hints = get_type_hints(shape)
+    _TABLES[shape] = {name: (_EXACT.get(hint, type(...)), _reader(hint)) for name, hint in hints.items()}
+    for each in fields(shape):
+        if within := each.metadata.get("shape"):
+            _TABLES[shape][each.name] = type(...), partial(_fitting, within)
+    return _TABLES[shape]
+
+
+def _fitting(shape: Any, value: Any) -> Any:
+    """The object itself; raises ValueError where it could not be read as ``shape``."""
+    _arguments(shape, _of(Mapping, value))
+    return value
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """What checks a value of the type ``hint``, and makes an instance of it."""
+    if get_origin(hint) is UnionType:
+        inner = _reader(get_args(hint)[0])
+        return lambda value: None if value is None else inner(value)
+    if is_dataclass(hint):
+        return lambda value: read(cast("type[Any]", hint), _of(Mapping, value))
+    if get_origin(hint) is tuple:
+        return lambda value: tuple(_of(str, each) for each in _of((list, tuple), value))
+    if hint == Mapping[str, int]:
+        return lambda value: {name: _of(int, each) for name, each in _of(Mapping, value).items()}
+    return partial(_of, {float: (int, float), Mapping[str, Any]: Mapping}.get(hint, hint))
+
+
+def _of(shape: Any, value: Any) -> Any:
+    if not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
+        raise ValueError(f"{type(value).__name__} is not what belongs there")
+    return value
