@@ -1,4 +1,4 @@
-"""What can go wrong with modules on a host; ``cli.py`` turns it into one line and an exit status."""
+"""What can go wrong on a host; the command line turns it into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ REFUSED = 30
 FAILED, UNUSABLE, BUSY = 1, 2, 52
 
 
+class UsageError(Exception):
+    """The caller's arguments or files cannot be used; the message says what and what to do."""
+
+
 class HostError(Exception):
     """A file, tree or kernel that cannot be used: one message and one next step."""
 
-    #: Exit status of the command line; documented in ``cli.py``.
+    #: Exit status of the command line.
     exit_code = 2
     #: Stable id of what went wrong, for programs; empty where no program needs to know.
     id = ""
