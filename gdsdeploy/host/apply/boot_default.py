@@ -58,7 +58,6 @@ class BootDefault(Resource[Desired]):
         return [Change("boot", release, observed["default"], release, "default")]
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Make it the default."""
         host.forget()
         with typed("failed"):
             grub.set_default(desired.kernel_release, root=host.root)

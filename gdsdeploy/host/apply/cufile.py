@@ -52,7 +52,6 @@ class Cufile(FileResource[Desired]):
         ]
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, and the log folder of the fleet file."""
         found = super().observe(host, desired)
         found["log_dir"] = host.entry(desired.log_dir)
         return found

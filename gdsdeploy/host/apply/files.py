@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 import hashlib
 import os
 import shutil
 import stat
 from dataclasses import dataclass
-from typing import IO, Any, Iterator, List, Optional
+from typing import IO, Any, Iterable, Iterator, List, Optional, Tuple
 
-from ..errors import CannotTellError
+from ..errors import CannotTellError, DesiredError
 from ..io import atomic, reading
 from . import written
 from .model import NONE, Change, Refusal
@@ -53,15 +54,15 @@ class Entry:
 def entry(place: str, path: str) -> Optional[Entry]:
     """What is at ``place``, links followed; None: nothing.  Raises CannotTellError that names ``path``."""
     try:
-        found = os.stat(place)
-        if stat.S_ISREG(found.st_mode):
-            digest = hashlib.sha256()
-            with _opened(place, path) as file:
-                for piece in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(piece)
-            return Entry(FILE, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, digest.hexdigest())
-        kind = FOLDER if stat.S_ISDIR(found.st_mode) else "other"
-        return Entry(kind, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+        status = os.stat(place)
+        owner = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        if not stat.S_ISREG(status.st_mode):
+            return Entry(FOLDER if stat.S_ISDIR(status.st_mode) else "other", *owner)
+        digest = hashlib.sha256()
+        with _opened(place, path) as file:
+            for piece in iter(lambda: file.read(1 << 20), b""):
+                digest.update(piece)
+        return Entry(FILE, *owner, digest.hexdigest())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -110,14 +111,26 @@ def compare(file: File, found: Optional[Entry], disruption: str = NONE) -> List[
     return []
 
 
+def refusals(pairs: Iterable[Tuple[File, Optional[Entry]]]) -> List[Refusal]:
+    """The refusals of :func:`in_the_way` for files and what is at their paths."""
+    return [refusal for file, entry in pairs for refusal in [in_the_way(file, entry)] if refusal is not None]
+
+
+def decoded(text: str, place: str) -> bytes:
+    """The bytes of base64; raises DesiredError that names ``place``."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise DesiredError(f"{place}: not base64") from None
+
+
 def in_the_way(file: File, found: Optional[Entry]) -> Optional[Refusal]:
     """The refusal where something else has the path: a folder for a file, a file for a folder, a device."""
     if found is None or found.kind in (file.kind, LINK) or file.kind == ABSENT:
         return None
     thing = "a folder" if found.kind == FOLDER else "a file" if found.kind == FILE else "neither a file nor a folder"
-    return Refusal(
-        "kind", f"{file.path}: is {thing}; a {file.kind} is needed", f"move it away: mv {file.path}{{,.aside}}"
-    )
+    words = f"{file.path}: is {thing}; a {file.kind} is needed"
+    return Refusal("kind", words, f"move it away: mv {file.path} {file.path}.aside")
 
 
 def bring_about(place: str, file: File) -> None:
@@ -125,18 +138,16 @@ def bring_about(place: str, file: File) -> None:
 
     The path itself is replaced: a link there doesn't lead the content elsewhere.
     """
-    if file.kind == ABSENT:
-        if os.path.isdir(place) and not os.path.islink(place):
-            shutil.rmtree(place)
-        else:
-            atomic.remove(place)
-        return
-    if file.kind == FOLDER:
+    if file.kind == FILE:
+        replace(place, file.content, file.mode)
+    elif file.kind == FOLDER:
         if os.path.islink(place):
             os.unlink(place)
         atomic.make_folder(place, file.mode, ROOT)
-        return
-    replace(place, file.content, file.mode)
+    elif os.path.isdir(place) and not os.path.islink(place):
+        shutil.rmtree(place)
+    else:
+        atomic.remove(place)
 
 
 def replace(place: str, content: bytes, mode: int, owner: atomic.Owner = ROOT) -> None:

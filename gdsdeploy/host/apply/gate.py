@@ -60,14 +60,12 @@ class Gate(FileResource[Desired]):
     reasons: ClassVar[Words] = services.REASONS
 
     def wanted(self, desired: Desired) -> List[File]:
-        """Settings, slurmd's program and the unit."""
         if not desired.enabled:
             return []
         slurm = [File.of(SLURM_HEALTH, _SLURM_HEALTH_TEXT, 0o755)] if desired.slurm else []
         return [File.of(PATH, desired.settings), *slurm, File.of(services.path(UNIT), unit(desired))]
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, the links of the unit, and what a gate that isn't wanted has left."""
         found = super().observe(host, desired)
         found["unit"] = services.observe(host, UNIT)
         found["outdated"] = desired.enabled and services.outdated(host, [UNIT])
@@ -77,7 +75,6 @@ class Gate(FileResource[Desired]):
         return found
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """Settings that weren't rendered, names that aren't units, paths that aren't absolute."""
         found = super().refusals(desired, observed)
         found += services.names_refused([*desired.before, *desired.required_by])
         if desired.enabled and not desired.settings:

@@ -100,11 +100,7 @@ class Modules(Resource[Desired]):
         return {**common, **(_built(host, desired) if desired.source == BUILD else _placed(host, desired, common))}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """Builds, signatures, objections of the audit and the archive; or what is received and placed."""
         return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
-
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Nothing yet: see :meth:`settle`."""
 
     def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
         """Build, sign, audit and pack, or verify, audit and place.  Raises ApplyError of kind ``modules``."""

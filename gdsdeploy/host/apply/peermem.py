@@ -45,13 +45,11 @@ class Peermem(FileResource[Desired]):
     reasons: ClassVar[Words] = services.REASONS
 
     def wanted(self, desired: Desired) -> List[File]:
-        """The drop-in and the unit."""
         folder = File(os.path.dirname(DROP_IN), FOLDER, mode=0o755)
         files = [] if desired.rdma == "none" else [folder, File.of(DROP_IN, _DROP_IN_TEXT)]
         return [*files, File.of(services.path(UNIT), unit(desired))] if desired.rdma == "peermem" else files
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, the links of the unit, and whether systemd has read them."""
         found = super().observe(host, desired)
         paths = {file.path for file in self.wanted(desired)}
         found["unit"] = services.observe(host, UNIT)
@@ -62,14 +60,12 @@ class Peermem(FileResource[Desired]):
         return found
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """Names that aren't units."""
         found = super().refusals(desired, observed) + services.names_refused(desired.before)
         if desired.rdma not in ("none", "peermem", "dmabuf"):
             found.append(Refusal("rdma", f"rdma is {desired.rdma!r}", "say none, peermem or dmabuf"))
         return found
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """Files, then what has systemd use them."""
         found = super().changes(desired, observed, pending)
         if desired.rdma == "peermem":
             written = any(change.subject == services.path(UNIT) for change in found)
@@ -84,7 +80,6 @@ class Peermem(FileResource[Desired]):
         return found
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Make one change."""
         if not services.apply(host, change, stop=True):
             super().apply(host, desired, change)
 

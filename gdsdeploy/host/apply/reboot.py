@@ -38,7 +38,6 @@ class Reboot(Resource[Desired]):
     }
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """As ``boot needed`` says it."""
         return asdict(pending(desired.kernel_release, desired.modules))
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
@@ -58,7 +57,6 @@ class Reboot(Resource[Desired]):
         host.notes.append(f"reboot this host: {reasons}")
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
-        """Which boot this is, what runs, and why that has to change."""
         return {"needed": observed["needed"], "allowed": desired.allowed, **_common(observed), "observed": observed}
 
 

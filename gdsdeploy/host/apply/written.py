@@ -40,7 +40,6 @@ PASSING = (
     "/var/lib/gdsdeploy-mok-password",
     "/var/lib/gdsdeploy-restore",
     "/var/lib/gdsdeploy-restore.tar",
-    "/var/lib/gdsdeploy-restore.tar",
     "/etc/apt/sources.list.d/gdsdeploy-restore.sources",
 )
 #: In the names of keys that come and go with packages on their way back.
@@ -49,12 +48,13 @@ RESTORING = "gdsdeploy-restore"
 KEYS = (("/etc/apt/keyrings", "gdsdeploy-*.gpg"), ("/etc/pki/rpm-gpg", "RPM-GPG-KEY-gdsdeploy-*"))
 RECIPES = ("/etc/dkms", "*.conf")
 DEPMOD = ("/etc/depmod.d", "gdsdeploy-*")
+_PATTERNS = (*KEYS, RECIPES, DEPMOD)
 #: Files of others with lines of ours, and what keeps other choices of ours.
 SHARED = ("/etc/dnf/plugins/versionlock.list", "/etc/default/grub.d/gdsdeploy.cfg")
 
 
 def is_ours(path: str) -> bool:
-    """Whether the name alone says so: nobody else puts anything under it."""
+    """Whether the name alone tells that only gdsdeploy writes the file."""
     return (
         path in FILES
         or path in PASSING
@@ -77,24 +77,16 @@ def is_known(path: str) -> bool:
     folder, name = posixpath.split(path)
     if path in (*FILES, *SHARED, CUFILE) or path in _reverted():
         return True
-    patterns = [pattern for place, pattern in (*KEYS, RECIPES, DEPMOD, ("/etc/gdsdeploy", "?*")) if place == folder]
+    patterns = [pattern for place, pattern in (*_PATTERNS, ("/etc/gdsdeploy", "?*")) if place == folder]
     return name not in (".", "..") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def paths(root: str = "/") -> List[str]:
     """Every path that a snapshot looks at, whether or not it is there; sorted."""
-    found = {*FILES, *SHARED, CUFILE, *_reverted()}
-    for name in ("expectation.json", "gate.json"):
-        found.add("/etc/gdsdeploy/" + name)
-    found.update("/etc/gdsdeploy/" + name for name in list_folder(root, "/etc/gdsdeploy"))
-    for folder, pattern in KEYS:
-        names = fnmatch.filter(list_folder(root, folder), pattern)
-        found.update(f"{folder}/{name}" for name in names if RESTORING not in name)
-    folder, pattern = RECIPES
-    for name in fnmatch.filter(list_folder(root, folder), pattern):
-        path = f"{folder}/{name}"
-        if MARK in read_text(root, path)[:400]:
-            found.add(path)
-    folder, pattern = DEPMOD
-    found.update(f"{folder}/{name}" for name in fnmatch.filter(list_folder(root, folder), pattern))
-    return sorted(found)
+    every = {*FILES, *SHARED, CUFILE, *_reverted(), "/etc/gdsdeploy/expectation.json", "/etc/gdsdeploy/gate.json"}
+    for folder, pattern in (*_PATTERNS, ("/etc/gdsdeploy", "*")):
+        listed = [f"{folder}/{name}" for name in fnmatch.filter(list_folder(root, folder), pattern)]
+        if (folder, pattern) == RECIPES:
+            listed = [path for path in listed if MARK in read_text(root, path)[:400]]
+        every.update(path for path in listed if RESTORING not in path)
+    return sorted(every)

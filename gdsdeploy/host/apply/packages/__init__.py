@@ -92,7 +92,6 @@ class Packages(Resource[Desired]):
         self._before: Mapping[str, Installed] = {}
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """What is installed and held, and a way to ask what a transaction would do."""
         for name in ("wanted", "along", "leaving"):
             check_names([item.package for item in getattr(desired, name)], f"packages.{name}")
         chosen = manager(desired.manager)
@@ -116,9 +115,6 @@ class Packages(Resource[Desired]):
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
         there = {**observed.unfinished, **installed}
         return [*unheld, *_finished(plan, observed, earlier), *moved, *(_holds(desired, there) if chosen.holds else [])]
-
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Nothing: all changes are one transaction."""
 
     def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
         """Let go of obsolete holds, install and remove in one transaction, and hold what is installed."""

@@ -9,13 +9,14 @@ import tempfile
 from typing import Any, Dict, Iterable, List, Optional, Pattern, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
+from ...model import version_rules
 from ...rootdir import inside, list_folder
 from .. import files
 from ..file_resource import restore
 from ..files import File
 from ..host import Host
 from ..model import Change, Refusal
-from . import aptsources, versions
+from . import aptsources
 from . import state as database
 from .managers import (
     REFRESH_SECONDS,
@@ -80,23 +81,19 @@ release=$1
     # Repositories
 
     def keyring_hint(self, path: str) -> str:
-        """The package that carries a keyring."""
         known = _KEYRING_PACKAGES.get(path)
         if known:
             return f"install the package that carries it: apt-get install {known}"
         return "install the package that carries it (on Debian: debian-archive-keyring)"
 
     def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
-        """One file with what no other entry of the host has."""
         stanzas = aptsources.lacking(existing(host), indices)
         return [File.of(SOURCES, render_sources(stanzas))]
 
     def knows(self, host: Host, pins: Sequence[Pin]) -> bool:
-        """Whether apt-cache shows every locked version."""
         return not pins or {(pin.package, pin.version) for pin in pins} <= _offered(host, pins).keys()
 
     def refresh(self, host: Host) -> None:
-        """``apt-get update``; a repository that can't be read is an error."""
         run(host, ["apt-get", "--quiet", _WAIT, "--error-on=any", "update"], REFRESH_SECONDS, _ENV)
 
     def verify_files(self, host: Host, pins: Sequence[Pin]) -> None:
@@ -152,11 +149,9 @@ release=$1
         return changes
 
     def pin(self, host: Host, desired: Any, change: Change) -> None:
-        """Write the preferences."""
         host.write(self.observe_pins(host, desired)["file"])
 
     def verify_pins(self, host: Host, desired: Any) -> None:
-        """Every candidate is the locked version."""
         if not desired.pins:
             return
         shown = host.query(["apt-cache", "policy", "--", *(pin.package for pin in desired.pins)])
@@ -171,14 +166,12 @@ release=$1
             raise ApplyError(f"apt would not take the locked version of: {names}", hint, "verify")
 
     def unpin(self, host: Host) -> List[Change]:
-        """The preferences go."""
         return restore(host, [PREFERENCES])
 
     # Packages
 
     def order(self, version: str) -> Any:
-        """As dpkg compares."""
-        return versions.deb(version)
+        return version_rules.order(version)
 
     def simulate(
         self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
@@ -205,7 +198,6 @@ release=$1
         return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *found]
 
     def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
-        """``apt-get install NAME=VERSION… NAME-…``."""
         words = [*(f"{item.package}={item.version}" for item in install), *(f"{name}-" for name in remove)]
         argv = ["apt-get", "--quiet", "--assume-yes", _WAIT, *_CONFFILES, *_INSTALL, *words]
         run(host, argv, TRANSACTION_SECONDS, _ENV)
@@ -219,7 +211,6 @@ release=$1
             return None
 
     def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
-        """``apt-get purge``."""
         allowed = ["--allow-change-held-packages"] if held else []
         run(host, ["apt-get", "--quiet", "--assume-yes", _WAIT, *allowed, "purge", *names], TRANSACTION_SECONDS, _ENV)
 
@@ -228,11 +219,9 @@ release=$1
         return running in name
 
     def hold(self, host: Host, names: Sequence[str]) -> None:
-        """``apt-mark hold``."""
         run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, _ENV)
 
     def unhold(self, host: Host, names: Sequence[str]) -> None:
-        """``apt-mark unhold``."""
         run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, _ENV)
 
     # What was interrupted
@@ -246,7 +235,6 @@ release=$1
         return [item.name for item in self.listed(host) if _lost(item.state)]
 
     def finish(self, host: Host) -> None:
-        """``dpkg --configure --pending``."""
         interrupted = any(name.isdigit() for name in list_folder(host.root, "/var/lib/dpkg/updates"))
         if not interrupted and not self.unfinished(host):
             return
@@ -293,7 +281,6 @@ release=$1
     # Packages on their way back
 
     def offer_files(self, place: str, keyring: str, key: bytes) -> List[File]:
-        """The key and the source."""
         text = (
             "# Rendered by gdsdeploy while a rollout takes this host back; it goes when that is done.\n"
             f"Types: deb\nURIs: file:{place}\nSuites: restore\nComponents: stack\nSigned-By: {keyring}\n"
@@ -301,7 +288,6 @@ release=$1
         return [File(keyring, files.FILE, key), File.of(_OFFER, text)]
 
     def refresh_offer(self, host: Host) -> None:
-        """``apt-get update`` of one source."""
         options = [f"Dir::Etc::sourcelist={_OFFER}", "Dir::Etc::sourceparts=-", "APT::Get::List-Cleanup=0"]
         argv = ["apt-get", "--quiet", _WAIT, *(f"--option={item}" for item in options), "--error-on=any", "update"]
         run(host, argv, REFRESH_SECONDS, _ENV)

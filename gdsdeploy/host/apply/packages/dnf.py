@@ -56,17 +56,14 @@ release=$2
         return [path for index in indices for path in [index.host_keyring, *index.package_keys]]
 
     def keyring_hint(self, path: str) -> str:
-        """The package that carries a key."""
         return f"install the package that carries it: dnf install {path}"
 
     def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
-        """One file with every repository of the lock."""
         return [File.of(REPOSITORIES, render_repositories(indices, pins))]
 
     # Pins
 
     def observe_pins(self, host: Host, desired: Any) -> Any:
-        """The plugin, the streams, and the list of locks with ours in it."""
         entry = host.entry(LOCKS)
         # Anything but a file there is refused.
         text = host.text(LOCKS) if entry is not None and entry.kind == files.FILE else ""
@@ -158,7 +155,6 @@ release=$2
     # Packages
 
     def order(self, version: str) -> Any:
-        """As rpm compares."""
         return versions.rpm(version)
 
     def same(self, version: str) -> str:

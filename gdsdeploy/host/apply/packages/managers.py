@@ -15,7 +15,7 @@ from ...io import space
 from ...model.discovery import module_names
 from ...process import Output
 from ...rootdir import inside
-from ..errors import io_error
+from ..errors import writing
 from ..files import File
 from ..host import Host, tail
 from ..model import Change, Refusal
@@ -350,11 +350,10 @@ def _explain_build(host: Host, program: str) -> None:
     from ...errors import BuildError
 
     try:
-        dkms.why()
+        with writing(""):
+            dkms.why()
     except BuildError as error:
         raise ApplyError(error.message, error.hint, "modules") from None
-    except OSError as error:
-        raise io_error(str(error.filename or dkms.LOGS), error) from None
 
 
 def read_names(host: Host, path: str) -> List[str]:
