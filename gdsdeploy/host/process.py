@@ -251,7 +251,7 @@ def _run(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return Output(NOT_FOUND, "", f"{args[0] if args else '(nothing)'}: {_reason(error)}\n")
+        return Output(NOT_FOUND, "", f"{args[0] if args else '(nothing)'}: {getattr(error, 'strerror', '') or error}\n")
     errors = _Memory(OUTPUT_LIMIT)
     threads = [_read(process.stdout, target), _read(process.stderr, errors), _feed(process.stdin, data)]
     timed_out = False
@@ -366,7 +366,3 @@ def _start_thread(work: Callable[[], object]) -> threading.Thread:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

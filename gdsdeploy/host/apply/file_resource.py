@@ -93,7 +93,8 @@ def _way_back(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
     if now == before or ("folder" in (before or {}) and "folder" not in (now or {})):
         # A folder of others that they have removed or replaced is theirs to bring back.
         return None
-    if now is not None and "folder" in now and "folder" not in (before or {}) and _entries(host, path) - gone:
+    content = {f"{path}/{name}" for name in list_folder(host.root, path)}
+    if now is not None and "folder" in now and "folder" not in (before or {}) and content - gone:
         # Other programs keep files there.
         return None
     kind = "delete" if before is None else "make" if "folder" in before else "write"
@@ -108,7 +109,3 @@ def _made_for(host: Host, path: str) -> List[str]:
         folders.append(folder)
         folder = os.path.dirname(folder)
     return folders
-
-
-def _entries(host: Host, folder: str) -> Set[str]:
-    return {f"{folder}/{name}" for name in list_folder(host.root, folder)}

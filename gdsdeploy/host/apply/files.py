@@ -89,25 +89,26 @@ def _opened(place: str, path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def compare(file: File, found: Optional[Entry], disruption: str = NONE) -> List[Change]:
-    """What it takes to make ``found`` the file or folder: no change, or one.
+def compare(file: File, present: Optional[Entry], disruption: str = NONE) -> List[Change]:
+    """What makes ``present`` the file or folder: no change, or one.
 
-    The wrong kind of thing (a folder for a file) is a change here, and one that is refused: see :func:`in_the_way`.
+    The wrong kind of entry (a folder for a file) is a change, and one that is refused: see :func:`in_the_way`.
     """
+    digest = "" if present is None else f"sha256:{present.sha256}" if present.kind == FILE else present.kind
     if file.kind == ABSENT:
-        return [] if found is None else [Change("delete", file.path, _state(found), "", "not-wanted", NONE)]
+        return [Change("delete", file.path, digest, "", "not-wanted", NONE)] if present is not None else []
     kind = "write" if file.kind == FILE else "make"
     after = f"sha256:{hashlib.sha256(file.content).hexdigest()}" if file.kind == FILE else f"{file.mode:04o}"
-    if found is None:
+    if present is None:
         return [Change(kind, file.path, "", after, "missing", disruption)]
-    if found.kind != file.kind:
-        return [Change(kind, file.path, found.kind, after, "kind", disruption)]
-    if file.kind == FILE and f"sha256:{found.sha256}" != after:
-        return [Change(kind, file.path, f"sha256:{found.sha256}", after, "content", disruption)]
-    if found.mode != file.mode:
-        return [Change(kind, file.path, f"{found.mode:04o}", f"{file.mode:04o}", "mode", NONE)]
-    if (found.uid, found.gid) != (0, 0):
-        return [Change(kind, file.path, f"{found.uid}:{found.gid}", "0:0", "owner", NONE)]
+    if present.kind != file.kind:
+        return [Change(kind, file.path, present.kind, after, "kind", disruption)]
+    if file.kind == FILE and digest != after:
+        return [Change(kind, file.path, digest, after, "content", disruption)]
+    if present.mode != file.mode:
+        return [Change(kind, file.path, f"{present.mode:04o}", f"{file.mode:04o}", "mode", NONE)]
+    if (present.uid, present.gid) != (0, 0):
+        return [Change(kind, file.path, f"{present.uid}:{present.gid}", "0:0", "owner", NONE)]
     return []
 
 
@@ -124,11 +125,11 @@ def decoded(text: str, place: str) -> bytes:
         raise DesiredError(f"{place}: not base64") from None
 
 
-def in_the_way(file: File, found: Optional[Entry]) -> Optional[Refusal]:
+def in_the_way(file: File, present: Optional[Entry]) -> Optional[Refusal]:
     """The refusal where something else has the path: a folder for a file, a file for a folder, a device."""
-    if found is None or found.kind in (file.kind, LINK) or file.kind == ABSENT:
+    if present is None or present.kind in (file.kind, LINK) or file.kind == ABSENT:
         return None
-    thing = "a folder" if found.kind == FOLDER else "a file" if found.kind == FILE else "neither a file nor a folder"
+    thing = {FOLDER: "a folder", FILE: "a file"}.get(present.kind, "neither a file nor a folder")
     words = f"{file.path}: is {thing}; a {file.kind} is needed"
     return Refusal("kind", words, f"move it away: mv {file.path} {file.path}.aside")
 
@@ -164,7 +165,7 @@ def put_back(place: str, before: Any) -> None:
     atomic.sweep(place)
     folder = os.path.isdir(place) and not os.path.islink(place)
     if folder and (before is None or "folder" not in before):
-        # Others may keep things in a folder that we made: then it stays, and this raises OSError.
+        # Other programs may keep files in the folder: then it stays, and this raises OSError.
         os.rmdir(place)
     owner = (int(before["uid"]), int(before["gid"])) if before else ROOT
     if before is None:
@@ -175,7 +176,3 @@ def put_back(place: str, before: Any) -> None:
         replace(place, base64.b64decode(str(before["content"])), int(before["mode"]), owner)
     elif folder:
         atomic.make_folder(place, int(before["mode"]), owner)
-
-
-def _state(found: Entry) -> str:
-    return f"sha256:{found.sha256}" if found.kind == FILE else found.kind

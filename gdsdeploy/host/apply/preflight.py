@@ -36,8 +36,9 @@ class Preflight(Resource[Desired]):
     desired_type = Desired
 
     def observe(self, host: Host, desired: Desired) -> Any:
+        fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
         return {
-            "os": _system(host),
+            "os": f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}",
             "arch": os.uname().machine,
             "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},
             "half_installed": manager(desired.manager).half_installed(host),
@@ -64,11 +65,6 @@ class Preflight(Resource[Desired]):
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
         return {key: observed[key] for key in ("os", "arch", "free_mib")}
-
-
-def _system(host: Host) -> str:
-    fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
-    return f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}"
 
 
 def _free(host: Host, folder: str) -> int:

@@ -34,9 +34,10 @@ def remove(
     steps = [registry.resource(name).revert for name in order if name in only or not only]
     for step in [*steps, *([] if only else [_recorded, _left_behind, _folders])]:
         host.begin()
-        found = [change for change in step(host) if change.subject not in {earlier.subject for earlier in changes}]
-        changes += found
-        done(found)
+        subjects = {earlier.subject for earlier in changes}
+        new = [change for change in step(host) if change.subject not in subjects]
+        changes += new
+        done(new)
     if not host.check and any(services.FOLDER in change.subject for change in changes):
         services.reload(host)
     return changes
@@ -44,7 +45,7 @@ def remove(
 
 def _recorded(host: Host) -> List[Change]:
     """What the record still has: paths of resources that this version doesn't know."""
-    return restore(host, [glob.escape(path) for path in host.record.paths if not _in_folders(path)])
+    return restore(host, [glob.escape(path) for path in host.record.paths if not written.in_folders(path)])
 
 
 def _left_behind(host: Host) -> List[Change]:
@@ -72,7 +73,3 @@ def _whole(host: Host, folder: str) -> List[str]:
         going = (path for path in paths if path not in kept and not path.startswith(PROGRAMS))
         return sorted(going, key=lambda path: path == RECORD)
     return [folder] if host.exists(folder) else []
-
-
-def _in_folders(path: str) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in written.FOLDERS)

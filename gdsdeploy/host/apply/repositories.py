@@ -90,7 +90,11 @@ def take_back(host: Host) -> List[Change]:
 
 
 def _files(host: Host, chosen: Manager, desired: Desired) -> List[File]:
-    keys = [File(key.dest, files.FILE, _decoded(key)) for key in desired.keys]
+    for key in desired.keys:
+        if not key.dest.startswith("/") or ".." in key.dest.split("/"):
+            raise DesiredError(f"repositories: {key.dest!r} is not an absolute path")
+    place = "repositories: the content of"
+    keys = [File(key.dest, files.FILE, files.decoded(key.content, f"{place} {key.dest}")) for key in desired.keys]
     folders = dict.fromkeys(os.path.dirname(key.dest) for key in desired.keys)
     # One that is there keeps its mode; a file in its place is refused.
     missing = [path for path in folders if getattr(host.entry(path), "kind", "") != files.FOLDER]
@@ -99,12 +103,6 @@ def _files(host: Host, chosen: Manager, desired: Desired) -> List[File]:
         *keys,
         *chosen.source_files(host, desired.indices, desired.pins),
     ]
-
-
-def _decoded(key: Key) -> bytes:
-    if not key.dest.startswith("/") or ".." in key.dest.split("/"):
-        raise DesiredError(f"repositories: {key.dest!r} is not an absolute path")
-    return files.decoded(key.content, f"repositories: the content of {key.dest}")
 
 
 def _refresh(chosen: Manager, changes: Sequence[Change], *, knows: bool) -> Optional[str]:

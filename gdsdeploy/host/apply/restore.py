@@ -188,13 +188,15 @@ def _offers(desired: Desired, observed: Any) -> List[Change]:
 def _removing(host: Host, desired: Desired) -> Any:
     passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
     names = {INSTALLED: desired.installed, HELD: desired.held} if desired.known else {}
-    running = os.uname().release
+    others = [release for release in desired.unwanted_kernels if release != os.uname().release]
+    with typed("modules"):
+        kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]
     return {
         "files": [
             *(("delete", path, "passing") for path in passing if host.entry(path) is not None),
             *(change for file in desired.files for change in _back(host, file)),
         ],
-        "kernels": [name for name in desired.unwanted_kernels if name != running and _has_modules(host, name)],
+        "kernels": kernels,
         "packages": _unwanted(host, desired),
         "records": [path for path, listed in names.items() if read_names(host, path) != sorted(set(listed))],
     }
@@ -208,11 +210,6 @@ def _back(host: Host, was: Was) -> List[Tuple[str, str, str]]:
     content = base64.b64decode(str(before.get("content") or ""))
     recorded = "content" in before and hashlib.sha256(content).hexdigest() == was.sha256
     return [("write", was.path, "restore")] if recorded and look(host.root, was.path) != before else []
-
-
-def _has_modules(host: Host, release: str) -> bool:
-    with typed("modules"):
-        return bool(pack.remove_from(release, host.root, check=True)["changed"])
 
 
 def _unwanted(host: Host, desired: Desired) -> List[str]:

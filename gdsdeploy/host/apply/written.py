@@ -59,17 +59,21 @@ def is_ours(path: str) -> bool:
         path in FILES
         or path in PASSING
         or path == SHARED[-1]
-        or any(path == folder or path.startswith(folder + "/") for folder in FOLDERS)
+        or in_folders(path)
         or any(fnmatch.fnmatchcase(path, f"{folder}/{pattern}") for folder, pattern in (*KEYS, DEPMOD))
     )
 
 
+def in_folders(path: str) -> bool:
+    """Whether it is one of FOLDERS, or in one."""
+    return any(path == folder or path.startswith(f"{folder}/") for folder in FOLDERS)
+
+
 @lru_cache(maxsize=1)
 def _reverted() -> FrozenSet[str]:
-    """The files that resources revert, those in our folders and those that are passing aside."""
+    """The files that resources revert, without those of FOLDERS and PASSING."""
     paths = {path for name in registry.names() for path in registry.resource(name).reverts}
-    own = {path for path in paths if any(path.startswith(folder + "/") for folder in FOLDERS)}
-    return frozenset(path for path in paths - own - {*PASSING} if not set(path) & set("*?["))
+    return frozenset(path for path in paths - {*PASSING} if not in_folders(path) and not set(path) & set("*?["))
 
 
 def is_known(path: str) -> bool:

@@ -38,7 +38,7 @@ def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
     with os.fdopen(atomic.opened(inside(root, FOLDER) + "/reboot.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         earlier = ordered(root)
-        if earlier is not None and (_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
+        if earlier is not None and (_is_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
             return _answer("already ordered", present)
         _refuse(root)
         record = {"boot_id": present, "rollout": rollout, "when": now(), "uptime": uptime(root)}
@@ -115,7 +115,7 @@ def _broken(state: Dict[str, Any]) -> List[str]:
     return reasons + ([f"packages are half-installed: {names}"] if names else [])
 
 
-def _stopping() -> bool:
+def _is_stopping() -> bool:
     return process.run(["systemctl", "is-system-running"], _TIMEOUT).stdout.strip() == "stopping"
 
 

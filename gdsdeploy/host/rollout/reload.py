@@ -98,7 +98,7 @@ def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) ->
         if not chosen.safe:
             raise RolloutError("unsafe", f"no exchange of modules: {'; '.join(chosen.reasons)}", INSTEAD)
         with _old(ident, chosen.modules) as old:
-            _write(chosen)
+            atomic.write(MARKER, json.dumps(_summary(chosen), sort_keys=True) + "\n")
             problem = _exchanged(chosen, of)
             if problem:
                 _take_back(chosen, of, old, problem)
@@ -227,10 +227,6 @@ def _unfinished() -> Dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) and value.get("boot_id") == boot_id() else {}
-
-
-def _write(chosen: Plan) -> None:
-    atomic.write(MARKER, json.dumps(_summary(chosen), sort_keys=True) + "\n")
 
 
 def _summary(chosen: Plan) -> Dict[str, Any]:
