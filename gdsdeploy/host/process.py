@@ -108,9 +108,9 @@ def run(
     (it gets a session of its own).
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
-    kept = _Memory(OUTPUT_LIMIT)
-    done = _run(argv, timeout, env, cwd, subprocess.DEVNULL if data is None else subprocess.PIPE, data, kept)
-    return Output(done.status, b"".join(kept.chunks).decode("utf-8", "replace"), done.stderr, done.truncated)
+    stdout = _Memory(OUTPUT_LIMIT)
+    output = _run(argv, timeout, env, cwd, subprocess.DEVNULL if data is None else subprocess.PIPE, data, stdout)
+    return Output(output.status, b"".join(stdout.chunks).decode("utf-8", "replace"), output.stderr, output.truncated)
 
 
 @contextlib.contextmanager
@@ -141,10 +141,10 @@ def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float
     Raises OSError when ``sink`` cannot take the data (a full disk).
     """
     target = _Sink(sink, limit)
-    done = _run(argv, timeout, None, None, source, None, target)
+    output = _run(argv, timeout, None, None, source, None, target)
     if target.error is not None:
         raise target.error
-    return done
+    return output
 
 
 def apart(work: Callable[[], str], timeout: float) -> Output:

@@ -52,24 +52,24 @@ class Cufile(FileResource[Desired]):
         ]
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        found = super().observe(host, desired)
-        found["log_dir"] = host.entry(desired.log_dir)
-        return found
+        observed = super().observe(host, desired)
+        observed["log_dir"] = host.entry(desired.log_dir)
+        return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         """A log folder of somebody else's has to be there; it isn't made here."""
-        found = super().refusals(desired, observed)
+        refusals = super().refusals(desired, observed)
         if not desired.content:
             hint = "run provision, which renders it"
-            found.append(Refusal("content", f"the text of {desired.path} is empty", hint))
+            refusals.append(Refusal("content", f"the text of {desired.path} is empty", hint))
         if not desired.path.startswith("/"):
-            found.append(Refusal("path", f"{desired.path}: is not an absolute path", "correct the fleet file"))
+            refusals.append(Refusal("path", f"{desired.path}: is not an absolute path", "correct the fleet file"))
         folder = observed["log_dir"]
         if desired.log_dir != LOG_DIR and (folder is None or folder.kind != FOLDER):
             words = f"{desired.log_dir} does not exist, and libcufile would refuse to work without it"
             hint = "Make it, writable for whoever runs cuFile programs (mode 1777), or leave logging.dir out of the"
-            found.append(Refusal("log-dir", words, f"{hint} fleet file"))
-        return found
+            refusals.append(Refusal("log-dir", words, f"{hint} fleet file"))
+        return refusals
 
     def revert(self, host: Host) -> List[Change]:
         """What was there before; without a record cufile.json goes only if it is one of ours."""

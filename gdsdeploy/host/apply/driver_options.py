@@ -45,9 +45,9 @@ class DriverOptions(FileResource[Desired]):
         return [File.of(MODPROBE, modprobe_conf(desired)), File.of(MODULES_LOAD, modules_load_conf(desired))]
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        found = super().observe(host, desired)
-        found["initramfs"] = initramfs.exists(host, desired.kernel_release)
-        return found
+        observed = super().observe(host, desired)
+        observed["initramfs"] = initramfs.exists(host, desired.kernel_release)
+        return observed
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """The files, and the initramfs where it carries another ``modprobe.d``.

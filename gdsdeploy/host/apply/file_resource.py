@@ -93,8 +93,8 @@ def _way_back(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
     if now == before or ("folder" in (before or {}) and "folder" not in (now or {})):
         # A folder of others that they have removed or replaced is theirs to bring back.
         return None
-    content = {f"{path}/{name}" for name in list_folder(host.root, path)}
-    if now is not None and "folder" in now and "folder" not in (before or {}) and content - gone:
+    is_new_folder = "folder" in (now or {}) and "folder" not in (before or {})
+    if is_new_folder and {f"{path}/{name}" for name in list_folder(host.root, path)} - gone:
         # Other programs keep files there.
         return None
     kind = "delete" if before is None else "make" if "folder" in before else "write"

@@ -45,10 +45,10 @@ class Host:
     def query(self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}) -> str:
         """The output of a program that changes nothing; cached until a change.  Raises CannotTellError."""
         key = (tuple(argv), tuple(sorted(env.items())))
-        done: Output = self.once(key, lambda: process.run(argv, _QUERY_SECONDS, env=env))
-        if done.status not in statuses or done.truncated:
-            raise CannotTellError(f"{' '.join(argv[:2])}: {_last(done)}")
-        return done.stdout
+        output: Output = self.once(key, lambda: process.run(argv, _QUERY_SECONDS, env=env))
+        if output.status not in statuses or output.truncated:
+            raise CannotTellError(f"{' '.join(argv[:2])}: {_last(output)}")
+        return output.stdout
 
     def once(self, key: Any, ask: Callable[[], Any]) -> Any:
         """The result of ``ask``, cached until a change."""
@@ -94,17 +94,17 @@ class Host:
         self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}, statuses: Sequence[int] = (0,)
     ) -> Output:
         """Run a program that changes something; raises ApplyError with the end of what it printed."""
-        done = self.attempt(argv, seconds, env)
-        if done.status not in statuses:
-            raise ApplyError(f"{' '.join(argv[:2])} ended with status {done.status}{tail(done)}")
-        return done
+        output = self.attempt(argv, seconds, env)
+        if output.status not in statuses:
+            raise ApplyError(f"{' '.join(argv[:2])} ended with status {output.status}{tail(output)}")
+        return output
 
     def attempt(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
         """Run a program that changes something, whatever its exit status is."""
         self.forget()
-        done = process.run(argv, seconds, env=env)
+        output = process.run(argv, seconds, env=env)
         self.forget()
-        return done
+        return output
 
     def attempt_whole(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
         """The same for a program that is never cut off: Ctrl-C and SIGTERM wait until it has ended.
@@ -192,12 +192,12 @@ class Host:
             files.put_back(beside(self.root, path), before)
 
 
-def _last(done: Output) -> str:
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1].strip() if lines else f"exit status {done.status}"
+def _last(output: Output) -> str:
+    lines = (output.stderr or output.stdout).strip().splitlines()
+    return lines[-1].strip() if lines else f"exit status {output.status}"
 
 
-def tail(done: Output) -> str:
+def tail(output: Output) -> str:
     """The last lines that a failed program printed, for the end of a message."""
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()[-_TAIL:]
+    lines = (output.stderr.strip() or output.stdout.strip()).splitlines()[-_TAIL:]
     return "".join(f"\n  | {line}" for line in lines)

@@ -71,13 +71,13 @@ def holder(path: str = PATH) -> Dict[str, Any]:
     except OSError:
         return {"run": "", "who": "", "works": False}
     try:
-        found = _read(fd)
+        entry = _read(fd)
     finally:
         os.close(fd)
     # Without an end it works now, or was killed.
-    works = bool(found) and not found.get("until") and os.path.isdir(f"/proc/{found.get('pid')}")
-    kept = works or (bool(found.get("run")) and _lasts(found, time.time()))
-    return {**{key: str(found.get(key) or "") if kept else "" for key in ("run", "who")}, "works": works}
+    works = bool(entry) and not entry.get("until") and os.path.isdir(f"/proc/{entry.get('pid')}")
+    is_reserved = works or (bool(entry.get("run")) and _lasts(entry, time.time()))
+    return {**{key: str(entry.get(key) or "") if is_reserved else "" for key in ("run", "who")}, "works": works}
 
 
 @contextlib.contextmanager

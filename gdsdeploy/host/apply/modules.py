@@ -101,8 +101,8 @@ class Modules(Resource[Desired]):
         if desired.source == BUILD:
             return {**common, **_observe_build(host, desired)}
         path = inside(host.root, ARCHIVE.format(release))
-        asked = _answer(lambda: [list(pair) for pair in pack.differences(path, _kernel(host, release))])
-        return {**common, "differences": asked if archive is not None else None}
+        answer = _answer(lambda: [list(pair) for pair in pack.differences(path, _kernel(host, release))])
+        return {**common, "differences": answer if archive is not None else None}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
@@ -137,9 +137,9 @@ class Modules(Resource[Desired]):
         kernels = list_folder(host.root, "/lib/modules")
         releases |= {name for name in kernels if host.exists(f"/lib/modules/{name}/{FOLDER}")}
         with typed("modules"):
-            done = [pack.remove_from(release, host.root, check=host.check) for release in sorted(releases)]
+            results = [pack.remove_from(release, host.root, check=host.check) for release in sorted(releases)]
         host.forget()
-        return [Change("delete", path, "", "", "restore") for result in done for path in result["changes"]]
+        return [Change("delete", path, "", "", "restore") for result in results for path in result["changes"]]
 
 
 # Questions
@@ -226,17 +226,17 @@ def _observe_build(host: Host, desired: Desired) -> Dict[str, Any]:
     # Without its key it has packed nothing yet, and a check makes none.
     if desired.hand_over and host.exists(provenance.KEY):
         archive = inside(host.root, ARCHIVE.format(release))
-        asked = _answer(lambda: pack.is_current(archive, _kernel(host, release), _builder(host, desired)))
-        observed["packed"] = asked["value"] is True
+        answer = _answer(lambda: pack.is_current(archive, _kernel(host, release), _builder(host, desired)))
+        observed["packed"] = answer["value"] is True
     return observed
 
 
 def _dkms(host: Host, desired: Desired) -> Dict[str, Any]:
     """``installed``: NAME/VERSION; ``steps``: what ``kmod dkms`` would do, of every kernel with headers."""
     kernel = _kernel(host, desired.kernel_release)
-    done = dkms.provide(_wanted(host, desired), check=True)
+    plan = dkms.provide(_wanted(host, desired), check=True)
     installed = [str(package) for package in packages(desired) if dkms.installed(kernel, package)]
-    return {"installed": installed, "steps": done["done"], "notes": done["notes"]}
+    return {"installed": installed, "steps": plan["done"], "notes": plan["notes"]}
 
 
 def _wanted(host: Host, desired: Desired) -> dkms.Wanted:
@@ -294,8 +294,8 @@ def _coming(pending: Sequence[Change], name: str) -> bool:
 
 
 def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
-    done = dkms.provide(_wanted(host, desired))
-    host.notes += done["notes"]
+    report = dkms.provide(_wanted(host, desired))
+    host.notes += report["notes"]
     kernel = Kernel(desired.kernel_release, host.root)
     if desired.signed:
         by = signatures.from_settings(settings=inside(host.root, signatures.SETTINGS))
@@ -361,13 +361,13 @@ def _receive(host: Host, desired: Desired) -> None:
     origin = provenance.Origin(desired.builder, desired.builder_key) if expected else None
     try:
         _require_locked(archive, desired, origin)
-        done = pack.install(archive, Kernel(desired.kernel_release, host.root), origin=origin)
+        report = pack.install(archive, Kernel(desired.kernel_release, host.root), origin=origin)
     except HostError:
         # A refused archive must not be taken for one that is in place.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(archive)
         raise
-    host.notes += done["notes"]
+    host.notes += report["notes"]
 
 
 def _require_locked(archive: str, desired: Desired, origin: Optional[provenance.Origin]) -> None:

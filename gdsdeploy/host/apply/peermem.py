@@ -50,34 +50,34 @@ class Peermem(FileResource[Desired]):
         return [*files, File.of(services.path(UNIT), unit(desired))] if desired.rdma == "peermem" else files
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        found = super().observe(host, desired)
+        observed = super().observe(host, desired)
         paths = {file.path for file in self.wanted(desired)}
-        found["unit"] = services.observe(host, UNIT)
-        found["back"] = restoring(host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths])
-        found["booted"] = services.booted(host)
-        found["outdated"] = services.outdated(host, [LEGACY, *([UNIT] if desired.rdma == "peermem" else [])])
-        found["loaded"] = host.exists(_LOADED)
-        return found
+        observed["unit"] = services.observe(host, UNIT)
+        observed["back"] = restoring(host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths])
+        observed["booted"] = services.booted(host)
+        observed["outdated"] = services.outdated(host, [LEGACY, *([UNIT] if desired.rdma == "peermem" else [])])
+        observed["loaded"] = host.exists(_LOADED)
+        return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        found = super().refusals(desired, observed) + services.names_refused(desired.before)
+        refusals = super().refusals(desired, observed) + services.names_refused(desired.before)
         if desired.rdma not in ("none", "peermem", "dmabuf"):
-            found.append(Refusal("rdma", f"rdma is {desired.rdma!r}", "say none, peermem or dmabuf"))
-        return found
+            refusals.append(Refusal("rdma", f"rdma is {desired.rdma!r}", "say none, peermem or dmabuf"))
+        return refusals
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        found = super().changes(desired, observed, pending)
+        changes = super().changes(desired, observed, pending)
         if desired.rdma == "peermem":
-            written = any(change.subject == services.path(UNIT) for change in found)
-            found += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
+            written = any(change.subject == services.path(UNIT) for change in changes)
+            changes += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
         else:
-            found += services.dismissing(UNIT, observed["unit"], RELOAD if observed["loaded"] else NONE)
-        found += observed["back"]
-        drop_in = any(change.subject == DROP_IN for change in found)
+            changes += services.dismissing(UNIT, observed["unit"], RELOAD if observed["loaded"] else NONE)
+        changes += observed["back"]
+        drop_in = any(change.subject == DROP_IN for change in changes)
         # Enabling makes systemd read every file again.
-        if observed["booted"] and (drop_in or observed["outdated"]) and not any(c.kind == "enable" for c in found):
-            found.append(Change("reload", "systemd", "", "", "drop-in" if drop_in else "outdated"))
-        return found
+        if observed["booted"] and (drop_in or observed["outdated"]) and not any(c.kind == "enable" for c in changes):
+            changes.append(Change("reload", "systemd", "", "", "drop-in" if drop_in else "outdated"))
+        return changes
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
         if not services.apply(host, change, stop=True):

@@ -66,10 +66,10 @@ def _folders(host: Host) -> List[Change]:
 
 def _whole(host: Host, folder: str) -> List[str]:
     """The folder, or what is in it where something has to stay: the lock, the names of packages still installed."""
-    kept = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
-    if any(os.path.dirname(path) == folder for path in kept):
+    protected = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
+    if any(os.path.dirname(path) == folder for path in protected):
         paths = [f"{folder}/{name}" for name in list_folder(host.root, folder)]
         # The program that runs is among those that were unpacked; a boot clears them.
-        going = (path for path in paths if path not in kept and not path.startswith(PROGRAMS))
+        going = (path for path in paths if path not in protected and not path.startswith(PROGRAMS))
         return sorted(going, key=lambda path: path == RECORD)
     return [folder] if host.exists(folder) else []

@@ -146,8 +146,8 @@ def _check(desired: Desired) -> None:
     for file in desired.files:
         if not written.is_known(file.path):
             raise DesiredError(f"restore.files: {file.path!r} is not a file that gdsdeploy writes")
-    kept = desired.modules.startswith(keep.PLACE + "/") and ".." not in desired.modules.split("/")
-    if desired.modules and not (desired.kernel_release and kept):
+    is_kept = desired.modules.startswith(keep.PLACE + "/") and ".." not in desired.modules.split("/")
+    if desired.modules and not (desired.kernel_release and is_kept):
         raise DesiredError(f"restore.modules: {desired.modules!r} is not an archive that a rollout kept")
 
 

@@ -115,7 +115,7 @@ class Signing(FileResource[Desired]):
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Files that differ, and the enrolment if the firmware doesn't know the key."""
-        entries = {path: None if item is None else Entry(**item) for path, item in observed["files"].items()}
+        entries = {path: None if entry is None else Entry(**entry) for path, entry in observed["files"].items()}
         changes = super().changes(desired, entries, pending)
         state = observed["enrolment"]
         if state["error"]:

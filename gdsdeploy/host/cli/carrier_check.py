@@ -36,15 +36,15 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found = judged(arguments.folder, arguments.lock_digest, arguments.lock_sha256)
+    verdict = judged(arguments.folder, arguments.lock_digest, arguments.lock_sha256)
     if arguments.json:
-        print(json.dumps(found, sort_keys=True))
+        print(json.dumps(verdict, sort_keys=True))
     else:
-        for reason in found["wrong"]:
+        for reason in verdict["wrong"]:
             print(reason)
-        if not found["wrong"]:
-            print("{} files, made from the lock {}".format(found["files"], found["lock_digest"]))
-    return 30 if found["wrong"] else 0
+        if not verdict["wrong"]:
+            print("{} files, made from the lock {}".format(verdict["files"], verdict["lock_digest"]))
+    return 30 if verdict["wrong"] else 0
 
 
 def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[str, Any]:
@@ -72,16 +72,16 @@ def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[st
 def read(path: str) -> Dict[str, Any]:
     """The manifest of a rendered folder; raises ValueError, as a sentence, when there is none that can be used."""
     try:
-        found = parsed(path)
+        manifest = parsed(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    if found is None:
+    if manifest is None:
         raise ValueError(f"{path}: it is no manifest of gdsdeploy")
-    if found.get("version") != VERSION:
-        raise ValueError("{}: version {!r}; this program reads {}".format(path, found.get("version"), VERSION))
-    if not found["files"]:
+    if manifest.get("version") != VERSION:
+        raise ValueError("{}: version {!r}; this program reads {}".format(path, manifest.get("version"), VERSION))
+    if not manifest["files"]:
         raise ValueError(f"{path}: it lists no files: the rendering was interrupted")
-    return found
+    return manifest
 
 
 def parsed(path: str) -> Optional[Dict[str, Any]]:
@@ -89,13 +89,13 @@ def parsed(path: str) -> Optional[Dict[str, Any]]:
     with open(path, encoding="utf-8", errors="replace") as stream:
         text = stream.read()
     try:
-        found = json.loads(text)
+        manifest = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    files = found.get("files") if isinstance(found, dict) else None
+    files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
         return None
-    return dict(found)
+    return dict(manifest)
 
 
 def surplus(folder: str, files: Dict[str, str]) -> Iterator[str]:
@@ -121,11 +121,11 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-def _file(folder: str, path: str, wanted: str) -> List[str]:
+def _file(folder: str, path: str, digest: str) -> List[str]:
     if os.path.isabs(path) or ".." in path.split("/"):
         return [f"{path}: the manifest points out of the folder"]
     try:
-        same = sha256(os.path.join(folder, path)) == wanted
+        same = sha256(os.path.join(folder, path)) == digest
     except FileNotFoundError:
         return [f"{path}: it is missing"]
     except OSError as error:

@@ -109,9 +109,9 @@ def _kernel_name(name: str) -> str:
 
 
 def _run(argv: List[str], words: str) -> None:
-    done = process.run(argv, timeout=PATIENCE)
-    if done.status != 0:
-        raise PeermemError(f"{words}: {' '.join(argv)}: {done.failure()}")
+    output = process.run(argv, timeout=PATIENCE)
+    if output.status != 0:
+        raise PeermemError(f"{words}: {' '.join(argv)}: {output.failure()}")
 
 
 def add_parsers(commands: Any) -> None:

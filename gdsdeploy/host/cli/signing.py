@@ -79,11 +79,11 @@ def _sign(arguments: argparse.Namespace) -> int:
         hint = "give --key and --certificate, or signing in the fleet file"
         raise HostError("nothing says whose signature modules should get", hint)
     kernel = Kernel(arguments.kernel or _release(arguments.modules), arguments.root)
-    done = signing.sign(kernel, _files(kernel, arguments.modules), by, check=arguments.check)
+    results = signing.sign(kernel, _files(kernel, arguments.modules), by, check=arguments.check)
     word = "would be signed" if arguments.check else "signed"
-    changed = any(module["changed"] for module in done)
-    lines = [f"{module['file']}: {word if module['changed'] else 'is signed already'}" for module in done]
-    _print(arguments, {"changed": changed, "modules": done}, lines)
+    changed = any(module["changed"] for module in results)
+    lines = [f"{module['file']}: {word if module['changed'] else 'is signed already'}" for module in results]
+    _print(arguments, {"changed": changed, "modules": results}, lines)
     return 0
 
 

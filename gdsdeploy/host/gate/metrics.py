@@ -40,9 +40,9 @@ def _metrics(record: gate.Record) -> Iterator[Metric]:
     counts = Counter(finding.verdict for finding in findings)
     samples: List[Sample] = [([("verdict", verdict)], str(counts[verdict])) for verdict in VERDICTS]
     yield "gdsdeploy_gate_checks", "Number of checks by verdict.", samples
-    each: List[Sample] = []
+    results: List[Sample] = []
     for finding in findings:
         check, _, subject = finding.check.partition(":")
         names = [("check", check), ("subject", subject), ("verdict", finding.verdict)]
-        each.append((names, str(int(finding.verdict == PASS))))
-    yield "gdsdeploy_check_passed", "Whether a check passed; one that is waived or could not tell did not.", each
+        results.append((names, str(int(finding.verdict == PASS))))
+    yield "gdsdeploy_check_passed", "Whether a check passed; one that is waived or could not tell did not.", results

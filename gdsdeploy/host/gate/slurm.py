@@ -113,8 +113,8 @@ def _node_name() -> str:
 
 
 def _scontrol(argv: List[str]) -> str:
-    done = process.run(["scontrol", *argv], timeout=SECONDS, env=FORMAT)
-    if done.status != 0 or re.match(r"Node \S+ not found|slurm_\S+ error", done.stdout):
-        last_line = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise SlurmError(f"scontrol {argv[0]} ended with status {done.status}: {last_line}")
-    return done.stdout
+    output = process.run(["scontrol", *argv], timeout=SECONDS, env=FORMAT)
+    if output.status != 0 or re.match(r"Node \S+ not found|slurm_\S+ error", output.stdout):
+        last_line = (output.stderr.strip() or output.stdout.strip() or "nothing").splitlines()[-1]
+        raise SlurmError(f"scontrol {argv[0]} ended with status {output.status}: {last_line}")
+    return output.stdout

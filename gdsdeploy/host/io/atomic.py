@@ -115,8 +115,8 @@ def opened(path: str, flags: int = os.O_RDWR, mode: int = 0o600) -> int:
     with _parent(path) as (folder, name):
         safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(name, flags | safe, mode, dir_fd=folder)
-    found = os.fstat(fd)
-    if os.geteuid() == 0 and not (stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1):
+    status = os.fstat(fd)
+    if os.geteuid() == 0 and not (stat.S_ISREG(status.st_mode) and status.st_uid == 0 and status.st_nlink == 1):
         os.close(fd)
         raise UnsafePathError(path, "is not a file of root's alone")
     os.fchmod(fd, mode)
@@ -133,8 +133,8 @@ def sweep(path: str) -> None:
     """Remove what writers that were killed left beside ``path``; nobody may be writing it meanwhile."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _parent(path, make=False) as (folder, name):
         left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
-        for each in filter(left.fullmatch, os.listdir(folder)):
-            os.unlink(each, dir_fd=folder)
+        for name_left in filter(left.fullmatch, os.listdir(folder)):
+            os.unlink(name_left, dir_fd=folder)
 
 
 def _temporary(name: str) -> str:
@@ -206,11 +206,11 @@ def _is_roots(fd: int, path: str, *, shared: bool) -> bool:
     """
     if os.geteuid() != 0:
         return True
-    found = os.fstat(fd)
-    others = found.st_mode & 0o002 or (found.st_mode & 0o020 and found.st_gid != 0)
-    if found.st_uid == 0 and not others:
+    status = os.fstat(fd)
+    others = status.st_mode & 0o002 or (status.st_mode & 0o020 and status.st_gid != 0)
+    if status.st_uid == 0 and not others:
         return True
-    if (found.st_uid == 0 and found.st_mode & stat.S_ISVTX) or shared or path in _SHARED:
+    if (status.st_uid == 0 and status.st_mode & stat.S_ISVTX) or shared or path in _SHARED:
         return False
-    access = f"owner {found.st_uid}, group {found.st_gid}, mode {stat.S_IMODE(found.st_mode):04o}"
+    access = f"owner {status.st_uid}, group {status.st_gid}, mode {stat.S_IMODE(status.st_mode):04o}"
     raise UnsafePathError(path, f"can be changed by others than root ({access}), so root writes nothing there")

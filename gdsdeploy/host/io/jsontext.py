@@ -65,12 +65,12 @@ def _deeper(value: Any, depth: int) -> bool:
     """Whether a list or an object lies in ``depth`` others."""
     level = [value]
     for _ in range(depth):
-        level = [inner for item in level for inner in _inside(item)]
-    return any(isinstance(item, (dict, list)) for item in level)
+        level = [inner for value_inside in level for inner in _inside(value_inside)]
+    return any(isinstance(value_inside, (dict, list)) for value_inside in level)
 
 
-def _inside(item: Any) -> Iterable[Any]:
-    return item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _whole(value: Any) -> Any:
@@ -78,15 +78,15 @@ def _whole(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return _object([(_whole(key), _whole(item)) for key, item in value.items()])
-    return [_whole(item) for item in value] if isinstance(value, list) else value
+        return _object([(_whole(key), _whole(inner)) for key, inner in value.items()])
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has a key twice")
-    return found
+    return members
 
 
 _DECODER = json.JSONDecoder(

@@ -32,16 +32,16 @@ def files(path: str, wanted: Callable[[str], bool], limit: int) -> Dict[str, byt
     limit: bytes of one of them.
     Raises OSError, EOFError and zlib.error (damaged), and ValueError: over a bound, a name twice, a link or a device.
     """
-    found: Dict[str, bytes] = {}
+    contents: Dict[str, bytes] = {}
     kept = 0
     for name, size, pieces in members(path):
         if not wanted(name):
             continue
         kept += size
-        if name in found or size > limit or kept > KEPT:
-            raise ValueError(f"{name} is in it twice" if name in found else f"{name} is too large")
-        found[name] = b"".join(pieces)
-    return found
+        if name in contents or size > limit or kept > KEPT:
+            raise ValueError(f"{name} is in it twice" if name in contents else f"{name} is too large")
+        contents[name] = b"".join(pieces)
+    return contents
 
 
 def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:

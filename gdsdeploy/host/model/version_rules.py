@@ -104,9 +104,9 @@ def order(version: str) -> Tuple[int, _Part, _Part]:
 
 def _part(text: str) -> _Part:
     pieces = re.findall(r"([^0-9]*)([0-9]*)", text)
-    found = [((*map(_rank, other), 0), int(number or 0)) for other, number in pieces]
+    parts = [((*map(_rank, other), 0), int(number or 0)) for other, number in pieces]
     # No text is the number 0.
-    return found if len(found) > 1 else [_END, _END]
+    return parts if len(parts) > 1 else [_END, _END]
 
 
 def _rank(character: str) -> int:

@@ -78,9 +78,9 @@ def uptime(root: str = "/") -> float:
 def inhibitors() -> List[str]:
     """Programs that block a shutdown, as sentences; inhibitors that only delay it don't count."""
     call = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "ListInhibitors"]
-    done = process.run(["busctl", "--no-pager", "call", *call], _TIMEOUT)
+    output = process.run(["busctl", "--no-pager", "call", *call], _TIMEOUT)
     # Without logind there are no inhibitors.
-    return blocking(done.stdout) if done.status == 0 else []
+    return blocking(output.stdout) if output.status == 0 else []
 
 
 def blocking(text: str) -> List[str]:
@@ -121,9 +121,9 @@ def _is_stopping() -> bool:
 
 def _later() -> None:
     argv = ["systemd-run", "--quiet", "--collect", "--unit=" + UNIT, f"--on-active={DELAY}"]
-    done = process.run([*argv, "--timer-property=AccuracySec=100ms", "systemctl", "reboot"], _TIMEOUT)
-    if done.status != 0:
-        raise RolloutError("systemd", f"systemd does not take the order: {done.failure()}", "systemctl list-jobs")
+    output = process.run([*argv, "--timer-property=AccuracySec=100ms", "systemctl", "reboot"], _TIMEOUT)
+    if output.status != 0:
+        raise RolloutError("systemd", f"systemd does not take the order: {output.failure()}", "systemctl list-jobs")
 
 
 def _answer(words: str, present: str) -> Dict[str, str]:

@@ -123,17 +123,17 @@ def _exchanged(chosen: Plan, of: Stack) -> str:
 
 def _unload(of: Stack) -> str:
     for module in gpu.modules("/", of.modules):
-        done = process.run(["rmmod", module["name"]], _TIMEOUT)
-        if done.status != 0:
-            return f"rmmod {module['name']}: {done.failure()}"
+        output = process.run(["rmmod", module["name"]], _TIMEOUT)
+        if output.status != 0:
+            return f"rmmod {module['name']}: {output.failure()}"
     return ""
 
 
 def _load(chosen: Plan) -> str:
     for name in reversed(chosen.modules):
-        done = process.run(["modprobe", name], _TIMEOUT)
-        if done.status != 0:
-            return f"modprobe {name}: {done.failure()}"
+        output = process.run(["modprobe", name], _TIMEOUT)
+        if output.status != 0:
+            return f"modprobe {name}: {output.failure()}"
         if _is_other(name, chosen.files[name]):
             return f"after modprobe {name} the loaded module is not the one in {chosen.files[name]}"
     return ""
@@ -155,8 +155,8 @@ def _take_back(chosen: Plan, of: Stack, old: Dict[str, str], problem: str) -> No
     for name in reversed(chosen.modules):
         if lost or name in loaded or name not in old:
             continue
-        done = process.run(["insmod", old[name], *_options(name, old[name])], _TIMEOUT)
-        lost = "" if done.status == 0 else f"insmod {name}: {done.failure()}"
+        output = process.run(["insmod", old[name], *_options(name, old[name])], _TIMEOUT)
+        lost = "" if output.status == 0 else f"insmod {name}: {output.failure()}"
     lost = lost or _start(chosen)
     if lost:
         words = (

@@ -72,9 +72,9 @@ def unit_of(pid: int, root: str = "/") -> str:
 
 def systemctl(verb: str, unit: str) -> str:
     """Stop or start a unit; returns why that failed, empty otherwise."""
-    done = process.run(["systemctl", verb, unit], _TIMEOUT)
-    first_line = done.stderr.strip().partition("\n")[0]
-    return "" if done.status == 0 else f"systemctl {verb} {unit}: {first_line}"
+    output = process.run(["systemctl", verb, unit], _TIMEOUT)
+    first_line = output.stderr.strip().partition("\n")[0]
+    return "" if output.status == 0 else f"systemctl {verb} {unit}: {first_line}"
 
 
 def _references(stack: Stack, services: bool, root: str) -> List[str]:

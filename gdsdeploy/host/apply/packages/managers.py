@@ -40,13 +40,14 @@ class Package:
     package: str
     version: str
 
+    def __str__(self) -> str:
+        return f"{self.package}={self.version}"
+
 
 @dataclass(frozen=True)
-class Pin:
-    """A locked package; ``sha256`` of its file, empty where the file isn't to be compared."""
+class Pin(Package):
+    """A locked package; ``sha256`` of its file, empty where the file isn't compared."""
 
-    package: str
-    version: str
     sha256: str = ""
 
 
@@ -165,17 +166,17 @@ class Manager:
     def installed(self, host: Host) -> Dict[str, Installed]:
         """Every package that is completely installed."""
         everything = self.listed(host)
-        found = database.versions([item.name for item in everything], everything)
+        versions = database.versions([package.name for package in everything], everything)
         return {
             name: Installed(tuple(map(self.same, entry["version"].split())), bool(entry["held"]))
-            for name, entry in found.items()
+            for name, entry in versions.items()
             if entry["version"]
         }
 
     def present(self, host: Host, *, configured: bool = True) -> Set[str]:
         """Every package of which anything is there; configured: also where that is configuration files only."""
         absent = "n" if configured else "nc"
-        return {item.name for item in self.listed(host) if item.state[1:2] not in absent}
+        return {package.name for package in self.listed(host) if package.state[1:2] not in absent}
 
     def simulate(
         self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
@@ -206,7 +207,7 @@ class Manager:
         """Hold packages."""
 
     def unhold(self, host: Host, names: Sequence[str]) -> None:
-        """Let go of packages."""
+        """Release the holds of packages."""
 
     # What was interrupted
 
@@ -277,8 +278,8 @@ def here(host: Host) -> Manager:
 
 def listed(host: Host, kind: str) -> List[database.Package]:
     """Every package of a database, asked once until something changes; raises RolloutError."""
-    found: List[database.Package] = host.once(("packages", kind), lambda: database.listed(host.root, kind))
-    return found
+    packages: List[database.Package] = host.once(("packages", kind), lambda: database.listed(host.root, kind))
+    return packages
 
 
 def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> str:
@@ -287,12 +288,12 @@ def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] 
     Raises ApplyError of kind package-manager-locked, no-space, modules (a build of DKMS) or failed.
     """
     wait(host)
-    done = host.attempt_whole(argv, seconds, env)
-    if done.status == 0:
-        return done.stdout
+    output = host.attempt_whole(argv, seconds, env)
+    if output.status == 0:
+        return output.stdout
     # apt shows on standard output what dpkg says is wrong.
-    printed = f"{done.stdout.rstrip()}\n{done.stderr}"
-    words = tail(Output(done.status, "", printed))
+    printed = f"{output.stdout.rstrip()}\n{output.stderr}"
+    words = tail(Output(output.status, "", printed))
     holders = database.locks(host.root)
     if holders:
         raise _locked(holders[0])
@@ -300,21 +301,20 @@ def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] 
         message = f"{argv[0]}: no space left on the device{words}"
         raise ApplyError(message, "make room, e.g. apt-get clean, and run this again: df -h", "no-space")
     _explain_build(host, argv[0])
-    raise ApplyError(f"{argv[0]} ended with status {done.status}{words}")
+    raise ApplyError(f"{argv[0]} ended with status {output.status}{words}")
 
 
 def wait(host: Host) -> None:
     """Wait at most LOCK_SECONDS until no other process works with packages; raises ApplyError that names it."""
-    waited, announced = 0.0, False
+    waited = 0.0
     while True:
         holders = database.locks(host.root)
         if not holders:
             return
         if waited >= LOCK_SECONDS:
             raise _locked(holders[0])
-        if not announced:
+        if not waited:
             host.say(f"waiting for {_process(holders[0])}")
-            announced = True
         time.sleep(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
 
@@ -331,20 +331,16 @@ def _process(holder: Mapping[str, Any]) -> str:
 
 
 def _full(host: Host) -> bool:
-    """Whether a folder that packages are written to has nothing left."""
-    for folder in space.FOLDERS:
-        place = inside(host.root, folder)
-        if os.path.isdir(place):
-            found = os.statvfs(place)
-            if found.f_bavail * found.f_frsize < space.LEAST or (found.f_files and not found.f_favail):
-                return True
-    return False
+    """Whether a folder that packages are written to is full."""
+    places = [inside(host.root, folder) for folder in space.FOLDERS]
+    filesystems = [os.statvfs(place) for place in places if os.path.isdir(place)]
+    return any(one.f_bavail * one.f_frsize < space.LEAST or (one.f_files and not one.f_favail) for one in filesystems)
 
 
 def _explain_build(host: Host, program: str) -> None:
     """Raise ApplyError that says why a build failed, where one did a moment ago."""
-    if program != "dnf" and not any(item.broken for item in listed(host, database.DPKG)):
-        # dpkg leaves a package half-configured whose modules don't build; without one, the failure is another.
+    if program != "dnf" and not any(package.broken for package in listed(host, database.DPKG)):
+        # dpkg leaves a package whose modules don't build half-configured.
         return
     from ...build import dkms
     from ...errors import BuildError
@@ -362,7 +358,7 @@ def read_names(host: Host, path: str) -> List[str]:
 
 
 def write_names(host: Host, path: str, names: Sequence[str]) -> None:
-    """Write a record; nothing is left of one without names."""
+    """Write a record; without names its file is removed."""
     unique = sorted(set(names))
     if not unique:
         host.remove_tree(path)

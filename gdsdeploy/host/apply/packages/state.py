@@ -79,35 +79,32 @@ def listed(root: str = "/", kind: str = "") -> List[Package]:
         argv = ["dpkg-query", "--admindir=" + inside(root, "/var/lib/dpkg"), "-W", "-f", _DPKG_FORMAT]
     else:
         argv = ["rpm", "--root", os.path.abspath(root), "-qa", "--qf", _RPM_FORMAT]
-    done = process.run(argv, _TIMEOUT)
-    if done.status != 0:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
-        raise RolloutError("packages", f"{argv[0]} cannot be asked: {said[0].strip()}", "see: dpkg --audit")
-    rows = (line.split("\t") for line in done.stdout.splitlines())
+    output = process.run(argv, _TIMEOUT)
+    if output.status != 0:
+        raise RolloutError("packages", f"{argv[0]} cannot be asked: {output.failure()}", "see: dpkg --audit")
+    rows = (line.split("\t") for line in output.stdout.splitlines())
     return [Package(*row) for row in rows if len(row) == 4]
 
 
-def versions(names: List[str], found: List[Package]) -> Dict[str, Dict[str, Any]]:
+def versions(names: List[str], packages: List[Package]) -> Dict[str, Dict[str, Any]]:
     """By name ``{"version", "held"}``: of the host's own architecture; every version where rpm has several."""
     machine = os.uname().machine
     own = (machine, _DEBIAN.get(machine, ""), "all", "noarch")
     by_name: Dict[str, List[Package]] = {name: [] for name in sorted(set(names))}
-    for item in found:
-        if item.installed and item.name in by_name:
-            by_name[item.name].append(item)
-    chosen = {name: [item for item in items if item.architecture in own] or items for name, items in by_name.items()}
-    return {
-        name: {
-            "version": " ".join(sorted({item.version for item in items})),
-            "held": any(item.held for item in items),
-        }
-        for name, items in chosen.items()
-    }
+    for package in packages:
+        if package.installed and package.name in by_name:
+            by_name[package.name].append(package)
+    answer = {}
+    for name, same in by_name.items():
+        chosen = [package for package in same if package.architecture in own] or same
+        version = " ".join(sorted({package.version for package in chosen}))
+        answer[name] = {"version": version, "held": any(package.held for package in chosen)}
+    return answer
 
 
 def state(root: str = "/") -> Dict[str, Any]:
     """``{"manager", "broken": [{"package", "state"}], "interrupted", "locks": [{"path", "pid", "program"}]}``."""
-    broken = [{"package": item.name, "state": item.state.strip()} for item in listed(root) if item.broken]
+    broken = [{"package": package.name, "state": package.state.strip()} for package in listed(root) if package.broken]
     interrupted = any(name.isdigit() for name in list_folder(root, _UPDATES))
     return {"manager": manager(root), "broken": broken, "interrupted": interrupted, "locks": locks(root)}
 
@@ -130,8 +127,8 @@ def _holder(path: str) -> Optional[int]:
     except OSError:
         return None
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
         return None if kind == fcntl.F_UNLCK else max(pid, 0)
     finally:
         os.close(descriptor)

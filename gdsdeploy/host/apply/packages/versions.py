@@ -25,9 +25,9 @@ class Evr:
 
     def compare(self, other: Evr, *, release: bool = True) -> int:
         """Negative, zero or positive; a missing release sorts before every other.  release: whether it counts."""
-        found = self.epoch - other.epoch or vercmp(self.version, other.version)
-        if found or not release:
-            return found
+        order = self.epoch - other.epoch or vercmp(self.version, other.version)
+        if order or not release:
+            return order
         missing = bool(self.release) - bool(other.release)
         return missing or vercmp(self.release, other.release)
 
