@@ -89,28 +89,25 @@ class ApplyError(HostError):
     """
 
     exit_code = FAILED
+    kind = "failed"
 
-    def __init__(self, message: str, hint: str = "", kind: str = "failed") -> None:
+    def __init__(self, message: str, hint: str = "", kind: str = "") -> None:
         super().__init__(message, hint)
-        self.kind = kind
+        self.kind = kind or self.kind
 
 
 class DesiredError(ApplyError):
     """The desired state can't be read, has a newer version, or breaks its schema; the message names the place."""
 
     exit_code = UNUSABLE
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint, "desired")
+    kind = "desired"
 
 
 class BusyError(ApplyError):
     """Another run is changing this host; the message names it."""
 
     exit_code = BUSY
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint, "busy")
+    kind = "busy"
 
 
 class CannotTellError(Exception):

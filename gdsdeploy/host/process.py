@@ -11,7 +11,7 @@ import subprocess  # nosec B404 # started here and nowhere else
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
@@ -43,55 +43,32 @@ class Output:
     truncated: bool = False
 
     def failure(self) -> str:
-        """The last line of stderr, or the exit status."""
-        return (self.stderr.strip().splitlines() or [f"exit status {self.status}"])[-1].strip()
+        """The last line that a failed program printed, or its exit status."""
+        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return lines[-1].strip() if lines else f"exit status {self.status}"
 
 
 class _Target:
-    """Takes up to ``limit`` bytes of what a program writes; ``cut``: more came; ``done``: no more need be read."""
+    """Gives up to ``limit`` bytes of a program's output to ``keep``.
 
-    def __init__(self, limit: int) -> None:
-        self._room = limit
+    ``cut``: there was more.  ``error``: that ``keep`` raised.  stops: no more is read after either of them.
+    """
+
+    def __init__(self, limit: int, keep: Callable[[bytes], object], *, stops: bool = False) -> None:
+        self._room, self._keep, self._stops = limit, keep, stops
         self.cut = False
-
-    @property
-    def done(self) -> bool:
-        return False
-
-    def take(self, chunk: bytes) -> None:
-        self.cut = self.cut or len(chunk) > self._room
-        if self._room > 0:
-            self.keep(chunk[: self._room])
-            self._room -= min(len(chunk), self._room)
-
-    def keep(self, chunk: bytes) -> None:
-        raise NotImplementedError
-
-
-class _Memory(_Target):
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.chunks: List[bytes] = []
-
-    def keep(self, chunk: bytes) -> None:
-        self.chunks.append(chunk)
-
-
-class _Sink(_Target):
-    def __init__(self, sink: IO[bytes], limit: int) -> None:
-        super().__init__(limit)
-        self._sink = sink
         self.error: Optional[OSError] = None
 
-    def keep(self, chunk: bytes) -> None:
-        try:
-            self._sink.write(chunk)
-        except OSError as error:
-            self.error = error
-
-    @property
-    def done(self) -> bool:
-        return self.cut or self.error is not None
+    def take(self, chunk: bytes) -> bool:
+        """Whether more is read."""
+        self.cut = self.cut or len(chunk) > self._room
+        if self._room > 0:
+            try:
+                self._keep(chunk[: self._room])
+            except OSError as error:
+                self.error = error
+            self._room -= min(len(chunk), self._room)
+        return not (self._stops and (self.cut or self.error is not None))
 
 
 def run(
@@ -108,9 +85,10 @@ def run(
     (it gets a session of its own).
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
-    stdout = _Memory(OUTPUT_LIMIT)
-    output = _run(argv, timeout, env, cwd, subprocess.DEVNULL if data is None else subprocess.PIPE, data, stdout)
-    return Output(output.status, b"".join(stdout.chunks).decode("utf-8", "replace"), output.stderr, output.truncated)
+    stdout: List[bytes] = []
+    stdin, target = subprocess.DEVNULL if data is None else subprocess.PIPE, _Target(OUTPUT_LIMIT, stdout.append)
+    output = _run(argv, timeout, env, cwd, stdin, data, target)
+    return replace(output, stdout=b"".join(stdout).decode("utf-8", "replace"))
 
 
 @contextlib.contextmanager
@@ -140,7 +118,7 @@ def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float
     program is then ended by SIGPIPE).
     Raises OSError when ``sink`` cannot take the data (a full disk).
     """
-    target = _Sink(sink, limit)
+    target = _Target(limit, sink.write, stops=True)
     output = _run(argv, timeout, None, None, source, None, target)
     if target.error is not None:
         raise target.error
@@ -252,8 +230,9 @@ def _run(
         )
     except (OSError, ValueError) as error:
         return Output(NOT_FOUND, "", f"{args[0] if args else '(nothing)'}: {getattr(error, 'strerror', '') or error}\n")
-    errors = _Memory(OUTPUT_LIMIT)
-    threads = [_read(process.stdout, target), _read(process.stderr, errors), _feed(process.stdin, data)]
+    errors: List[bytes] = []
+    error_target = _Target(OUTPUT_LIMIT, errors.append)
+    threads = [_read(process.stdout, target), _read(process.stderr, error_target), _feed(process.stdin, data)]
     timed_out = False
     try:
         # With a timeout, wait() itself would look for the end only every now and then, up to 50 ms apart.
@@ -270,23 +249,16 @@ def _run(
         _kill(process)
         process.wait()
         raise
-    stderr = b"".join(errors.chunks).decode("utf-8", "replace")
+    stderr = b"".join(errors).decode("utf-8", "replace")
     if timed_out:
         return Output(TIMED_OUT, "", stderr + f"{args[0]}: killed after {timeout:g} s\n", target.cut)
-    return Output(status, "", stderr, target.cut or errors.cut)
+    return Output(status, "", stderr, target.cut or error_target.cut)
 
 
 def _environment(extra: Optional[Mapping[str, Optional[str]]]) -> Dict[str, str]:
-    env = dict(os.environ)
-    for name, value in (extra or {}).items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = value
-    env["LC_ALL"] = "C"
-    env.pop("LANGUAGE", None)
-    env["PATH"] = search_path(env)
-    return env
+    changed = {**os.environ, **(extra or {}), "LC_ALL": "C", "LANGUAGE": None}
+    env = {name: value for name, value in changed.items() if value is not None}
+    return {**env, "PATH": search_path(env)}
 
 
 def search_path(env: Mapping[str, str] = os.environ) -> str:
@@ -336,12 +308,8 @@ def _read(pipe: Optional[IO[bytes]], target: _Target) -> threading.Thread:
 
     def read() -> None:
         with pipe:
-            while True:
-                chunk = os.read(pipe.fileno(), 65536)
-                if not chunk:
-                    return
-                target.take(chunk)
-                if target.done:
+            for chunk in iter(lambda: os.read(pipe.fileno(), 65536), b""):
+                if not target.take(chunk):
                     return
 
     return _start_thread(read)

@@ -26,11 +26,11 @@ def typed(kind: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn an OSError into the ApplyError for ``path``; empty: for the path that the OSError names."""
+    """Turn an OSError into the ApplyError for ``path``; empty: for the path in the OSError."""
     try:
         yield
     except OSError as error:
-        raise io_error(path or str(error.filename), error) from None
+        raise io_error(path or str(error.filename or "this host"), error) from None
 
 
 def io_error(path: str, error: OSError) -> ApplyError:

@@ -47,7 +47,7 @@ class Host:
         key = (tuple(argv), tuple(sorted(env.items())))
         output: Output = self.once(key, lambda: process.run(argv, _QUERY_SECONDS, env=env))
         if output.status not in statuses or output.truncated:
-            raise CannotTellError(f"{' '.join(argv[:2])}: {_last(output)}")
+            raise CannotTellError(f"{' '.join(argv[:2])}: {output.failure()}")
         return output.stdout
 
     def once(self, key: Any, ask: Callable[[], Any]) -> Any:
@@ -190,11 +190,6 @@ class Host:
     def _put_back(self, path: str, before: Any) -> None:
         with writing(path):
             files.put_back(beside(self.root, path), before)
-
-
-def _last(output: Output) -> str:
-    lines = (output.stderr or output.stdout).strip().splitlines()
-    return lines[-1].strip() if lines else f"exit status {output.status}"
 
 
 def tail(output: Output) -> str:

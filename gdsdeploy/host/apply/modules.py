@@ -33,6 +33,7 @@ BUILD, RECEIVE = "build", "receive"
 NOT_DELIVERED = "none"
 #: Where a machine keeps the archive of its modules.
 ARCHIVE = "/var/lib/gdsdeploy/modules-{}.tar"
+_NO_SETTINGS = f"{signatures.SETTINGS} is missing: it names the key that signs the modules"
 #: Reasons of builds, by what DKMS has to do.
 _REASONS = {"install": "not-installed", "rebuild": "stale"}
 
@@ -248,7 +249,7 @@ def _wanted(host: Host, desired: Desired) -> dkms.Wanted:
 def _certificate(host: Host) -> str:
     settings = signatures.read_settings(inside(host.root, signatures.SETTINGS))
     if not settings:
-        raise HostError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+        raise HostError(_NO_SETTINGS)
     return inside(host.root, settings.get("certificate", ""))
 
 
@@ -300,7 +301,7 @@ def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
     if desired.signed:
         by = signatures.from_settings(settings=inside(host.root, signatures.SETTINGS))
         if by is None:
-            raise HostError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+            raise HostError(_NO_SETTINGS)
         signatures.sign(kernel, module_files(kernel), by)
         kernel = Kernel(desired.kernel_release, host.root)
     result = objections(kernel, desired)

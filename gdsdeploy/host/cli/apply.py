@@ -11,10 +11,10 @@ import sys
 from typing import Any, Dict, Iterator, List, Sequence
 
 from ..apply import engine, lock, registry, removal
-from ..apply.errors import io_error
+from ..apply.errors import typed, writing
 from ..apply.host import Host
 from ..apply.model import Change
-from ..errors import FAILED, ApplyError, DesiredError, HostError
+from ..errors import ApplyError, DesiredError
 from ..model import schema
 
 #: Bytes of a document; a real one has some 100 KB.
@@ -150,15 +150,11 @@ def _guarded(arguments: argparse.Namespace, work: Any) -> int:
     answer: Dict[str, Any] = {"version": engine.VERSION, "check": arguments.check, "error": None}
     status = 0
     try:
-        work(answer)
-    except HostError as error:
-        kind = error.kind if isinstance(error, ApplyError) else "modules"
-        answer["error"] = {"kind": kind, "message": error.message, "hint": error.hint}
-        status = error.exit_code if isinstance(error, ApplyError) else FAILED
-    except OSError as error:
-        failed = io_error(str(error.filename or "this host"), error)
-        answer["error"] = {"kind": failed.kind, "message": failed.message, "hint": failed.hint}
-        status = FAILED
+        with writing(""), typed("modules"):
+            work(answer)
+    except ApplyError as error:
+        answer["error"] = {"kind": error.kind, "message": error.message, "hint": error.hint}
+        status = error.exit_code
     if arguments.json:
         print(json.dumps(answer, sort_keys=True))
     else:

@@ -38,7 +38,7 @@ def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
         if name in value:
             several = lines or bool(field.metadata.get("lines"))
             values[name] = _value(hints[name], value[name], f"{place}.{name}", several)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        elif _is_required(field):
             raise DesiredError(f"{place}.{name}: this key is required")
     return kind(**values)
 
@@ -47,17 +47,16 @@ def schema(kind: Type[Any]) -> Dict[str, Any]:
     """The JSON schema of the dataclass ``kind``."""
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind)
-    required = [
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
     return {
         "type": "object",
         "properties": {field.name: _schema(hints[field.name], bool(field.metadata.get("lines"))) for field in fields},
-        "required": required,
+        "required": [field.name for field in fields if _is_required(field)],
         "additionalProperties": False,
     }
+
+
+def _is_required(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _value(hint: Any, value: Any, place: str, lines: bool) -> Any:
