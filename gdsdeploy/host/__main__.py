@@ -128,7 +128,8 @@ def _topology(arguments: argparse.Namespace) -> int:
     from .facts import Unknown, facts_from
     from .topology import text as topology
 
-    tree = facts_from(topology.collected() if arguments.evidence is None else _saved(arguments.evidence)).topology
+    evidence = topology.collected() if arguments.evidence is None else _read_evidence(arguments.evidence)
+    tree = facts_from(evidence).topology
     if isinstance(tree, Unknown):
         raise UsageError(f"the PCI functions are not known: {tree.reason}")
     print(json.dumps(topology.document(tree), sort_keys=True) if arguments.json else topology.text(tree), end="")
@@ -145,7 +146,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.evidence is None:
         evidence = explain.collected(mount, _expectation(None, needed=False))
     else:
-        evidence = _saved(arguments.evidence)
+        evidence = _read_evidence(arguments.evidence)
     explain.print_explanation(evidence, mount, arguments.json)
     return OK
 
@@ -204,10 +205,10 @@ def _document(path: Optional[str], expectation: Optional[Expectation], load: boo
         return _collect(expectation, load)
     if load:
         raise UsageError("--load reads from mounts now; it does not go with --evidence, which was collected before")
-    return _saved(path)
+    return _read_evidence(path)
 
 
-def _saved(path: str) -> Dict[str, Any]:
+def _read_evidence(path: str) -> Dict[str, Any]:
     from .facts.evidence_file import EvidenceFileError, one
 
     try:

@@ -139,7 +139,7 @@ def apart(work: Callable[[], str], timeout: float) -> Output:
         _run_child(work, end)
     os.close(end)
     try:
-        text, complete = _received(answer, time.monotonic() + timeout)
+        text, complete = _receive(answer, time.monotonic() + timeout)
         status = _wait(pid, 5.0) if complete else _stop(pid)
     except BaseException:
         _stop(pid)
@@ -171,7 +171,7 @@ def _run_child(work: Callable[[], str], end: int) -> NoReturn:
         os._exit(status)
 
 
-def _received(pipe: int, deadline: float) -> Tuple[str, bool]:
+def _receive(pipe: int, deadline: float) -> Tuple[str, bool]:
     """What comes until the other end is closed, and whether that was before the deadline."""
     chunks: List[bytes] = []
     poll = select.poll()

@@ -58,11 +58,11 @@ def items(document: Any, only: Sequence[str] = ()) -> List[Item]:
     listed = document.get("resources")
     if not isinstance(listed, list):
         raise DesiredError("the desired state has no list of resources")
-    resources = [_item(number, value) for number, value in enumerate(listed)]
-    return _selected(resources, only)
+    resources = [_read_resource(number, value) for number, value in enumerate(listed)]
+    return _select(resources, only)
 
 
-def _item(number: int, value: Any) -> Item:
+def _read_resource(number: int, value: Any) -> Item:
     place = f"resources[{number}]"
     if not isinstance(value, Mapping) or set(value) - {"resource", "instance", "desired"}:
         raise DesiredError(f"{place}: an object with resource, instance and desired is needed")
@@ -74,7 +74,7 @@ def _item(number: int, value: Any) -> Item:
     return Item(f"{name}.{instance}" if instance else name, resource, desired)
 
 
-def _selected(resources: List[Item], only: Sequence[str]) -> List[Item]:
+def _select(resources: List[Item], only: Sequence[str]) -> List[Item]:
     names = {resource.name for resource in resources} | {resource.resource.name for resource in resources}
     missing = [name for name in only if name not in names]
     if missing:
@@ -118,7 +118,7 @@ def _check(host: Host, target: Item, pending: Sequence[Change]) -> Result:
         # Several resources may want the same folder; the first one makes it.
         earlier = {(change.kind, change.subject, change.after) for change in pending}
         changes = target.resource.changes(target.desired, observed, pending)
-        result.changes = _named(target, [c for c in changes if (c.kind, c.subject, c.after) not in earlier])
+        result.changes = _with_resource(target, [c for c in changes if (c.kind, c.subject, c.after) not in earlier])
     except CannotTellError as error:
         result.unknown.append(str(error))
     except HostError as error:
@@ -132,7 +132,7 @@ def _apply(host: Host, target: Item, *, diff: bool) -> Result:
     try:
         observed = target.resource.observe(host, target.desired)
         _refuse(target.resource.refusals(target.desired, observed))
-        changes = _named(target, target.resource.changes(target.desired, observed))
+        changes = _with_resource(target, target.resource.changes(target.desired, observed))
         if diff:
             result.diffs = _diffs(host, target, changes)
         for change in changes:
@@ -165,7 +165,7 @@ def _refuse(refusals: Sequence[Refusal]) -> None:
         raise ApplyError("; ".join(entry.message for entry in refusals), refusals[0].hint, "refused")
 
 
-def _named(target: Item, changes: Sequence[Change]) -> List[Change]:
+def _with_resource(target: Item, changes: Sequence[Change]) -> List[Change]:
     return [replace(change, resource=target.name) for change in changes]
 
 

@@ -67,11 +67,11 @@ def restoring(host: Host, patterns: Sequence[str]) -> List[Change]:
     """What makes each path what it was before, and the folders that were made for it; without a record ours goes."""
     paths = set(host.glob(patterns))
     paths |= {target for target in map(host.target, paths) if target in host.record.paths}
-    paths |= {folder for path in paths for folder in _made_for(host, path)}
+    paths |= {folder for path in paths for folder in _new_folders(host, path)}
     changes: List[Change] = []
     # The content of a folder comes before the folder.
     for path in sorted(paths, reverse=True):
-        change = _way_back(host, path, {earlier.subject for earlier in changes if earlier.kind == "delete"})
+        change = _restoration(host, path, {earlier.subject for earlier in changes if earlier.kind == "delete"})
         changes += [change] if change is not None else []
     return changes
 
@@ -84,7 +84,7 @@ def take_back(host: Host, path: str) -> None:
         host.remove_tree(path)
 
 
-def _way_back(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
+def _restoration(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
     """What differs from what was before ``path`` was changed; ``gone``: what is about to be deleted."""
     now = look(host.root, path)
     if path not in host.record.paths:
@@ -101,7 +101,7 @@ def _way_back(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
     return Change(kind, path, "", "", "restore")
 
 
-def _made_for(host: Host, path: str) -> List[str]:
+def _new_folders(host: Host, path: str) -> List[str]:
     """The folders above ``path`` that weren't there."""
     folders: List[str] = []
     folder = os.path.dirname(path)

@@ -59,7 +59,7 @@ def entry(place: str, path: str) -> Optional[Entry]:
         if not stat.S_ISREG(status.st_mode):
             return Entry(FOLDER if stat.S_ISDIR(status.st_mode) else "other", *owner)
         digest = hashlib.sha256()
-        with _opened(place, path) as file:
+        with _open_regular(place, path) as file:
             for piece in iter(lambda: file.read(1 << 20), b""):
                 digest.update(piece)
         return Entry(FILE, *owner, digest.hexdigest())
@@ -72,7 +72,7 @@ def entry(place: str, path: str) -> Optional[Entry]:
 def text(place: str, path: str) -> str:
     """The text of a file, at most 8 MiB; empty when there is none.  Raises CannotTellError."""
     try:
-        with _opened(place, path) as file:
+        with _open_regular(place, path) as file:
             return file.read(8 << 20).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return ""
@@ -81,7 +81,7 @@ def text(place: str, path: str) -> str:
 
 
 @contextlib.contextmanager
-def _opened(place: str, path: str) -> Iterator[IO[bytes]]:
+def _open_regular(place: str, path: str) -> Iterator[IO[bytes]]:
     """A file to read; raises OSError, CannotTellError for anything else, even if it was a file a moment ago."""
     with reading.opened(place) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

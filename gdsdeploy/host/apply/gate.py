@@ -23,7 +23,7 @@ SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
 #: What it has found, and the file that is there while it is open.
 FOUND = (f"{RUN_FOLDER}/{RECORD}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
 #: How the file begins that a fleet file may have elsewhere: when the gate opened.
-_OPENED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
+_FIRST_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 _SLURM_HEALTH_TEXT = f"""\
 #!/bin/sh
 # Rendered by gdsdeploy; changes here are overwritten. HealthCheckProgram of slurm.conf: drains this node while the gate
@@ -72,7 +72,7 @@ class Gate(FileResource[Desired]):
         paths = () if desired.slurm else (SLURM_HEALTH,)
         every = (services.path(UNIT), PATH, SLURM_HEALTH, *FOUND)
         observed["back"] = restoring(host, paths if desired.enabled else every)
-        observed["left"] = [] if desired.enabled else _left(host, desired.left)
+        observed["left"] = [] if desired.enabled else _leftovers(host, desired.left)
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
@@ -88,7 +88,7 @@ class Gate(FileResource[Desired]):
         """Files and the links of the unit; systemd reads them as they are enabled."""
         changes = super().changes(desired, observed, pending)
         if not desired.enabled:
-            return [*services.dismissing(UNIT, observed["unit"]), *observed["back"], *_deleting(observed["left"])]
+            return [*services.dismissing(UNIT, observed["unit"]), *observed["back"], *_deletions(observed["left"])]
         changes += observed["back"]
         written = any(change.subject == services.path(UNIT) for change in changes)
         changes += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
@@ -105,12 +105,12 @@ class Gate(FileResource[Desired]):
 
     def revert(self, host: Host) -> List[Change]:
         """Take the gate away, with what it left where its settings say."""
-        paths = _left(host, _places(host))
+        paths = _leftovers(host, _places(host))
         changes = services.dismiss(host, UNIT, (PATH, SLURM_HEALTH, *FOUND))
         if not host.check:
             for path in paths:
                 host.remove_tree(path)
-        return changes + _deleting(paths)
+        return changes + _deletions(paths)
 
 
 def unit(desired: Desired) -> str:
@@ -144,7 +144,7 @@ def unit(desired: Desired) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _deleting(paths: Sequence[str]) -> List[Change]:
+def _deletions(paths: Sequence[str]) -> List[Change]:
     return [Change("delete", path, "file", "", "not-wanted") for path in paths]
 
 
@@ -158,7 +158,7 @@ def _places(host: Host) -> List[str]:
     return [*(f"{folder}/{metrics.FILE}" for folder in folders), *filter(None, files)]
 
 
-def _left(host: Host, paths: Sequence[str]) -> List[str]:
+def _leftovers(host: Host, paths: Sequence[str]) -> List[str]:
     """Those of ``paths`` that the gate has written: by their name, or by how they begin; not those of FOUND."""
     return [path for path in dict.fromkeys(paths) if path not in FOUND and _is_the_gates(host, path)]
 
@@ -167,6 +167,6 @@ def _is_the_gates(host: Host, path: str) -> bool:
     try:
         # Not its digest: others may have put anything there, of any size.
         text = host.text(path) if path.startswith("/") else ""
-        return bool(text) and (os.path.basename(path) == metrics.FILE or _OPENED.match(text[:40]) is not None)
+        return bool(text) and (os.path.basename(path) == metrics.FILE or _FIRST_LINE.match(text[:40]) is not None)
     except CannotTellError:
         return False

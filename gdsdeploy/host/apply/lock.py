@@ -29,7 +29,7 @@ def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
 
     run: the id of a run of several calls, which keeps the host afterwards; empty: this call alone.
     """
-    with _opened(path) as fd:
+    with _open(path) as fd:
         now = time.time()
         holder = _read(fd)
         try:
@@ -37,7 +37,7 @@ def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
         except OSError:
             raise _busy(holder) from None
         holder = _read(fd)
-        if holder.get("run") and holder.get("run") != run and _lasts(holder, now):
+        if holder.get("run") and holder.get("run") != run and _is_leased(holder, now):
             raise _busy(holder)
         since = holder.get("since") if run and holder.get("run") == run else now
         entry = {"run": run, "who": who or _user(), "since": since, "pid": os.getpid(), "until": 0.0}
@@ -50,7 +50,7 @@ def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
 
 def release(run: str, path: str = PATH) -> bool:
     """End the lease of ``run``; whether it held the host.  Raises BusyError while one of its calls works."""
-    with _opened(path) as fd:
+    with _open(path) as fd:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -76,12 +76,12 @@ def holder(path: str = PATH) -> Dict[str, Any]:
         os.close(fd)
     # Without an end it works now, or was killed.
     works = bool(entry) and not entry.get("until") and os.path.isdir(f"/proc/{entry.get('pid')}")
-    is_reserved = works or (bool(entry.get("run")) and _lasts(entry, time.time()))
+    is_reserved = works or (bool(entry.get("run")) and _is_leased(entry, time.time()))
     return {**{key: str(entry.get(key) or "") if is_reserved else "" for key in ("run", "who")}, "works": works}
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _open(path: str) -> Iterator[int]:
     try:
         fd = atomic.opened(path)
     except OSError as error:
@@ -92,7 +92,7 @@ def _opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _lasts(holder: Dict[str, Any], now: float) -> bool:
+def _is_leased(holder: Dict[str, Any], now: float) -> bool:
     # A lease that ends later than any can was written before the clock was set back.
     return now < float(holder.get("until") or 0) <= now + LEASE
 

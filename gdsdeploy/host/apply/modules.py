@@ -97,7 +97,7 @@ class Modules(Resource[Desired]):
         common = {
             "archive": archive.sha256 if archive is not None else "",
             "key": _answer(lambda: local_key(host, release)),
-            "received": _answer(lambda: _received(host, release)),
+            "received": _answer(lambda: _received_modules(host, release)),
         }
         if desired.source == BUILD:
             return {**common, **_observe_build(host, desired)}
@@ -235,12 +235,12 @@ def _observe_build(host: Host, desired: Desired) -> Dict[str, Any]:
 def _dkms(host: Host, desired: Desired) -> Dict[str, Any]:
     """``installed``: NAME/VERSION; ``steps``: what ``kmod dkms`` would do, of every kernel with headers."""
     kernel = _kernel(host, desired.kernel_release)
-    plan = dkms.provide(_wanted(host, desired), check=True)
+    plan = dkms.provide(_dkms_request(host, desired), check=True)
     installed = [str(package) for package in packages(desired) if dkms.installed(kernel, package)]
     return {"installed": installed, "steps": plan["done"], "notes": plan["notes"]}
 
 
-def _wanted(host: Host, desired: Desired) -> dkms.Wanted:
+def _dkms_request(host: Host, desired: Desired) -> dkms.Wanted:
     source = tree.expect(inside(host.root, desired.driver_tree), desired.driver_version, desired.driver_flavour)
     peermem = "nvidia-peermem" in desired.names
     return dkms.Wanted(desired.kernel_release, packages(desired), source, peermem, host.root)
@@ -257,7 +257,7 @@ def _to_build(desired: Desired, observed: Any, pending: Sequence[Change]) -> Lis
     changes = _builds(desired, observed, pending)
     if not any(change.after == desired.kernel_release for change in changes):
         changes += _signatures(observed, pending)
-        entries = _known(observed, "audit")["objections"]
+        entries = _require_answer(observed, "audit")["objections"]
         changes += [Change("audit", entry["module"], "", "", entry["id"]) for entry in entries]
     if desired.hand_over and (changes or not observed["packed"]):
         reason = "content" if observed["archive"] else "missing"
@@ -267,9 +267,9 @@ def _to_build(desired: Desired, observed: Any, pending: Sequence[Change]) -> Lis
 
 
 def _builds(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Change]:
-    if _coming(pending, "packages.kernel") or (observed["dkms"]["error"] and _coming(pending, "packages.")):
+    if _awaits_packages(pending, observed["dkms"]["error"]):
         return [Change("build", str(package), "", desired.kernel_release, "packages") for package in packages(desired)]
-    steps = _known(observed, "dkms")["steps"]
+    steps = _require_answer(observed, "dkms")["steps"]
     return [Change("build", step["package"], "", step["kernel_release"], _REASONS[step["action"]]) for step in steps]
 
 
@@ -277,25 +277,26 @@ def _signatures(observed: Any, pending: Sequence[Change]) -> List[Change]:
     if observed["unsigned"] is None:
         return []
     if observed["unsigned"]["error"] and any(change.resource == "signing" for change in pending):
-        audited = _known(observed, "audit")["audited"]
+        audited = _require_answer(observed, "audit")["audited"]
         return [Change("sign", name, "", "signed", "settings") for name in audited]
-    return [Change("sign", path, "", "signed", "signature") for path in _known(observed, "unsigned")]
+    return [Change("sign", path, "", "signed", "signature") for path in _require_answer(observed, "unsigned")]
 
 
-def _known(observed: Any, question: str) -> Any:
+def _require_answer(observed: Any, question: str) -> Any:
     answer = observed[question]
     if answer["error"]:
         raise CannotTellError(f"the modules: {answer['error']}", answer["hint"], "modules")
     return answer["value"]
 
 
-def _coming(pending: Sequence[Change], name: str) -> bool:
-    """Whether packages of a resource are still to be installed; name: of one, or the beginning of several."""
-    return any(change.resource.startswith(name) and change.kind in INSTALLS for change in pending)
+def _awaits_packages(pending: Sequence[Change], error: str) -> bool:
+    """Whether packages come first: the kernel's, or after an error those of any resource."""
+    names = [change.resource for change in pending if change.kind in INSTALLS]
+    return any(name == "packages.kernel" or (error and name.startswith("packages.")) for name in names)
 
 
 def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
-    report = dkms.provide(_wanted(host, desired))
+    report = dkms.provide(_dkms_request(host, desired))
     host.notes += report["notes"]
     kernel = Kernel(desired.kernel_release, host.root)
     if desired.signed:
@@ -324,7 +325,7 @@ def _builder(host: Host, desired: Desired) -> provenance.Builder:
 # Received
 
 
-def _received(host: Host, release: str) -> Dict[str, Any]:
+def _received_modules(host: Host, release: str) -> Dict[str, Any]:
     """What is in place of what was received, and the ``builder`` that its archive names, as far as that is there."""
     kernel = _kernel(host, release)
     present, archive = received(kernel), inside(host.root, ARCHIVE.format(release))
@@ -345,9 +346,9 @@ def _to_receive(desired: Desired, observed: Any, pending: Sequence[Change]) -> L
     if not present:
         # Modules that were received earlier stay.
         return []
-    if _coming(pending, "packages.kernel") or (observed["differences"]["error"] and _coming(pending, "packages.")):
+    if _awaits_packages(pending, observed["differences"]["error"]):
         return [whole]
-    return [Change("place", path, "", "", reason) for path, reason in _known(observed, "differences")]
+    return [Change("place", path, "", "", reason) for path, reason in _require_answer(observed, "differences")]
 
 
 def _receive(host: Host, desired: Desired) -> None:

@@ -65,9 +65,9 @@ class Record:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
-            raise _damaged(place, error) from None
+            raise _damage(place, error) from None
         if not isinstance(value, dict) or value.get("version") != VERSION or not isinstance(value.get("paths"), dict):
-            raise _damaged(place, f"not a record of version {VERSION}")
+            raise _damage(place, f"not a record of version {VERSION}")
         return dict(value["paths"])
 
     def _write(self) -> None:
@@ -112,6 +112,6 @@ def is_ours(path: str, entry: Optional[Dict[str, Any]]) -> bool:
     return written.is_ours(path) or written.MARK.encode() in head
 
 
-def _damaged(place: str, error: Any) -> ApplyError:
+def _damage(place: str, error: Any) -> ApplyError:
     words = f"{place}: the record of what was here before can't be read: {error}"
     return ApplyError(words, f"look at it; without it nothing can be taken back: mv {place} {place}.damaged", "io")

@@ -32,7 +32,7 @@ def remove(
         raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(order)}")
     changes: List[Change] = []
     steps = [registry.resource(name).revert for name in order if name in only or not only]
-    for step in [*steps, *([] if only else [_recorded, _left_behind, _folders])]:
+    for step in [*steps, *([] if only else [_restore_recorded, _restore_unrecorded, _folders])]:
         host.begin()
         subjects = {earlier.subject for earlier in changes}
         new = [change for change in step(host) if change.subject not in subjects]
@@ -43,12 +43,12 @@ def remove(
     return changes
 
 
-def _recorded(host: Host) -> List[Change]:
+def _restore_recorded(host: Host) -> List[Change]:
     """What the record still has: paths of resources that this version doesn't know."""
     return restore(host, [glob.escape(path) for path in host.record.paths if not written.in_folders(path)])
 
 
-def _left_behind(host: Host) -> List[Change]:
+def _restore_unrecorded(host: Host) -> List[Change]:
     """What an older version left without a record."""
     patterns = [f"{folder}/{pattern}" for folder, pattern in (*written.KEYS, written.RECIPES, written.DEPMOD)]
     return restore(host, [*written.FILES, *written.PASSING, *patterns])
@@ -56,15 +56,15 @@ def _left_behind(host: Host) -> List[Change]:
 
 def _folders(host: Host) -> List[Change]:
     """Our folders, the one with the record last."""
-    last = os.path.dirname(RECORD)
-    paths = [path for folder in sorted(written.FOLDERS, key=lambda name: name == last) for path in _whole(host, folder)]
+    folders = sorted(written.FOLDERS, key=lambda name: name == os.path.dirname(RECORD))
+    paths = [path for folder in folders for path in _removable(host, folder)]
     if not host.check:
         for path in paths:
             host.remove_tree(path)
     return [Change("delete", path, "folder", "", "ours") for path in paths]
 
 
-def _whole(host: Host, folder: str) -> List[str]:
+def _removable(host: Host, folder: str) -> List[str]:
     """The folder, or what is in it where something has to stay: the lock, the names of packages still installed."""
     protected = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
     if any(os.path.dirname(path) == folder for path in protected):

@@ -81,7 +81,7 @@ class Restore(Resource[Desired]):
     def observe(self, host: Host, desired: Desired) -> Any:
         """What is there of everything that comes or goes; raises DesiredError for names that can't be."""
         _check(desired)
-        return _offering(host, desired) if desired.step == "offer" else _removing(host, desired)
+        return _observe_offer(host, desired) if desired.step == "offer" else _observe_removal(host, desired)
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
         if observed.get("archive") != "other":
@@ -90,7 +90,7 @@ class Restore(Resource[Desired]):
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         if desired.step == "offer":
-            return _offers(desired, observed)
+            return _offer_changes(desired, observed)
         return [
             *(Change("delete", _KERNEL + release, "", "", "not-there-before") for release in observed["kernels"]),
             *(Change("remove", name, "", "", "not-there-before") for name in observed["packages"]),
@@ -115,7 +115,7 @@ class Restore(Resource[Desired]):
                 pack.remove_from(change.subject[len(_KERNEL) :], host.root)
             host.forget()
         elif change.kind == "remove" and desired.step == "remove":
-            names = _unwanted(host, desired)
+            names = _removable_packages(host, desired)
             if names:
                 manager(desired.manager).purge(host, names, held=True)
         elif change.kind == "delete":
@@ -151,7 +151,7 @@ def _check(desired: Desired) -> None:
         raise DesiredError(f"restore.modules: {desired.modules!r} is not an archive that a rollout kept")
 
 
-def _offering(host: Host, desired: Desired) -> Any:
+def _observe_offer(host: Host, desired: Desired) -> Any:
     chosen = manager(desired.manager)
     entry = host.entry(ARCHIVE) if desired.archive_sha256 else None
     same = entry is not None and entry.sha256 == desired.archive_sha256
@@ -172,7 +172,7 @@ def _offer_files(desired: Desired) -> List[File]:
     return manager(desired.manager).offer_files(PLACE, KEYRING, key)
 
 
-def _offers(desired: Desired, observed: Any) -> List[Change]:
+def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
     changes = []
     kept, present = observed["modules"]
     if kept is not None and (present is None or present.sha256 != kept.sha256):
@@ -185,7 +185,7 @@ def _offers(desired: Desired, observed: Any) -> List[Change]:
     return changes + [Change("install", name, "", "", "half-installed") for name in observed["broken"]]
 
 
-def _removing(host: Host, desired: Desired) -> Any:
+def _observe_removal(host: Host, desired: Desired) -> Any:
     passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
     names = {INSTALLED: desired.installed, HELD: desired.held} if desired.known else {}
     others = [release for release in desired.unwanted_kernels if release != os.uname().release]
@@ -194,15 +194,15 @@ def _removing(host: Host, desired: Desired) -> Any:
     return {
         "files": [
             *(("delete", path, "passing") for path in passing if host.entry(path) is not None),
-            *(change for file in desired.files for change in _back(host, file)),
+            *(change for file in desired.files for change in _file_changes(host, file)),
         ],
         "kernels": kernels,
-        "packages": _unwanted(host, desired),
+        "packages": _removable_packages(host, desired),
         "records": [path for path, listed in names.items() if read_names(host, path) != sorted(set(listed))],
     }
 
 
-def _back(host: Host, was: Was) -> List[Tuple[str, str, str]]:
+def _file_changes(host: Host, was: Was) -> List[Tuple[str, str, str]]:
     """How a file becomes what it was: kind of the change, path, reason; a rollback names what can't come back."""
     if not was.sha256:
         return [("delete", was.path, "not-there-before")] if host.entry(was.path) is not None else []
@@ -212,7 +212,7 @@ def _back(host: Host, was: Was) -> List[Tuple[str, str, str]]:
     return [("write", was.path, "restore")] if recorded and look(host.root, was.path) != before else []
 
 
-def _unwanted(host: Host, desired: Desired) -> List[str]:
+def _removable_packages(host: Host, desired: Desired) -> List[str]:
     """Packages to remove: a running kernel can't be taken away under itself and goes after the reboot."""
     if not desired.unwanted:
         return []

@@ -70,7 +70,7 @@ def in_folders(path: str) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _reverted() -> FrozenSet[str]:
+def _reverted_paths() -> FrozenSet[str]:
     """The files that resources revert, without those of FOLDERS and PASSING."""
     paths = {path for name in registry.names() for path in registry.resource(name).reverts}
     return frozenset(path for path in paths - {*PASSING} if not in_folders(path) and not set(path) & set("*?["))
@@ -79,7 +79,7 @@ def _reverted() -> FrozenSet[str]:
 def is_known(path: str) -> bool:
     """Whether :func:`paths` may name ``path`` on some host: absolute, normalized, and written by provision."""
     folder, name = posixpath.split(path)
-    if path in (*FILES, *SHARED, CUFILE) or path in _reverted():
+    if path in (*FILES, *SHARED, CUFILE) or path in _reverted_paths():
         return True
     patterns = [pattern for place, pattern in (*_PATTERNS, ("/etc/gdsdeploy", "?*")) if place == folder]
     return name not in (".", "..") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
@@ -87,7 +87,7 @@ def is_known(path: str) -> bool:
 
 def paths(root: str = "/") -> List[str]:
     """Every path that a snapshot looks at, whether or not it is there; sorted."""
-    every = {*FILES, *SHARED, CUFILE, *_reverted(), "/etc/gdsdeploy/expectation.json", "/etc/gdsdeploy/gate.json"}
+    every = {*FILES, *SHARED, CUFILE, *_reverted_paths(), "/etc/gdsdeploy/expectation.json", "/etc/gdsdeploy/gate.json"}
     for folder, pattern in (*_PATTERNS, ("/etc/gdsdeploy", "*")):
         listed = [f"{folder}/{name}" for name in fnmatch.filter(list_folder(root, folder), pattern)]
         if (folder, pattern) == RECIPES:

@@ -40,7 +40,7 @@ def add_remove(commands: Any) -> None:
     parser = commands.add_parser("remove", help=text, description=text)
     parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)")
     _common(parser)
-    parser.set_defaults(run=lambda arguments: _guarded(arguments, lambda answer: _remove(arguments, answer)))
+    parser.set_defaults(run=lambda arguments: _answer(arguments, lambda answer: _remove(arguments, answer)))
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +57,8 @@ def _apply(arguments: argparse.Namespace) -> int:
         print(json.dumps(schemas, indent=2))
         return 0
     if arguments.release:
-        return _guarded(arguments, lambda answer: answer.update(released=lock.release(arguments.release)))
-    return _guarded(arguments, lambda answer: _apply_document(arguments, answer))
+        return _answer(arguments, lambda answer: answer.update(released=lock.release(arguments.release)))
+    return _answer(arguments, lambda answer: _apply_document(arguments, answer))
 
 
 def _remove(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ def read(path: str) -> Any:
         raise DesiredError(f"{name}: not JSON, or cut off: {error}") from None
 
 
-def _guarded(arguments: argparse.Namespace, work: Any) -> int:
+def _answer(arguments: argparse.Namespace, work: Any) -> int:
     answer: Dict[str, Any] = {"version": engine.VERSION, "check": arguments.check, "error": None}
     status = 0
     try:

@@ -130,7 +130,7 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 def _install(arguments: argparse.Namespace) -> int:
     result = pack.install(arguments.archive, _kernel(arguments), check=arguments.check, origin=_origin(arguments))
-    return _changed(arguments, result, "install")
+    return _show_changes(arguments, result, "install")
 
 
 def _origin(arguments: argparse.Namespace) -> Optional[Origin]:
@@ -148,7 +148,7 @@ def _origin(arguments: argparse.Namespace) -> Optional[Origin]:
 def _remove(arguments: argparse.Namespace) -> int:
     release = arguments.kernel or os.uname().release
     result = pack.remove_from(release, arguments.root, check=arguments.check)
-    return _changed(arguments, result, "remove")
+    return _show_changes(arguments, result, "remove")
 
 
 def _trees(arguments: argparse.Namespace) -> int:
@@ -160,7 +160,7 @@ def _trees(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _changed(arguments: argparse.Namespace, result: Any, verb: str) -> int:
+def _show_changes(arguments: argparse.Namespace, result: Any, verb: str) -> int:
     lines = [f"{'would ' if arguments.check else ''}{verb}: {change}" for change in result["changes"]]
     lines += [f"note: {note}" for note in result["notes"]]
     _show(arguments.json, result, lambda: "\n".join(lines or ["nothing to change"]))

@@ -191,10 +191,10 @@ def of_this_boot(record: Optional[Record]) -> Tuple[Optional[Record], str]:
     if record.boot_id != boot_id():
         verdict = f"{record.state} of {record.when}"
         return None, f"the gate has not judged this boot; its last verdict, {verdict}, is of an earlier one"
-    return _today(record), ""
+    return _as_of_today(record), ""
 
 
-def _today(record: Record) -> Record:
+def _as_of_today(record: Record) -> Record:
     """The record as it counts today: a waiver may have ended since the boot."""
     findings = waiver.apply(record.judged(), (), waiver.today())
     rows = [finding.as_dict() for finding in findings]

@@ -52,7 +52,7 @@ def replacing(
             with os.fdopen(fd, "wb") as file:
                 yield file
                 file.flush()
-                _own(fd, mode, owner)
+                _set_access(fd, mode, owner)
                 os.fsync(fd)
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
@@ -96,12 +96,12 @@ def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = 
 
     Without them, raises UnsafePathError for a folder that others than root can change.
     """
-    fd = _walked(os.path.abspath(path))
+    fd = _open_folder(os.path.abspath(path))
     try:
         if mode is None:
             _is_roots(fd, path, shared=False)
         else:
-            _own(fd, mode, owner)
+            _set_access(fd, mode, owner)
     finally:
         os.close(fd)
 
@@ -142,7 +142,7 @@ def _temporary(name: str) -> str:
     return f".{name}.{secrets.token_hex(8)}{_SUFFIX}"
 
 
-def _own(fd: int, mode: int, owner: Optional[Owner]) -> None:
+def _set_access(fd: int, mode: int, owner: Optional[Owner]) -> None:
     # Tests run without root; there every file is the tester's.
     if owner is not None and os.geteuid() == 0:
         os.fchown(fd, *owner)
@@ -153,7 +153,7 @@ def _own(fd: int, mode: int, owner: Optional[Owner]) -> None:
 def _parent(path: str, *, make: bool = True, shared: bool = False) -> Iterator[Tuple[int, str]]:
     """A descriptor of the folder of ``path``, and the name in it."""
     above, name = os.path.split(os.path.abspath(path))
-    fd = _walked(above, make=make, shared=shared)
+    fd = _open_folder(above, make=make, shared=shared)
     try:
         _is_roots(fd, above, shared=shared)
         yield fd, name
@@ -161,7 +161,7 @@ def _parent(path: str, *, make: bool = True, shared: bool = False) -> Iterator[T
         os.close(fd)
 
 
-def _walked(path: str, *, make: bool = True, shared: bool = False, links: int = 0) -> int:
+def _open_folder(path: str, *, make: bool = True, shared: bool = False, links: int = 0) -> int:
     """A descriptor of the folder at an absolute path, and of nothing that others put in its place."""
     parts = [part for part in path.split("/") if part]
     fd, done = os.open("/", _FOLDER | os.O_RDONLY), "/"
@@ -169,14 +169,14 @@ def _walked(path: str, *, make: bool = True, shared: bool = False, links: int = 
         for place, part in enumerate(parts):
             below = os.path.join(done, part)
             only_root = _is_roots(fd, done, shared=shared)
-            target = _target(fd, part, make=make)
+            target = _link_target(fd, part, make=make)
             if target:
                 if not only_root:
                     raise UnsafePathError(below, "is a link in a folder that others than root can change")
                 if links == _LINKS_LIMIT:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), below)
                 whole = os.path.normpath(os.path.join(done, target, *parts[place + 1 :]))
-                return _walked(whole, make=make, shared=shared, links=links + 1)
+                return _open_folder(whole, make=make, shared=shared, links=links + 1)
             # Folders on the way needn't be readable.
             inner = os.open(part, _FOLDER | (os.O_PATH if place + 1 < len(parts) else os.O_RDONLY), dir_fd=fd)
             os.close(fd)
@@ -186,7 +186,7 @@ def _walked(path: str, *, make: bool = True, shared: bool = False, links: int = 
         os.close(fd)
 
 
-def _target(folder: int, name: str, *, make: bool) -> str:
+def _link_target(folder: int, name: str, *, make: bool) -> str:
     """Where the link ``name`` leads, empty where it is none; where nothing is there, a folder is made."""
     try:
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):

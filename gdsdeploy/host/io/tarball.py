@@ -84,7 +84,7 @@ class _Reader:
             if member.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
                 if long:
                     raise ValueError("a member has two names")
-                long = self._long(member)
+                long = self._long_name(member)
                 continue
             name, long = long or member.name, ""
             if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
@@ -106,7 +106,7 @@ class _Reader:
             if self._left < 0 or data.strip(b"\0"):
                 raise ValueError("something follows its end")
 
-    def _long(self, member: tarfile.TarInfo) -> str:
+    def _long_name(self, member: tarfile.TarInfo) -> str:
         """The name that a header for the next member gives; empty where it gives none."""
         self._names -= member.size
         if member.size > _NAME or self._names < 0:

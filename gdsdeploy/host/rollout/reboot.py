@@ -46,7 +46,7 @@ def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
         # The record must survive a host that hangs while it shuts down.
         os.sync()
         try:
-            _later()
+            _schedule()
         except RolloutError:
             atomic.remove(inside(root, MARKER))
             raise
@@ -119,7 +119,7 @@ def _is_stopping() -> bool:
     return process.run(["systemctl", "is-system-running"], _TIMEOUT).stdout.strip() == "stopping"
 
 
-def _later() -> None:
+def _schedule() -> None:
     argv = ["systemd-run", "--quiet", "--collect", "--unit=" + UNIT, f"--on-active={DELAY}"]
     output = process.run([*argv, "--timer-property=AccuracySec=100ms", "systemctl", "reboot"], _TIMEOUT)
     if output.status != 0:

@@ -97,9 +97,9 @@ def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) ->
             return {"did": "nothing to do", **_summary(chosen)}
         if not chosen.safe:
             raise RolloutError("unsafe", f"no exchange of modules: {'; '.join(chosen.reasons)}", INSTEAD)
-        with _old(ident, chosen.modules) as old:
+        with _old_modules(ident, chosen.modules) as old:
             atomic.write(MARKER, json.dumps(_summary(chosen), sort_keys=True) + "\n")
-            problem = _exchanged(chosen, of)
+            problem = _exchange(chosen, of)
             if problem:
                 _take_back(chosen, of, old, problem)
         atomic.remove(MARKER)
@@ -108,7 +108,7 @@ def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) ->
     return {"did": "reloaded", **_summary(chosen)}
 
 
-def _exchanged(chosen: Plan, of: Stack) -> str:
+def _exchange(chosen: Plan, of: Stack) -> str:
     """Why it failed; empty when everything is loaded from its installed file and its services run."""
     for unit in chosen.services:
         problem = stack.systemctl("stop", unit)
@@ -169,7 +169,7 @@ def _take_back(chosen: Plan, of: Stack, old: Dict[str, str], problem: str) -> No
 
 
 @contextlib.contextmanager
-def _old(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
+def _old_modules(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
     """Module → a file with what was loaded, for as long as the context lasts."""
     release = os.uname().release
     archive = keep.path(ident, release)
@@ -188,7 +188,7 @@ def _irreversible(ident: str, loaded: List[str]) -> List[str]:
     """Why what is loaded could not be put back."""
     hint = f"rollout keep --id {ident} has to come before other packages do"
     try:
-        with _old(ident, loaded) as old:
+        with _old_modules(ident, loaded) as old:
             other = [name for name in loaded if name not in old or _is_other(name, old[name])]
     except (HostError, OSError) as error:
         return [f"what is loaded could not be put back: {error} ({hint})"]

@@ -98,24 +98,24 @@ class Packages(Resource[Desired]):
         chosen = manager(desired.manager)
         self._before = chosen.installed(host)
         ours = read_names(host, HELD) if chosen.holds else []
-        return Observed(self._before, ours, partial(chosen.simulate, host), _unfinished(chosen, host))
+        return Observed(self._before, ours, partial(chosen.simulate, host), _unfinished_packages(chosen, host))
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
         chosen = manager(desired.manager)
         earlier = [change for change in pending if change.resource.partition(".")[0] == self.name]
-        installed = _after(observed.installed, earlier)
+        installed = _predict_installed(observed.installed, earlier)
         plan = _plan(chosen, desired, installed, observed.ours)
-        moved = _moved(chosen, plan, installed)
+        moved = _lock_changes(chosen, plan, installed)
         if plan.missing and not any(change.resource in _OFFERING for change in pending):
-            moved = _simulated(plan, moved, earlier, observed) or moved
+            moved = _simulated_changes(plan, moved, earlier, observed) or moved
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
         present = {**observed.unfinished, **installed}
         return [
             *unheld,
-            *_finished(plan, observed, earlier),
+            *_completions(plan, observed, earlier),
             *moved,
-            *(_holds(desired, present) if chosen.holds else []),
+            *(_hold_changes(desired, present) if chosen.holds else []),
         ]
 
     def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
@@ -145,7 +145,7 @@ class Packages(Resource[Desired]):
             write_names(host, INSTALLED, [*recorded, *(name for name in new if name in present)])
             raise
         installed = chosen.installed(host)
-        missing = [package for package in plan.missing if not _has(chosen, installed, package)]
+        missing = [package for package in plan.missing if not _is_installed(chosen, installed, package)]
         if missing:
             words = f"{chosen.name} ended without an error and did not install: {', '.join(map(str, missing))}"
             raise ApplyError(words, kind="verify")
@@ -178,7 +178,7 @@ class Packages(Resource[Desired]):
         stays = staying(host)
         going = [name for name in recorded if name in present and name not in stays]
         unheld = [Change("unhold", name, "held", "", "remove") for name in free]
-        changes = [*unheld, *_gone(chosen, host, installed, going)]
+        changes = [*unheld, *_purge_changes(chosen, host, installed, going)]
         if not host.check:
             if free:
                 chosen.unhold(host, free)
@@ -202,23 +202,18 @@ def staying(host: Host) -> List[str]:
 def _plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed], ours: Sequence[str]) -> _Plan:
     along = [package for package in desired.along if package.package in installed]
     packages = {package.package: package for package in [*along, *desired.wanted]}
-    missing = [package for package in packages.values() if not _has(chosen, installed, package)]
+    missing = [package for package in packages.values() if not _is_installed(chosen, installed, package)]
     if not missing:
         return _Plan([], [], [])
-    going = [
-        package.package
-        for package in desired.leaving
-        if package.package in installed and package.package not in packages and not _has(chosen, installed, package)
+    others = [
+        package for package in desired.leaving if package.package in installed and package.package not in packages
     ]
-    obsolete = [
-        name
-        for name in ours
-        if desired.locked and name not in desired.locked and name in installed and installed[name].held
-    ]
-    return _Plan(missing, going, [name for name in obsolete if not name.startswith(_KERNELS)])
+    going = [package.package for package in others if not _is_installed(chosen, installed, package)]
+    stale = [name for name in ours if desired.locked and name not in desired.locked and not name.startswith(_KERNELS)]
+    return _Plan(missing, going, [name for name in stale if name in installed and installed[name].held])
 
 
-def _unfinished(chosen: Manager, host: Host) -> Dict[str, Installed]:
+def _unfinished_packages(chosen: Manager, host: Host) -> Dict[str, Installed]:
     names = chosen.unfinished(host)
     return {
         package.name: Installed((package.version,), package.held)
@@ -227,7 +222,7 @@ def _unfinished(chosen: Manager, host: Host) -> Dict[str, Installed]:
     }
 
 
-def _finished(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
+def _completions(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
     """What a transaction finishes that nobody asks for; an earlier one has finished it."""
     if not plan.missing:
         return []
@@ -236,11 +231,11 @@ def _finished(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> Lis
     return [Change("install", name, "", package.versions[-1], "unfinished") for name, package in sorted(rest.items())]
 
 
-def _has(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
+def _is_installed(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
     return package.package in installed and chosen.same(package.version) in installed[package.package].versions
 
 
-def _after(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:
+def _predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:
     """What will be installed when the changes of earlier resources are made."""
     later = dict(installed)
     for change in earlier:
@@ -254,7 +249,7 @@ def _after(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dic
     return later
 
 
-def _moved(chosen: Manager, plan: _Plan, installed: Mapping[str, Installed]) -> List[Change]:
+def _lock_changes(chosen: Manager, plan: _Plan, installed: Mapping[str, Installed]) -> List[Change]:
     """What the lock itself says, before a package manager was asked."""
     gone = [Change("remove", name, installed[name].versions[-1], "", "leaving") for name in plan.going]
     return [*gone, *(_move(chosen, package, installed.get(package.package)) for package in plan.missing)]
@@ -268,7 +263,7 @@ def _move(chosen: Manager, package: Package, present: Optional[Installed]) -> Ch
     return Change(kind, package.package, before, package.version, "version")
 
 
-def _simulated(
+def _simulated_changes(
     plan: _Plan, moved: Sequence[Change], earlier: Sequence[Change], observed: Observed
 ) -> Optional[List[Change]]:
     """The changes that the package manager predicts after the earlier changes."""
@@ -292,16 +287,17 @@ def _simulated(
     return [*removed, *moved, *rest]
 
 
-def _holds(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
+def _hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
     names = [package.package for package in desired.wanted]
     loose = [name for name in names if name not in installed or not installed[name].held]
     return [Change("hold", name, "", "held", "not-held") for name in loose]
 
 
-def _gone(chosen: Manager, host: Host, installed: Mapping[str, Installed], going: Sequence[str]) -> List[Change]:
-    """Changes of a purge, with what goes along."""
-    names: Sequence[str] = going
-    if going:
-        names = list(dict.fromkeys([*going, *(chosen.simulate_purge(host, going) or [])]))
+def _purge_changes(
+    chosen: Manager, host: Host, installed: Mapping[str, Installed], names: Sequence[str]
+) -> List[Change]:
+    """Changes of a purge, dependent packages included."""
+    if names:
+        names = list(dict.fromkeys([*names, *(chosen.simulate_purge(host, names) or [])]))
     versions = {name: package.versions[-1] for name, package in installed.items()}
     return [Change("remove", name, versions.get(name, ""), "", "remove") for name in names]

@@ -89,14 +89,14 @@ release=$1
         return [File.of(SOURCES, render_sources(aptsources.lacking(existing(host), indices)))]
 
     def knows(self, host: Host, pins: Sequence[Pin]) -> bool:
-        return not pins or {(pin.package, pin.version) for pin in pins} <= _offered(host, pins).keys()
+        return not pins or {(pin.package, pin.version) for pin in pins} <= _offered_files(host, pins).keys()
 
     def refresh(self, host: Host) -> None:
         _apt_get(host, _WAIT, "--error-on=any", "update", seconds=REFRESH_SECONDS)
 
     def verify_files(self, host: Host, pins: Sequence[Pin]) -> None:
         """By the checksums that apt will hold the downloaded files against; what is installed is left alone."""
-        offered, installed = _offered(host, pins), self.installed(host)
+        offered, installed = _offered_files(host, pins), self.installed(host)
         others = [
             str(pin)
             for pin in pins
@@ -179,7 +179,7 @@ release=$1
         if self.unfinished(host) or self.broken(host):
             return None
         try:
-            return self._moves(_simulated(host, _transaction(install, remove), loose))
+            return self._moves(_simulate(host, _transaction(install, remove), loose))
         except CannotTellError:
             if host.check:
                 raise
@@ -223,11 +223,11 @@ release=$1
 
     def unfinished(self, host: Host) -> List[str]:
         """Unpacked or half-configured: ``dpkg --configure`` finishes them."""
-        return [package.name for package in self.listed(host) if package.broken and not _lost(package.state)]
+        return [package.name for package in self.listed(host) if package.broken and not _is_lost(package.state)]
 
     def broken(self, host: Host) -> List[str]:
         """Half-installed, or marked as to be installed again."""
-        return [package.name for package in self.listed(host) if _lost(package.state)]
+        return [package.name for package in self.listed(host) if _is_lost(package.state)]
 
     def finish(self, host: Host) -> None:
         interrupted = any(name.isdigit() for name in list_folder(host.root, "/var/lib/dpkg/updates"))
@@ -260,7 +260,7 @@ release=$1
 
     def reinstall(self, host: Host) -> None:
         """Install packages again whose unpacking was interrupted; apt and dpkg don't do that by themselves."""
-        lost = [package for package in self.listed(host) if _lost(package.state)]
+        lost = [package for package in self.listed(host) if _is_lost(package.state)]
         names = [f"{package.name}={package.version}" if package.version else package.name for package in lost]
         if names:
             _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, "--reinstall", *_INSTALL, *names)
@@ -367,7 +367,7 @@ def recorded_names(text: str, desired: Any) -> List[str]:
     return names if names_to_deny(desired, names) == names else []
 
 
-def _offered(host: Host, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
+def _offered_files(host: Host, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
     """(package, version) → sha256 of the files on offer; empty where only dpkg knows the version."""
     if not pins:
         return {}
@@ -383,11 +383,11 @@ def _offered(host: Host, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
     return offered
 
 
-def _lost(state: str) -> bool:
+def _is_lost(state: str) -> bool:
     return state[1:2] == "H" or state[2:3] == "R"
 
 
-def _simulated(host: Host, words: Sequence[str], loose: Sequence[str]) -> str:
+def _simulate(host: Host, words: Sequence[str], loose: Sequence[str]) -> str:
     """What apt says it would do, given that the holds of ``loose`` are gone."""
     argv = ["apt-get", "--assume-yes", *_LOOK]
     if not loose:

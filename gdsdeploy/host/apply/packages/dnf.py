@@ -99,9 +99,9 @@ release=$2
             return
         locked = {f"{pin.package}={with_epoch(pin.version)}" for pin in desired.pins}
         names = [pin.package for pin in desired.pins]
-        offered = _offered(host, [], names)
-        if locked ^ offered.keys() or self._rebuilt(host, desired.pins, offered):
-            offered = _offered(host, ["--refresh"], names)
+        offered = _offered_files(host, [], names)
+        if locked ^ offered.keys() or self._changed_files(host, desired.pins, offered):
+            offered = _offered_files(host, ["--refresh"], names)
         others = locked ^ offered.keys()
         if others:
             hint = (
@@ -110,7 +110,7 @@ release=$2
             )
             words = f"dnf would not take exactly the locked versions of: {', '.join(sorted(others))}"
             raise ApplyError(words, hint, "verify")
-        rebuilt = self._rebuilt(host, desired.pins, offered)
+        rebuilt = self._changed_files(host, desired.pins, offered)
         if rebuilt:
             hint = (
                 'If the vendor built them again, "gdsdeploy lock FLEET" takes the new files, for review; otherwise a'
@@ -119,7 +119,7 @@ release=$2
             words = f"dnf on this host offers other files than the locked ones: {'; '.join(rebuilt)}"
             raise ApplyError(words, hint, "verify")
 
-    def _rebuilt(self, host: Host, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
+    def _changed_files(self, host: Host, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
         """What is offered with another sha256 than the lock's, with both; what is installed is left alone.
 
         dnf holds the files that it downloads against the digests that it tells here.
@@ -235,7 +235,7 @@ def _settings(text: str) -> Mapping[str, str]:
     return {key.strip(): value.strip() for key, value in pairs}
 
 
-def _offered(host: Host, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
+def _offered_files(host: Host, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
     """NAME=VERSION of everything that dnf would choose from → sha256 of each file of it that this machine can run."""
     shown = host.query([*_DNF, *options, "repoquery", "--qf", _FORMAT, "--", *names])
     offered: Dict[str, Set[str]] = {}

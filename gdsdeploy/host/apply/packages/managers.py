@@ -296,8 +296,8 @@ def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] 
     words = tail(Output(output.status, "", printed))
     holders = database.locks(host.root)
     if holders:
-        raise _locked(holders[0])
-    if any(text in printed for text in _NO_SPACE) or _full(host):
+        raise _busy(holders[0])
+    if any(text in printed for text in _NO_SPACE) or _is_full(host):
         message = f"{argv[0]}: no space left on the device{words}"
         raise ApplyError(message, "make room, e.g. apt-get clean, and run this again: df -h", "no-space")
     _explain_build(host, argv[0])
@@ -312,14 +312,14 @@ def wait(host: Host) -> None:
         if not holders:
             return
         if waited >= LOCK_SECONDS:
-            raise _locked(holders[0])
+            raise _busy(holders[0])
         if not waited:
             host.say(f"waiting for {_process(holders[0])}")
         time.sleep(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
 
 
-def _locked(holder: Mapping[str, Any]) -> ApplyError:
+def _busy(holder: Mapping[str, Any]) -> ApplyError:
     pid = holder["pid"]
     hint = f"wait until it ends, then run this again; see: ps -fp {pid}" if pid else "wait until it ends"
     return ApplyError(f"{_process(holder)} is changing packages on this host", hint, "package-manager-locked")
@@ -330,7 +330,7 @@ def _process(holder: Mapping[str, Any]) -> str:
     return f"{name}, which holds {holder['path']},"
 
 
-def _full(host: Host) -> bool:
+def _is_full(host: Host) -> bool:
     """Whether a folder that packages are written to is full."""
     places = [inside(host.root, folder) for folder in space.FOLDERS]
     filesystems = [os.statvfs(place) for place in places if os.path.isdir(place)]

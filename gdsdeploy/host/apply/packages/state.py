@@ -111,8 +111,8 @@ def state(root: str = "/") -> Dict[str, Any]:
 
 def locks(root: str = "/") -> List[Dict[str, Any]]:
     """Who holds a package manager's lock; pid is 0 where it is a process that cannot be seen from here."""
-    holders = [(path, _holder(inside(root, path))) for path in _LOCKS]
-    holders += [(path, _written(root, path)) for path in _PIDS]
+    holders = [(path, _lock_holder(inside(root, path))) for path in _LOCKS]
+    holders += [(path, _recorded_pid(root, path)) for path in _PIDS]
     return [{"path": path, "pid": pid, "program": program(pid, root)} for path, pid in holders if pid is not None]
 
 
@@ -121,7 +121,7 @@ def program(pid: int, root: str = "/") -> str:
     return read_text(root, f"/proc/{pid}/comm").strip()
 
 
-def _holder(path: str) -> Optional[int]:
+def _lock_holder(path: str) -> Optional[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -134,7 +134,7 @@ def _holder(path: str) -> Optional[int]:
         os.close(descriptor)
 
 
-def _written(root: str, path: str) -> Optional[int]:
+def _recorded_pid(root: str, path: str) -> Optional[int]:
     text = read_text(root, path).split()
     pid = int(text[0]) if text and text[0].isdigit() else 0
     return pid if pid and os.path.isdir(inside(root, f"/proc/{pid}")) else None

@@ -250,7 +250,7 @@ class TestSigned:
         written = Change("write", "/etc/gdsdeploy/signing.json", resource="signing")
         found = predicted(built, "modules", desired, written)
         assert short(found) == [("sign", "nvidia", "settings"), ("sign", "nvidia_fs", "settings")]
-        with pytest.raises(ApplyError, match="nothing says whose signature"):
+        with pytest.raises(ApplyError, match="it names the key that signs the modules"):
             apply(built, "modules", desired)
 
 

@@ -57,7 +57,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with (tmp_path / "ordered").open("a") as file:
             file.write("x")
 
-    monkeypatch.setattr(reboot, "_later", later)
+    monkeypatch.setattr(reboot, "_schedule", later)
     monkeypatch.setattr(reboot, "_is_stopping", lambda: False)
     monkeypatch.setattr(reboot, "inhibitors", list)
     monkeypatch.setattr(reboot.syslog, "syslog", lambda *words: None)
@@ -131,7 +131,7 @@ def test_an_order_that_systemd_refuses_is_no_order(root: Path, monkeypatch: pyte
     def refuse() -> None:
         raise RolloutError("systemd", "systemd does not take the order")
 
-    monkeypatch.setattr(reboot, "_later", refuse)
+    monkeypatch.setattr(reboot, "_schedule", refuse)
     with pytest.raises(RolloutError, match="does not take"):
         order(root)
     assert reboot.ordered(str(root)) is None
