@@ -75,7 +75,7 @@ def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.N
     lines = [(syslog.LOG_NOTICE if record.state == gate.OPEN else syslog.LOG_ERR, _sentence(record))]
     lines += [
         (syslog.LOG_ERR, f"{finding.check}: {finding.found}; expected {finding.expected}")
-        for finding in record.judged()
+        for finding in record.read_findings()
         if finding.verdict not in (PASS, WAIVED)
     ]
     lines += [(syslog.LOG_WARNING, f"evidence is incomplete: {gap}") for gap in record.gaps]

@@ -51,7 +51,7 @@ class Settings:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-    def accepted(self) -> List[waiver.Waiver]:
+    def read_waivers(self) -> List[waiver.Waiver]:
         """The waivers; raises ValueError."""
         return list(map(waiver.waiver_from, self.waivers))
 
@@ -65,7 +65,7 @@ def settings_from(text: str) -> Settings:
     if surplus:
         raise ValueError(f"unknown keys: {', '.join(surplus)}")
     settings = Settings(**value)
-    settings.accepted()
+    settings.read_waivers()
     return settings
 
 
@@ -94,7 +94,7 @@ class Record:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-    def judged(self) -> List[Finding]:
+    def read_findings(self) -> List[Finding]:
         return list(map(finding_from, self.findings))
 
 
@@ -107,7 +107,7 @@ def record_of(value: Any) -> Record:
     """The record in a JSON object; raises ValueError."""
     try:
         record = Record(**value)
-        record.judged()
+        record.read_findings()
     except TypeError as error:
         raise ValueError(f"this is not a record of the gate: {error}") from None
     if record.version != VERSION or record.state not in (OPEN, CLOSED):
@@ -146,7 +146,7 @@ def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from ..evidence import collect, wanted_by
 
     host_facts = facts.facts_from(collect(wanted_by(expectation), total=settings.seconds))
-    findings = waiver.apply(checks.run(host_facts, expectation), settings.accepted(), waiver.today())
+    findings = waiver.apply(checks.run(host_facts, expectation), settings.read_waivers(), waiver.today())
     document = report.document(expectation, host_facts, findings)
     state, reason = decide(findings)
     keys = ("verdict", "host", "profile", "lock_digest", "stack", "findings", "gaps")
@@ -196,7 +196,7 @@ def of_this_boot(record: Optional[Record]) -> Tuple[Optional[Record], str]:
 
 def _as_of_today(record: Record) -> Record:
     """The record as it counts today: a waiver may have ended since the boot."""
-    findings = waiver.apply(record.judged(), (), waiver.today())
+    findings = waiver.apply(record.read_findings(), (), waiver.today())
     rows = [finding.as_dict() for finding in findings]
     if rows == record.findings:
         return record

@@ -28,7 +28,7 @@ def render(record: gate.Record) -> str:
 
 
 def _metrics(record: gate.Record) -> Iterator[Metric]:
-    findings = record.judged()
+    findings = record.read_findings()
     about = [("boot_id", record.boot_id), ("profile", record.profile), ("lock", record.lock_digest)]
     about += [("verdict", record.verdict)]
     about += [(name.replace("-", "_"), value) for name, value in record.stack]
