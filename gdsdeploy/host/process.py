@@ -126,7 +126,7 @@ def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float
 
 
 def apart(work: Callable[[], str], timeout: float) -> Output:
-    """Run ``work`` in a process of its own and return its answer as ``stdout``.
+    """Run ``work`` in a child process and return its answer as ``stdout``.
 
     For what may hold its process for ever in a system call: a filesystem whose server is gone.  After ``timeout``
     seconds the process is killed, and not waited for where even that does not end it.  ``status`` is as of

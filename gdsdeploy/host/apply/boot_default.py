@@ -39,7 +39,7 @@ class BootDefault(Resource[Desired]):
         except HostError as error:
             state.update(error=error.message, hint=error.hint)
         if state["changes"]:
-            # Its modules were audited when it became the default, and again whenever it was installed anew.
+            # Its modules were audited when it became the default, and at every later installation.
             state["reasons"] = _objections(host, desired.kernel_release)
         return state
 

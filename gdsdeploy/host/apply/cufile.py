@@ -44,7 +44,7 @@ class Cufile(FileResource[Desired]):
     removal_rank = 100
 
     def wanted(self, desired: Desired) -> List[File]:
-        """Each process writes a log file of its own, whoever runs it: the folder is open to all."""
+        """Every user's processes write log files, so the folder is open to all."""
         return [
             File.of(TMPFILES, _TMPFILES_TEXT),
             File(LOG_DIR, FOLDER, mode=0o1777),
@@ -57,7 +57,7 @@ class Cufile(FileResource[Desired]):
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """A log folder of somebody else's has to be there; it isn't made here."""
+        """Another log folder has to exist; it isn't made here."""
         refusals = super().refusals(desired, observed)
         if not desired.content:
             hint = "run provision, which renders it"
@@ -67,12 +67,12 @@ class Cufile(FileResource[Desired]):
         folder = observed["log_dir"]
         if desired.log_dir != LOG_DIR and (folder is None or folder.kind != FOLDER):
             words = f"{desired.log_dir} does not exist, and libcufile would refuse to work without it"
-            hint = "Make it, writable for whoever runs cuFile programs (mode 1777), or leave logging.dir out of the"
+            hint = "Make it, writable for all users of cuFile programs (mode 1777), or leave logging.dir out of the"
             refusals.append(Refusal("log-dir", words, f"{hint} fleet file"))
         return refusals
 
     def revert(self, host: Host) -> List[Change]:
-        """What was there before; without a record cufile.json goes only if it is one of ours."""
+        """Restore the files; without a record cufile.json is removed only if gdsdeploy rendered it."""
         return restore(host, (TMPFILES, LOG_DIR, glob.escape(_path(host))))
 
 

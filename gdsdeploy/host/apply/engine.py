@@ -1,4 +1,4 @@
-"""Applies a document of desired state, resource by resource, and says what was or would be changed."""
+"""Applies a document of desired state, resource by resource, and reports the changes."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def run(
 ) -> List[Result]:
     """Apply ``wanted`` in order, or with ``host.check`` say what would change.
 
-    done: called after each resource.  Raises ApplyError at the first resource that fails, which is as it was or goes on
-    in a second run; refusals of any resource come before the first change.
+    done: called after each resource.  Raises ApplyError at the first resource that fails, which is unchanged or
+    continues in a second run; refusals of any resource come before the first change.
     """
     results: List[Result] = []
     pending: List[Change] = []

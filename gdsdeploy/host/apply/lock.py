@@ -1,8 +1,8 @@
-"""Keeps two runs apart that change the same host.
+"""Keeps two runs from changing the same host at once.
 
 ``/run/gdsdeploy/apply.lock`` is locked with flock(2) while the program works.  A run that consists of several calls
 names itself with ``--run``: between its calls the file keeps the run's name, and other runs are refused until it is
-released, or until nothing was heard of it for ``LEASE`` seconds.
+released, or until the run has made no call for ``LEASE`` seconds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def release(run: str, path: str = PATH) -> bool:
 
 
 def holder(path: str = PATH) -> Dict[str, Any]:
-    """``{"run", "who", "works"}`` of whoever keeps this host; empty texts: nobody does.  works: a call works now.
+    """``{"run", "who", "works"}`` of the run that reserves this host; empty texts: none does.  works: a call works now.
 
     Takes no lock and makes no file.
     """
@@ -116,10 +116,8 @@ def _write(fd: int, value: Dict[str, Any]) -> None:
 def _busy(holder: Dict[str, Any]) -> BusyError:
     who, since = str(holder.get("who") or "another process"), holder.get("since")
     started = time.strftime("%H:%M:%S", time.localtime(since)) if isinstance(since, (int, float)) else "a moment ago"
-    until = holder.get("until")
-    waiting = isinstance(until, (int, float)) and until > time.time()
-    hint = "Wait until it ends, and run this again"
-    if waiting and isinstance(until, (int, float)):
+    hint, until = "Wait until it ends, and run this again", holder.get("until")
+    if isinstance(until, (int, float)) and until > time.time():
         hint += f"; if it was killed, the host is free at {time.strftime('%H:%M:%S', time.localtime(until))}"
     return BusyError(f"{who} is changing this host since {started}", hint)
 

@@ -21,7 +21,7 @@ from .files import replace
 
 PATH = "/var/lib/gdsdeploy/before.json"
 VERSION = 1
-#: Configuration files; anything larger isn't one of ours.
+#: Configuration files are smaller.
 _LIMIT = 4 << 20
 
 

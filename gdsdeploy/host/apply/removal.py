@@ -1,4 +1,4 @@
-"""Takes back what was applied on a host, in the order in which that is safe."""
+"""Removes what was applied on a host, in a safe order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def remove(
 ) -> List[Change]:
     """Revert every resource, or those of ``only``; with ``host.check`` only say what that would change.
 
-    done: called with the changes of each step.  Raises ApplyError; a second call goes on where this one stopped.
+    done: called with the changes of each step.  Raises ApplyError; a second call continues where this one stopped.
     """
     order = registry.removal_order()
     unknown = [name for name in only if name not in order]
@@ -55,7 +55,7 @@ def _restore_unrecorded(host: Host) -> List[Change]:
 
 
 def _folders(host: Host) -> List[Change]:
-    """Our folders, the one with the record last."""
+    """Gdsdeploy's folders, the one with the record last."""
     folders = sorted(written.FOLDERS, key=lambda name: name == os.path.dirname(RECORD))
     paths = [path for folder in folders for path in _removable(host, folder)]
     if not host.check:

@@ -1,4 +1,4 @@
-"""A rollback on one host: packages that were there before are offered again, and what wasn't there before goes.
+"""A rollback on one host: earlier packages are offered again, and later ones are removed.
 
 Names and paths come from a snapshot, which is data: each is checked before it is used.
 """

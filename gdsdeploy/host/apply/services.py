@@ -49,7 +49,7 @@ class Unit:
 
 
 def path(unit: str) -> str:
-    """Where the file of a unit of ours is."""
+    """The path of a unit file that gdsdeploy writes."""
     return f"{FOLDER}/{unit}"
 
 

@@ -1,4 +1,4 @@
-"""The files that provision writes on hosts, and the folders that are a rollout's own.
+"""The files that provision writes on hosts, and gdsdeploy's folders.
 
 ``apply.removal`` takes the same away.  What a resource reverts is known without being on a list here.
 """
@@ -13,7 +13,7 @@ from typing import FrozenSet, List
 from ..rootdir import list_folder, read_text
 from . import registry
 
-#: What the first line of a file says that a role rendered.
+#: In the first line of every rendered file.
 MARK = "Rendered by gdsdeploy"
 CUFILE = "/etc/cufile.json"
 
@@ -33,23 +33,23 @@ FILES = (
     "/etc/systemd/system/gds-peermem.service",
     "/etc/systemd/system/nv_peer_mem.service.d/gdsdeploy.conf",
 )
-#: Folders of ours.  What is in /etc/gdsdeploy belongs to the lock; the others hold programs and what was found.
+#: gdsdeploy's folders.  The content of /etc/gdsdeploy belongs to the lock; the others hold programs and results.
 FOLDERS = ("/etc/gdsdeploy", "/usr/lib/gdsdeploy", "/var/lib/gdsdeploy", "/var/log/gdsdeploy/kmod", "/run/gdsdeploy")
-#: There for a while only, and no part of what a lock says: the secret of an enrolment, packages on their way back.
+#: Temporary files: the secret of an enrolment, and packages that a rollback puts back.
 PASSING = (
     "/var/lib/gdsdeploy-mok-password",
     "/var/lib/gdsdeploy-restore",
     "/var/lib/gdsdeploy-restore.tar",
     "/etc/apt/sources.list.d/gdsdeploy-restore.sources",
 )
-#: In the names of keys that come and go with packages on their way back.
+#: In the names of temporary keys for these packages.
 RESTORING = "gdsdeploy-restore"
 #: Folder and name of files of which there may be any number.
 KEYS = (("/etc/apt/keyrings", "gdsdeploy-*.gpg"), ("/etc/pki/rpm-gpg", "RPM-GPG-KEY-gdsdeploy-*"))
 RECIPES = ("/etc/dkms", "*.conf")
 DEPMOD = ("/etc/depmod.d", "gdsdeploy-*")
 _PATTERNS = (*KEYS, RECIPES, DEPMOD)
-#: Files of others with lines of ours, and what keeps other choices of ours.
+#: A file with lines of gdsdeploy among others, and the boot loader's settings.
 SHARED = ("/etc/dnf/plugins/versionlock.list", "/etc/default/grub.d/gdsdeploy.cfg")
 
 

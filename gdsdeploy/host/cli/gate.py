@@ -148,7 +148,7 @@ def _status(record: gate.Record) -> int:
 
 
 def _text(path: str) -> str:
-    """A file's text; empty where there is none, which no reader of it accepts."""
+    """A file's text; empty without the file, which every reader refuses."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

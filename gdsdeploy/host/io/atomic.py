@@ -1,7 +1,7 @@
-"""Every file that this program leaves on a host is written here, and nobody but root decides where that is.
+"""Writes every file that this program leaves on a host; only root decides where.
 
 A reader meets the old content or the new one, and so does a boot after a power cut.  A path is walked part by part,
-each from the descriptor of its folder.  What is written is a new file under a name that nobody can guess, which is
+each from the descriptor of its folder.  A new file gets a name that can't be guessed, and is then
 renamed in that folder.  Mode and owner are changed through descriptors only.
 
 Root refuses folders that others can change.  ``shared`` allows them, for what belongs to others anyway: links there
@@ -130,7 +130,7 @@ def remove(path: str) -> None:
 
 
 def sweep(path: str) -> None:
-    """Remove what writers that were killed left beside ``path``; nobody may be writing it meanwhile."""
+    """Remove temporary files of killed writers beside ``path``; no other writer may be active."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _parent(path, make=False) as (folder, name):
         left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
         for name_left in filter(left.fullmatch, os.listdir(folder)):
@@ -187,7 +187,7 @@ def _open_folder(path: str, *, make: bool = True, shared: bool = False, links: i
 
 
 def _link_target(folder: int, name: str, *, make: bool) -> str:
-    """Where the link ``name`` leads, empty where it is none; where nothing is there, a folder is made."""
+    """The target of the link ``name``, empty for other entries; a missing folder is made."""
     try:
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return os.readlink(name, dir_fd=folder)
@@ -202,7 +202,7 @@ def _link_target(folder: int, name: str, *, make: bool) -> str:
 def _is_roots(fd: int, path: str, *, shared: bool) -> bool:
     """Whether only root can change the folder; raises UnsafePathError where that has to be so.
 
-    In one with the sticky bit, nobody can take away what root puts there.
+    In one with the sticky bit, other users can't remove root's files.
     """
     if os.geteuid() != 0:
         return True

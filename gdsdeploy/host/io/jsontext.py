@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote, within bounds that hold before it is parsed: size, nesting, numbers.  Pure."""
+"""Untrusted JSON, with bounds on size, nesting and numbers that hold before it is parsed.  Pure."""
 
 from __future__ import annotations
 

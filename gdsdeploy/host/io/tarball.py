@@ -1,4 +1,4 @@
-"""Members of a tar archive that somebody else made, within bounds that hold while it is read.
+"""Members of an untrusted tar archive, with bounds that hold while it is read.
 
 :mod:`tarfile` follows headers of any length and keeps every member; only its parser of one header is used.
 """
@@ -48,7 +48,7 @@ def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
     """The files of a tar archive, gzipped or not, in their order.
 
     unpacked: bytes that it may have.  Raises what :func:`files` raises, and ValueError for what programs that unpack
-    archives read in different ways: nobody should see other files than the ones that were checked.
+    archives read in different ways: the checked files have to be the unpacked ones.
     """
     with reading.opened(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"

@@ -12,7 +12,7 @@ UNKNOWN = "unknown"
 #: It did not pass, and a waiver accepts that until a day; see waiver.py.
 WAIVED = "waived"
 VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
-#: What the check storage.path says of a mount: the path of its I/O, or that nothing is mounted there.
+#: Results of the check storage.path: the path of a mount's I/O, or none without a mount.
 PATHS = ("nvidia-fs", "p2pdma", "compat", "broken", "none")
 
 

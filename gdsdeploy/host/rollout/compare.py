@@ -17,7 +17,11 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> List[Differen
     version.
     """
     if not isinstance(was, Mapping) or was.get("version") != VERSION or not isinstance(was.get("packages"), Mapping):
-        raise RolloutError("snapshot", f"this is no snapshot of version {VERSION}", "rollout snapshot --json")
+        raise RolloutError(
+            "snapshot",
+            f"this isn't a snapshot of version {VERSION}",
+            "make one: gdsdeploy-host.pyz rollout snapshot --json",
+        )
     pairs = [
         _difference("boot", "default", was["boot"]["default"], now["boot"]["default"]),
         _difference("kernel", "running", was["kernel"], now["kernel"]),

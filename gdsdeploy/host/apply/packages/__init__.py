@@ -223,7 +223,7 @@ def _unfinished_packages(chosen: Manager, host: Host) -> Dict[str, Installed]:
 
 
 def _completions(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
-    """What a transaction finishes that nobody asks for; an earlier one has finished it."""
+    """Interrupted packages that the transaction finishes as well, unless an earlier one did."""
     if not plan.missing:
         return []
     names = {package.package for package in plan.missing} | {change.subject for change in earlier}

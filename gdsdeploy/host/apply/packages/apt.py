@@ -107,7 +107,7 @@ release=$1
         if others:
             hint = (
                 'Either the repository no longer has them ("gdsdeploy lock FLEET --check" tells, "gdsdeploy lock FLEET"'
-                " resolves anew), or it serves other files under the same version, which nobody should install"
+                " resolves again), or it serves other files under the same version: don't install them"
             )
             message = f"apt on this host does not offer the locked files of: {', '.join(others)}"
             raise ApplyError(message, hint, "verify")

@@ -27,7 +27,7 @@ BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
 _DNF = ["dnf", "--quiet", "--assumeyes"]
 _FORMAT = "%{name}=%{epoch}:%{version}-%{release} %{arch} %{chksum}\n"
-#: A transaction takes what was compared with the lock: package lists aren't read anew meanwhile.
+#: A transaction takes what was compared with the lock: package lists aren't read again meanwhile.
 _INSTALL = ["--setopt=install_weak_deps=False", "--setopt=gdsdeploy-*.metadata_expire=-1", "install"]
 
 
@@ -94,7 +94,7 @@ release=$2
             host.write(self.observe_pins(host, desired)["file"])
 
     def verify_pins(self, host: Host, desired: Any) -> None:
-        """Every package is offered in the locked version and no other; lists that are old are read anew."""
+        """Every package is offered in the locked version and no other; old lists are read again."""
         if not desired.pins:
             return
         locked = {f"{pin.package}={with_epoch(pin.version)}" for pin in desired.pins}
@@ -114,7 +114,7 @@ release=$2
         if rebuilt:
             hint = (
                 'If the vendor built them again, "gdsdeploy lock FLEET" takes the new files, for review; otherwise a'
-                " repository serves other files under the same version, which nobody should install"
+                " repository serves other files under the same version: don't install them"
             )
             words = f"dnf on this host offers other files than the locked ones: {'; '.join(rebuilt)}"
             raise ApplyError(words, hint, "verify")

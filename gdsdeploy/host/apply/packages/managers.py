@@ -92,7 +92,7 @@ class Manager:
     kind: ClassVar[str]
     #: whether packages are held one by one
     holds: ClassVar[bool] = False
-    #: files that repositories write, keys aside; and where keys of ours lie
+    #: files that repositories write, without keys; and patterns of gdsdeploy's keys
     sources: ClassVar[Tuple[str, ...]] = ()
     keys: ClassVar[Tuple[str, ...]] = ()
     #: files whose content depends on what else the host has configured

@@ -1,4 +1,4 @@
-"""Packages: versions, holds, what a package manager left half-way, and who holds its locks."""
+"""Packages: versions, holds, half-installed ones, and the holders of the package managers' locks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Package:
 
     @property
     def broken(self) -> bool:
-        """Neither there nor gone; triggers that wait (W, t) are run by whoever installs next, and break nothing."""
+        """Half-installed; the next installation runs triggers that wait (W, t), so these break nothing."""
         return self.state[1:2] in "FHU" or self.state[2:3] == "R"
 
 

@@ -44,7 +44,7 @@ class Evr:
 
 @lru_cache(maxsize=65536)
 def rpm(version: str) -> Evr:
-    """A sort key with rpm's order for ``[EPOCH:]VERSION[-RELEASE]``; raises ValueError for text that is none."""
+    """A sort key with rpm's order for ``[EPOCH:]VERSION[-RELEASE]``; raises ValueError for other text."""
     match = _EVR.match(version)
     if match is None:
         raise ValueError(f"not an rpm version: {version!r}")
