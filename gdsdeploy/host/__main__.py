@@ -3,28 +3,44 @@
 Exit status of validate: 0 every check passed; 30 one failed; 31 none failed, but one could not tell; 2 unusable
 arguments or no expectation.  The other commands: 0 done, 2 unusable arguments.
 
-A zipapp is compiled anew at every start, so each command imports only what it needs.
+Python compiles a zipapp again at every start, so each command imports only what it needs.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
+from .errors import UsageError
 from .io.printable import Printable
 
 if TYPE_CHECKING:
     from .model.expectation import Expectation
 
 OK, UNUSABLE, FAILED, UNDECIDED = 0, 2, 30, 31
-
-
-class UsageError(Exception):
-    """What the caller gave cannot be used; the message says what and what to do."""
+#: Command → the module and the function that add its parser, and its help.
+COMMANDS = {
+    "apply": ("cli.apply", "add_apply", "make this host what a desired state describes"),
+    "remove": ("cli.apply", "add_remove", "take back what was applied here"),
+    "kmod": ("cli.kmod", "add_parsers", "kernel modules: audit, build, pack, install"),
+    "boot": ("cli.boot", "add_parsers", "what the next boot starts, and whether one is needed"),
+    "guard": ("cli.guard", "add_parsers", "which kernels may boot by default, and why not"),
+    "gate": ("cli.gate", "add_parsers", "judge this boot, and keep the host out of its scheduler unless it passes"),
+    "gdscheck": ("gdscheck.live", "add_parser", "what gdscheck -p prints, from libcufile alone"),
+    "explain": ("cli.explain", "add_parser", "why mounts do not take the direct path"),
+    "odirect": ("cli.odirect", "add_parser", "whether direct I/O on a mount bypasses the page cache"),
+    "proof": ("cli.proof", "add_parser", "which path a read through cuFile takes, with each GPU"),
+    "peermem": ("cli.peermem", "add_parsers", "nvidia-peermem: load, unload"),
+    "topology": ("topology.text", "add_parser", "how far GPUs, disks and network adapters are apart"),
+    "rollout": ("cli.rollout", "add_parsers", "steps of a rollout: snapshot, boot once, reboot, reload, space"),
+    "load": ("odirect.load", "add_parser", "how fast a mount reads under load, from a scratch file"),
+    "carried": ("cli.carrier_check", "add_parser", "whether a rendered folder is whole and of the expected lock"),
+}
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -35,7 +51,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _drop_folders_of_others() -> None:
-    """Root, and what it starts, makes temporary files in no folder whose owner could exchange them."""
+    """Keep root and its programs from making temporary files in a folder whose owner could exchange them."""
     named = [name for name in ("TMPDIR", "TEMP", "TMP") if name in os.environ]
     if named and os.geteuid() == 0:
         from .process import of_root
@@ -61,7 +77,7 @@ def _run(argv: Optional[Sequence[str]]) -> int:
         print(f"gdsdeploy-host: {error}", file=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain once more while it ends.
+        # The reader of the output has gone; Python would complain once more while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except KeyboardInterrupt:
@@ -75,11 +91,11 @@ def _parser(verb: str) -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="gdsdeploy-host.pyz", description="gdsdeploy's program on a GPU host.")
     commands = parser.add_subparsers(metavar="COMMAND")
-    default = f"what the host should be; - reads it from standard input (default: {expectation.PATH})"
+    default = f"the host's expected state; - reads it from standard input (default: {expectation.PATH})"
     for name, run, text in (
-        ("hello", _hello, "say who and what answers here"),
+        ("hello", _hello, "print Python's version, the user's id, the kernel and the machine"),
         ("evidence", _evidence, "collect what this host's files and programs say"),
-        ("facts", _facts, "say what that evidence means"),
+        ("facts", _facts, "print the facts that the evidence yields"),
         ("validate", _validate, "compare this host with its expectation"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -90,176 +106,54 @@ def _parser(verb: str) -> argparse.ArgumentParser:
         if name != "hello":
             command.add_argument("--expectation", metavar="FILE", help=default)
         if name == "evidence":
-            command.add_argument("--mount", metavar="PATH", help="also what is to be known of this mount or file")
+            command.add_argument("--mount", metavar="PATH", help="also collect evidence about this mount or file")
         if name in ("facts", "validate"):
-            command.add_argument(
-                "--evidence", metavar="FILE", help="judge evidence that was collected before, of any host"
-            )
+            command.add_argument("--evidence", metavar="FILE", help="use saved evidence, of any host")
         if name in ("evidence", "validate"):
-            words = "also read from the mounts for which the expectation has a threshold under load, some seconds each"
+            words = "also read from mounts whose expectation has a rate under load; takes some seconds each"
             command.add_argument("--load", action="store_true", help=words)
         if name == "validate":
             command.add_argument("--with-evidence", action="store_true", help="put the evidence into the JSON object")
-    for name, add, text in (
-        ("apply", _add_apply, "make this host what a desired state says"),
-        ("remove", _add_remove, "take back what was applied here"),
-        ("kmod", _add_kmod, "kernel modules: audit, build, pack, install"),
-        ("boot", _add_boot, "what the next boot starts, and whether one is needed"),
-        ("guard", _add_guard, "which kernels may boot by default, and why not"),
-        ("gate", _add_gate, "judge this boot, and keep the host out of its scheduler unless it passes"),
-        ("gdscheck", _add_gdscheck, "what gdscheck -p prints, from libcufile alone"),
-        ("explain", _add_explain, "why mounts do not take the direct path"),
-        ("odirect", _add_odirect, "whether direct I/O on a mount bypasses the page cache, tried in a scratch file"),
-        ("proof", _add_proof, "which path a read through cuFile takes, with each GPU"),
-        ("peermem", _add_peermem, "nvidia-peermem: load, unload"),
-        ("topology", _add_topology, "how far GPUs, disks and network adapters are from each other"),
-        ("rollout", _add_rollout, "what a rollout asks of this host: snapshot, boot once, reboot, reload, space"),
-        ("load", _add_load, "how fast a mount reads under load, from a scratch file"),
-        ("carried", _add_carried, "whether a rendered folder is whole, and made from the lock that is meant"),
-    ):
+    actions = {"explain": _explain, "topology": _topology}
+    for name, (module, function, text) in COMMANDS.items():
         if verb == name:
-            add(commands)
+            add = getattr(importlib.import_module(f".{module}", __package__), function)
+            add(commands, *([actions[name]] if name in actions else []))
         else:
             commands.add_parser(name, help=text)
     return parser
-
-
-def _add_apply(commands: Any) -> None:
-    from .cli.apply import add_apply
-
-    add_apply(commands)
-
-
-def _add_remove(commands: Any) -> None:
-    from .cli.apply import add_remove
-
-    add_remove(commands)
-
-
-def _add_kmod(commands: Any) -> None:
-    from .cli.kmod import add_parsers
-
-    add_parsers(commands)
-
-
-def _add_load(commands: Any) -> None:
-    from .odirect.load import add_parser
-
-    add_parser(commands)
-
-
-def _add_carried(commands: Any) -> None:
-    from .cli.carrier_check import add_parser
-
-    add_parser(commands)
-
-
-def _add_boot(commands: Any) -> None:
-    from .boot import grub
-    from .boot import needed as pending
-
-    parser = commands.add_parser("boot", help="what the next boot starts, and whether one is needed")
-    verbs = parser.add_subparsers(metavar="COMMAND")
-    verbs.required = True
-    pending.add_parser(verbs)
-    grub.add_parsers(verbs)
-
-
-def _add_gdscheck(commands: Any) -> None:
-    from .gdscheck.live import add_parser
-
-    add_parser(commands, _gdscheck)
-
-
-def _gdscheck(arguments: argparse.Namespace) -> int:
-    from .gdscheck.live import NoLibraryError, command
-
-    try:
-        return command(arguments)
-    except NoLibraryError as error:
-        raise UsageError(str(error)) from None
-
-
-def _add_odirect(commands: Any) -> None:
-    from .cli.odirect import add_parser, command
-
-    add_parser(commands, command)
-
-
-def _add_proof(commands: Any) -> None:
-    from .cli.proof import add_parser, command
-
-    add_parser(commands, command)
-
-
-def _add_guard(commands: Any) -> None:
-    from .cli.guard import add_parsers
-
-    add_parsers(commands)
-
-
-def _add_gate(commands: Any) -> None:
-    from .cli.gate import add_parsers
-
-    add_parsers(commands)
-
-
-def _add_peermem(commands: Any) -> None:
-    from .cli.peermem import add_parsers
-
-    add_parsers(commands)
-
-
-def _add_topology(commands: Any) -> None:
-    from .topology.text import add_parser
-
-    add_parser(commands, _topology)
-
-
-def _add_rollout(commands: Any) -> None:
-    from .cli.rollout import add_parsers
-
-    add_parsers(commands)
 
 
 def _topology(arguments: argparse.Namespace) -> int:
     from .facts import Unknown, facts_from
     from .topology import text as topology
 
-    found = facts_from(topology.collected() if arguments.evidence is None else _saved(arguments.evidence)).topology
-    if isinstance(found, Unknown):
-        raise UsageError(f"the PCI functions are not known: {found.reason}")
-    print(json.dumps(topology.document(found), sort_keys=True) if arguments.json else topology.text(found), end="")
+    evidence = topology.collected() if arguments.evidence is None else _read_evidence(arguments.evidence)
+    tree = facts_from(evidence).topology
+    if isinstance(tree, Unknown):
+        raise UsageError(f"the PCI functions are not known: {tree.reason}")
+    print(json.dumps(topology.document(tree), sort_keys=True) if arguments.json else topology.text(tree), end="")
     return OK
-
-
-def _add_explain(commands: Any) -> None:
-    from .cli.explain import add_parser
-
-    add_parser(commands, _explain)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
     from .cli import explain
 
-    try:
-        if arguments.error is not None:
-            explain.error(arguments.error, arguments.json)
-            return OK
-        mount = explain.absolute(arguments.mount)
-        if arguments.evidence is None:
-            evidence = explain.collected(mount, _expectation(None, needed=False))
-        else:
-            evidence = _saved(arguments.evidence)
-        explain.answer(evidence, mount, arguments.json)
-    except explain.NothingToExplainError as error:
-        raise UsageError(str(error)) from None
+    if arguments.error is not None:
+        explain.print_error(arguments.error, arguments.json)
+        return OK
+    mount = os.path.abspath(arguments.mount) if arguments.mount else None
+    if arguments.evidence is None:
+        evidence = explain.collected(mount, _expectation(None, needed=False))
+    else:
+        evidence = _read_evidence(arguments.evidence)
+    explain.print_explanation(evidence, mount, arguments.json)
     return OK
 
 
 def _hello(_arguments: argparse.Namespace) -> int:
     uname = os.uname()
-    version = "{}.{}.{}".format(*sys.version_info[:3])
+    version = ".".join(map(str, sys.version_info[:3]))
     _print({"python": version, "uid": os.geteuid(), "kernel": uname.release, "machine": uname.machine})
     return OK
 
@@ -293,15 +187,15 @@ def _validate(arguments: argparse.Namespace) -> int:
     expectation = _expectation(arguments.expectation, needed=True)
     assert expectation is not None
     evidence = _document(arguments.evidence, expectation, load=arguments.load)
-    found = facts.facts_from(evidence)
-    findings = checks.run(found, expectation)
+    host_facts = facts.facts_from(evidence)
+    findings = checks.run(host_facts, expectation)
     if arguments.json:
-        document = report.document(expectation, found, findings)
+        document = report.document(expectation, host_facts, findings)
         if arguments.with_evidence:
             document["evidence"] = evidence
         _print(document)
     else:
-        print(report.text(expectation, found, findings))
+        print(report.text(expectation, host_facts, findings))
     verdict = worst(findings)
     return OK if verdict == PASS else FAILED if verdict == FAIL else UNDECIDED
 
@@ -311,10 +205,10 @@ def _document(path: Optional[str], expectation: Optional[Expectation], load: boo
         return _collect(expectation, load)
     if load:
         raise UsageError("--load reads from mounts now; it does not go with --evidence, which was collected before")
-    return _saved(path)
+    return _read_evidence(path)
 
 
-def _saved(path: str) -> Dict[str, Any]:
+def _read_evidence(path: str) -> Dict[str, Any]:
     from .facts.evidence_file import EvidenceFileError, one
 
     try:
@@ -330,31 +224,24 @@ def _collect(expectation: Optional[Expectation], load: bool = False) -> Any:
 
 
 def _expectation(path: Optional[str], needed: bool) -> Optional[Expectation]:
-    """The expectation at ``path``, or the host's own, which need not be there or be good unless it is ``needed``."""
+    """The expectation at ``path``, or the host's own, which may be missing or unusable unless it is ``needed``."""
     from .model.expectation import PATH
 
-    if path is None and not os.path.exists(PATH):
-        if not needed:
-            return None
-        raise UsageError(
-            f"there is no {PATH}, so nothing is expected of this host; name one with --expectation, or have the host"
-            " provisioned, which puts it there"
-        )
     if path is None and not needed:
         with contextlib.suppress(UsageError):
             return _read_expectation(PATH)
         return None
+    if path is None and not os.path.exists(PATH):
+        raise UsageError(
+            f"there is no {PATH}, so nothing is expected of this host; name one with --expectation, or have the host"
+            " provisioned, which puts it there"
+        )
     return _read_expectation(path or PATH)
 
 
 def _read_expectation(path: str) -> Expectation:
     from .model.expectation import from_json
 
-    found: Expectation = _parsed(path, "an expectation", from_json)
-    return found
-
-
-def _parsed(path: str, what: str, parse: Callable[[str], Any]) -> Any:
     try:
         if path == "-":
             text = sys.stdin.read()
@@ -364,9 +251,9 @@ def _parsed(path: str, what: str, parse: Callable[[str], Any]) -> Any:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return parse(text)
+        return from_json(text)
     except ValueError as error:
-        raise UsageError(f"{path} is not {what}: {error}") from None
+        raise UsageError(f"{path} is not an expectation: {error}") from None
 
 
 def _print(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong with modules on a host; ``cli.py`` turns it into one line and an exit status."""
+"""What can go wrong on a host; the command line turns it into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ REFUSED = 30
 FAILED, UNUSABLE, BUSY = 1, 2, 52
 
 
+class UsageError(Exception):
+    """The caller's arguments or files cannot be used; the message says what and what to do."""
+
+
 class HostError(Exception):
     """A file, tree or kernel that cannot be used: one message and one next step."""
 
-    #: Exit status of the command line; documented in ``cli.py``.
+    #: Exit status of the command line.
     exit_code = 2
     #: Stable id of what went wrong, for programs; empty where no program needs to know.
     id = ""
@@ -85,28 +89,25 @@ class ApplyError(HostError):
     """
 
     exit_code = FAILED
+    kind = "failed"
 
-    def __init__(self, message: str, hint: str = "", kind: str = "failed") -> None:
+    def __init__(self, message: str, hint: str = "", kind: str = "") -> None:
         super().__init__(message, hint)
-        self.kind = kind
+        self.kind = kind or self.kind
 
 
 class DesiredError(ApplyError):
     """The desired state can't be read, has a newer version, or breaks its schema; the message names the place."""
 
     exit_code = UNUSABLE
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint, "desired")
+    kind = "desired"
 
 
 class BusyError(ApplyError):
     """Another run is changing this host; the message names it."""
 
     exit_code = BUSY
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint, "busy")
+    kind = "busy"
 
 
 class CannotTellError(Exception):

@@ -11,7 +11,7 @@ import subprocess  # nosec B404 # started here and nowhere else
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 #: Bytes kept of each of stdout and stderr; the rest is read and dropped, so the program never blocks on a full pipe.
@@ -30,7 +30,7 @@ TIMED_OUT = 124
 
 @dataclass(frozen=True)
 class Output:
-    """What a program left.
+    """The result of a program.
 
     ``status``: its exit status; negative when a signal ended it; 127 when it does not exist or cannot be executed;
     124 when it was killed at its time limit.  ``stderr`` then ends with a line that says so.
@@ -42,52 +42,33 @@ class Output:
     stderr: str
     truncated: bool = False
 
+    def failure(self) -> str:
+        """The last line that a failed program printed, or its exit status."""
+        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return lines[-1].strip() if lines else f"exit status {self.status}"
+
 
 class _Target:
-    """Takes up to ``limit`` bytes of what a program writes; ``cut``: more came; ``done``: no more need be read."""
+    """Gives up to ``limit`` bytes of a program's output to ``keep``.
 
-    def __init__(self, limit: int) -> None:
-        self._room = limit
+    ``cut``: there was more.  ``error``: that ``keep`` raised.  stops: no more is read after either of them.
+    """
+
+    def __init__(self, limit: int, keep: Callable[[bytes], object], *, stops: bool = False) -> None:
+        self._room, self._keep, self._stops = limit, keep, stops
         self.cut = False
-
-    @property
-    def done(self) -> bool:
-        return False
-
-    def take(self, chunk: bytes) -> None:
-        self.cut = self.cut or len(chunk) > self._room
-        if self._room > 0:
-            self.keep(chunk[: self._room])
-            self._room -= min(len(chunk), self._room)
-
-    def keep(self, chunk: bytes) -> None:
-        raise NotImplementedError
-
-
-class _Memory(_Target):
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.chunks: List[bytes] = []
-
-    def keep(self, chunk: bytes) -> None:
-        self.chunks.append(chunk)
-
-
-class _Sink(_Target):
-    def __init__(self, sink: IO[bytes], limit: int) -> None:
-        super().__init__(limit)
-        self._sink = sink
         self.error: Optional[OSError] = None
 
-    def keep(self, chunk: bytes) -> None:
-        try:
-            self._sink.write(chunk)
-        except OSError as error:
-            self.error = error
-
-    @property
-    def done(self) -> bool:
-        return self.cut or self.error is not None
+    def take(self, chunk: bytes) -> bool:
+        """Whether more is read."""
+        self.cut = self.cut or len(chunk) > self._room
+        if self._room > 0:
+            try:
+                self._keep(chunk[: self._room])
+            except OSError as error:
+                self.error = error
+            self._room -= min(len(chunk), self._room)
+        return not (self._stops and (self.cut or self.error is not None))
 
 
 def run(
@@ -97,35 +78,36 @@ def run(
     cwd: Optional[str] = None,
     input: Union[str, bytes, None] = None,  # noqa: A002 - the word subprocess uses
 ) -> Output:
-    """Run ``argv`` to its end, at most ``timeout`` seconds, and return what it left; its faults are no exceptions.
+    """Run ``argv`` for at most ``timeout`` seconds and return its output; a failure of the program raises nothing.
 
     ``env`` is added to this process's own environment; a value of None removes that variable.  ``LC_ALL`` is always C,
     and PATH as :func:`search_path` has it.  At the time limit the program is killed with everything that it started
     (it gets a session of its own).
     """
     data = input.encode("utf-8") if isinstance(input, str) else input
-    kept = _Memory(OUTPUT_LIMIT)
-    done = _run(argv, timeout, env, cwd, subprocess.DEVNULL if data is None else subprocess.PIPE, data, kept)
-    return Output(done.status, b"".join(kept.chunks).decode("utf-8", "replace"), done.stderr, done.truncated)
+    stdout: List[bytes] = []
+    stdin, target = subprocess.DEVNULL if data is None else subprocess.PIPE, _Target(OUTPUT_LIMIT, stdout.append)
+    output = _run(argv, timeout, env, cwd, stdin, data, target)
+    return replace(output, stdout=b"".join(stdout).decode("utf-8", "replace"))
 
 
 @contextlib.contextmanager
 def deferred(numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)) -> Iterator[None]:
-    """Hold back signals while the block runs; those that came are sent to this process again when it ends.
+    """Hold back signals while the block runs, and send those that arrived to this process again when it ends.
 
-    Only the main thread is told of signals; in another one the block just runs.
+    Only the main thread receives signals; in another one the block just runs.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: List[int] = []
-    before = {number: signal.signal(number, lambda number, _frame: came.append(number)) for number in numbers}
+    received: List[int] = []
+    before = {number: signal.signal(number, lambda number, _frame: received.append(number)) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in dict.fromkeys(came):
+        for number in dict.fromkeys(received):
             os.kill(os.getpid(), number)
 
 
@@ -136,15 +118,15 @@ def pipe(argv: Sequence[str], source: IO[bytes], sink: IO[bytes], timeout: float
     program is then ended by SIGPIPE).
     Raises OSError when ``sink`` cannot take the data (a full disk).
     """
-    target = _Sink(sink, limit)
-    done = _run(argv, timeout, None, None, source, None, target)
+    target = _Target(limit, sink.write, stops=True)
+    output = _run(argv, timeout, None, None, source, None, target)
     if target.error is not None:
         raise target.error
-    return done
+    return output
 
 
 def apart(work: Callable[[], str], timeout: float) -> Output:
-    """Run ``work`` in a process of its own and return its answer as ``stdout``.
+    """Run ``work`` in a child process and return its answer as ``stdout``.
 
     For what may hold its process for ever in a system call: a filesystem whose server is gone.  After ``timeout``
     seconds the process is killed, and not waited for where even that does not end it.  ``status`` is as of
@@ -154,13 +136,13 @@ def apart(work: Callable[[], str], timeout: float) -> Output:
     pid = os.fork()
     if pid == 0:
         os.close(answer)
-        _answer(work, end)
+        _run_child(work, end)
     os.close(end)
     try:
-        text, complete = _received(answer, time.monotonic() + timeout)
-        status = _ended(pid, 5.0) if complete else _stopped(pid)
+        text, complete = _receive(answer, time.monotonic() + timeout)
+        status = _wait(pid, 5.0) if complete else _stop(pid)
     except BaseException:
-        _stopped(pid)
+        _stop(pid)
         raise
     finally:
         os.close(answer)
@@ -170,7 +152,7 @@ def apart(work: Callable[[], str], timeout: float) -> Output:
     return Output(number, text, "") if number == 0 else Output(number, "", text)
 
 
-def _answer(work: Callable[[], str], end: int) -> NoReturn:
+def _run_child(work: Callable[[], str], end: int) -> NoReturn:
     status = 1
     try:
         # A terminal's Ctrl-C ends the parent, which ends this process.
@@ -189,7 +171,7 @@ def _answer(work: Callable[[], str], end: int) -> NoReturn:
         os._exit(status)
 
 
-def _received(pipe: int, deadline: float) -> Tuple[str, bool]:
+def _receive(pipe: int, deadline: float) -> Tuple[str, bool]:
     """What comes until the other end is closed, and whether that was before the deadline."""
     chunks: List[bytes] = []
     poll = select.poll()
@@ -204,22 +186,22 @@ def _received(pipe: int, deadline: float) -> Tuple[str, bool]:
         chunks.append(chunk)
 
 
-def _stopped(pid: int) -> Optional[int]:
-    """End a child, which may clean up before."""
+def _stop(pid: int) -> Optional[int]:
+    """End a child; SIGTERM lets it clean up first."""
     status: Optional[int] = None
     for number in (signal.SIGTERM, signal.SIGKILL):
         if status is None:
             os.kill(pid, number)
-            status = _ended(pid, 0.5)
+            status = _wait(pid, 0.5)
     return status
 
 
-def _ended(pid: int, seconds: float) -> Optional[int]:
+def _wait(pid: int, seconds: float) -> Optional[int]:
     """The status of a child as wait(2) has it; None if it is still there after ``seconds``."""
     deadline = time.monotonic() + seconds
     while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
+        child, status = os.waitpid(pid, os.WNOHANG)
+        if child:
             return status
         if time.monotonic() > deadline:
             return None
@@ -235,7 +217,7 @@ def _run(
     data: Optional[bytes],
     target: _Target,
 ) -> Output:
-    args = [os.fspath(item) for item in argv]
+    args = list(map(os.fspath, argv))
     try:
         process = subprocess.Popen(  # nosec B603 # a list, never a shell
             args,
@@ -247,13 +229,14 @@ def _run(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return Output(NOT_FOUND, "", "{}: {}\n".format(args[0] if args else "(nothing)", _reason(error)))
-    said = _Memory(OUTPUT_LIMIT)
-    threads = [_read(process.stdout, target), _read(process.stderr, said), _feed(process.stdin, data)]
+        return Output(NOT_FOUND, "", f"{args[0] if args else '(nothing)'}: {getattr(error, 'strerror', '') or error}\n")
+    errors: List[bytes] = []
+    error_target = _Target(OUTPUT_LIMIT, errors.append)
+    threads = [_read(process.stdout, target), _read(process.stderr, error_target), _feed(process.stdin, data)]
     timed_out = False
     try:
         # With a timeout, wait() itself would look for the end only every now and then, up to 50 ms apart.
-        ended = _started(lambda: _wait(process))
+        ended = _start_thread(process.wait)
         ended.join(timeout)
         if ended.is_alive():
             timed_out = True
@@ -266,29 +249,22 @@ def _run(
         _kill(process)
         process.wait()
         raise
-    stderr = b"".join(said.chunks).decode("utf-8", "replace")
+    stderr = b"".join(errors).decode("utf-8", "replace")
     if timed_out:
         return Output(TIMED_OUT, "", stderr + f"{args[0]}: killed after {timeout:g} s\n", target.cut)
-    return Output(status, "", stderr, target.cut or said.cut)
+    return Output(status, "", stderr, target.cut or error_target.cut)
 
 
 def _environment(extra: Optional[Mapping[str, Optional[str]]]) -> Dict[str, str]:
-    env = dict(os.environ)
-    for name, value in (extra or {}).items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = value
-    env["LC_ALL"] = "C"
-    env.pop("LANGUAGE", None)
-    env["PATH"] = search_path(env)
-    return env
+    changed = {**os.environ, **(extra or {}), "LC_ALL": "C", "LANGUAGE": None}
+    env = {name: value for name, value in changed.items() if value is not None}
+    return {**env, "PATH": search_path(env)}
 
 
 def search_path(env: Mapping[str, str] = os.environ) -> str:
-    """PATH, with the sbin folders; for root, without folders that others own or that everybody can write to."""
+    """PATH, with the sbin folders; for root, without folders that other users own or can write to."""
     present = env.get("PATH", os.defpath).split(os.pathsep)
-    present += [item for item in EXTRA_PATH.split(":") if item not in present]
+    present += [folder for folder in EXTRA_PATH.split(":") if folder not in present]
     if os.geteuid() == 0:
         present = list(dict.fromkeys(filter(None, map(of_root, present))))
     return os.pathsep.join(present)
@@ -297,19 +273,18 @@ def search_path(env: Mapping[str, str] = os.environ) -> str:
 def of_root(folder: str, *, for_all: bool = False) -> str:
     """Where ``folder`` really is, if root can run programs from there, or make temporary files; else empty.
 
-    Not in a user's folder, which ``sudo -E`` or ``su`` brings along: who owns a folder can exchange what is in it, and
-    who owns a link, where it leads.
-    for_all: it may be one that everybody can add files to but nobody can take others' away from, as /tmp is.
+    ``sudo -E`` or ``su`` may bring a user's folder along, whose owner can exchange its files.
+    for_all: allow a folder with the sticky bit, such as /tmp.
     """
-    found = place = os.path.realpath(folder) if os.path.isabs(folder) else ""
+    real = place = os.path.realpath(folder) if os.path.isabs(folder) else ""
     try:
         while place:
             state = os.stat(place)
-            sticky = state.st_mode & stat.S_ISVTX and (for_all or place != found)
+            sticky = state.st_mode & stat.S_ISVTX and (for_all or place != real)
             if state.st_uid != 0 or (state.st_mode & stat.S_IWOTH and not sticky):
                 return ""
             if place == "/":
-                return found
+                return real
             place = os.path.dirname(place)
     except OSError:
         pass
@@ -317,7 +292,7 @@ def of_root(folder: str, *, for_all: bool = False) -> str:
 
 
 def is_roots(path: str) -> bool:
-    """Whether nobody but root can change the file ``path``, or exchange it; for others than root every file is fine."""
+    """Whether only root can change or exchange the file ``path``; for other users every file is fine."""
     if os.geteuid() != 0:
         return True
     place = os.path.realpath(path)
@@ -333,47 +308,29 @@ def _read(pipe: Optional[IO[bytes]], target: _Target) -> threading.Thread:
 
     def read() -> None:
         with pipe:
-            while True:
-                chunk = os.read(pipe.fileno(), 65536)
-                if not chunk:
-                    return
-                target.take(chunk)
-                if target.done:
+            for chunk in iter(lambda: os.read(pipe.fileno(), 65536), b""):
+                if not target.take(chunk):
                     return
 
-    return _started(read)
+    return _start_thread(read)
 
 
 def _feed(pipe: Optional[IO[bytes]], data: Optional[bytes]) -> threading.Thread:
     def write() -> None:
-        if pipe is None or data is None:
-            return
-        try:
-            with pipe:
-                pipe.write(data)
-        except OSError:
+        if pipe is not None and data is not None:
             # The program may end without reading all of its input; its exit status is what counts.
-            return
+            with contextlib.suppress(OSError), pipe:
+                pipe.write(data)
 
-    return _started(write)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    process.wait()
+    return _start_thread(write)
 
 
-def _started(work: Callable[[], None]) -> threading.Thread:
+def _start_thread(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -23,25 +23,25 @@ def inside(root: str, path: str) -> str:
     The result may not exist.  Raises LoopError.
     """
     todo: List[str] = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-    done: List[str] = []
+    parts: List[str] = []
     links = 0
     while todo:
         part = todo.pop()
         if part == "..":
-            done = done[:-1]
+            parts = parts[:-1]
             continue
-        place = os.path.join(root, *done, part)
+        place = os.path.join(root, *parts, part)
         if not os.path.islink(place):
-            done.append(part)
+            parts.append(part)
             continue
         links += 1
         if links > _LINKS_LIMIT:
             raise LoopError(f"{place}: too many symbolic links")
         target = os.readlink(place)
         if target.startswith("/"):
-            done = []
-        todo.extend(item for item in reversed(target.split("/")) if item not in ("", "."))
-    return os.path.join(root, *done)
+            parts = []
+        todo.extend(name for name in reversed(target.split("/")) if name not in ("", "."))
+    return os.path.join(root, *parts)
 
 
 def read_text(root: str, path: str) -> str:

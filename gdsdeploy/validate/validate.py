@@ -199,7 +199,7 @@ def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequen
     record = gate.record_of(shown["record"]) if shown["record"] else None
     findings = [_this_boot(expected, record, shown["reason"] or "the answer holds no record")]
     if record is not None:
-        findings += [finding for finding in record.judged() if selected(finding, asked.only)]
+        findings += [finding for finding in record.read_findings() if selected(finding, asked.only)]
     return HostReport(
         host=answer.host,
         profile=expected.profile,

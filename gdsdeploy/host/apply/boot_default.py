@@ -32,33 +32,32 @@ class BootDefault(Resource[Desired]):
 
     def observe(self, host: Host, desired: Desired) -> Any:
         """What boots now, and where that isn't the locked kernel, why it must not become the default."""
-        found = {"default": "", "changes": [], "reasons": [], "error": "", "hint": ""}
+        state = {"default": "", "changes": [], "reasons": [], "error": "", "hint": ""}
         try:
-            found["changes"] = grub.set_default(desired.kernel_release, check=True, root=host.root)["changes"]
-            found["default"] = grub.default_kernel(host.root)["default"]
+            state["changes"] = grub.set_default(desired.kernel_release, check=True, root=host.root)["changes"]
+            state["default"] = grub.default_kernel(host.root)["default"]
         except HostError as error:
-            found.update(error=error.message, hint=error.hint)
-        if found["changes"]:
-            # Its modules were audited when it became the default, and again whenever it was installed anew.
-            found["reasons"] = _objections(host, desired.kernel_release)
-        return found
+            state.update(error=error.message, hint=error.hint)
+        if state["changes"]:
+            # Its modules were audited when it became the default, and at every later installation.
+            state["reasons"] = _objections(host, desired.kernel_release)
+        return state
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """One, if another kernel boots by default; raises CannotTellError if this one must not."""
         release = desired.kernel_release
-        coming = any(item.resource == "packages.kernel" and item.kind in INSTALLS for item in pending)
+        coming = any(change.resource == "packages.kernel" and change.kind in INSTALLS for change in pending)
         if observed["error"] and not coming:
             raise CannotTellError(f"the kernel that boots by default: {observed['error']}", observed["hint"], "failed")
         if not observed["error"] and not observed["changes"]:
             return []
-        undecided = coming or any(item.resource in ("expectation", "modules") for item in pending)
+        undecided = coming or any(change.resource in ("expectation", "modules") for change in pending)
         if observed["reasons"] and not undecided:
             message = f"kernel {release} is not admitted: {'; '.join(observed['reasons'])}"
             raise CannotTellError(message, _KEPT, "modules")
         return [Change("boot", release, observed["default"], release, "default")]
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Make it the default."""
         host.forget()
         with typed("failed"):
             grub.set_default(desired.kernel_release, root=host.root)
@@ -66,14 +65,14 @@ class BootDefault(Resource[Desired]):
     def revert(self, host: Host) -> List[Change]:
         """Leave the choice of the kernel to the boot loader's own configuration."""
         with typed("failed"):
-            done = grub.clear_default(check=host.check, root=host.root)
+            result = grub.clear_default(check=host.check, root=host.root)
         host.forget()
-        return [Change("boot", item, "", "", "restore") for item in done["changes"]]
+        return [Change("boot", change, "", "", "restore") for change in result["changes"]]
 
 
 def _objections(host: Host, release: str) -> List[str]:
     try:
-        wanted = expectation.from_json(host.text(expectation.PATH) or "null")
+        expected = expectation.from_json(host.text(expectation.PATH) or "null")
     except ValueError as error:
         return [f"{expectation.PATH}: {error}"]
-    return guard.judge(release, wanted, host.root).reasons
+    return guard.judge(release, expected, host.root).reasons

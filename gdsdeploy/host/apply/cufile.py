@@ -44,7 +44,7 @@ class Cufile(FileResource[Desired]):
     removal_rank = 100
 
     def wanted(self, desired: Desired) -> List[File]:
-        """Each process writes a log file of its own, whoever runs it: the folder is open to all."""
+        """Every user's processes write log files, so the folder is open to all."""
         return [
             File.of(TMPFILES, _TMPFILES_TEXT),
             File(LOG_DIR, FOLDER, mode=0o1777),
@@ -52,28 +52,27 @@ class Cufile(FileResource[Desired]):
         ]
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, and the log folder of the fleet file."""
-        found = super().observe(host, desired)
-        found["log_dir"] = host.entry(desired.log_dir)
-        return found
+        observed = super().observe(host, desired)
+        observed["log_dir"] = host.entry(desired.log_dir)
+        return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """A log folder of somebody else's has to be there; it isn't made here."""
-        found = super().refusals(desired, observed)
+        """Another log folder has to exist; it isn't made here."""
+        refusals = super().refusals(desired, observed)
         if not desired.content:
             hint = "run provision, which renders it"
-            found.append(Refusal("content", f"the text of {desired.path} is empty", hint))
+            refusals.append(Refusal("content", f"the text of {desired.path} is empty", hint))
         if not desired.path.startswith("/"):
-            found.append(Refusal("path", f"{desired.path}: is not an absolute path", "correct the fleet file"))
+            refusals.append(Refusal("path", f"{desired.path}: is not an absolute path", "correct the fleet file"))
         folder = observed["log_dir"]
         if desired.log_dir != LOG_DIR and (folder is None or folder.kind != FOLDER):
             words = f"{desired.log_dir} does not exist, and libcufile would refuse to work without it"
-            hint = "Make it, writable for whoever runs cuFile programs (mode 1777), or leave logging.dir out of the"
-            found.append(Refusal("log-dir", words, f"{hint} fleet file"))
-        return found
+            hint = "Make it, writable for all users of cuFile programs (mode 1777), or leave logging.dir out of the"
+            refusals.append(Refusal("log-dir", words, f"{hint} fleet file"))
+        return refusals
 
     def revert(self, host: Host) -> List[Change]:
-        """What was there before; without a record cufile.json goes only if it is one of ours."""
+        """Restore the files; without a record cufile.json is removed only if gdsdeploy rendered it."""
         return restore(host, (TMPFILES, LOG_DIR, glob.escape(_path(host))))
 
 

@@ -42,14 +42,12 @@ class DriverOptions(FileResource[Desired]):
     reverts = (MODPROBE, MODULES_LOAD)
 
     def wanted(self, desired: Desired) -> List[File]:
-        """Both files."""
         return [File.of(MODPROBE, modprobe_conf(desired)), File.of(MODULES_LOAD, modules_load_conf(desired))]
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, and whether the locked kernel has an initramfs already."""
-        found = super().observe(host, desired)
-        found["initramfs"] = initramfs.exists(host, desired.kernel_release)
-        return found
+        observed = super().observe(host, desired)
+        observed["initramfs"] = initramfs.exists(host, desired.kernel_release)
+        return observed
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """The files, and the initramfs where it carries another ``modprobe.d``.
@@ -62,7 +60,6 @@ class DriverOptions(FileResource[Desired]):
         return changes
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Write a file or make the initramfs anew."""
         if change.kind == "initramfs":
             initramfs.rebuild(host, desired.kernel_release)
         else:

@@ -1,4 +1,4 @@
-"""Applies a document of desired state, resource by resource, and says what was or would be changed."""
+"""Applies a document of desired state, resource by resource, and reports the changes."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def items(document: Any, only: Sequence[str] = ()) -> List[Item]:
     listed = document.get("resources")
     if not isinstance(listed, list):
         raise DesiredError("the desired state has no list of resources")
-    found = [_item(number, value) for number, value in enumerate(listed)]
-    return _selected(found, only)
+    resources = [_read_resource(number, value) for number, value in enumerate(listed)]
+    return _select(resources, only)
 
 
-def _item(number: int, value: Any) -> Item:
+def _read_resource(number: int, value: Any) -> Item:
     place = f"resources[{number}]"
     if not isinstance(value, Mapping) or set(value) - {"resource", "instance", "desired"}:
         raise DesiredError(f"{place}: an object with resource, instance and desired is needed")
@@ -74,12 +74,12 @@ def _item(number: int, value: Any) -> Item:
     return Item(f"{name}.{instance}" if instance else name, resource, desired)
 
 
-def _selected(found: List[Item], only: Sequence[str]) -> List[Item]:
-    names = {item.name for item in found} | {item.resource.name for item in found}
+def _select(resources: List[Item], only: Sequence[str]) -> List[Item]:
+    names = {resource.name for resource in resources} | {resource.resource.name for resource in resources}
     missing = [name for name in only if name not in names]
     if missing:
         raise DesiredError(f"{missing[0]}: not in this desired state; it has: {', '.join(sorted(names))}")
-    return [item for item in found if not only or item.name in only or item.resource.name in only]
+    return [resource for resource in resources if not only or resource.name in only or resource.resource.name in only]
 
 
 def run(
@@ -91,34 +91,34 @@ def run(
 ) -> List[Result]:
     """Apply ``wanted`` in order, or with ``host.check`` say what would change.
 
-    done: called after each resource.  Raises ApplyError at the first resource that fails, which is as it was or goes on
-    in a second run; refusals of any resource come before the first change.
+    done: called after each resource.  Raises ApplyError at the first resource that fails, which is unchanged or
+    continues in a second run; refusals of any resource come before the first change.
     """
     results: List[Result] = []
     pending: List[Change] = []
     if not host.check and len(wanted) > 1:
-        _refuse([refusal for item in wanted for refusal in _refusals(host, item)])
-    for item in wanted:
-        result = _check(host, item, pending) if host.check else _apply(host, item, diff=diff)
+        _refuse([refusal for target in wanted for refusal in _refusals(host, target)])
+    for target in wanted:
+        result = _check(host, target, pending) if host.check else _apply(host, target, diff=diff)
         if diff and host.check:
-            result.diffs = _diffs(host, item, result.changes)
+            result.diffs = _diffs(host, target, result.changes)
         pending += result.changes
         results.append(result)
         done(result)
     return results
 
 
-def _check(host: Host, item: Item, pending: Sequence[Change]) -> Result:
-    result = Result(item.name)
+def _check(host: Host, target: Item, pending: Sequence[Change]) -> Result:
+    result = Result(target.name)
     try:
-        observed = item.resource.observe(host, item.desired)
+        observed = target.resource.observe(host, target.desired)
         # First, since what can't be told of the changes may not matter to who reads it.
-        result.report = item.resource.report(item.desired, observed)
-        result.refusals = item.resource.refusals(item.desired, observed)
+        result.report = target.resource.report(target.desired, observed)
+        result.refusals = target.resource.refusals(target.desired, observed)
         # Several resources may want the same folder; the first one makes it.
-        made = {(change.kind, change.subject, change.after) for change in pending}
-        changes = item.resource.changes(item.desired, observed, pending)
-        result.changes = _named(item, [c for c in changes if (c.kind, c.subject, c.after) not in made])
+        earlier = {(change.kind, change.subject, change.after) for change in pending}
+        changes = target.resource.changes(target.desired, observed, pending)
+        result.changes = _with_resource(target, [c for c in changes if (c.kind, c.subject, c.after) not in earlier])
     except CannotTellError as error:
         result.unknown.append(str(error))
     except HostError as error:
@@ -126,35 +126,35 @@ def _check(host: Host, item: Item, pending: Sequence[Change]) -> Result:
     return result
 
 
-def _apply(host: Host, item: Item, *, diff: bool) -> Result:
-    result = Result(item.name)
+def _apply(host: Host, target: Item, *, diff: bool) -> Result:
+    result = Result(target.name)
     host.begin()
     try:
-        observed = item.resource.observe(host, item.desired)
-        _refuse(item.resource.refusals(item.desired, observed))
-        changes = _named(item, item.resource.changes(item.desired, observed))
+        observed = target.resource.observe(host, target.desired)
+        _refuse(target.resource.refusals(target.desired, observed))
+        changes = _with_resource(target, target.resource.changes(target.desired, observed))
         if diff:
-            result.diffs = _diffs(host, item, changes)
+            result.diffs = _diffs(host, target, changes)
         for change in changes:
-            item.resource.apply(host, item.desired, change)
+            target.resource.apply(host, target.desired, change)
             result.changes.append(change)
-        item.resource.settle(host, item.desired, result.changes)
-        result.report = item.resource.report(item.desired, observed)
+        target.resource.settle(host, target.desired, result.changes)
+        result.report = target.resource.report(target.desired, observed)
     except CannotTellError as error:
         host.undo()
-        raise ApplyError(f"{item.name}: {error}", error.hint, error.kind) from None
+        raise ApplyError(f"{target.name}: {error}", error.hint, error.kind) from None
     except OSError as error:
         host.undo()
-        raise io_error(str(error.filename or item.name), error) from None
+        raise io_error(str(error.filename or target.name), error) from None
     except BaseException:
         host.undo()
         raise
     return result
 
 
-def _refusals(host: Host, item: Item) -> List[Refusal]:
+def _refusals(host: Host, target: Item) -> List[Refusal]:
     try:
-        return item.resource.refusals(item.desired, item.resource.observe(host, item.desired))
+        return target.resource.refusals(target.desired, target.resource.observe(host, target.desired))
     except (CannotTellError, HostError):
         # An earlier resource may bring what is missing; otherwise this one says so in its turn.
         return []
@@ -165,20 +165,20 @@ def _refuse(refusals: Sequence[Refusal]) -> None:
         raise ApplyError("; ".join(entry.message for entry in refusals), refusals[0].hint, "refused")
 
 
-def _named(item: Item, changes: Sequence[Change]) -> List[Change]:
-    return [replace(change, resource=item.name) for change in changes]
+def _with_resource(target: Item, changes: Sequence[Change]) -> List[Change]:
+    return [replace(change, resource=target.name) for change in changes]
 
 
-def _diffs(host: Host, item: Item, changes: Sequence[Change]) -> List[Dict[str, str]]:
+def _diffs(host: Host, target: Item, changes: Sequence[Change]) -> List[Dict[str, str]]:
     """Texts of files before and after, for those that resources show; what isn't text is left out."""
-    shown: Optional[Callable[[Any], List[files.File]]] = getattr(item.resource, "wanted", None)
-    wanted = {file.path: file for file in shown(item.desired)} if shown is not None and changes else {}
-    found = []
+    shown: Optional[Callable[[Any], List[files.File]]] = getattr(target.resource, "wanted", None)
+    by_path = {file.path: file for file in shown(target.desired)} if shown is not None and changes else {}
+    diffs = []
     for change in changes:
-        file = wanted.get(change.subject)
+        file = by_path.get(change.subject)
         if file is None or file.kind == files.FOLDER or b"\0" in file.content:
             continue
         entry = host.entry(change.subject)
         before = host.text(change.subject) if entry is not None and entry.kind == files.FILE else ""
-        found.append({"path": change.subject, "before": before, "after": file.content.decode("utf-8", "replace")})
-    return found
+        diffs.append({"path": change.subject, "before": before, "after": file.content.decode("utf-8", "replace")})
+    return diffs

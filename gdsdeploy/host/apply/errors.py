@@ -1,4 +1,4 @@
-"""What can go wrong while a host is changed.  ``kind`` is for programs, the message and the hint are for people."""
+"""Errors while a host is changed.  ``kind`` is for programs, message and hint are for people."""
 
 from __future__ import annotations
 
@@ -15,13 +15,22 @@ _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno
 
 @contextlib.contextmanager
 def typed(kind: str) -> Iterator[None]:
-    """Give a HostError that is no ApplyError this kind."""
+    """Turn every other HostError into an ApplyError of this kind."""
     try:
         yield
     except ApplyError:
         raise
     except HostError as error:
         raise ApplyError(error.message, error.hint, kind) from None
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turn an OSError into the ApplyError for ``path``; empty: for the path in the OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise io_error(path or str(error.filename or "this host"), error) from None
 
 
 def io_error(path: str, error: OSError) -> ApplyError:

@@ -27,7 +27,6 @@ class Expectation(FileResource[Desired]):
     reverts = (expectation.PATH,)
 
     def wanted(self, desired: Desired) -> List[File]:
-        """The folder and the file."""
         if not desired.content:
             return []
         return [File("/etc/gdsdeploy", FOLDER, mode=0o755), File.of(expectation.PATH, desired.content)]

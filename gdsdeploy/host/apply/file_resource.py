@@ -1,9 +1,9 @@
-"""A resource that is a handful of files and folders, and what has to happen after some of them changed."""
+"""A resource that consists of files and folders."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, Dict, Generic, List, Optional, Sequence, Set, TypeVar
+from typing import Any, ClassVar, Generic, List, Optional, Sequence, Set, TypeVar
 
 from ..rootdir import list_folder
 from . import files
@@ -13,11 +13,10 @@ from .model import Change, Refusal, Resource, Words
 from .record import is_ours, look
 
 D = TypeVar("D")
-Entries = Dict[str, Optional[files.Entry]]
 
 
 class FileResource(Resource[D], Generic[D]):
-    """Subclasses say which files they want; the rest follows."""
+    """A subclass lists its files in :meth:`wanted`; the rest follows."""
 
     kinds: ClassVar[Words] = {"write": "write {}", "make": "make the folder {}", "delete": "delete {}"}
     reasons: ClassVar[Words] = {
@@ -39,20 +38,17 @@ class FileResource(Resource[D], Generic[D]):
 
     def refusals(self, desired: D, observed: Any) -> List[Refusal]:
         """Folders where files are wanted, and the other way round."""
-        found = [files.in_the_way(file, observed[file.path]) for file in self.wanted(desired)]
-        return [refusal for refusal in found if refusal is not None]
+        return files.refusals((file, observed[file.path]) for file in self.wanted(desired))
 
     def changes(self, desired: D, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """One for each path that differs; the engine leaves out those that an earlier resource brings about."""
         return [change for file in self.wanted(desired) for change in files.compare(file, observed[file.path])]
 
     def apply(self, host: Host, desired: D, change: Change) -> None:
-        """Write the file of the change."""
-        file = next(file for file in self.wanted(desired) if file.path == change.subject)
-        host.write(file)
+        host.write(next(file for file in self.wanted(desired) if file.path == change.subject))
 
     def revert(self, host: Host) -> List[Change]:
-        """Every path of ``reverts`` becomes what it was before; one of ours without a record is removed."""
+        """Restore every path of ``reverts``; a file of gdsdeploy without a record is removed."""
         return restore(host, self.reverts)
 
 
@@ -71,16 +67,13 @@ def restoring(host: Host, patterns: Sequence[str]) -> List[Change]:
     """What makes each path what it was before, and the folders that were made for it; without a record ours goes."""
     paths = set(host.glob(patterns))
     paths |= {target for target in map(host.target, paths) if target in host.record.paths}
-    paths |= {folder for path in paths for folder in _made_for(host, path)}
-    found: List[Change] = []
-    gone: Set[str] = set()
-    # What is in a folder comes before the folder.
+    paths |= {folder for path in paths for folder in _new_folders(host, path)}
+    changes: List[Change] = []
+    # The content of a folder comes before the folder.
     for path in sorted(paths, reverse=True):
-        change = _way_back(host, path, gone)
-        if change is not None:
-            found.append(change)
-            gone |= {path} if change.kind == "delete" else set()
-    return found
+        change = _restoration(host, path, {earlier.subject for earlier in changes if earlier.kind == "delete"})
+        changes += [change] if change is not None else []
+    return changes
 
 
 def take_back(host: Host, path: str) -> None:
@@ -91,7 +84,7 @@ def take_back(host: Host, path: str) -> None:
         host.remove_tree(path)
 
 
-def _way_back(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
+def _restoration(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
     """What differs from what was before ``path`` was changed; ``gone``: what is about to be deleted."""
     now = look(host.root, path)
     if path not in host.record.paths:
@@ -100,22 +93,19 @@ def _way_back(host: Host, path: str, gone: Set[str]) -> Optional[Change]:
     if now == before or ("folder" in (before or {}) and "folder" not in (now or {})):
         # A folder of others that they have removed or replaced is theirs to bring back.
         return None
-    if now is not None and "folder" in now and "folder" not in (before or {}) and _entries(host, path) - gone:
-        # Others keep things there.
+    is_new_folder = "folder" in (now or {}) and "folder" not in (before or {})
+    if is_new_folder and {f"{path}/{name}" for name in list_folder(host.root, path)} - gone:
+        # Other programs keep files there.
         return None
     kind = "delete" if before is None else "make" if "folder" in before else "write"
     return Change(kind, path, "", "", "restore")
 
 
-def _made_for(host: Host, path: str) -> List[str]:
+def _new_folders(host: Host, path: str) -> List[str]:
     """The folders above ``path`` that weren't there."""
-    found: List[str] = []
+    folders: List[str] = []
     folder = os.path.dirname(path)
     while folder in host.record.paths and host.record.paths[folder] is None:
-        found.append(folder)
+        folders.append(folder)
         folder = os.path.dirname(folder)
-    return found
-
-
-def _entries(host: Host, folder: str) -> Set[str]:
-    return {f"{folder}/{name}" for name in list_folder(host.root, folder)}
+    return folders

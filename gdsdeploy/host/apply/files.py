@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import contextlib
 import hashlib
 import os
 import shutil
 import stat
 from dataclasses import dataclass
-from typing import IO, Any, Iterator, List, Optional
+from typing import IO, Any, Iterable, Iterator, List, Optional, Tuple
 
-from ..errors import CannotTellError
+from ..errors import CannotTellError, DesiredError
 from ..io import atomic, reading
 from . import written
 from .model import NONE, Change, Refusal
@@ -53,15 +54,15 @@ class Entry:
 def entry(place: str, path: str) -> Optional[Entry]:
     """What is at ``place``, links followed; None: nothing.  Raises CannotTellError that names ``path``."""
     try:
-        found = os.stat(place)
-        if stat.S_ISREG(found.st_mode):
-            digest = hashlib.sha256()
-            with _opened(place, path) as file:
-                for piece in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(piece)
-            return Entry(FILE, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, digest.hexdigest())
-        kind = FOLDER if stat.S_ISDIR(found.st_mode) else "other"
-        return Entry(kind, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+        status = os.stat(place)
+        owner = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        if not stat.S_ISREG(status.st_mode):
+            return Entry(FOLDER if stat.S_ISDIR(status.st_mode) else "other", *owner)
+        digest = hashlib.sha256()
+        with _open_regular(place, path) as file:
+            for piece in iter(lambda: file.read(1 << 20), b""):
+                digest.update(piece)
+        return Entry(FILE, *owner, digest.hexdigest())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -71,7 +72,7 @@ def entry(place: str, path: str) -> Optional[Entry]:
 def text(place: str, path: str) -> str:
     """The text of a file, at most 8 MiB; empty when there is none.  Raises CannotTellError."""
     try:
-        with _opened(place, path) as file:
+        with _open_regular(place, path) as file:
             return file.read(8 << 20).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return ""
@@ -80,7 +81,7 @@ def text(place: str, path: str) -> str:
 
 
 @contextlib.contextmanager
-def _opened(place: str, path: str) -> Iterator[IO[bytes]]:
+def _open_regular(place: str, path: str) -> Iterator[IO[bytes]]:
     """A file to read; raises OSError, CannotTellError for anything else, even if it was a file a moment ago."""
     with reading.opened(place) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -88,36 +89,49 @@ def _opened(place: str, path: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def compare(file: File, found: Optional[Entry], disruption: str = NONE) -> List[Change]:
-    """What it takes to make ``found`` the file or folder: no change, or one.
+def compare(file: File, present: Optional[Entry], disruption: str = NONE) -> List[Change]:
+    """What makes ``present`` the file or folder: no change, or one.
 
-    The wrong kind of thing (a folder for a file) is a change here, and one that is refused: see :func:`in_the_way`.
+    The wrong kind of entry (a folder for a file) is a change, and one that is refused: see :func:`in_the_way`.
     """
+    digest = "" if present is None else f"sha256:{present.sha256}" if present.kind == FILE else present.kind
     if file.kind == ABSENT:
-        return [] if found is None else [Change("delete", file.path, _state(found), "", "not-wanted", NONE)]
+        return [Change("delete", file.path, digest, "", "not-wanted", NONE)] if present is not None else []
     kind = "write" if file.kind == FILE else "make"
     after = f"sha256:{hashlib.sha256(file.content).hexdigest()}" if file.kind == FILE else f"{file.mode:04o}"
-    if found is None:
+    if present is None:
         return [Change(kind, file.path, "", after, "missing", disruption)]
-    if found.kind != file.kind:
-        return [Change(kind, file.path, found.kind, after, "kind", disruption)]
-    if file.kind == FILE and f"sha256:{found.sha256}" != after:
-        return [Change(kind, file.path, f"sha256:{found.sha256}", after, "content", disruption)]
-    if found.mode != file.mode:
-        return [Change(kind, file.path, f"{found.mode:04o}", f"{file.mode:04o}", "mode", NONE)]
-    if (found.uid, found.gid) != (0, 0):
-        return [Change(kind, file.path, f"{found.uid}:{found.gid}", "0:0", "owner", NONE)]
+    if present.kind != file.kind:
+        return [Change(kind, file.path, present.kind, after, "kind", disruption)]
+    if file.kind == FILE and digest != after:
+        return [Change(kind, file.path, digest, after, "content", disruption)]
+    if present.mode != file.mode:
+        return [Change(kind, file.path, f"{present.mode:04o}", f"{file.mode:04o}", "mode", NONE)]
+    if (present.uid, present.gid) != (0, 0):
+        return [Change(kind, file.path, f"{present.uid}:{present.gid}", "0:0", "owner", NONE)]
     return []
 
 
-def in_the_way(file: File, found: Optional[Entry]) -> Optional[Refusal]:
+def refusals(pairs: Iterable[Tuple[File, Optional[Entry]]]) -> List[Refusal]:
+    """The refusals of :func:`in_the_way` for files and what is at their paths."""
+    return [refusal for file, entry in pairs for refusal in [in_the_way(file, entry)] if refusal is not None]
+
+
+def decoded(text: str, place: str) -> bytes:
+    """The bytes of base64; raises DesiredError that names ``place``."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise DesiredError(f"{place}: not base64") from None
+
+
+def in_the_way(file: File, present: Optional[Entry]) -> Optional[Refusal]:
     """The refusal where something else has the path: a folder for a file, a file for a folder, a device."""
-    if found is None or found.kind in (file.kind, LINK) or file.kind == ABSENT:
+    if present is None or present.kind in (file.kind, LINK) or file.kind == ABSENT:
         return None
-    thing = "a folder" if found.kind == FOLDER else "a file" if found.kind == FILE else "neither a file nor a folder"
-    return Refusal(
-        "kind", f"{file.path}: is {thing}; a {file.kind} is needed", f"move it away: mv {file.path}{{,.aside}}"
-    )
+    thing = {FOLDER: "a folder", FILE: "a file"}.get(present.kind, "neither a file nor a folder")
+    words = f"{file.path}: is {thing}; a {file.kind} is needed"
+    return Refusal("kind", words, f"move it away: mv {file.path} {file.path}.aside")
 
 
 def bring_about(place: str, file: File) -> None:
@@ -125,18 +139,16 @@ def bring_about(place: str, file: File) -> None:
 
     The path itself is replaced: a link there doesn't lead the content elsewhere.
     """
-    if file.kind == ABSENT:
-        if os.path.isdir(place) and not os.path.islink(place):
-            shutil.rmtree(place)
-        else:
-            atomic.remove(place)
-        return
-    if file.kind == FOLDER:
+    if file.kind == FILE:
+        replace(place, file.content, file.mode)
+    elif file.kind == FOLDER:
         if os.path.islink(place):
             os.unlink(place)
         atomic.make_folder(place, file.mode, ROOT)
-        return
-    replace(place, file.content, file.mode)
+    elif os.path.isdir(place) and not os.path.islink(place):
+        shutil.rmtree(place)
+    else:
+        atomic.remove(place)
 
 
 def replace(place: str, content: bytes, mode: int, owner: atomic.Owner = ROOT) -> None:
@@ -153,7 +165,7 @@ def put_back(place: str, before: Any) -> None:
     atomic.sweep(place)
     folder = os.path.isdir(place) and not os.path.islink(place)
     if folder and (before is None or "folder" not in before):
-        # Others may keep things in a folder that we made: then it stays, and this raises OSError.
+        # Other programs may keep files in the folder: then it stays, and this raises OSError.
         os.rmdir(place)
     owner = (int(before["uid"]), int(before["gid"])) if before else ROOT
     if before is None:
@@ -164,7 +176,3 @@ def put_back(place: str, before: Any) -> None:
         replace(place, base64.b64decode(str(before["content"])), int(before["mode"]), owner)
     elif folder:
         atomic.make_folder(place, int(before["mode"]), owner)
-
-
-def _state(found: Entry) -> str:
-    return f"sha256:{found.sha256}" if found.kind == FILE else found.kind

@@ -23,7 +23,7 @@ SLURM_HEALTH = "/usr/lib/gdsdeploy/slurm-health"
 #: What it has found, and the file that is there while it is open.
 FOUND = (f"{RUN_FOLDER}/{RECORD}", Settings.file, f"{STATE_FOLDER}/{RECORD}")
 #: How the file begins that a fleet file may have elsewhere: when the gate opened.
-_OPENED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
+_FIRST_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 _SLURM_HEALTH_TEXT = f"""\
 #!/bin/sh
 # Rendered by gdsdeploy; changes here are overwritten. HealthCheckProgram of slurm.conf: drains this node while the gate
@@ -60,43 +60,41 @@ class Gate(FileResource[Desired]):
     reasons: ClassVar[Words] = services.REASONS
 
     def wanted(self, desired: Desired) -> List[File]:
-        """Settings, slurmd's program and the unit."""
         if not desired.enabled:
             return []
         slurm = [File.of(SLURM_HEALTH, _SLURM_HEALTH_TEXT, 0o755)] if desired.slurm else []
         return [File.of(PATH, desired.settings), *slurm, File.of(services.path(UNIT), unit(desired))]
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, the links of the unit, and what a gate that isn't wanted has left."""
-        found = super().observe(host, desired)
-        found["unit"] = services.observe(host, UNIT)
-        found["outdated"] = desired.enabled and services.outdated(host, [UNIT])
+        observed = super().observe(host, desired)
+        observed["unit"] = services.observe(host, UNIT)
+        observed["outdated"] = desired.enabled and services.outdated(host, [UNIT])
         paths = () if desired.slurm else (SLURM_HEALTH,)
-        found["back"] = restoring(host, paths if desired.enabled else (services.path(UNIT), PATH, SLURM_HEALTH, *FOUND))
-        found["left"] = [] if desired.enabled else _left(host, desired.left)
-        return found
+        every = (services.path(UNIT), PATH, SLURM_HEALTH, *FOUND)
+        observed["back"] = restoring(host, paths if desired.enabled else every)
+        observed["left"] = [] if desired.enabled else _leftovers(host, desired.left)
+        return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """Settings that weren't rendered, names that aren't units, paths that aren't absolute."""
-        found = super().refusals(desired, observed)
-        found += services.names_refused([*desired.before, *desired.required_by])
+        refusals = super().refusals(desired, observed)
+        refusals += services.names_refused([*desired.before, *desired.required_by])
         if desired.enabled and not desired.settings:
-            found.append(Refusal("content", f"the text of {PATH} is empty", "run provision, which renders it"))
+            refusals.append(Refusal("content", f"the text of {PATH} is empty", "run provision, which renders it"))
         wrong = [path for path in desired.left if not path.startswith("/")]
         hint = "correct the fleet file"
-        return found + [Refusal("path", f"{path!r}: is not an absolute path", hint) for path in wrong]
+        return refusals + [Refusal("path", f"{path!r}: is not an absolute path", hint) for path in wrong]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Files and the links of the unit; systemd reads them as they are enabled."""
-        found = super().changes(desired, observed, pending)
+        changes = super().changes(desired, observed, pending)
         if not desired.enabled:
-            return [*services.dismissing(UNIT, observed["unit"]), *observed["back"], *_deleting(observed["left"])]
-        found += observed["back"]
-        written = any(change.subject == services.path(UNIT) for change in found)
-        found += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
-        if observed["outdated"] and not services.read_again([*pending, *found]):
-            found.append(Change("reload", "systemd", "", "", "outdated"))
-        return found
+            return [*services.dismissing(UNIT, observed["unit"]), *observed["back"], *_deletions(observed["left"])]
+        changes += observed["back"]
+        written = any(change.subject == services.path(UNIT) for change in changes)
+        changes += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
+        if observed["outdated"] and not services.read_again([*pending, *changes]):
+            changes.append(Change("reload", "systemd", "", "", "outdated"))
+        return changes
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
         """Make one change; what the gate left in folders of others has no record."""
@@ -107,12 +105,12 @@ class Gate(FileResource[Desired]):
 
     def revert(self, host: Host) -> List[Change]:
         """Take the gate away, with what it left where its settings say."""
-        left = _left(host, _places(host))
+        paths = _leftovers(host, _places(host))
         changes = services.dismiss(host, UNIT, (PATH, SLURM_HEALTH, *FOUND))
         if not host.check:
-            for path in left:
+            for path in paths:
                 host.remove_tree(path)
-        return changes + _deleting(left)
+        return changes + _deletions(paths)
 
 
 def unit(desired: Desired) -> str:
@@ -146,7 +144,7 @@ def unit(desired: Desired) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _deleting(paths: Sequence[str]) -> List[Change]:
+def _deletions(paths: Sequence[str]) -> List[Change]:
     return [Change("delete", path, "file", "", "not-wanted") for path in paths]
 
 
@@ -154,14 +152,13 @@ def _places(host: Host) -> List[str]:
     """Where the gate of this host writes outside of our folders, by the settings that are there."""
     try:
         settings = settings_from(host.text(PATH))
-        folders = [str(settings.metrics)] if settings.metrics else list(metrics.FOLDERS)
-        opened = str(settings.file)
+        folders, files = [str(settings.metrics)] if settings.metrics else metrics.FOLDERS, [str(settings.file)]
     except (ValueError, TypeError, AttributeError, RecursionError):
-        folders, opened = list(metrics.FOLDERS), ""
-    return [f"{folder}/{metrics.FILE}" for folder in folders] + ([opened] if opened else [])
+        folders, files = metrics.FOLDERS, []
+    return [*(f"{folder}/{metrics.FILE}" for folder in folders), *filter(None, files)]
 
 
-def _left(host: Host, paths: Sequence[str]) -> List[str]:
+def _leftovers(host: Host, paths: Sequence[str]) -> List[str]:
     """Those of ``paths`` that the gate has written: by their name, or by how they begin; not those of FOUND."""
     return [path for path in dict.fromkeys(paths) if path not in FOUND and _is_the_gates(host, path)]
 
@@ -170,6 +167,6 @@ def _is_the_gates(host: Host, path: str) -> bool:
     try:
         # Not its digest: others may have put anything there, of any size.
         text = host.text(path) if path.startswith("/") else ""
-        return bool(text) and (os.path.basename(path) == metrics.FILE or _OPENED.match(text[:40]) is not None)
+        return bool(text) and (os.path.basename(path) == metrics.FILE or _FIRST_LINE.match(text[:40]) is not None)
     except CannotTellError:
         return False

@@ -1,4 +1,4 @@
-"""The host while resources look at it and change it: programs, files with a way back, and answers that are kept."""
+"""The host as resources read and change it: programs, files that can be put back, and cached answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..io import atomic
 from ..process import Output
 from ..rootdir import LoopError, inside, list_folder
 from . import files
-from .errors import io_error
+from .errors import writing
 from .record import Record, beside, look
 
 _QUERY_SECONDS = 120.0
@@ -34,7 +34,7 @@ class Host:
         self.run_id = run_id
         self.root = root
         self.record = Record(root)
-        #: things a person should know that are no change
+        #: notes for a person
         self.notes: List[str] = []
         self.say = say
         self._answers: Dict[Any, Any] = {}
@@ -43,17 +43,15 @@ class Host:
     # Looking
 
     def query(self, argv: Sequence[str], statuses: Sequence[int] = (0,), env: Mapping[str, str] = {}) -> str:
-        """What a program that only looks prints; asked once until something changes.  Raises CannotTellError."""
+        """The output of a program that changes nothing; cached until a change.  Raises CannotTellError."""
         key = (tuple(argv), tuple(sorted(env.items())))
-        if key not in self._answers:
-            self._answers[key] = process.run(argv, _QUERY_SECONDS, env=env)
-        done: Output = self._answers[key]
-        if done.status not in statuses or done.truncated:
-            raise CannotTellError(f"{' '.join(argv[:2])}: {_last(done)}")
-        return done.stdout
+        output: Output = self.once(key, lambda: process.run(argv, _QUERY_SECONDS, env=env))
+        if output.status not in statuses or output.truncated:
+            raise CannotTellError(f"{' '.join(argv[:2])}: {output.failure()}")
+        return output.stdout
 
     def once(self, key: Any, ask: Callable[[], Any]) -> Any:
-        """The result of ``ask``, kept until something changes."""
+        """The result of ``ask``, cached until a change."""
         if key not in self._answers:
             self._answers[key] = ask()
         return self._answers[key]
@@ -83,12 +81,12 @@ class Host:
 
     def glob(self, patterns: Sequence[str]) -> List[str]:
         """The paths of ``patterns`` that exist or that the record knows; patterns only in the last part; sorted."""
-        found = {path for path in self.record.paths for pattern in patterns if fnmatch.fnmatchcase(path, pattern)}
+        paths = {path for path in self.record.paths for pattern in patterns if fnmatch.fnmatchcase(path, pattern)}
         for pattern in patterns:
-            folder, _, name = pattern.rpartition("/")
-            names = fnmatch.filter(list_folder(self.root, folder or "/"), name)
-            found.update(f"{folder}/{item}" for item in names)
-        return sorted(found)
+            folder, _, last = pattern.rpartition("/")
+            names = fnmatch.filter(list_folder(self.root, folder or "/"), last)
+            paths.update(f"{folder}/{name}" for name in names)
+        return sorted(paths)
 
     # Changing
 
@@ -96,17 +94,17 @@ class Host:
         self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}, statuses: Sequence[int] = (0,)
     ) -> Output:
         """Run a program that changes something; raises ApplyError with the end of what it printed."""
-        done = self.attempt(argv, seconds, env)
-        if done.status not in statuses:
-            raise ApplyError(f"{' '.join(argv[:2])} ended with status {done.status}{tail(done)}")
-        return done
+        output = self.attempt(argv, seconds, env)
+        if output.status not in statuses:
+            raise ApplyError(f"{' '.join(argv[:2])} ended with status {output.status}{tail(output)}")
+        return output
 
     def attempt(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
         """Run a program that changes something, whatever its exit status is."""
         self.forget()
-        done = process.run(argv, seconds, env=env)
+        output = process.run(argv, seconds, env=env)
         self.forget()
-        return done
+        return output
 
     def attempt_whole(self, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> Output:
         """The same for a program that is never cut off: Ctrl-C and SIGTERM wait until it has ended.
@@ -117,36 +115,31 @@ class Host:
             return self.attempt(argv, seconds, env)
 
     def forget(self) -> None:
-        """Something has changed: what was asked before is asked again."""
+        """Empty the cache, because something has changed."""
         self._answers.clear()
 
     def write(self, file: files.File) -> None:
-        """Bring a file, folder or absence about; recorded first, taken back when the resource fails."""
+        """Make ``file``; what was there is recorded first, and put back when the resource fails."""
         self.forget()
         refusal = files.in_the_way(file, self.entry(file.path))
         if refusal is not None:
             raise ApplyError(refusal.message, refusal.hint, "refused")
         target = self.target(file.path) if file.kind == files.FOLDER else file.path
         for path in [*self._missing_folders(target), target]:
-            self.record.remember(path)
-            self._undo.append((path, look(self.root, path)))
-        try:
+            self.preserve(path)
+        with writing(file.path):
             files.bring_about(beside(self.root, target), file)
-        except OSError as error:
-            raise io_error(file.path, error) from None
 
     def preserve(self, path: str) -> None:
-        """A program is about to change ``path``: record what it is, and take that back when the resource fails."""
+        """Record ``path`` before it changes, and put it back when the resource fails."""
         self.record.remember(path)
         self._undo.append((path, look(self.root, path)))
 
     def write_unrecorded(self, file: files.File) -> None:
-        """The same for what is ours alone and needs no way back."""
+        """The same for gdsdeploy's own files, which aren't recorded."""
         self.forget()
-        try:
+        with writing(file.path):
             files.bring_about(beside(self.root, file.path), file)
-        except OSError as error:
-            raise io_error(file.path, error) from None
 
     def restore(self, path: str, needed: bool = True) -> None:
         """Make ``path`` what the record says it was before, if that is needed, and forget it; raises ApplyError."""
@@ -154,25 +147,24 @@ class Host:
         if needed:
             self._put_back(path, self.record.paths.get(path))
         else:
-            self._sweep(path)
+            with writing(path):
+                atomic.sweep(beside(self.root, path))
         self.record.forget(path)
 
     def remove_tree(self, path: str) -> None:
         """Remove a file or a folder with all that is in it; links aren't followed.  Raises ApplyError."""
         self.forget()
         place = beside(self.root, path)
-        try:
+        with writing(path):
             if os.path.isdir(place) and not os.path.islink(place):
                 shutil.rmtree(place)
             elif os.path.lexists(place):
                 os.unlink(place)
-        except OSError as error:
-            raise io_error(path, error) from None
 
     # One resource at a time
 
     def begin(self) -> None:
-        """The resource that follows stands on its own."""
+        """A new resource begins: :meth:`undo` leaves earlier ones alone."""
         self._undo = []
 
     def undo(self) -> None:
@@ -188,32 +180,19 @@ class Host:
 
     def _missing_folders(self, path: str) -> List[str]:
         """The folders that have to be made for ``path``, from the outermost on."""
-        found: List[str] = []
+        folders: List[str] = []
         folder = os.path.dirname(path)
         while folder != "/" and not os.path.lexists(beside(self.root, folder)):
-            found.insert(0, folder)
+            folders.insert(0, folder)
             folder = os.path.dirname(folder)
-        return found
-
-    def _sweep(self, path: str) -> None:
-        try:
-            atomic.sweep(beside(self.root, path))
-        except OSError as error:
-            raise io_error(path, error) from None
+        return folders
 
     def _put_back(self, path: str, before: Any) -> None:
-        try:
+        with writing(path):
             files.put_back(beside(self.root, path), before)
-        except OSError as error:
-            raise io_error(path, error) from None
 
 
-def _last(done: Output) -> str:
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1].strip() if lines else f"exit status {done.status}"
-
-
-def tail(done: Output) -> str:
+def tail(output: Output) -> str:
     """The last lines that a failed program printed, for the end of a message."""
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()[-_TAIL:]
+    lines = (output.stderr.strip() or output.stdout.strip()).splitlines()[-_TAIL:]
     return "".join(f"\n  | {line}" for line in lines)

@@ -1,11 +1,8 @@
-"""Makes the initramfs of a kernel anew: update-initramfs or dracut, whichever the host has."""
+"""Rebuilds the initramfs of a kernel with update-initramfs or dracut."""
 
 from __future__ import annotations
 
-import os
-
 from ..errors import ApplyError
-from ..rootdir import inside
 from .host import Host
 
 _SECONDS = 1800.0
@@ -19,7 +16,7 @@ def exists(host: Host, release: str) -> bool:
 
 
 def rebuild(host: Host, release: str) -> None:
-    """Make it anew; raises ApplyError."""
+    """Make it again; raises ApplyError."""
     if _has(host, "update-initramfs"):
         host.run(["update-initramfs", "-u", "-k", release], _SECONDS)
     elif _has(host, "dracut"):
@@ -29,6 +26,4 @@ def rebuild(host: Host, release: str) -> None:
 
 
 def _has(host: Host, program: str) -> bool:
-    return any(
-        os.path.exists(inside(host.root, f"{folder}/{program}")) for folder in ("/usr/sbin", "/sbin", "/usr/bin")
-    )
+    return any(host.exists(f"{folder}/{program}") for folder in ("/usr/sbin", "/sbin", "/usr/bin"))

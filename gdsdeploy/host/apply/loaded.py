@@ -31,18 +31,15 @@ class Loaded(Resource[Desired]):
     reasons: ClassVar[Words] = {"not-loaded": "not loaded"}
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The running kernel, and of each module whether it is loaded."""
         loaded = {name: host.exists(f"/sys/module/{name.replace('-', '_')}") for name in desired.modules}
         return {"running": os.uname().release, "loaded": loaded}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """One for each module that isn't loaded."""
         if observed["running"] != desired.kernel_release:
             return []
         missing = [name for name in desired.modules if not observed["loaded"][name]]
         return [Change("load", name, "not-loaded", "loaded", "not-loaded", RELOAD) for name in missing]
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Load one module, by its unit or by modprobe."""
         unit = desired.units.get(change.subject, "")
         host.run(["systemctl", "start", unit] if unit else ["modprobe", change.subject], _SECONDS)

@@ -1,8 +1,8 @@
-"""Keeps two runs apart that change the same host.
+"""Keeps two runs from changing the same host at once.
 
 ``/run/gdsdeploy/apply.lock`` is locked with flock(2) while the program works.  A run that consists of several calls
 names itself with ``--run``: between its calls the file keeps the run's name, and other runs are refused until it is
-released, or until nothing was heard of it for ``LEASE`` seconds.
+released, or until the run has made no call for ``LEASE`` seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
 
     run: the id of a run of several calls, which keeps the host afterwards; empty: this call alone.
     """
-    with _opened(path) as fd:
+    with _open(path) as fd:
         now = time.time()
         holder = _read(fd)
         try:
@@ -37,7 +37,7 @@ def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
         except OSError:
             raise _busy(holder) from None
         holder = _read(fd)
-        if holder.get("run") and holder.get("run") != run and _lasts(holder, now):
+        if holder.get("run") and holder.get("run") != run and _is_leased(holder, now):
             raise _busy(holder)
         since = holder.get("since") if run and holder.get("run") == run else now
         entry = {"run": run, "who": who or _user(), "since": since, "pid": os.getpid(), "until": 0.0}
@@ -50,7 +50,7 @@ def held(run: str = "", who: str = "", path: str = PATH) -> Iterator[None]:
 
 def release(run: str, path: str = PATH) -> bool:
     """End the lease of ``run``; whether it held the host.  Raises BusyError while one of its calls works."""
-    with _opened(path) as fd:
+    with _open(path) as fd:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -62,7 +62,7 @@ def release(run: str, path: str = PATH) -> bool:
 
 
 def holder(path: str = PATH) -> Dict[str, Any]:
-    """``{"run", "who", "works"}`` of whoever keeps this host; empty texts: nobody does.  works: a call works now.
+    """``{"run", "who", "works"}`` of the run that reserves this host; empty texts: none does.  works: a call works now.
 
     Takes no lock and makes no file.
     """
@@ -71,17 +71,17 @@ def holder(path: str = PATH) -> Dict[str, Any]:
     except OSError:
         return {"run": "", "who": "", "works": False}
     try:
-        found = _read(fd)
+        entry = _read(fd)
     finally:
         os.close(fd)
     # Without an end it works now, or was killed.
-    works = bool(found) and not found.get("until") and os.path.isdir(f"/proc/{found.get('pid')}")
-    kept = works or (bool(found.get("run")) and _lasts(found, time.time()))
-    return {**{key: str(found.get(key) or "") if kept else "" for key in ("run", "who")}, "works": works}
+    works = bool(entry) and not entry.get("until") and os.path.isdir(f"/proc/{entry.get('pid')}")
+    is_reserved = works or (bool(entry.get("run")) and _is_leased(entry, time.time()))
+    return {**{key: str(entry.get(key) or "") if is_reserved else "" for key in ("run", "who")}, "works": works}
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _open(path: str) -> Iterator[int]:
     try:
         fd = atomic.opened(path)
     except OSError as error:
@@ -92,7 +92,7 @@ def _opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _lasts(holder: Dict[str, Any], now: float) -> bool:
+def _is_leased(holder: Dict[str, Any], now: float) -> bool:
     # A lease that ends later than any can was written before the clock was set back.
     return now < float(holder.get("until") or 0) <= now + LEASE
 
@@ -116,10 +116,8 @@ def _write(fd: int, value: Dict[str, Any]) -> None:
 def _busy(holder: Dict[str, Any]) -> BusyError:
     who, since = str(holder.get("who") or "another process"), holder.get("since")
     started = time.strftime("%H:%M:%S", time.localtime(since)) if isinstance(since, (int, float)) else "a moment ago"
-    until = holder.get("until")
-    waiting = isinstance(until, (int, float)) and until > time.time()
-    hint = "Wait until it ends, and run this again"
-    if waiting and isinstance(until, (int, float)):
+    hint, until = "Wait until it ends, and run this again", holder.get("until")
+    if isinstance(until, (int, float)) and until > time.time():
         hint += f"; if it was killed, the host is free at {time.strftime('%H:%M:%S', time.localtime(until))}"
     return BusyError(f"{who} is changing this host since {started}", hint)
 

@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A condition that the host doesn't meet: nothing is changed while it stands."""
+    """A condition that the host doesn't meet: until it does, nothing is changed."""
 
     id: str
     message: str
@@ -64,7 +64,7 @@ class Resource(Generic[D]):
     name: ClassVar[str] = ""
     #: a frozen dataclass; ``schema.py`` reads it from JSON and writes its JSON schema
     desired_type: ClassVar[Type[Any]]
-    #: kinds of its changes → what is done, in words; ``{}`` is the subject.  Those of files are known.
+    #: kinds of its changes → the action, in words; ``{}`` is the subject.  FileResource has those of files.
     kinds: ClassVar[Words] = {}
     #: reasons of its changes → what was there, in words; ``{}`` is the state before.  Without words it is shown
     reasons: ClassVar[Words] = {}
@@ -83,11 +83,10 @@ class Resource(Generic[D]):
 
     def changes(self, desired: D, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """What differs.  pending: changes of earlier resources that a check predicted and that aren't made yet."""
-        raise NotImplementedError
+        return []
 
     def apply(self, host: Host, desired: D, change: Change) -> None:
-        """Make one change; raises ApplyError."""
-        raise NotImplementedError
+        """Make one change; raises ApplyError.  By default :meth:`settle` makes them together."""
 
     def settle(self, host: Host, desired: D, changes: Sequence[Change]) -> None:
         """After the last change: what they require together, and a look at the result; raises ApplyError.
@@ -96,7 +95,7 @@ class Resource(Generic[D]):
         """
 
     def report(self, desired: D, observed: Any) -> Mapping[str, Any]:
-        """What the controller needs of the observation, as JSON."""
+        """The part of the observation that the controller needs, as JSON."""
         return {}
 
     def revert(self, host: Host) -> List[Change]:

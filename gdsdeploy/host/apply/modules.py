@@ -33,6 +33,7 @@ BUILD, RECEIVE = "build", "receive"
 NOT_DELIVERED = "none"
 #: Where a machine keeps the archive of its modules.
 ARCHIVE = "/var/lib/gdsdeploy/modules-{}.tar"
+_NO_SETTINGS = f"{signatures.SETTINGS} is missing: it names the key that signs the modules"
 #: Reasons of builds, by what DKMS has to do.
 _REASONS = {"install": "not-installed", "rebuild": "stale"}
 
@@ -91,20 +92,21 @@ class Modules(Resource[Desired]):
 
     def observe(self, host: Host, desired: Desired) -> Any:
         """Plain data; what can't be read of it is an ``error``, which may not matter while packages are to come."""
-        found = host.entry(ARCHIVE.format(desired.kernel_release))
+        release = desired.kernel_release
+        archive = host.entry(ARCHIVE.format(release))
         common = {
-            "archive": found.sha256 if found is not None else "",
-            "key": _asked(lambda: told(host, desired.kernel_release)),
-            "received": _asked(lambda: _received(host, desired.kernel_release)),
+            "archive": archive.sha256 if archive is not None else "",
+            "key": _answer(lambda: local_key(host, release)),
+            "received": _answer(lambda: _received_modules(host, release)),
         }
-        return {**common, **(_built(host, desired) if desired.source == BUILD else _placed(host, desired, common))}
+        if desired.source == BUILD:
+            return {**common, **_observe_build(host, desired)}
+        path = inside(host.root, ARCHIVE.format(release))
+        answer = _answer(lambda: [list(pair) for pair in pack.differences(path, _kernel(host, release))])
+        return {**common, "differences": answer if archive is not None else None}
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """Builds, signatures, objections of the audit and the archive; or what is received and placed."""
         return (_to_build if desired.source == BUILD else _to_receive)(desired, observed, pending)
-
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Nothing yet: see :meth:`settle`."""
 
     def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
         """Build, sign, audit and pack, or verify, audit and place.  Raises ApplyError of kind ``modules``."""
@@ -135,19 +137,17 @@ class Modules(Resource[Desired]):
         releases = {match.group(1) for match in matches if match}
         kernels = list_folder(host.root, "/lib/modules")
         releases |= {name for name in kernels if host.exists(f"/lib/modules/{name}/{FOLDER}")}
-        found: List[str] = []
         with typed("modules"):
-            for release in sorted(releases):
-                found += pack.remove_from(release, host.root, check=host.check)["changes"]
+            results = [pack.remove_from(release, host.root, check=host.check) for release in sorted(releases)]
         host.forget()
-        return [Change("delete", path, "", "", "restore") for path in found]
+        return [Change("delete", path, "", "", "restore") for result in results for path in result["changes"]]
 
 
 # Questions
 
 
-def told(host: Host, release: str) -> Dict[str, Any]:
-    """On what the builds depend that fit this machine; see :func:`kmod.key.told`."""
+def local_key(host: Host, release: str) -> Dict[str, Any]:
+    """The ingredients of a build that this machine determines; see :func:`archive.key.told`."""
     try:
         return key.told(_kernel(host, release), os.uname().machine)
     except KernelError:
@@ -156,26 +156,25 @@ def told(host: Host, release: str) -> Dict[str, Any]:
 
 def packages(desired: Desired) -> List[dkms.Package]:
     """What DKMS builds, in the order in which it depends on each other."""
-    found = [dkms.Package(desired.driver_dkms_name, desired.driver_version, "driver")]
-    if desired.nvidia_fs_version:
-        # The name of the source tree ends in the version that DKMS knows.
-        version = re.sub(r"^.*-", "", desired.nvidia_fs_tree)
-        found.append(dkms.Package(desired.nvidia_fs_dkms_name, version, "nvidia-fs"))
-    return found
+    driver = dkms.Package(desired.driver_dkms_name, desired.driver_version, "driver")
+    # The name of the source tree ends in the version that DKMS knows.
+    version = re.sub(r"^.*-", "", desired.nvidia_fs_tree)
+    nvidia_fs = dkms.Package(desired.nvidia_fs_dkms_name, version, "nvidia-fs")
+    return [driver, nvidia_fs] if desired.nvidia_fs_version else [driver]
 
 
-def objections(kernel: Kernel, version: str, flavour: str, folder: str) -> Dict[str, Any]:
-    """``audited`` modules and ``objections`` to them: ``{"module", "id", "message"}``; folder: the driver's tree."""
-    digest = tree.digest(tree.expect(inside(kernel.root, folder)))
-    results = audit(kernel, (), drivers.Expected(version, flavour, digest, False))
+def objections(kernel: Kernel, desired: Desired) -> Dict[str, Any]:
+    """``audited`` modules and ``objections`` to them: ``{"module", "id", "message"}``."""
+    digest = tree.digest(tree.expect(inside(kernel.root, desired.driver_tree)))
+    results = audit(kernel, (), drivers.Expected(desired.driver_version, desired.driver_flavour, digest, False))
     return {
-        "audited": [item["module"] for item in results],
+        "audited": [result["module"] for result in results],
         "objections": [
-            {"module": result["module"] or result["file"], "id": item["id"], "message": item["message"]}
+            {"module": result["module"] or result["file"], "id": finding["id"], "message": finding["message"]}
             for result in results
             if result["ok"] is not True
-            for item in result["findings"]
-            if item["severity"] == "error" or item["id"].endswith("-unknown")
+            for finding in result["findings"]
+            if finding["severity"] == "error" or finding["id"].endswith("-unknown")
         ],
     }
 
@@ -188,17 +187,17 @@ def module_files(kernel: Kernel) -> List[str]:
 
 def unsigned(kernel: Kernel, certificate: str) -> List[str]:
     """Files that don't have the signature of the certificate in this file."""
-    wanted = signatures.read_certificate_file(certificate)
-    return [path for path in module_files(kernel) if not signatures.is_signed(path, wanted)]
+    parsed = signatures.read_certificate_file(certificate)
+    return [path for path in module_files(kernel) if not signatures.is_signed(path, parsed)]
 
 
 def _kernel(host: Host, release: str) -> Kernel:
     """Walked once for all questions."""
-    found: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
-    return found
+    kernel: Kernel = host.once(("kernel", release), lambda: Kernel(release, host.root))
+    return kernel
 
 
-def _asked(ask: Callable[[], Any]) -> Dict[str, Any]:
+def _answer(ask: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": ask(), "error": "", "hint": ""}
     except HostError as error:
@@ -214,36 +213,34 @@ def _value(observed: Mapping[str, Any], question: str) -> Any:
 # Built here
 
 
-def _built(host: Host, desired: Desired) -> Dict[str, Any]:
+def _observe_build(host: Host, desired: Desired) -> Dict[str, Any]:
     release = desired.kernel_release
-    found: Dict[str, Any] = {"dkms": _asked(lambda: _dkms(host, desired)), "audit": None, "unsigned": None}
-    steps = (found["dkms"]["value"] or {}).get("steps", [])
-    found["packed"] = False
-    if found["dkms"]["error"] or any(item["kernel_release"] == release for item in steps):
-        # What is there is replaced.
-        return found
-    found["audit"] = _asked(
-        lambda: objections(_kernel(host, release), desired.driver_version, desired.driver_flavour, desired.driver_tree)
-    )
+    observed: Dict[str, Any] = {"dkms": _answer(lambda: _dkms(host, desired)), "audit": None, "unsigned": None}
+    steps = (observed["dkms"]["value"] or {}).get("steps", [])
+    observed["packed"] = False
+    if observed["dkms"]["error"] or any(step["kernel_release"] == release for step in steps):
+        # The present modules are replaced.
+        return observed
+    observed["audit"] = _answer(lambda: objections(_kernel(host, release), desired))
     if desired.signed:
-        found["unsigned"] = _asked(lambda: unsigned(_kernel(host, release), _certificate(host)))
+        observed["unsigned"] = _answer(lambda: unsigned(_kernel(host, release), _certificate(host)))
     # Without its key it has packed nothing yet, and a check makes none.
     if desired.hand_over and host.exists(provenance.KEY):
         archive = inside(host.root, ARCHIVE.format(release))
-        asked = _asked(lambda: pack.is_current(archive, _kernel(host, release), _builder(host, desired)))
-        found["packed"] = asked["value"] is True
-    return found
+        answer = _answer(lambda: pack.is_current(archive, _kernel(host, release), _builder(host, desired)))
+        observed["packed"] = answer["value"] is True
+    return observed
 
 
 def _dkms(host: Host, desired: Desired) -> Dict[str, Any]:
     """``installed``: NAME/VERSION; ``steps``: what ``kmod dkms`` would do, of every kernel with headers."""
     kernel = _kernel(host, desired.kernel_release)
-    done = dkms.provide(_wanted(host, desired), check=True)
-    installed = [str(item) for item in packages(desired) if dkms.installed(kernel, item)]
-    return {"installed": installed, "steps": done["done"], "notes": done["notes"]}
+    plan = dkms.provide(_dkms_request(host, desired), check=True)
+    installed = [str(package) for package in packages(desired) if dkms.installed(kernel, package)]
+    return {"installed": installed, "steps": plan["done"], "notes": plan["notes"]}
 
 
-def _wanted(host: Host, desired: Desired) -> dkms.Wanted:
+def _dkms_request(host: Host, desired: Desired) -> dkms.Wanted:
     source = tree.expect(inside(host.root, desired.driver_tree), desired.driver_version, desired.driver_flavour)
     peermem = "nvidia-peermem" in desired.names
     return dkms.Wanted(desired.kernel_release, packages(desired), source, peermem, host.root)
@@ -252,7 +249,7 @@ def _wanted(host: Host, desired: Desired) -> dkms.Wanted:
 def _certificate(host: Host) -> str:
     settings = signatures.read_settings(inside(host.root, signatures.SETTINGS))
     if not settings:
-        raise HostError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+        raise HostError(_NO_SETTINGS)
     return inside(host.root, settings.get("certificate", ""))
 
 
@@ -260,8 +257,8 @@ def _to_build(desired: Desired, observed: Any, pending: Sequence[Change]) -> Lis
     changes = _builds(desired, observed, pending)
     if not any(change.after == desired.kernel_release for change in changes):
         changes += _signatures(observed, pending)
-        found = _known(observed, "audit")
-        changes += [Change("audit", item["module"], "", "", item["id"]) for item in found["objections"]]
+        entries = _require_answer(observed, "audit")["objections"]
+        changes += [Change("audit", entry["module"], "", "", entry["id"]) for entry in entries]
     if desired.hand_over and (changes or not observed["packed"]):
         reason = "content" if observed["archive"] else "missing"
         before = f"sha256:{observed['archive']}" if observed["archive"] else ""
@@ -270,49 +267,50 @@ def _to_build(desired: Desired, observed: Any, pending: Sequence[Change]) -> Lis
 
 
 def _builds(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Change]:
-    if _coming(pending, "packages.kernel") or (observed["dkms"]["error"] and _coming(pending, "packages.")):
-        return [Change("build", str(item), "", desired.kernel_release, "packages") for item in packages(desired)]
-    steps = _known(observed, "dkms")["steps"]
-    return [Change("build", item["package"], "", item["kernel_release"], _REASONS[item["action"]]) for item in steps]
+    if _awaits_packages(pending, observed["dkms"]["error"]):
+        return [Change("build", str(package), "", desired.kernel_release, "packages") for package in packages(desired)]
+    steps = _require_answer(observed, "dkms")["steps"]
+    return [Change("build", step["package"], "", step["kernel_release"], _REASONS[step["action"]]) for step in steps]
 
 
 def _signatures(observed: Any, pending: Sequence[Change]) -> List[Change]:
     if observed["unsigned"] is None:
         return []
     if observed["unsigned"]["error"] and any(change.resource == "signing" for change in pending):
-        audited = _known(observed, "audit")["audited"]
+        audited = _require_answer(observed, "audit")["audited"]
         return [Change("sign", name, "", "signed", "settings") for name in audited]
-    return [Change("sign", path, "", "signed", "signature") for path in _known(observed, "unsigned")]
+    return [Change("sign", path, "", "signed", "signature") for path in _require_answer(observed, "unsigned")]
 
 
-def _known(observed: Any, question: str) -> Any:
-    found = observed[question]
-    if found["error"]:
-        raise CannotTellError(f"the modules: {found['error']}", found["hint"], "modules")
-    return found["value"]
+def _require_answer(observed: Any, question: str) -> Any:
+    answer = observed[question]
+    if answer["error"]:
+        raise CannotTellError(f"the modules: {answer['error']}", answer["hint"], "modules")
+    return answer["value"]
 
 
-def _coming(pending: Sequence[Change], name: str) -> bool:
-    """Whether packages of a resource are still to be installed; name: of one, or the beginning of several."""
-    return any(change.resource.startswith(name) and change.kind in INSTALLS for change in pending)
+def _awaits_packages(pending: Sequence[Change], error: str) -> bool:
+    """Whether packages come first: the kernel's, or after an error those of any resource."""
+    names = [change.resource for change in pending if change.kind in INSTALLS]
+    return any(name == "packages.kernel" or (error and name.startswith("packages.")) for name in names)
 
 
 def _build(host: Host, desired: Desired, *, pack_them: bool) -> None:
-    done = dkms.provide(_wanted(host, desired))
-    host.notes += done["notes"]
+    report = dkms.provide(_dkms_request(host, desired))
+    host.notes += report["notes"]
     kernel = Kernel(desired.kernel_release, host.root)
     if desired.signed:
         by = signatures.from_settings(settings=inside(host.root, signatures.SETTINGS))
         if by is None:
-            raise HostError(f"{signatures.SETTINGS} is missing: nothing says whose signature modules should get")
+            raise HostError(_NO_SETTINGS)
         signatures.sign(kernel, module_files(kernel), by)
         kernel = Kernel(desired.kernel_release, host.root)
-    found = objections(kernel, desired.driver_version, desired.driver_flavour, desired.driver_tree)
-    if not found["audited"]:
+    result = objections(kernel, desired)
+    if not result["audited"]:
         raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "look at: dkms status")
-    if found["objections"]:
-        said = "; ".join("{module}: [{id}] {message}".format(**item) for item in found["objections"])
-        message = f"the modules for kernel {kernel.release} do not pass their audit: {said}"
+    if result["objections"]:
+        findings = "; ".join("{module}: [{id}] {message}".format(**entry) for entry in result["objections"])
+        message = f"the modules for kernel {kernel.release} do not pass their audit: {findings}"
         raise ApplyError(message, "gdsdeploy-host.pyz kmod audit shows all findings", "modules")
     if pack_them:
         archive = inside(host.root, ARCHIVE.format(kernel.release))
@@ -327,64 +325,57 @@ def _builder(host: Host, desired: Desired) -> provenance.Builder:
 # Received
 
 
-def _received(host: Host, release: str) -> Dict[str, Any]:
+def _received_modules(host: Host, release: str) -> Dict[str, Any]:
     """What is in place of what was received, and the ``builder`` that its archive names, as far as that is there."""
     kernel = _kernel(host, release)
-    found, archive = received(kernel), inside(host.root, ARCHIVE.format(release))
+    present, archive = received(kernel), inside(host.root, ARCHIVE.format(release))
     with contextlib.suppress(PackError):
-        if found and pack.read_manifest(archive) == installed_manifest(kernel):
-            found["builder"] = provenance.claimed_builder(pack.read_provenance(archive))
-    return found
-
-
-def _placed(host: Host, desired: Desired, common: Mapping[str, Any]) -> Dict[str, Any]:
-    release = desired.kernel_release
-    archive = inside(host.root, ARCHIVE.format(release))
-    asked = _asked(lambda: [list(item) for item in pack.differences(archive, _kernel(host, release))])
-    return {"differences": asked if common["archive"] else None}
+        if present and pack.read_manifest(archive) == installed_manifest(kernel):
+            present["builder"] = provenance.claimed_builder(pack.read_provenance(archive))
+    return present
 
 
 def _to_receive(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Change]:
-    wanted, there = desired.archive_sha256, observed["archive"]
+    expected, present = desired.archive_sha256, observed["archive"]
     whole = Change("place", f"/lib/modules/{desired.kernel_release}/{FOLDER}", "", desired.kernel_release, "archive")
-    if wanted and wanted != there:
-        after = "" if wanted == NOT_DELIVERED else f"sha256:{wanted}"
-        reason = "not-delivered" if wanted == NOT_DELIVERED else "content" if there else "missing"
-        before = f"sha256:{there}" if there else ""
+    if expected and expected != present:
+        after = "" if expected == NOT_DELIVERED else f"sha256:{expected}"
+        reason = "not-delivered" if expected == NOT_DELIVERED else "content" if present else "missing"
+        before = f"sha256:{present}" if present else ""
         return [Change("receive", ARCHIVE.format(desired.kernel_release), before, after, reason), whole]
-    if not there:
-        # What was received before stays as it is.
+    if not present:
+        # Modules that were received earlier stay.
         return []
-    if _coming(pending, "packages.kernel") or (observed["differences"]["error"] and _coming(pending, "packages.")):
+    if _awaits_packages(pending, observed["differences"]["error"]):
         return [whole]
-    return [Change("place", path, "", "", reason) for path, reason in _known(observed, "differences")]
+    return [Change("place", path, "", "", reason) for path, reason in _require_answer(observed, "differences")]
 
 
 def _receive(host: Host, desired: Desired) -> None:
     path = ARCHIVE.format(desired.kernel_release)
-    found, wanted = host.entry(path), desired.archive_sha256
-    if found is None or (wanted and found.sha256 != wanted):
+    entry, expected = host.entry(path), desired.archive_sha256
+    if entry is None or (expected and entry.sha256 != expected):
         message = f"{path} is not the archive of modules that this host has to receive"
-        hint = "a machine that builds has to be provisioned first: run provision without --limit, or with it"
+        hint = "provision the machine that builds first: run gdsdeploy provision without --limit"
         raise ApplyError(message, hint, "refused")
     archive = inside(host.root, path)
-    # Without a digest it is what this host had before.
-    origin = provenance.Origin(desired.builder, desired.builder_key) if wanted else None
+    # Without a digest it is the archive that this host already had.
+    origin = provenance.Origin(desired.builder, desired.builder_key) if expected else None
     try:
         _require_locked(archive, desired, origin)
-        done = pack.install(archive, Kernel(desired.kernel_release, host.root), origin=origin)
+        report = pack.install(archive, Kernel(desired.kernel_release, host.root), origin=origin)
     except HostError:
         # A refused archive must not be taken for one that is in place.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(archive)
         raise
-    host.notes += done["notes"]
+    host.notes += report["notes"]
 
 
 def _require_locked(archive: str, desired: Desired, origin: Optional[provenance.Origin]) -> None:
     """Raise PackError unless the archive is of the versions that the lock has."""
     names = ("kernel_release", "driver_version", "driver_flavour", "nvidia_fs_version")
-    wanted = {name: getattr(desired, name) for name in names}
-    wrong = provenance.differences(pack.read_manifest(archive, origin), wanted) if origin is not None else []
+    locked = {name: getattr(desired, name) for name in names}
+    wrong = provenance.differences(pack.read_manifest(archive, origin), locked) if origin is not None else []
     if wrong:
-        raise PackError("refusing to install {}: {}".format(archive, "; ".join(wrong)), "provision its builder again")
+        raise PackError(f"refusing to install {archive}: {'; '.join(wrong)}", "provision its builder again")

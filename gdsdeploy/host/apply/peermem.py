@@ -45,46 +45,41 @@ class Peermem(FileResource[Desired]):
     reasons: ClassVar[Words] = services.REASONS
 
     def wanted(self, desired: Desired) -> List[File]:
-        """The drop-in and the unit."""
         folder = File(os.path.dirname(DROP_IN), FOLDER, mode=0o755)
         files = [] if desired.rdma == "none" else [folder, File.of(DROP_IN, _DROP_IN_TEXT)]
         return [*files, File.of(services.path(UNIT), unit(desired))] if desired.rdma == "peermem" else files
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, the links of the unit, and whether systemd has read them."""
-        found = super().observe(host, desired)
+        observed = super().observe(host, desired)
         paths = {file.path for file in self.wanted(desired)}
-        found["unit"] = services.observe(host, UNIT)
-        found["back"] = restoring(host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths])
-        found["booted"] = services.booted(host)
-        found["outdated"] = services.outdated(host, [LEGACY, *([UNIT] if desired.rdma == "peermem" else [])])
-        found["loaded"] = host.exists(_LOADED)
-        return found
+        observed["unit"] = services.observe(host, UNIT)
+        observed["back"] = restoring(host, [path for path in (services.path(UNIT), DROP_IN) if path not in paths])
+        observed["booted"] = services.booted(host)
+        observed["outdated"] = services.outdated(host, [LEGACY, *([UNIT] if desired.rdma == "peermem" else [])])
+        observed["loaded"] = host.exists(_LOADED)
+        return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """Names that aren't units."""
-        found = super().refusals(desired, observed) + services.names_refused(desired.before)
+        refusals = super().refusals(desired, observed) + services.names_refused(desired.before)
         if desired.rdma not in ("none", "peermem", "dmabuf"):
-            found.append(Refusal("rdma", f"rdma is {desired.rdma!r}", "say none, peermem or dmabuf"))
-        return found
+            refusals.append(Refusal("rdma", f"rdma is {desired.rdma!r}", "say none, peermem or dmabuf"))
+        return refusals
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """Files, then what has systemd use them."""
-        found = super().changes(desired, observed, pending)
+        changes = super().changes(desired, observed, pending)
         if desired.rdma == "peermem":
-            written = any(change.subject == services.path(UNIT) for change in found)
-            found += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
+            written = any(change.subject == services.path(UNIT) for change in changes)
+            changes += services.enabling(UNIT, unit(desired), observed["unit"], written=written)
         else:
-            found += services.dismissing(UNIT, observed["unit"], RELOAD if observed["loaded"] else NONE)
-        found += observed["back"]
-        drop_in = any(change.subject == DROP_IN for change in found)
+            changes += services.dismissing(UNIT, observed["unit"], RELOAD if observed["loaded"] else NONE)
+        changes += observed["back"]
+        drop_in = any(change.subject == DROP_IN for change in changes)
         # Enabling makes systemd read every file again.
-        if observed["booted"] and (drop_in or observed["outdated"]) and not any(c.kind == "enable" for c in found):
-            found.append(Change("reload", "systemd", "", "", "drop-in" if drop_in else "outdated"))
-        return found
+        if observed["booted"] and (drop_in or observed["outdated"]) and not any(c.kind == "enable" for c in changes):
+            changes.append(Change("reload", "systemd", "", "", "drop-in" if drop_in else "outdated"))
+        return changes
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Make one change."""
         if not services.apply(host, change, stop=True):
             super().apply(host, desired, change)
 

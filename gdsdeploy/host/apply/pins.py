@@ -45,23 +45,18 @@ class Pins(Resource[Desired]):
         return self._file
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, and what of streams and plugins is missing."""
         check_names([pin.package for pin in desired.pins], "pins")
         observed = manager(desired.manager).observe_pins(host, desired)
         self._file, self._pinned = [observed["file"]], observed["pinned"]
         return observed
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """What is in the way of the file."""
-        refusal = files.in_the_way(observed["file"], observed["entry"])
-        return [refusal] if refusal is not None else []
+        return files.refusals([(observed["file"], observed["entry"])])
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """As the package manager has it."""
         return manager(desired.manager).pin_changes(desired, observed, pending)
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """As the package manager has it."""
         manager(desired.manager).pin(host, desired, change)
 
     def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
@@ -74,5 +69,5 @@ class Pins(Resource[Desired]):
             raise
 
     def revert(self, host: Host) -> List[Change]:
-        """Pins of ours go; those of others stay."""
+        """Remove gdsdeploy's pins; others stay."""
         return [change for one in every() for change in one.unpin(host)]

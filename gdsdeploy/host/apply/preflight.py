@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping
 
 from ..rootdir import inside
 from .host import Host
-from .model import Change, Refusal, Resource
+from .model import Refusal, Resource
 from .packages.managers import manager
 
 _MIB = 1 << 20
@@ -36,46 +36,35 @@ class Preflight(Resource[Desired]):
     desired_type = Desired
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """Operating system, architecture, free space, and packages that only a person can repair."""
+        fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
         return {
-            "os": _system(host),
+            "os": f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}",
             "arch": os.uname().machine,
             "free_mib": {folder: _free(host, folder) for folder in desired.free_mib},
             "half_installed": manager(desired.manager).half_installed(host),
         }
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """One for each condition."""
         another = "give it another profile in the fleet file"
-        found = []
+        refusals = []
         if desired.os not in (observed["os"], re.sub(r"\.[0-9]+$", "", observed["os"])):
             message = f"this host runs {observed['os']}, but its profile was locked for {desired.os}"
-            found.append(Refusal("os", message, another))
+            refusals.append(Refusal("os", message, another))
         if observed["arch"] != desired.arch:
             message = f"this host is {observed['arch']}, but its profile was locked for {desired.arch}"
-            found.append(Refusal("arch", message, another))
-        lacking = [
+            refusals.append(Refusal("arch", message, another))
+        shortages = [
             f"{folder} has {observed['free_mib'][folder]} MiB free, {needed} are needed"
             for folder, needed in desired.free_mib.items()
             if observed["free_mib"][folder] < needed
         ]
-        if lacking:
-            message = f"there is no room for the installation: {'; '.join(lacking)}"
-            found.append(Refusal("space", message, f"make room there (old kernels: {desired.manager} autoremove)"))
-        return [*found, *observed["half_installed"]]
-
-    def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """None."""
-        return []
+        if shortages:
+            message = f"there is no room for the installation: {'; '.join(shortages)}"
+            refusals.append(Refusal("space", message, f"make room there (old kernels: {desired.manager} autoremove)"))
+        return [*refusals, *observed["half_installed"]]
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
-        """What the host is."""
         return {key: observed[key] for key in ("os", "arch", "free_mib")}
-
-
-def _system(host: Host) -> str:
-    fields = dict(_RELEASE.findall(host.text("/etc/os-release")))
-    return f"{fields.get('ID') or 'unknown'}-{fields.get('VERSION_ID') or 'none'}"
 
 
 def _free(host: Host, folder: str) -> int:
@@ -83,5 +72,5 @@ def _free(host: Host, folder: str) -> int:
     place = inside(host.root, folder)
     while not os.path.isdir(place) and place != "/":
         place = os.path.dirname(place)
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize // _MIB
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize // _MIB

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, List
 
 from ..errors import ApplyError
-from .errors import io_error
+from .errors import writing
 from .file_resource import FileResource
 from .files import FOLDER, File
 from .host import Host
@@ -41,12 +41,11 @@ class Program(FileResource[Desired]):
         return [*folders, File(PATH, content=running(), mode=0o755)]
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Make a folder or write the program, which is larger than what a record keeps and is nobody else's."""
-        file = next(file for file in self.wanted(desired) if file.path == change.subject)
-        if file.path == PATH:
-            host.write_unrecorded(file)
+        """Make a folder, or write the program, which is too large for the record."""
+        if change.subject == PATH:
+            host.write_unrecorded(File(PATH, content=running(), mode=0o755))
         else:
-            host.write(file)
+            super().apply(host, desired, change)
 
 
 def running(loader: Any = None) -> bytes:
@@ -55,10 +54,7 @@ def running(loader: Any = None) -> bytes:
     if not archive and os.path.isfile(UNPACKED):
         archive = UNPACKED
     if not archive:
-        words = "the host program doesn't run from a zipapp, so there is none to put in place"
+        words = "the host program doesn't run from a zipapp, so it can't put one in place"
         raise ApplyError(words, "run gdsdeploy-host.pyz, which gdsdeploy sends; python3 -m gdsdeploy.host won't do")
-    try:
-        with open(archive, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise io_error(archive, error) from None
+    with writing(archive), open(archive, "rb") as file:
+        return file.read()

@@ -38,16 +38,13 @@ class Reboot(Resource[Desired]):
     }
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """As ``boot needed`` says it."""
         return asdict(pending(desired.kernel_release, desired.modules))
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """A reboot, where one is needed now, or will be after the changes that are pending."""
-        found = causes(desired, observed, pending)
-        if not found:
-            return []
-        after = f"kernel {desired.kernel_release}"
-        return [Change("reboot", after, f"kernel {observed['running']}", after, found[0]["id"], REBOOT)]
+        before, after = f"kernel {observed['running']}", f"kernel {desired.kernel_release}"
+        first = causes(desired, observed, pending)[:1]
+        return [Change("reboot", after, before, after, cause["id"], REBOOT) for cause in first]
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
         """Note that the host needs a reboot; raises ApplyError where none is allowed."""
@@ -58,20 +55,16 @@ class Reboot(Resource[Desired]):
         host.notes.append(f"reboot this host: {reasons}")
 
     def report(self, desired: Desired, observed: Any) -> Mapping[str, Any]:
-        """Which boot this is, what runs, and why that has to change."""
-        return {"needed": observed["needed"], "allowed": desired.allowed, **_common(observed), "observed": observed}
+        keys = ("needed", "boot_id", "running", "reasons", "causes", "unloaded")
+        return {**{key: observed[key] for key in keys}, "allowed": desired.allowed, "observed": observed}
 
 
 def causes(desired: Desired, observed: Any, pending: Sequence[Change]) -> List[Dict[str, str]]:
     """``{"id", "subject", "text"}`` of each: those of now without what is loaded before, or of modules to come."""
     to_load = {change.subject for change in pending if change.kind == "load"}
-    found = [item for item in observed["causes"] if not (item["id"] == UNLOADED and item["subject"] in to_load)]
+    now = [cause for cause in observed["causes"] if not (cause["id"] == UNLOADED and cause["subject"] in to_load)]
     loaded = [name for name in desired.modules if name not in observed["unloaded"]]
-    if not found and loaded and any(item.resource == "modules" and item.kind in _REPLACES for item in pending):
+    if not now and loaded and any(change.resource == "modules" and change.kind in _REPLACES for change in pending):
         text = f"{', '.join(loaded)}: loaded from files that are replaced"
         return [{"id": REPLACED, "subject": loaded[0], "text": text}]
-    return found
-
-
-def _common(observed: Mapping[str, Any]) -> Dict[str, Any]:
-    return {key: observed[key] for key in ("boot_id", "running", "reasons", "causes", "unloaded")}
+    return now

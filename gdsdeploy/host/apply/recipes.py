@@ -36,11 +36,10 @@ class Recipes(FileResource[Desired]):
     reverts = (f"{FOLDER_PATH}/*.conf",)
 
     def wanted(self, desired: Desired) -> List[File]:
-        """The folder and the recipes."""
-        found = [File(FOLDER_PATH, FOLDER, mode=0o755)]
+        files = [File(FOLDER_PATH, FOLDER, mode=0o755)]
         if desired.nvidia_fs_version:
-            found.append(File.of(f"{FOLDER_PATH}/{desired.nvidia_fs_dkms_name}.conf", nvidia_fs(desired)))
-        return [*found, File.of(f"{FOLDER_PATH}/{desired.driver_dkms_name}.conf", driver(desired))]
+            files.append(File.of(f"{FOLDER_PATH}/{desired.nvidia_fs_dkms_name}.conf", nvidia_fs(desired)))
+        return [*files, File.of(f"{FOLDER_PATH}/{desired.driver_dkms_name}.conf", driver(desired))]
 
 
 def driver(desired: Desired) -> str:

@@ -2,7 +2,7 @@
 
 ``/var/lib/gdsdeploy/before.json`` holds ``{"version": 1, "paths": {PATH: null | {"mode", "uid", "gid", "content"}}}``
 with content in base64, ``link`` or ``folder`` in its place.  It is written before the path is, so that an interrupted
-run has recorded what it changed.  What an older gdsdeploy left under a path is recorded as nothing.
+run has recorded what it changed.  A file that an older gdsdeploy left is recorded as nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Dict, Optional
 from ..errors import ApplyError
 from ..rootdir import inside
 from . import written
-from .errors import io_error
+from .errors import writing
 from .files import replace
 
 PATH = "/var/lib/gdsdeploy/before.json"
 VERSION = 1
-#: Configuration files; anything larger isn't one of ours.
+#: Configuration files are smaller.
 _LIMIT = 4 << 20
 
 
@@ -40,20 +40,19 @@ class Record:
         return self._paths
 
     def remember(self, path: str) -> None:
-        """Write down what ``path`` is now, unless that was done before; raises ApplyError."""
+        """Record what ``path`` is now, unless it is recorded already; raises ApplyError."""
         if path in self.paths:
             return
-        found = look(self._root, path)
-        self.paths[path] = None if is_ours(path, found) else found
+        before = look(self._root, path)
+        self.paths[path] = None if is_ours(path, before) else before
         try:
             self._write()
         except ApplyError:
-            # Not written down is not known.
             del self.paths[path]
             raise
 
     def forget(self, path: str) -> None:
-        """After ``path`` is what it was before."""
+        """Drop ``path``, which is what it was before."""
         if path in self.paths:
             del self.paths[path]
             self._write()
@@ -66,36 +65,35 @@ class Record:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
-            raise _damaged(place, error) from None
+            raise _damage(place, error) from None
         if not isinstance(value, dict) or value.get("version") != VERSION or not isinstance(value.get("paths"), dict):
-            raise _damaged(place, f"not a record of version {VERSION}")
+            raise _damage(place, f"not a record of version {VERSION}")
         return dict(value["paths"])
 
     def _write(self) -> None:
         text = json.dumps({"version": VERSION, "paths": self.paths}, sort_keys=True, indent=1) + "\n"
-        try:
+        with writing(PATH):
             replace(inside(self._root, PATH), text.encode(), 0o600)
-        except OSError as error:
-            raise io_error(PATH, error) from None
 
 
 def look(root: str, path: str) -> Optional[Dict[str, Any]]:
     """What ``path`` is, without following a link at its end; None: nothing.  Raises ApplyError."""
     place = beside(root, path)
     try:
-        found = os.lstat(place)
-        value: Dict[str, Any] = {"mode": stat.S_IMODE(found.st_mode), "uid": found.st_uid, "gid": found.st_gid}
-        if stat.S_ISLNK(found.st_mode):
+        status = os.lstat(place)
+        value: Dict[str, Any] = {"mode": stat.S_IMODE(status.st_mode), "uid": status.st_uid, "gid": status.st_gid}
+        if stat.S_ISLNK(status.st_mode):
             value["link"] = os.readlink(place)
-        elif stat.S_ISREG(found.st_mode):
-            if found.st_size > _LIMIT:
-                raise ApplyError(f"{path}: {found.st_size} bytes is too large for a configuration file", "move it away")
+        elif stat.S_ISREG(status.st_mode):
+            if status.st_size > _LIMIT:
+                words = f"{path}: {status.st_size} bytes is too large for a configuration file"
+                raise ApplyError(words, f"move it away: mv {path} {path}.aside")
             with open(place, "rb") as file:
                 value["content"] = base64.b64encode(file.read()).decode("ascii")
-        elif stat.S_ISDIR(found.st_mode):
+        elif stat.S_ISDIR(status.st_mode):
             value["folder"] = True
         else:
-            raise ApplyError(f"{path}: is neither a file nor a folder", "move it away", "io")
+            raise ApplyError(f"{path}: is neither a file nor a folder", f"move it away: mv {path} {path}.aside", "io")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -108,12 +106,12 @@ def beside(root: str, path: str) -> str:
     return os.path.join(inside(root, os.path.dirname(path)), os.path.basename(path))
 
 
-def is_ours(path: str, found: Optional[Dict[str, Any]]) -> bool:
-    """Whether an older gdsdeploy, which kept no record, left what was found here: nobody wants it back."""
-    head = base64.b64decode(str((found or {}).get("content", "")))[:400]
+def is_ours(path: str, entry: Optional[Dict[str, Any]]) -> bool:
+    """Whether an older gdsdeploy, which kept no record, left this entry: it must not come back."""
+    head = base64.b64decode(str((entry or {}).get("content", "")))[:400]
     return written.is_ours(path) or written.MARK.encode() in head
 
 
-def _damaged(place: str, error: Any) -> ApplyError:
+def _damage(place: str, error: Any) -> ApplyError:
     words = f"{place}: the record of what was here before can't be read: {error}"
     return ApplyError(words, f"look at it; without it nothing can be taken back: mv {place} {place}.damaged", "io")

@@ -23,8 +23,8 @@ def resource(name: str) -> Resource[Any]:
     if kind is None:
         hint = "update gdsdeploy on the side that is older"
         raise DesiredError(f"{name}: unknown resource; known: {', '.join(names())}", hint)
-    found: Resource[Any] = kind()
-    return found
+    instance: Resource[Any] = kind()
+    return instance
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Takes back what was applied on a host, in the order in which that is safe."""
+"""Removes what was applied on a host, in a safe order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def remove(
 ) -> List[Change]:
     """Revert every resource, or those of ``only``; with ``host.check`` only say what that would change.
 
-    done: called with the changes of each step.  Raises ApplyError; a second call goes on where this one stopped.
+    done: called with the changes of each step.  Raises ApplyError; a second call continues where this one stopped.
     """
     order = registry.removal_order()
     unknown = [name for name in only if name not in order]
@@ -32,47 +32,44 @@ def remove(
         raise DesiredError(f"{unknown[0]}: can't be removed by itself; known: {', '.join(order)}")
     changes: List[Change] = []
     steps = [registry.resource(name).revert for name in order if name in only or not only]
-    for step in [*steps, *([] if only else [_recorded, _left_behind, _folders])]:
+    for step in [*steps, *([] if only else [_restore_recorded, _restore_unrecorded, _folders])]:
         host.begin()
-        found = [change for change in step(host) if change.subject not in {earlier.subject for earlier in changes}]
-        changes += found
-        done(found)
+        subjects = {earlier.subject for earlier in changes}
+        new = [change for change in step(host) if change.subject not in subjects]
+        changes += new
+        done(new)
     if not host.check and any(services.FOLDER in change.subject for change in changes):
         services.reload(host)
     return changes
 
 
-def _recorded(host: Host) -> List[Change]:
+def _restore_recorded(host: Host) -> List[Change]:
     """What the record still has: paths of resources that this version doesn't know."""
-    return restore(host, [glob.escape(path) for path in host.record.paths if not _in_folders(path)])
+    return restore(host, [glob.escape(path) for path in host.record.paths if not written.in_folders(path)])
 
 
-def _left_behind(host: Host) -> List[Change]:
+def _restore_unrecorded(host: Host) -> List[Change]:
     """What an older version left without a record."""
     patterns = [f"{folder}/{pattern}" for folder, pattern in (*written.KEYS, written.RECIPES, written.DEPMOD)]
     return restore(host, [*written.FILES, *written.PASSING, *patterns])
 
 
 def _folders(host: Host) -> List[Change]:
-    """Our folders, the one with the record last."""
-    last = os.path.dirname(RECORD)
-    paths = [path for folder in sorted(written.FOLDERS, key=lambda name: name == last) for path in _whole(host, folder)]
+    """Gdsdeploy's folders, the one with the record last."""
+    folders = sorted(written.FOLDERS, key=lambda name: name == os.path.dirname(RECORD))
+    paths = [path for folder in folders for path in _removable(host, folder)]
     if not host.check:
         for path in paths:
             host.remove_tree(path)
     return [Change("delete", path, "folder", "", "ours") for path in paths]
 
 
-def _whole(host: Host, folder: str) -> List[str]:
+def _removable(host: Host, folder: str) -> List[str]:
     """The folder, or what is in it where something has to stay: the lock, the names of packages still installed."""
-    kept = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
-    if any(os.path.dirname(path) == folder for path in kept):
+    protected = {lock.PATH} | ({INSTALLED} if packages.staying(host) else set())
+    if any(os.path.dirname(path) == folder for path in protected):
         paths = [f"{folder}/{name}" for name in list_folder(host.root, folder)]
         # The program that runs is among those that were unpacked; a boot clears them.
-        going = (path for path in paths if path not in kept and not path.startswith(PROGRAMS))
+        going = (path for path in paths if path not in protected and not path.startswith(PROGRAMS))
         return sorted(going, key=lambda path: path == RECORD)
     return [folder] if host.exists(folder) else []
-
-
-def _in_folders(path: str) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in written.FOLDERS)

@@ -1,9 +1,7 @@
-"""The lock's repositories and the keys that sign them: what the host lacks is added, and what it has stays."""
+"""The lock's repositories and the keys that sign them: missing ones are added, the host's own stay."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, List, Optional, Sequence
@@ -47,7 +45,6 @@ class Repositories(Resource[Desired]):
         return self._files
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """The files, the keyrings that are missing, and whether the package lists have the locked versions."""
         chosen = manager(desired.manager)
         self._files = _files(host, chosen, desired)
         brought = {key.dest for key in desired.keys}
@@ -60,12 +57,10 @@ class Repositories(Resource[Desired]):
         }
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """Keyrings that aren't there, and what is in the way of a file."""
         hint = manager(desired.manager).keyring_hint
-        words = "{} is not on this host, so its repository could not be checked"
-        found = [Refusal("keyring", words.format(path), hint(path)) for path in observed["keyrings"]]
-        blocked = [files.in_the_way(file, observed["entries"][file.path]) for file in observed["files"]]
-        return [*found, *(refusal for refusal in blocked if refusal is not None)]
+        words = "is not on this host, so its repository could not be checked"
+        missing = [Refusal("keyring", f"{path} {words}", hint(path)) for path in observed["keyrings"]]
+        return missing + files.refusals((file, observed["entries"][file.path]) for file in observed["files"])
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Files that differ, and the package lists where they are of other sources or lack the locked versions."""
@@ -75,7 +70,6 @@ class Repositories(Resource[Desired]):
         return [*changes, Change("refresh", "package lists", "", "", reason)] if reason else changes
 
     def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Write a file, or read the package lists."""
         if change.kind == "refresh":
             manager(desired.manager).refresh(host)
         else:
@@ -86,7 +80,6 @@ class Repositories(Resource[Desired]):
         manager(desired.manager).verify_files(host, desired.pins)
 
     def revert(self, host: Host) -> List[Change]:
-        """Our sources and keys go."""
         return take_back(host)
 
 
@@ -97,25 +90,19 @@ def take_back(host: Host) -> List[Change]:
 
 
 def _files(host: Host, chosen: Manager, desired: Desired) -> List[File]:
-    keys = [File(key.dest, files.FILE, _decoded(key)) for key in desired.keys]
+    for key in desired.keys:
+        if not key.dest.startswith("/") or ".." in key.dest.split("/"):
+            raise DesiredError(f"repositories: {key.dest!r} is not an absolute path")
+    place = "repositories: the content of"
+    keys = [File(key.dest, files.FILE, files.decoded(key.content, f"{place} {key.dest}")) for key in desired.keys]
     folders = dict.fromkeys(os.path.dirname(key.dest) for key in desired.keys)
     # One that is there keeps its mode; a file in its place is refused.
-    made = [File(path, files.FOLDER, mode=0o755) for path in folders if not _is_folder(host, path)]
-    return [*made, *keys, *chosen.source_files(host, desired.indices, desired.pins)]
-
-
-def _is_folder(host: Host, path: str) -> bool:
-    entry = host.entry(path)
-    return entry is not None and entry.kind == files.FOLDER
-
-
-def _decoded(key: Key) -> bytes:
-    if not key.dest.startswith("/") or ".." in key.dest.split("/"):
-        raise DesiredError(f"repositories: {key.dest!r} is not an absolute path")
-    try:
-        return base64.b64decode(key.content, validate=True)
-    except (binascii.Error, ValueError):
-        raise DesiredError(f"repositories: the content of {key.dest} is not base64") from None
+    missing = [path for path in folders if getattr(host.entry(path), "kind", "") != files.FOLDER]
+    return [
+        *(File(path, files.FOLDER, mode=0o755) for path in missing),
+        *keys,
+        *chosen.source_files(host, desired.indices, desired.pins),
+    ]
 
 
 def _refresh(chosen: Manager, changes: Sequence[Change], *, knows: bool) -> Optional[str]:

@@ -1,4 +1,4 @@
-"""A rollback on one host: packages that were there before are offered again, and what wasn't there before goes.
+"""A rollback on one host: earlier packages are offered again, and later ones are removed.
 
 Names and paths come from a snapshot, which is data: each is checked before it is used.
 """
@@ -6,7 +6,6 @@ Names and paths come from a snapshot, which is data: each is checked before it i
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import re
@@ -20,7 +19,7 @@ from ..errors import ApplyError, DesiredError
 from ..io import atomic
 from ..rootdir import inside
 from . import files, written
-from .errors import io_error, typed
+from .errors import typed, writing
 from .files import File
 from .host import Host
 from .model import Change, Refusal, Resource
@@ -82,18 +81,16 @@ class Restore(Resource[Desired]):
     def observe(self, host: Host, desired: Desired) -> Any:
         """What is there of everything that comes or goes; raises DesiredError for names that can't be."""
         _check(desired)
-        return _offering(host, desired) if desired.step == "offer" else _removing(host, desired)
+        return _observe_offer(host, desired) if desired.step == "offer" else _observe_removal(host, desired)
 
     def refusals(self, desired: Desired, observed: Any) -> List[Refusal]:
-        """An archive that isn't there."""
         if observed.get("archive") != "other":
             return []
         return [Refusal("archive", f"{ARCHIVE}: not there, or not the one that was sent", "run this again")]
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
-        """In the order in which they are made."""
         if desired.step == "offer":
-            return _offers(desired, observed)
+            return _offer_changes(desired, observed)
         return [
             *(Change("delete", _KERNEL + release, "", "", "not-there-before") for release in observed["kernels"]),
             *(Change("remove", name, "", "", "not-there-before") for name in observed["packages"]),
@@ -118,16 +115,13 @@ class Restore(Resource[Desired]):
                 pack.remove_from(change.subject[len(_KERNEL) :], host.root)
             host.forget()
         elif change.kind == "remove" and desired.step == "remove":
-            self._purge(host, desired)
+            names = _removable_packages(host, desired)
+            if names:
+                manager(desired.manager).purge(host, names, held=True)
         elif change.kind == "delete":
             host.remove_tree(change.subject)
             if host.record.paths.get(change.subject) is None:
                 host.record.forget(change.subject)
-
-    def _purge(self, host: Host, desired: Desired) -> None:
-        names = _unwanted(host, desired)
-        if names:
-            manager(desired.manager).purge(host, names, held=True)
 
     def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
         """Finish what was interrupted, read the lists of what came, and install again what is half-installed."""
@@ -149,47 +143,39 @@ def _check(desired: Desired) -> None:
     for release in releases:
         if not _RELEASE.fullmatch(release):
             raise DesiredError(f"restore: {release!r} is not a kernel release")
-    for item in desired.files:
-        if not written.is_known(item.path):
-            raise DesiredError(f"restore.files: {item.path!r} is not a file that gdsdeploy writes")
-    kept = desired.modules.startswith(keep.PLACE + "/") and ".." not in desired.modules.split("/")
-    if desired.modules and not (desired.kernel_release and kept):
+    for file in desired.files:
+        if not written.is_known(file.path):
+            raise DesiredError(f"restore.files: {file.path!r} is not a file that gdsdeploy writes")
+    is_kept = desired.modules.startswith(keep.PLACE + "/") and ".." not in desired.modules.split("/")
+    if desired.modules and not (desired.kernel_release and is_kept):
         raise DesiredError(f"restore.modules: {desired.modules!r} is not an archive that a rollout kept")
 
 
-def _offering(host: Host, desired: Desired) -> Any:
+def _observe_offer(host: Host, desired: Desired) -> Any:
     chosen = manager(desired.manager)
     entry = host.entry(ARCHIVE) if desired.archive_sha256 else None
-    offer = _offer_files(desired)
+    same = entry is not None and entry.sha256 == desired.archive_sha256
+    paths = [desired.modules, _MODULES.format(desired.kernel_release)] if desired.modules else []
     return {
-        "archive": "" if not desired.archive_sha256 else "same" if _is(entry, desired.archive_sha256) else "other",
-        "files": [(file, host.entry(file.path)) for file in offer],
-        "modules": (host.entry(desired.modules), host.entry(_MODULES.format(desired.kernel_release)))
-        if desired.modules
-        else (None, None),
+        "archive": "" if not desired.archive_sha256 else "same" if same else "other",
+        "files": [(file, host.entry(file.path)) for file in _offer_files(desired)],
+        "modules": [host.entry(path) for path in paths] or (None, None),
         "unfinished": [name for name in chosen.unfinished(host) if name in desired.unwanted],
         "broken": chosen.broken(host),
     }
 
 
-def _is(entry: Any, sha256: str) -> bool:
-    return entry is not None and entry.sha256 == sha256
-
-
 def _offer_files(desired: Desired) -> List[File]:
     if not desired.archive_sha256:
         return []
-    try:
-        key = base64.b64decode(desired.keyring, validate=True)
-    except (binascii.Error, ValueError):
-        raise DesiredError("restore.keyring: not base64") from None
+    key = files.decoded(desired.keyring, "restore.keyring")
     return manager(desired.manager).offer_files(PLACE, KEYRING, key)
 
 
-def _offers(desired: Desired, observed: Any) -> List[Change]:
+def _offer_changes(desired: Desired, observed: Any) -> List[Change]:
     changes = []
-    kept, there = observed["modules"]
-    if kept is not None and (there is None or there.sha256 != kept.sha256):
+    kept, present = observed["modules"]
+    if kept is not None and (present is None or present.sha256 != kept.sha256):
         changes.append(Change("write", _MODULES.format(desired.kernel_release), "", f"sha256:{kept.sha256}", "restore"))
     changes += [Change("remove", name, "", "", "half-installed") for name in observed["unfinished"]]
     if observed["files"]:
@@ -199,22 +185,24 @@ def _offers(desired: Desired, observed: Any) -> List[Change]:
     return changes + [Change("install", name, "", "", "half-installed") for name in observed["broken"]]
 
 
-def _removing(host: Host, desired: Desired) -> Any:
+def _observe_removal(host: Host, desired: Desired) -> Any:
     passing = [path for path in (*written.PASSING, KEYRING) if written.RESTORING in path]
     names = {INSTALLED: desired.installed, HELD: desired.held} if desired.known else {}
-    running = os.uname().release
+    others = [release for release in desired.unwanted_kernels if release != os.uname().release]
+    with typed("modules"):
+        kernels = [release for release in others if pack.remove_from(release, host.root, check=True)["changed"]]
     return {
         "files": [
             *(("delete", path, "passing") for path in passing if host.entry(path) is not None),
-            *(change for item in desired.files for change in _back(host, item)),
+            *(change for file in desired.files for change in _file_changes(host, file)),
         ],
-        "kernels": [item for item in desired.unwanted_kernels if item != running and _has_modules(host, item)],
-        "packages": _unwanted(host, desired),
+        "kernels": kernels,
+        "packages": _removable_packages(host, desired),
         "records": [path for path, listed in names.items() if read_names(host, path) != sorted(set(listed))],
     }
 
 
-def _back(host: Host, was: Was) -> List[Tuple[str, str, str]]:
+def _file_changes(host: Host, was: Was) -> List[Tuple[str, str, str]]:
     """How a file becomes what it was: kind of the change, path, reason; a rollback names what can't come back."""
     if not was.sha256:
         return [("delete", was.path, "not-there-before")] if host.entry(was.path) is not None else []
@@ -224,18 +212,13 @@ def _back(host: Host, was: Was) -> List[Tuple[str, str, str]]:
     return [("write", was.path, "restore")] if recorded and look(host.root, was.path) != before else []
 
 
-def _has_modules(host: Host, release: str) -> bool:
-    with typed("modules"):
-        return bool(pack.remove_from(release, host.root, check=True)["changed"])
-
-
-def _unwanted(host: Host, desired: Desired) -> List[str]:
+def _removable_packages(host: Host, desired: Desired) -> List[str]:
     """Packages to remove: a running kernel can't be taken away under itself and goes after the reboot."""
     if not desired.unwanted:
         return []
     chosen, running = manager(desired.manager), os.uname().release
-    there = chosen.present(host)
-    return [name for name in desired.unwanted if name in there and not chosen.stays(name, running)]
+    present = chosen.present(host)
+    return [name for name in desired.unwanted if name in present and not chosen.stays(name, running)]
 
 
 def _write(host: Host, desired: Desired, path: str) -> None:
@@ -243,10 +226,8 @@ def _write(host: Host, desired: Desired, path: str) -> None:
     if path in offered:
         host.write_unrecorded(offered[path])
         return
-    try:
+    with writing(path):
         atomic.copy(inside(host.root, desired.modules), inside(host.root, path))
-    except OSError as error:
-        raise io_error(path, error) from None
     host.forget()
 
 
@@ -255,13 +236,12 @@ def _extract(host: Host) -> None:
     host.remove_tree(PLACE)
     place = inside(host.root, PLACE)
     try:
-        atomic.make_folder(place, _READABLE)
-        with tarfile.open(inside(host.root, ARCHIVE), "r:") as archive:
-            for member in archive:
-                _extract_one(archive, member, place)
-        os.unlink(inside(host.root, ARCHIVE))
-    except OSError as error:
-        raise io_error(str(error.filename or PLACE), error) from None
+        with writing(PLACE):
+            atomic.make_folder(place, _READABLE)
+            with tarfile.open(inside(host.root, ARCHIVE), "r:") as archive:
+                for member in archive:
+                    _extract_one(archive, member, place)
+            os.unlink(inside(host.root, ARCHIVE))
     except tarfile.TarError as error:
         raise ApplyError(f"{ARCHIVE}: {error}", "run this again", "io") from None
     host.forget()

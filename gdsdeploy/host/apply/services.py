@@ -49,7 +49,7 @@ class Unit:
 
 
 def path(unit: str) -> str:
-    """Where the file of a unit of ours is."""
+    """The path of a unit file that gdsdeploy writes."""
     return f"{FOLDER}/{unit}"
 
 
@@ -57,9 +57,8 @@ def observe(host: Host, unit: str) -> Unit:
     """The unit as it is."""
     folders = [name for name in list_folder(host.root, FOLDER) if name.endswith((".wants", ".requires"))]
     links = [f"{FOLDER}/{folder}/{unit}" for folder in folders]
-    return Unit(
-        host.entry(path(unit)) is not None, [link for link in links if os.path.lexists(beside(host.root, link))]
-    )
+    present = [link for link in links if os.path.lexists(beside(host.root, link))]
+    return Unit(host.entry(path(unit)) is not None, present)
 
 
 def booted(host: Host) -> bool:
@@ -69,9 +68,8 @@ def booted(host: Host) -> bool:
 
 def outdated(host: Host, units: Sequence[str]) -> bool:
     """Whether the running systemd has read another version of a unit than the files say; raises CannotTellError."""
-    if not booted(host):
-        return False
-    return "NeedDaemonReload=yes" in host.query(["systemctl", "show", "--property=NeedDaemonReload", *units])
+    argv = ["systemctl", "show", "--property=NeedDaemonReload", *units]
+    return booted(host) and "NeedDaemonReload=yes" in host.query(argv)
 
 
 def read_again(changes: Sequence[Change]) -> bool:
@@ -81,28 +79,28 @@ def read_again(changes: Sequence[Change]) -> bool:
 
 def links(unit: str, text: str) -> List[str]:
     """The links that ``systemctl enable`` makes for a unit with this text, sorted."""
-    found = []
+    paths = set()
     for line in text.splitlines():
         key, _, value = line.partition("=")
         ending = {"WantedBy": "wants", "RequiredBy": "requires"}.get(key)
-        found += [f"{FOLDER}/{other}.{ending}/{unit}" for other in value.split()] if ending else []
-    return sorted(set(found))
+        paths |= {f"{FOLDER}/{other}.{ending}/{unit}" for other in value.split()} if ending else set()
+    return sorted(paths)
 
 
-def enabling(unit: str, text: str, found: Unit, *, written: bool) -> List[Change]:
+def enabling(unit: str, text: str, present: Unit, *, written: bool) -> List[Change]:
     """What enables it as its text says; ``written``: its file is about to be written."""
     if written:
-        return [Change("enable", unit, "enabled" if found.links else "", "enabled", "unit")]
-    if found.links != links(unit, text):
-        return [Change("enable", unit, ", ".join(found.links), "enabled", "links")]
+        return [Change("enable", unit, "enabled" if present.links else "", "enabled", "unit")]
+    if present.links != links(unit, text):
+        return [Change("enable", unit, ", ".join(present.links), "enabled", "links")]
     return []
 
 
-def dismissing(unit: str, found: Unit, disruption: str = NONE) -> List[Change]:
+def dismissing(unit: str, present: Unit, disruption: str = NONE) -> List[Change]:
     """What disables a unit that isn't wanted; its file is deleted afterwards."""
-    if not found.exists and not found.links:
+    if not present.exists and not present.links:
         return []
-    return [Change("disable", unit, "enabled" if found.links else "", "", "not-wanted", disruption)]
+    return [Change("disable", unit, "enabled" if present.links else "", "", "not-wanted", disruption)]
 
 
 def enable(host: Host, unit: str) -> None:
@@ -112,10 +110,9 @@ def enable(host: Host, unit: str) -> None:
 
 def disable(host: Host, unit: str, *, stop: bool = False) -> None:
     """Disable a unit, and stop it if systemd runs; raises ApplyError."""
-    found = observe(host, unit)
-    if found.exists:
+    if observe(host, unit).exists:
         _systemctl(host, "disable", *(["--now"] if stop and booted(host) else []), unit)
-    # systemctl refuses a unit whose file is gone, and leaves links that nothing explains.
+    # systemctl refuses a unit whose file is missing, and leaves its links.
     for link in observe(host, unit).links:
         host.remove_tree(link)
 
@@ -151,10 +148,8 @@ def dismiss(host: Host, unit: str, paths: Sequence[str], disruption: str = NONE)
 
 def names_refused(names: Sequence[str]) -> List[Refusal]:
     """Names that aren't those of units: they would become other lines of a unit file."""
-    wrong = [name for name in names if not _NAME.fullmatch(name)]
-    return [
-        Refusal("unit-name", f"{name!r} isn't the name of a systemd unit", "correct the fleet file") for name in wrong
-    ]
+    words, hint = "isn't the name of a systemd unit", "correct the fleet file"
+    return [Refusal("unit-name", f"{name!r} {words}", hint) for name in names if not _NAME.fullmatch(name)]
 
 
 def _systemctl(host: Host, *words: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import stat
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
-from ..errors import ApplyError, CannotTellError, DesiredError, HostError
+from ..errors import ApplyError, CannotTellError, HostError
 from ..model.schema import LINES
 from ..rootdir import inside
 from ..secure_boot import mok
@@ -17,7 +16,7 @@ from ..secure_boot.signing import SETTINGS, parse_certificate
 from ..secure_boot.trust import firmware
 from .errors import typed
 from .file_resource import FileResource
-from .files import FOLDER, Entry, File
+from .files import FOLDER, Entry, File, decoded
 from .host import Host
 from .model import REBOOT, Change, Refusal, Words
 from .program import COMMAND
@@ -87,11 +86,11 @@ class Signing(FileResource[Desired]):
 
     def observe(self, host: Host, desired: Desired) -> Any:
         """``files``, ``signer`` (path → mode and uid, None without it), ``certificate`` (base64), ``enrolment``."""
-        found = {path: entry and vars(entry) for path, entry in super().observe(host, desired).items()}
+        entries = super().observe(host, desired)
         paths = [path for path in (desired.certificate, desired.key) if path] if desired.signs else []
         data = _read(host, desired.certificate) if desired.signs else _content(desired)
         return {
-            "files": found,
+            "files": {path: entry and vars(entry) for path, entry in entries.items()},
             "signer": {path: _mode(host, path) for path in paths},
             "certificate": base64.b64encode(data).decode("ascii"),
             "enrolment": _enrolment(host, desired, data),
@@ -102,19 +101,21 @@ class Signing(FileResource[Desired]):
         if not desired.certificate:
             return []
         if not desired.signs:
-            return [] if desired.certificate_content else [_not_delivered()]
-        found = []
+            message = "the certificate that the modules are signed with is not on the controller"
+            hint = "provision the builder of this profile first, or together with this host"
+            return [] if desired.certificate_content else [Refusal("not-delivered", message, hint)]
+        refusals = []
         for path, state in observed["signer"].items():
             if state is None:
-                found.append(_missing(desired, path))
+                refusals.append(_missing(desired, path))
             elif path == desired.key and (state["mode"] & 0o077 or state["uid"] != 0):
                 message = f"{path} can be read by others than root (mode {state['mode']:04o})"
-                found.append(Refusal("key-readable", message, f"chmod 0600 {path} and chown root {path}"))
-        return found
+                refusals.append(Refusal("key-readable", message, f"chmod 0600 {path} and chown root {path}"))
+        return refusals
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Files that differ, and the enrolment if the firmware doesn't know the key."""
-        entries = {path: None if item is None else Entry(**item) for path, item in observed["files"].items()}
+        entries = {path: None if entry is None else Entry(**entry) for path, entry in observed["files"].items()}
         changes = super().changes(desired, entries, pending)
         state = observed["enrolment"]
         if state["error"]:
@@ -152,10 +153,7 @@ def here(desired: Desired) -> str:
 
 
 def _content(desired: Desired) -> bytes:
-    try:
-        return base64.b64decode(desired.certificate_content, validate=True)
-    except (ValueError, binascii.Error):
-        raise DesiredError("signing.certificate_content: not base64") from None
+    return decoded(desired.certificate_content, "signing.certificate_content")
 
 
 def _read(host: Host, path: str) -> bytes:
@@ -169,23 +167,23 @@ def _read(host: Host, path: str) -> bytes:
 
 def _mode(host: Host, path: str) -> Optional[Dict[str, int]]:
     try:
-        found = os.stat(inside(host.root, path))
+        status = os.stat(inside(host.root, path))
     except OSError:
         return None
-    return {"mode": stat.S_IMODE(found.st_mode), "uid": found.st_uid}
+    return {"mode": stat.S_IMODE(status.st_mode), "uid": status.st_uid}
 
 
 def _enrolment(host: Host, desired: Desired, data: bytes) -> Dict[str, str]:
     """``state`` as :func:`mok.enrol` has it; empty where nothing is enrolled here."""
-    found = {"state": "", "error": "", "hint": ""}
+    answer = {"state": "", "error": "", "hint": ""}
     if not desired.certificate or not desired.enrols or not data:
-        return found
+        return answer
     try:
         certificate = parse_certificate(data, here(desired))
-        found["state"] = mok.enrolment(certificate, firmware(host.root), where_needed=True)
+        answer["state"] = mok.enrolment(certificate, firmware(host.root), where_needed=True)
     except HostError as error:
-        found.update(error=error.message, hint=error.hint)
-    return found
+        answer.update(error=error.message, hint=error.hint)
+    return answer
 
 
 def _missing(desired: Desired, path: str) -> Refusal:
@@ -196,8 +194,3 @@ def _missing(desired: Desired, path: str) -> Refusal:
     )
     name = "no-key" if path == desired.key else "no-certificate"
     return Refusal(name, f"{path}, with which modules are signed, is not there", hint)
-
-
-def _not_delivered() -> Refusal:
-    message = "the certificate that the modules are signed with is not on the controller"
-    return Refusal("not-delivered", message, "provision the builder of this profile first, or together with this host")

@@ -1,4 +1,4 @@
-"""The files that provision writes on hosts, and the folders that are a rollout's own.
+"""The files that provision writes on hosts, and gdsdeploy's folders.
 
 ``apply.removal`` takes the same away.  What a resource reverts is known without being on a list here.
 """
@@ -13,7 +13,7 @@ from typing import FrozenSet, List
 from ..rootdir import list_folder, read_text
 from . import registry
 
-#: What the first line of a file says that a role rendered.
+#: In the first line of every rendered file.
 MARK = "Rendered by gdsdeploy"
 CUFILE = "/etc/cufile.json"
 
@@ -33,68 +33,64 @@ FILES = (
     "/etc/systemd/system/gds-peermem.service",
     "/etc/systemd/system/nv_peer_mem.service.d/gdsdeploy.conf",
 )
-#: Folders of ours.  What is in /etc/gdsdeploy belongs to the lock; the others hold programs and what was found.
+#: gdsdeploy's folders.  The content of /etc/gdsdeploy belongs to the lock; the others hold programs and results.
 FOLDERS = ("/etc/gdsdeploy", "/usr/lib/gdsdeploy", "/var/lib/gdsdeploy", "/var/log/gdsdeploy/kmod", "/run/gdsdeploy")
-#: There for a while only, and no part of what a lock says: the secret of an enrolment, packages on their way back.
+#: Temporary files: the secret of an enrolment, and packages that a rollback puts back.
 PASSING = (
     "/var/lib/gdsdeploy-mok-password",
     "/var/lib/gdsdeploy-restore",
     "/var/lib/gdsdeploy-restore.tar",
-    "/var/lib/gdsdeploy-restore.tar",
     "/etc/apt/sources.list.d/gdsdeploy-restore.sources",
 )
-#: In the names of keys that come and go with packages on their way back.
+#: In the names of temporary keys for these packages.
 RESTORING = "gdsdeploy-restore"
 #: Folder and name of files of which there may be any number.
 KEYS = (("/etc/apt/keyrings", "gdsdeploy-*.gpg"), ("/etc/pki/rpm-gpg", "RPM-GPG-KEY-gdsdeploy-*"))
 RECIPES = ("/etc/dkms", "*.conf")
 DEPMOD = ("/etc/depmod.d", "gdsdeploy-*")
-#: Files of others with lines of ours, and what keeps other choices of ours.
+_PATTERNS = (*KEYS, RECIPES, DEPMOD)
+#: A file with lines of gdsdeploy among others, and the boot loader's settings.
 SHARED = ("/etc/dnf/plugins/versionlock.list", "/etc/default/grub.d/gdsdeploy.cfg")
 
 
 def is_ours(path: str) -> bool:
-    """Whether the name alone says so: nobody else puts anything under it."""
+    """Whether the name alone tells that only gdsdeploy writes the file."""
     return (
         path in FILES
         or path in PASSING
         or path == SHARED[-1]
-        or any(path == folder or path.startswith(folder + "/") for folder in FOLDERS)
+        or in_folders(path)
         or any(fnmatch.fnmatchcase(path, f"{folder}/{pattern}") for folder, pattern in (*KEYS, DEPMOD))
     )
 
 
+def in_folders(path: str) -> bool:
+    """Whether it is one of FOLDERS, or in one."""
+    return any(path == folder or path.startswith(f"{folder}/") for folder in FOLDERS)
+
+
 @lru_cache(maxsize=1)
-def _reverted() -> FrozenSet[str]:
-    """The files that resources revert, those in our folders and those that are passing aside."""
+def _reverted_paths() -> FrozenSet[str]:
+    """The files that resources revert, without those of FOLDERS and PASSING."""
     paths = {path for name in registry.names() for path in registry.resource(name).reverts}
-    own = {path for path in paths if any(path.startswith(folder + "/") for folder in FOLDERS)}
-    return frozenset(path for path in paths - own - {*PASSING} if not set(path) & set("*?["))
+    return frozenset(path for path in paths - {*PASSING} if not in_folders(path) and not set(path) & set("*?["))
 
 
 def is_known(path: str) -> bool:
     """Whether :func:`paths` may name ``path`` on some host: absolute, normalized, and written by provision."""
     folder, name = posixpath.split(path)
-    if path in (*FILES, *SHARED, CUFILE) or path in _reverted():
+    if path in (*FILES, *SHARED, CUFILE) or path in _reverted_paths():
         return True
-    patterns = [pattern for place, pattern in (*KEYS, RECIPES, DEPMOD, ("/etc/gdsdeploy", "?*")) if place == folder]
+    patterns = [pattern for place, pattern in (*_PATTERNS, ("/etc/gdsdeploy", "?*")) if place == folder]
     return name not in (".", "..") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def paths(root: str = "/") -> List[str]:
     """Every path that a snapshot looks at, whether or not it is there; sorted."""
-    found = {*FILES, *SHARED, CUFILE, *_reverted()}
-    for name in ("expectation.json", "gate.json"):
-        found.add("/etc/gdsdeploy/" + name)
-    found.update("/etc/gdsdeploy/" + name for name in list_folder(root, "/etc/gdsdeploy"))
-    for folder, pattern in KEYS:
-        names = fnmatch.filter(list_folder(root, folder), pattern)
-        found.update(f"{folder}/{name}" for name in names if RESTORING not in name)
-    folder, pattern = RECIPES
-    for name in fnmatch.filter(list_folder(root, folder), pattern):
-        path = f"{folder}/{name}"
-        if MARK in read_text(root, path)[:400]:
-            found.add(path)
-    folder, pattern = DEPMOD
-    found.update(f"{folder}/{name}" for name in fnmatch.filter(list_folder(root, folder), pattern))
-    return sorted(found)
+    every = {*FILES, *SHARED, CUFILE, *_reverted_paths(), "/etc/gdsdeploy/expectation.json", "/etc/gdsdeploy/gate.json"}
+    for folder, pattern in (*_PATTERNS, ("/etc/gdsdeploy", "*")):
+        listed = [f"{folder}/{name}" for name in fnmatch.filter(list_folder(root, folder), pattern)]
+        if (folder, pattern) == RECIPES:
+            listed = [path for path in listed if MARK in read_text(root, path)[:400]]
+        every.update(path for path in listed if RESTORING not in path)
+    return sorted(every)

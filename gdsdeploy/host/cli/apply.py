@@ -11,10 +11,10 @@ import sys
 from typing import Any, Dict, Iterator, List, Sequence
 
 from ..apply import engine, lock, registry, removal
-from ..apply.errors import io_error
+from ..apply.errors import typed, writing
 from ..apply.host import Host
 from ..apply.model import Change
-from ..errors import FAILED, ApplyError, DesiredError, HostError
+from ..errors import ApplyError, DesiredError
 from ..model import schema
 
 #: Bytes of a document; a real one has some 100 KB.
@@ -28,10 +28,8 @@ def add_apply(commands: Any) -> None:
     parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all of the document)")
     parser.add_argument("--desired", metavar="FILE", help="the desired state; - reads it from standard input")
     parser.add_argument("--diff", action="store_true", help="show the text of files before and after")
-    parser.add_argument(
-        "--release", metavar="ID", help="end the run ID that keeps this host for itself, and do no more"
-    )
-    parser.add_argument("--schema", action="store_true", help="print the JSON schema of every resource, and do no more")
+    parser.add_argument("--release", metavar="ID", help="only end the run ID, which reserves this host")
+    parser.add_argument("--schema", action="store_true", help="only print the JSON schema of every resource")
     _common(parser)
     parser.set_defaults(run=_apply)
 
@@ -42,35 +40,28 @@ def add_remove(commands: Any) -> None:
     parser = commands.add_parser("remove", help=text, description=text)
     parser.add_argument("resources", nargs="*", metavar="RESOURCE", help="only these (default: all)")
     _common(parser)
-    parser.set_defaults(run=_remove)
+    parser.set_defaults(run=lambda arguments: _answer(arguments, lambda answer: _remove(arguments, answer)))
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    text = "this call is part of a run, which keeps the host"
+    text = "this call is part of a run, which reserves the host"
     parser.add_argument("--run", dest="run_id", metavar="ID", default="", help=text)
-    parser.add_argument("--who", metavar="NAME", default="", help="who is named to others that want to change the host")
+    parser.add_argument("--who", metavar="NAME", default="", help="the name that other runs see while they are refused")
 
 
 def _apply(arguments: argparse.Namespace) -> int:
     if arguments.schema:
-        print(
-            json.dumps(
-                {name: schema.schema(registry.resource(name).desired_type) for name in registry.names()}, indent=2
-            )
-        )
+        schemas = {name: schema.schema(registry.resource(name).desired_type) for name in registry.names()}
+        print(json.dumps(schemas, indent=2))
         return 0
     if arguments.release:
-        return _guarded(arguments, lambda answer: answer.update(released=lock.release(arguments.release)))
-    return _guarded(arguments, lambda answer: _applied(arguments, answer))
+        return _answer(arguments, lambda answer: answer.update(released=lock.release(arguments.release)))
+    return _answer(arguments, lambda answer: _apply_document(arguments, answer))
 
 
-def _remove(arguments: argparse.Namespace) -> int:
-    return _guarded(arguments, lambda answer: _removed(arguments, answer))
-
-
-def _removed(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+def _remove(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
     host = Host(arguments.check, say=_say)
     result = engine.Result("remove")
     try:
@@ -81,21 +72,21 @@ def _removed(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
         answer["notes"] = host.notes
 
 
-def _applied(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
+def _apply_document(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
     if not arguments.desired:
-        raise DesiredError("no desired state is given", "say --desired FILE, or --desired - for standard input")
+        raise DesiredError("there is no desired state", "pass --desired FILE, or --desired - for standard input")
     document = read(arguments.desired)
     if isinstance(document, dict) and "variants" in document:
         if not arguments.check:
-            raise DesiredError("a document with variants can only be checked: say --check")
+            raise DesiredError("a document with variants can only be checked: pass --check")
         answer["variants"] = check_variants(document, arguments.resources)
         return
-    wanted = engine.items(document, arguments.resources)
+    resources = engine.items(document, arguments.resources)
     host = Host(arguments.check, say=_say, run_id=arguments.run_id)
     results: List[engine.Result] = []
     try:
         with _alone(arguments):
-            engine.run(host, wanted, diff=arguments.diff, done=results.append)
+            engine.run(host, resources, diff=arguments.diff, done=results.append)
     finally:
         answer["resources"] = [result.to_json() for result in results]
         answer["notes"] = host.notes
@@ -103,15 +94,14 @@ def _applied(arguments: argparse.Namespace, answer: Dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _alone(arguments: argparse.Namespace) -> Iterator[None]:
-    """Keep others from changing this host, and signals from ending this in the middle; a check needs neither.
+    """Lock this host and handle signals; a check needs neither.
 
-    A connection that is lost (SIGHUP) doesn't stop the work.  SIGTERM stops it as Ctrl-C does: the resource that is
-    being applied becomes what it was.
+    SIGHUP (a lost connection) doesn't stop the work.  SIGTERM stops it like Ctrl-C, and the current resource is undone.
     """
     if arguments.check:
         yield
         return
-    # Folders and links that programs make for us are for all to read.
+    # Every user may read the folders and links that programs make.
     os.umask(0o022)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
@@ -124,16 +114,16 @@ def _stop(number: int, _: Any) -> None:
 
 
 def check_variants(document: Dict[str, Any], only: Sequence[str] = ()) -> Dict[str, Any]:
-    """Name → results of each variant of a document, checked on one host with one look at it."""
+    """Name → results of each variant of a document; the host is observed once."""
     variants = document["variants"]
     if not isinstance(variants, dict):
         raise DesiredError("variants: an object is needed")
     host = Host(check=True)
-    found: Dict[str, Any] = {}
+    results: Dict[str, Any] = {}
     for name, listed in sorted(variants.items()):
-        wanted = engine.items({"version": document.get("version"), "resources": listed}, only)
-        found[name] = [result.to_json() for result in engine.run(host, wanted)]
-    return found
+        resources = engine.items({"version": document.get("version"), "resources": listed}, only)
+        results[name] = [result.to_json() for result in engine.run(host, resources)]
+    return results
 
 
 def read(path: str) -> Any:
@@ -156,19 +146,15 @@ def read(path: str) -> Any:
         raise DesiredError(f"{name}: not JSON, or cut off: {error}") from None
 
 
-def _guarded(arguments: argparse.Namespace, work: Any) -> int:
+def _answer(arguments: argparse.Namespace, work: Any) -> int:
     answer: Dict[str, Any] = {"version": engine.VERSION, "check": arguments.check, "error": None}
     status = 0
     try:
-        work(answer)
-    except HostError as error:
-        kind = error.kind if isinstance(error, ApplyError) else "modules"
-        answer["error"] = {"kind": kind, "message": error.message, "hint": error.hint}
-        status = error.exit_code if isinstance(error, ApplyError) else FAILED
-    except OSError as error:
-        failed = io_error(str(error.filename or "this host"), error)
-        answer["error"] = {"kind": failed.kind, "message": failed.message, "hint": failed.hint}
-        status = FAILED
+        with writing(""), typed("modules"):
+            work(answer)
+    except ApplyError as error:
+        answer["error"] = {"kind": error.kind, "message": error.message, "hint": error.hint}
+        status = error.exit_code
     if arguments.json:
         print(json.dumps(answer, sort_keys=True))
     else:
@@ -190,17 +176,18 @@ def _print(answer: Dict[str, Any], *, check: bool) -> None:
 
 
 def _print_results(results: Sequence[Dict[str, Any]], *, check: bool, failed: bool = False) -> None:
+    import difflib
+
     lines = [f"{'would ' if check else ''}{_words(Change(**entry))}" for one in results for entry in one["changes"]]
     for one in results:
         refused = [entry["message"] for entry in one["refusals"]]
         lines += [f"{one['name']}: {text}" for text in [*one["unknown"], *refused]]
     if not lines and not failed:
         lines = ["nothing to change"]
-    for line in lines:
-        print(line)
-    for one in results:
-        for entry in one["diffs"]:
-            _print_diff(entry)
+    print(*lines, sep="\n", end="\n" if lines else "")
+    for entry in (entry for one in results for entry in one["diffs"]):
+        before, after = (entry[key].splitlines(keepends=True) for key in ("before", "after"))
+        sys.stdout.writelines(difflib.unified_diff(before, after, entry["path"], entry["path"]))
 
 
 def _words(change: Change) -> str:
@@ -208,14 +195,7 @@ def _words(change: Change) -> str:
     return f"{change.kind} {change.subject}{arrow}"
 
 
-def _print_diff(entry: Dict[str, str]) -> None:
-    import difflib
-
-    before, after = (entry[key].splitlines(keepends=True) for key in ("before", "after"))
-    sys.stdout.writelines(difflib.unified_diff(before, after, entry["path"], entry["path"]))
-
-
 def _say(text: str) -> None:
-    # Nobody may be reading any more; the work goes on.
+    # The reader may have gone; the work continues.
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)

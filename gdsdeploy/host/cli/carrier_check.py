@@ -1,8 +1,8 @@
-"""``carried FOLDER``: whether a folder of ``gdsdeploy rollout render`` is whole, and made from the lock that is meant.
+"""``carried FOLDER``: whether a folder of ``gdsdeploy rollout render`` is whole and made from the expected lock.
 
 The folder's manifest lists every file with its sha256.  A file that is missing, changed or not listed is a reason to
-run nothing of it: a checkout may be half of one commit and half of another, and Ansible takes plugins and variables
-from files that merely lie there.  Who wrote the manifest, it cannot say: that is what a commit's signature is for.
+run nothing of it: a checkout may mix two commits, and Ansible loads plugins and variables that it finds there.  A
+commit's signature shows who wrote the manifest; this check doesn't.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import os
 import stat
 from typing import Any, Dict, Iterator, List, Optional
+
+from .parsers import command
 
 MANIFEST = "gdsdeploy-carrier.json"
 VERSION = 1
@@ -26,32 +28,23 @@ _PIECE = 1024 * 1024
 
 def add_parser(commands: Any) -> None:
     """Add ``carried`` to the host program's commands."""
-    words = "say whether a rendered folder is whole, and made from the lock that is meant"
-    parser = commands.add_parser("carried", help=words, description=words)
+    parser = command(commands, "carried", _run, "say whether a rendered folder is whole and of the expected lock")
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--lock-digest", default="", metavar="DIGEST", help="as the lock names itself: sha256:…")
-    parser.add_argument("--lock-sha256", default="", metavar="SUM", help="of the whole lock file that is meant")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_run)
+    parser.add_argument("--lock-sha256", default="", metavar="SUM", help="of the whole expected lock file")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    found = judged(arguments.folder, arguments.lock_digest, arguments.lock_sha256)
-    if arguments.json:
-        print(json.dumps(found, sort_keys=True))
-    else:
-        for reason in found["wrong"]:
-            print(reason)
-        if not found["wrong"]:
-            print("{} files, made from the lock {}".format(found["files"], found["lock_digest"]))
-    return 30 if found["wrong"] else 0
+    verdict = judged(arguments.folder, arguments.lock_digest, arguments.lock_sha256)
+    text = f"{verdict['files']} files, made from the lock {verdict['lock_digest']}"
+    print(json.dumps(verdict, sort_keys=True) if arguments.json else "\n".join(verdict["wrong"] or [text]))
+    return 30 if verdict["wrong"] else 0
 
 
 def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[str, Any]:
-    """{"wrong": sentences, none when all is well; "files": how many were read; "lock_digest": which lock made it}.
+    """{"wrong": sentences, empty when all is well; "files": how many were read; "lock_digest": which lock made it}.
 
-    lock_digest: which lock is meant, by the name that it has for itself.  lock_sha256: by the sum of its file.
-    Never raises OSError.
+    lock_digest: the digest in the expected lock.  lock_sha256: the sum of its file.  Never raises OSError.
     """
     try:
         manifest = read(os.path.join(folder, MANIFEST))
@@ -62,40 +55,40 @@ def judged(folder: str, lock_digest: str = "", lock_sha256: str = "") -> Dict[st
     wrong += [f"{path}: it is in the folder, but was not rendered" for path in surplus(folder, files)]
     made_from = str(manifest.get("lock_digest", ""))
     if lock_digest and lock_digest != made_from:
-        wrong.append(f"it was rendered from the lock {made_from}, but {lock_digest} is meant")
+        wrong.append(f"it was rendered from the lock {made_from}, but {lock_digest} is expected")
     own = next((value for path, value in sorted(files.items()) if os.path.basename(path) == LOCK), "")
     if lock_sha256 and lock_sha256 != own:
-        wrong.append(f"the lock that is meant (sha256 {lock_sha256}) is not the one that it was rendered from")
+        wrong.append(f"it was rendered from another lock than the expected one (sha256 {lock_sha256})")
     return {"wrong": wrong, "files": len(files), "lock_digest": made_from}
 
 
 def read(path: str) -> Dict[str, Any]:
-    """The manifest of a rendered folder; raises ValueError, as a sentence, when there is none that can be used."""
+    """The manifest of a rendered folder; raises ValueError, a sentence, unless it is usable."""
     try:
-        found = parsed(path)
+        manifest = parsed(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    if found is None:
-        raise ValueError(f"{path}: it is no manifest of gdsdeploy")
-    if found.get("version") != VERSION:
-        raise ValueError("{}: version {!r}; this program reads {}".format(path, found.get("version"), VERSION))
-    if not found["files"]:
+    if manifest is None:
+        raise ValueError(f"{path}: it isn't a manifest of gdsdeploy")
+    if manifest.get("version") != VERSION:
+        raise ValueError(f"{path}: version {manifest.get('version')!r}; this program reads {VERSION}")
+    if not manifest["files"]:
         raise ValueError(f"{path}: it lists no files: the rendering was interrupted")
-    return found
+    return manifest
 
 
 def parsed(path: str) -> Optional[Dict[str, Any]]:
-    """A manifest, also an unfinished one; None for what is none.  Raises OSError where it cannot be read."""
+    """A manifest, also an unfinished one; None for any other text.  Raises OSError if it cannot be read."""
     with open(path, encoding="utf-8", errors="replace") as stream:
         text = stream.read()
     try:
-        found = json.loads(text)
+        manifest = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    files = found.get("files") if isinstance(found, dict) else None
+    files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
         return None
-    return dict(found)
+    return dict(manifest)
 
 
 def surplus(folder: str, files: Dict[str, str]) -> Iterator[str]:
@@ -110,22 +103,22 @@ def surplus(folder: str, files: Dict[str, str]) -> Iterator[str]:
 
 
 def sha256(path: str) -> str:
-    """Of a regular file; raises OSError, also for what is no regular file."""
+    """The digest of a regular file; raises OSError, also for any other kind of file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "it isn't a regular file")
         digest = hashlib.sha256()
         for piece in iter(lambda: stream.read(_PIECE), b""):
             digest.update(piece)
     return digest.hexdigest()
 
 
-def _file(folder: str, path: str, wanted: str) -> List[str]:
+def _file(folder: str, path: str, digest: str) -> List[str]:
     if os.path.isabs(path) or ".." in path.split("/"):
         return [f"{path}: the manifest points out of the folder"]
     try:
-        same = sha256(os.path.join(folder, path)) == wanted
+        same = sha256(os.path.join(folder, path)) == digest
     except FileNotFoundError:
         return [f"{path}: it is missing"]
     except OSError as error:

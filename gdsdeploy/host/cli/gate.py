@@ -19,6 +19,7 @@ from ..gate import gate, metrics
 from ..io import atomic
 from ..model.expectation import PATH
 from ..model.finding import FAIL, PASS, WAIVED
+from .parsers import command, group
 
 IDENT = "gds-gate"
 FAILED, UNDECIDED = 30, 31
@@ -28,38 +29,32 @@ NPD_LENGTH = 80
 
 def add_parsers(commands: Any) -> None:
     """Add ``gate`` to the program's commands."""
-    text = "judge this boot, and keep the host out of its scheduler unless it passes"
-    parser = commands.add_parser("gate", help=text, description=text)
-    verbs = parser.add_subparsers(metavar="COMMAND")
-    verbs.required = True
-    run = verbs.add_parser("run", help="judge this host now, and tell everybody", description=gate.__doc__)
-    run.add_argument("--once", action="store_true", help="not again if it is open in this boot, by the same standard")
-    run.add_argument("--quiet", action="store_true", help="say it in the journal only")
-    run.set_defaults(run=_run)
-    show = verbs.add_parser("show", help="what the gate found in this boot")
-    show.set_defaults(run=_show)
-    for command in (run, show):
-        command.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    slurm = verbs.add_parser("slurm-health", help="Slurm's HealthCheckProgram: drain or resume this node")
+    verbs = group(commands, "gate", "judge this boot, and keep the host out of its scheduler unless it passes")
+    run = command(verbs, "run", _run, "judge this host now, and publish the verdict", description=gate.__doc__)
+    run.add_argument("--once", action="store_true", help="skip it if the gate is open in this boot, by the same basis")
+    run.add_argument("--quiet", action="store_true", help="report in the journal only")
+    show = command(verbs, "show", _show, "what the gate found in this boot")
+    words = "Slurm's HealthCheckProgram: drain or resume this node"
+    slurm = command(verbs, "slurm-health", _slurm_health, words, json=False)
     slurm.add_argument("--node", default="", metavar="NAME", help="its name in Slurm (default: Slurm is asked)")
-    slurm.set_defaults(run=_slurm_health)
-    npd = verbs.add_parser("npd", help="a plugin of Kubernetes' node-problem-detector")
-    npd.set_defaults(run=_npd)
-    for command in (run, show, slurm, npd):
-        command.add_argument("--run-folder", default=gate.RUN_FOLDER, metavar="DIR", help="default: %(default)s")
-    for command in (run, show):
-        command.add_argument("--state-folder", default=gate.STATE_FOLDER, metavar="DIR", help="default: %(default)s")
-    run.add_argument("--expectation", default=PATH, metavar="FILE", help="default: %(default)s")
-    run.add_argument("--settings", default=gate.PATH, metavar="FILE", help="default: %(default)s")
+    npd = command(verbs, "npd", _npd, "a plugin of Kubernetes' node-problem-detector", json=False)
+    for parsers, option, default, metavar in (
+        ((run, show, slurm, npd), "--run-folder", gate.RUN_FOLDER, "DIR"),
+        ((run, show), "--state-folder", gate.STATE_FOLDER, "DIR"),
+        ((run,), "--expectation", PATH, "FILE"),
+        ((run,), "--settings", gate.PATH, "FILE"),
+    ):
+        for parser in parsers:
+            parser.add_argument(option, default=default, metavar=metavar, help="default: %(default)s")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    expectation, given = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
+    expectation, settings = _text(arguments.expectation), _text(arguments.settings) or gate.Settings().to_json()
     record, _ = gate.of_this_boot(gate.last(arguments.run_folder)) if arguments.once else (None, "")
     lines: List[Tuple[int, str]] = []
-    if record is None or record.state == gate.CLOSED or record.basis != gate.basis(expectation, given):
-        record = gate.judge(expectation, given)
-        lines = _tell(record, _settings(given), arguments)
+    if record is None or record.state == gate.CLOSED or record.basis != gate.basis(expectation, settings):
+        record = gate.judge(expectation, settings)
+        lines = _publish(record, _settings(settings), arguments)
     if arguments.json:
         print(json.dumps(asdict(record), sort_keys=True))
     elif not arguments.quiet:
@@ -71,17 +66,17 @@ def _settings(text: str) -> gate.Settings:
     try:
         return gate.settings_from(text)
     except (ValueError, TypeError):
-        # The record says so, and what is told to nobody else is told to the default places.
+        # The record says so; the verdict goes to the default places.
         return gate.Settings()
 
 
-def _tell(record: gate.Record, settings: gate.Settings, arguments: argparse.Namespace) -> List[Tuple[int, str]]:
-    """Write the record, the metrics and the journal, and run the hooks; one that fails does not keep the others."""
+def _publish(record: gate.Record, settings: gate.Settings, arguments: argparse.Namespace) -> List[Tuple[int, str]]:
+    """Write the record, the metrics and the journal, and set Slurm's node; a failure doesn't stop the others."""
     lines = [(syslog.LOG_NOTICE if record.state == gate.OPEN else syslog.LOG_ERR, _sentence(record))]
     lines += [
-        (syslog.LOG_ERR, f"{item.check}: {item.found}; expected {item.expected}")
-        for item in record.judged()
-        if item.verdict not in (PASS, WAIVED)
+        (syslog.LOG_ERR, f"{finding.check}: {finding.found}; expected {finding.expected}")
+        for finding in record.read_findings()
+        if finding.verdict not in (PASS, WAIVED)
     ]
     lines += [(syslog.LOG_WARNING, f"evidence is incomplete: {gap}") for gap in record.gaps]
     try:
@@ -107,15 +102,15 @@ def _slurm(state: str, reason: str, name: str = "") -> Tuple[int, str]:
     try:
         return syslog.LOG_NOTICE, f"slurm: {gate_slurm.apply(state, reason, name)}"
     except gate_slurm.SlurmError as error:
-        # At boot its controller may be out of reach; the health check that slurmd starts comes later.
+        # At boot its controller may be unreachable; the health check that slurmd starts comes later.
         return syslog.LOG_WARNING, f"slurm was not told: {error}"
 
 
 def _show(arguments: argparse.Namespace) -> int:
     record, reason = _now(arguments.run_folder, arguments.state_folder)
     if arguments.json:
-        found = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
-        print(json.dumps({**found, "record": asdict(record) if record else None}, sort_keys=True))
+        answer = {"version": gate.VERSION, "boot_id": gate.boot_id(), "reason": reason}
+        print(json.dumps({**answer, "record": asdict(record) if record else None}, sort_keys=True))
     else:
         print(_sentence(record) if record else reason)
     return _status(record) if record else UNDECIDED
@@ -141,8 +136,7 @@ def _npd(arguments: argparse.Namespace) -> int:
 
 def _now(run: str, state: str = "") -> Tuple[Any, str]:
     """The record of this boot, or why there is none."""
-    found = gate.last(run)
-    return gate.of_this_boot(found if found is not None or not state else gate.last(state))
+    return gate.of_this_boot(gate.last(run) or (gate.last(state) if state else None))
 
 
 def _sentence(record: gate.Record) -> str:
@@ -154,7 +148,7 @@ def _status(record: gate.Record) -> int:
 
 
 def _text(path: str) -> str:
-    """A file's text; empty where there is none, which no reader of it accepts."""
+    """A file's text; empty without the file, which every reader refuses."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

@@ -19,12 +19,13 @@ from ..errors import HostError, guarded
 from ..kmod import hooks, tree
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel
-from . import key, signing
+from . import key, parsers, signing
+from .parsers import Run, add_driver, add_target
 
 OK, FAILED, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 
 _AUDIT_EXAMPLES = """\
-A module is ok, FAILED (it would not load, or is not what was meant), or could not be told.  docs/audit.md has every
+A module is ok, FAILED (it would not load, or is not the expected one), or could not be told.  docs/audit.md has every
 finding; exit statuses are in docs/exit-codes.md.
 
 examples:
@@ -35,6 +36,7 @@ examples:
   %(prog)s --peermem --storage nvme                  with what this host has to have
   %(prog)s --json | jq -r '.[].findings[].id'
 """
+_MODULES = "names or files (default: NVIDIA's that are there)"
 _TREES_EXAMPLES = """\
 examples:
   %(prog)s
@@ -54,23 +56,20 @@ def add_parsers(subparsers: Any) -> None:
     command.add_kept(commands, _add)
     command.add_why(commands, _add)
     _add_archive(commands)
-    key.add_parser(commands)
+    key.add_parser(commands, _add)
     signing.add_parsers(commands, _add)
     trees = _add(commands, "trees", _trees, "list the driver source trees", _TREES_EXAMPLES)
     trees.add_argument("--sources", default=tree.SOURCES, metavar="DIR", help="where to look (default: %(default)s)")
-    trees.add_argument("--driver-version", default="", metavar="V", help="require exactly one of this version")
-    trees.add_argument("--driver-flavour", choices=("open", "proprietary"), default="open")
+    add_driver(trees, version="require exactly one of this version")
 
 
-def _add(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, epilog: str = ""
-) -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, run: Run, text: str, epilog: str = "") -> argparse.ArgumentParser:
     """epilog: what --help ends with, as it is to be printed; %(prog)s stands for the words up to the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=text, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser: argparse.ArgumentParser = parsers.command(
+        commands, name, guarded(run), text, epilog=epilog, formatter_class=formatter
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.set_defaults(run=guarded(run), unguarded=run)
+    parser.set_defaults(unguarded=run)
     return parser
 
 
@@ -79,47 +78,31 @@ def _add_audit(commands: Any) -> None:
         "Would these modules load on that kernel, and are they the right ones?  Nothing is loaded, no root is needed."
     )
     parser = _add(commands, "audit", _audit, text, _AUDIT_EXAMPLES)
-    parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)"
-    )
-    parser.add_argument("--kernel", default="", metavar="REL", help="kernel release (default: the running one)")
-    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
-    parser.add_argument("--driver-version", default="", metavar="V", help="the version the driver has to have")
-    parser.add_argument("--driver-flavour", choices=("open", "proprietary"), default="")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=_MODULES)
+    add_target(parser)
+    add_driver(parser, "", "the version the driver has to have")
     parser.add_argument("--driver-tree", default="", metavar="DIR", help="the tree nvidia-fs has to be built against")
     parser.add_argument("--peermem", action="store_true", help="nvidia-peermem has to work: a stub is an error")
-    parser.add_argument(
-        "--storage",
-        action="append",
-        default=[],
-        choices=sorted(hooks.DRIVERS),
-        metavar="DRIVER",
-        help="a storage driver that has to let nvidia-fs in, such as nvme, rpcrdma, lnet (more than once)",
-    )
+    text = "a storage driver that has to let nvidia-fs in, such as nvme, rpcrdma, lnet (more than once)"
+    drivers = sorted(hooks.DRIVERS)
+    parser.add_argument("--storage", action="append", default=[], choices=drivers, metavar="DRIVER", help=text)
 
 
 def _add_archive(commands: Any) -> None:
+    check = "say what would change and change nothing"
     parser = _add(commands, "pack", _pack, "put audited modules and their manifest into an archive")
-    parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help="names or files (default: NVIDIA's that are there)"
-    )
-    parser.add_argument("--kernel", default="", metavar="REL")
-    parser.add_argument("--root", default="/", metavar="DIR")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=_MODULES)
+    add_target(parser)
     parser.add_argument("--output", required=True, metavar="FILE")
     text = "sign it with this machine's own key, as the fleet's machine NAME"
     parser.add_argument("--builder", default="", metavar="NAME", help=text)
     parser = _add(commands, "install", _install, "verify and audit an archive, then place its modules")
     parser.add_argument("archive", metavar="FILE")
-    parser.add_argument("--kernel", default="", metavar="REL")
-    parser.add_argument("--root", default="/", metavar="DIR")
-    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
-    text = "the machine that has to have signed FILE, with --builder-key; without both, who built it is not looked at"
+    add_target(parser, check=check)
+    text = "the machine that has to have signed FILE, with --builder-key; without both, its builder isn't verified"
     parser.add_argument("--builder", default="", metavar="NAME", help=text)
     parser.add_argument("--builder-key", default="", metavar="FILE", help="that machine's public key")
-    parser = _add(commands, "remove", _remove, "remove the modules that install placed")
-    parser.add_argument("--kernel", default="", metavar="REL")
-    parser.add_argument("--root", default="/", metavar="DIR")
-    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    add_target(_add(commands, "remove", _remove, "remove the modules that install placed"), check=check)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -140,14 +123,14 @@ def _audit(arguments: argparse.Namespace) -> int:
 def _pack(arguments: argparse.Namespace) -> int:
     builder = Builder(arguments.builder, own_key(arguments.root)) if arguments.builder else None
     manifest = pack.pack(_kernel(arguments), arguments.modules, arguments.output, builder)
-    names = ", ".join(item["name"] for item in manifest["modules"])
-    _show(arguments.json, manifest, lambda: "packed {} for kernel {}".format(names, manifest["kernel_release"]))
+    names = ", ".join(module["name"] for module in manifest["modules"])
+    _show(arguments.json, manifest, lambda: f"packed {names} for kernel {manifest['kernel_release']}")
     return OK
 
 
 def _install(arguments: argparse.Namespace) -> int:
     result = pack.install(arguments.archive, _kernel(arguments), check=arguments.check, origin=_origin(arguments))
-    return _changed(arguments, result, "install")
+    return _show_changes(arguments, result, "install")
 
 
 def _origin(arguments: argparse.Namespace) -> Optional[Origin]:
@@ -165,21 +148,21 @@ def _origin(arguments: argparse.Namespace) -> Optional[Origin]:
 def _remove(arguments: argparse.Namespace) -> int:
     release = arguments.kernel or os.uname().release
     result = pack.remove_from(release, arguments.root, check=arguments.check)
-    return _changed(arguments, result, "remove")
+    return _show_changes(arguments, result, "remove")
 
 
 def _trees(arguments: argparse.Namespace) -> int:
-    found = tree.find_trees(arguments.sources)
+    trees = tree.find_trees(arguments.sources)
     if arguments.driver_version:
-        found = [tree.select(found, arguments.driver_version, arguments.driver_flavour)]
-    lines = [f"{item.path}: driver {item.version} ({item.flavour})" for item in found]
-    _show(arguments.json, [item.as_dict() for item in found], lambda: "\n".join(lines) or "no driver source tree")
+        trees = [tree.select(trees, arguments.driver_version, arguments.driver_flavour)]
+    lines = [f"{one.path}: driver {one.version} ({one.flavour})" for one in trees]
+    _show(arguments.json, [one.as_dict() for one in trees], lambda: "\n".join(lines) or "no driver source tree")
     return OK
 
 
-def _changed(arguments: argparse.Namespace, result: Any, verb: str) -> int:
-    lines = ["{}{}: {}".format("would " if arguments.check else "", verb, item) for item in result["changes"]]
-    lines += [f"note: {item}" for item in result["notes"]]
+def _show_changes(arguments: argparse.Namespace, result: Any, verb: str) -> int:
+    lines = [f"{'would ' if arguments.check else ''}{verb}: {change}" for change in result["changes"]]
+    lines += [f"note: {note}" for note in result["notes"]]
     _show(arguments.json, result, lambda: "\n".join(lines or ["nothing to change"]))
     return OK
 
@@ -197,9 +180,8 @@ def _text(results: List[Result], kernel: Kernel) -> str:
     for result in results:
         ok: Optional[bool] = result["ok"]
         word = "could not tell" if ok is None else "ok" if ok else "FAILED"
-        lines.append("{}: {} ({})".format(result["module"] or result["file"], word, result["file"] or kernel.release))
-        for item in result["findings"]:
-            lines.append("  {} [{}] {}".format(item["severity"], item["id"], item["message"]))
-            if item["hint"]:
-                lines.append("    hint: {}".format(item["hint"]))
+        lines.append(f"{result['module'] or result['file']}: {word} ({result['file'] or kernel.release})")
+        for finding in result["findings"]:
+            lines.append(f"  {finding['severity']} [{finding['id']}] {finding['message']}")
+            lines += [f"    hint: {finding['hint']}"] if finding["hint"] else []
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """``gdsdeploy-host.pyz peermem load|unload``: what gds-peermem.service runs.
 
-A stub is told before it is loaded, the module before it (nv_peer_mem) makes way, and "loaded" is not taken for
-"registered with the RDMA core".
+It refuses a stub before loading it, unloads the predecessor (nv_peer_mem), and checks that the module registered with
+the RDMA core.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..boot.needed import file_of
 from ..errors import HostError
 from ..kmod.module import read_module
 from ..paths import HOLDERS, PEERS
+from .parsers import command, group
 
 MODULE, LEGACY = "nvidia-peermem", "nv_peer_mem"
 REGISTER = "ib_register_peer_memory_client"
@@ -90,14 +91,13 @@ def _registered(root: str) -> str:
         clients = sorted(os.listdir(os.path.join(root, PEERS.lstrip("/"))))
     except FileNotFoundError:
         # Some kernels show no such folder; from its successful start on the module holds the core.
-        held = any(os.path.isdir(os.path.join(root, path.lstrip("/"), _kernel_name(MODULE))) for path in HOLDERS)
-        if held:
+        if any(os.path.isdir(os.path.join(root, path.lstrip("/"), _kernel_name(MODULE))) for path in HOLDERS):
             return f"holds the RDMA core; this kernel shows no {PEERS}, so its registration is not proven"
         raise PeermemError("nvidia-peermem is loaded, but does not hold the RDMA core") from None
     if any(name.startswith(CLIENT) for name in clients):
         return "registered with the RDMA core"
-    found = ", ".join(clients) or "nobody"
-    raise PeermemError(f"nvidia-peermem is loaded, but {PEERS} has {found}: the RDMA core took no client")
+    names = ", ".join(clients) or "no client"
+    raise PeermemError(f"nvidia-peermem is loaded, but {PEERS} has {names}: the RDMA core took no client")
 
 
 def _loaded(name: str, root: str) -> bool:
@@ -109,29 +109,23 @@ def _kernel_name(name: str) -> str:
 
 
 def _run(argv: List[str], words: str) -> None:
-    done = process.run(argv, timeout=PATIENCE)
-    if done.status != 0:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
-        raise PeermemError("{}: {}: {}".format(words, " ".join(argv), said[0]))
+    output = process.run(argv, timeout=PATIENCE)
+    if output.status != 0:
+        raise PeermemError(f"{words}: {' '.join(argv)}: {output.failure()}")
 
 
 def add_parsers(commands: Any) -> None:
     """Add ``peermem`` to the host program's commands."""
-    words = "load and unload nvidia-peermem, as gds-peermem.service does"
-    parser = commands.add_parser("peermem", help=words, description=words)
-    verbs = parser.add_subparsers(metavar="COMMAND")
-    verbs.required = True
+    verbs = group(commands, "peermem", "load and unload nvidia-peermem, as gds-peermem.service does")
     for name, action, text in (
         ("load", load, "load it unless it is a stub, and make sure that it registered with the RDMA core"),
         ("unload", unload, "unload it, before the RDMA core is unloaded"),
     ):
-        verb = verbs.add_parser(name, help=text, description=text)
-        verb.add_argument("--json", action="store_true", help="print one JSON object")
-        verb.set_defaults(run=run, action=action)
+        command(verbs, name, run, text).set_defaults(action=action)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status: 0 it is so; 30 it cannot be."""
+    """Exit status: 0 done; 30 it cannot be done."""
     try:
         done: Done = arguments.action()
     except PeermemError as error:

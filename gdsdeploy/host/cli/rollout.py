@@ -10,17 +10,32 @@ from typing import Any, Callable, Dict, List
 
 from ..errors import REFUSED, RolloutError
 from ..rollout.errors import answering
+from .parsers import command, group
 
-_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+def _matching(pattern: str, words: str) -> Callable[[str], str]:
+    """The type of an argument that matches ``pattern`` as a whole."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text!r} {words}")
+        return text
+
+    return parse
+
+
+_ident = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "cannot be the id of a rollout")
+_package = _matching(r"[A-Za-z0-9][A-Za-z0-9+._-]*", "is not the name of a package")
+_release = _matching(r"[A-Za-z0-9][A-Za-z0-9._+~-]*", "is not a kernel release; give it as uname -r shows it")
+_boot_id = _matching(
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "is not a boot id; see /proc/sys/kernel/random/boot_id"
+)
 
 
 def add_parsers(commands: Any) -> None:
     """Add ``rollout`` to the program's commands."""
-    text = "what a rollout asks of this host: snapshot, boot once, reboot, reload, space"
-    parser = commands.add_parser("rollout", help=text, description=text)
-    verbs = parser.add_subparsers(metavar="COMMAND")
-    verbs.required = True
-    verb = _add(verbs, "snapshot", _snapshot, "what this host is: the document that a rollback is held against")
+    verbs = group(commands, "rollout", "steps of a rollout on this host: snapshot, boot once, reboot, reload, space")
+    verb = _add(verbs, "snapshot", _snapshot, "the state of this host, as a document that a rollback compares with")
     verb.add_argument("--packages", type=_names, default=[], metavar="A,B", help="also these packages")
     verb.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
     verb = _add(verbs, "compare", _compare, "how this host differs now from such a document; 0 also where it does")
@@ -53,75 +68,72 @@ def add_parsers(commands: Any) -> None:
     verb.add_argument("--check", action="store_true", help="say whether it is safe, and what would be done")
 
 
-def _add(verbs: Any, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=answering(run))
-    return parser
+def _add(verbs: Any, name: str, run: Callable[[Any], int], text: str) -> Any:
+    return command(verbs, name, answering(run), text)
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:
     from ..rollout import snapshot
 
-    found = snapshot.take(arguments.packages, arguments.root)
-    return _print(arguments, found, snapshot.lines(found))
+    document = snapshot.take(arguments.packages, arguments.root)
+    return _print(arguments, document, snapshot.lines(document))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     from ..rollout import compare, snapshot
 
-    was = _document(arguments.document, "a snapshot")
-    names = list(was.get("packages") or {}) if isinstance(was, dict) else []
-    found = compare.differences(was, snapshot.take(names, arguments.root))
-    value = {"same": not found, "differences": found}
-    return _print(arguments, value, [item["says"] for item in found] or ["this host is as it was"])
+    before = _document(arguments.document, "a snapshot")
+    names = list(before.get("packages") or {}) if isinstance(before, dict) else []
+    differences = compare.differences(before, snapshot.take(names, arguments.root))
+    value = {"same": not differences, "differences": differences}
+    return _print(arguments, value, [entry["says"] for entry in differences] or ["this host is unchanged"])
 
 
 def _keep(arguments: argparse.Namespace) -> int:
     from ..archive import keep
 
-    found = keep.keep(arguments.id, arguments.kernel or "")
-    words = (
-        "{archive} has {} of kernel {kernel}" if found["archive"] else "kernel {kernel} has none of NVIDIA's modules"
-    )
-    return _print(arguments, found, [words.format(", ".join(found["modules"]), **found)])
+    answer = keep.keep(arguments.id, arguments.kernel or "")
+    kernel = f"kernel {answer['kernel']}"
+    text = f"{answer['archive']} has {', '.join(answer['modules'])} of {kernel}"
+    return _print(arguments, answer, [text if answer["archive"] else f"{kernel} has none of NVIDIA's modules"])
 
 
 def _forget(arguments: argparse.Namespace) -> int:
     from ..archive import keep
 
-    found = keep.forget(arguments.id)
-    return _print(arguments, found, ["{folder} is gone".format(**found)])
+    answer = keep.forget(arguments.id)
+    return _print(arguments, answer, [f"{answer['folder']} is deleted"])
 
 
 def _space(arguments: argparse.Namespace) -> int:
     from ..io import space
 
-    found = space.fits(_document(arguments.need, "a need"), arguments.margin)
-    _print(arguments, found, [item["says"] for item in found["filesystems"]])
-    return 0 if found["fits"] else REFUSED
+    answer = space.fits(_document(arguments.need, "a need"), arguments.margin)
+    _print(arguments, answer, [filesystem["says"] for filesystem in answer["filesystems"]])
+    return 0 if answer["fits"] else REFUSED
 
 
 def _status(arguments: argparse.Namespace) -> int:
     from ..rollout import status
 
-    found = status.status()
-    return _print(arguments, found, status.lines(found))
+    document = status.status()
+    return _print(arguments, document, status.lines(document))
 
 
 def _once(arguments: argparse.Namespace) -> int:
     from ..boot import once
 
-    found = once.clear() if arguments.clear else once.arm(arguments.kernel, arguments.default or "")
-    text = "{} once, then {}" if found["once"] else "{1}, and nothing else"
-    return _print(arguments, found, ["boots " + text.format(found["kernel"], found["default"] or "something unknown")])
+    answer = once.clear() if arguments.clear else once.arm(arguments.kernel, arguments.default or "")
+    default = answer["default"] or "an unknown entry"
+    text = f"boots {answer['kernel']} once, then {default}" if answer["once"] else f"boots {default} at every boot"
+    return _print(arguments, answer, [text])
 
 
 def _reboot(arguments: argparse.Namespace) -> int:
     from ..rollout import reboot
 
-    found = reboot.order(arguments.boot_id, arguments.rollout)
-    return _print(arguments, found, ["{}: this is boot {}".format(found["did"], found["boot_id"])])
+    answer = reboot.order(arguments.boot_id, arguments.rollout)
+    return _print(arguments, answer, [f"{answer['did']}: this is boot {answer['boot_id']}"])
 
 
 def _reload(arguments: argparse.Namespace) -> int:
@@ -129,18 +141,20 @@ def _reload(arguments: argparse.Namespace) -> int:
 
     words = (arguments.boot_id, arguments.id, arguments.kernel or "")
     if not arguments.check:
-        found = reload.exchange(*words)
-        return _print(arguments, found, ["{}: {}".format(found["did"], ", ".join(found["modules"]) or "no modules")])
-    chosen = reload.plan(*words)
-    text = ["needed" if chosen.needed else "not needed: what is loaded is what is installed"]
-    text += [f"not safe: {item}" for item in chosen.reasons]
-    text += ["unloads {}".format(", ".join(chosen.modules) or "nothing")]
-    text += [f"stops and starts {unit}" for unit in chosen.services]
-    document = chosen.document()
-    if not chosen.safe:
-        document["error"] = {"kind": "unsafe", "message": "; ".join(chosen.reasons), "hint": reload.INSTEAD}
+        answer = reload.exchange(*words)
+        return _print(arguments, answer, [f"{answer['did']}: {', '.join(answer['modules']) or 'no modules'}"])
+    plan = reload.plan(*words)
+    text = [
+        "needed" if plan.needed else "not needed: the loaded modules are the installed ones",
+        *(f"not safe: {reason}" for reason in plan.reasons),
+        f"unloads {', '.join(plan.modules) or 'nothing'}",
+        *(f"stops and starts {unit}" for unit in plan.services),
+    ]
+    document = plan.document()
+    if not plan.safe:
+        document["error"] = {"kind": "unsafe", "message": "; ".join(plan.reasons), "hint": reload.INSTEAD}
     _print(arguments, document, text)
-    return 0 if chosen.safe else REFUSED
+    return 0 if plan.safe else REFUSED
 
 
 def _print(arguments: argparse.Namespace, value: Dict[str, Any], lines: List[str]) -> int:
@@ -149,39 +163,14 @@ def _print(arguments: argparse.Namespace, value: Dict[str, Any], lines: List[str
 
 
 def _document(path: str, what: str) -> Any:
-    text = sys.stdin.read() if path == "-" else _text(path)
     try:
-        return json.loads(text)
+        if path == "-":
+            return json.load(sys.stdin)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return json.load(file)
     except ValueError as error:
         raise RolloutError("usage", f"{path} is not {what}: {error}") from None
 
 
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
-
-
-def _ident(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be the id of a rollout")
-    return text
-
-
 def _names(text: str) -> List[str]:
-    names = [item for item in text.split(",") if item]
-    for name in names:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*", name):
-            raise argparse.ArgumentTypeError(f"{name!r} is not the name of a package")
-    return names
-
-
-def _release(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+~-]*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a kernel release; give it as uname -r shows it")
-    return text
-
-
-def _boot_id(text: str) -> str:
-    if not _ID.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a boot id; see /proc/sys/kernel/random/boot_id")
-    return text
+    return [_package(name) for name in text.split(",") if name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any, Callable, List
+from typing import Any, List
 
 from ..audit.audit import STACK
 from ..errors import HostError
@@ -13,6 +13,7 @@ from ..kmod import driver as drivers
 from ..kmod.kernel import Kernel
 from ..kmod.module import read_module
 from ..secure_boot import mok, signing
+from .parsers import Add
 
 KEY, CERTIFICATE = "/etc/gdsdeploy-keys/modules.key", "/etc/gdsdeploy-keys/modules.der"
 
@@ -48,8 +49,6 @@ _STATES = {
     "not-needed": "the key is not enrolled; Secure Boot is off",
 }
 
-Add = Callable[..., argparse.ArgumentParser]
-
 
 def add_parsers(commands: Any, add: Add) -> None:
     """Add the three commands; ``add`` makes one, with ``--json``."""
@@ -66,9 +65,8 @@ def add_parsers(commands: Any, add: Add) -> None:
     key.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
     key.add_argument("--name", required=True, help="what the firmware's screen and modinfo show")
     key.add_argument("--days", type=int, default=3650, metavar="N", help="default: %(default)s")
-    enrol = add(
-        commands, "enrol", _enrol, "have the firmware take a key, with its owner at the console", _ENROL_EXAMPLES
-    )
+    words = "have the firmware take a key, with its owner at the console"
+    enrol = add(commands, "enrol", _enrol, words, _ENROL_EXAMPLES)
     enrol.add_argument("--certificate", default=CERTIFICATE, metavar="FILE", help="default: %(default)s")
     enrol.add_argument("--root", default="/", metavar="DIR", help=argparse.SUPPRESS)
     enrol.add_argument("--where-needed", action="store_true", help="do nothing where Secure Boot is off")
@@ -81,42 +79,42 @@ def _sign(arguments: argparse.Namespace) -> int:
         hint = "give --key and --certificate, or signing in the fleet file"
         raise HostError("nothing says whose signature modules should get", hint)
     kernel = Kernel(arguments.kernel or _release(arguments.modules), arguments.root)
-    done = signing.sign(kernel, _files(kernel, arguments.modules), by, check=arguments.check)
+    results = signing.sign(kernel, _files(kernel, arguments.modules), by, check=arguments.check)
     word = "would be signed" if arguments.check else "signed"
-    changed = any(item["changed"] for item in done)
-    lines = ["{}: {}".format(item["file"], word if item["changed"] else "is signed already") for item in done]
-    _print(arguments, {"changed": changed, "modules": done}, lines)
+    changed = any(module["changed"] for module in results)
+    lines = [f"{module['file']}: {word if module['changed'] else 'is signed already'}" for module in results]
+    _print(arguments, {"changed": changed, "modules": results}, lines)
     return 0
 
 
 def _release(modules: List[str]) -> str:
     """DKMS has files signed, and does not say for which kernel; the files do."""
-    for item in modules:
-        if "/" in item or ".ko" in item:
-            return (read_module(item).vermagic.split() or [""])[0]
+    for module in modules:
+        if "/" in module or ".ko" in module:
+            return (read_module(module).vermagic.split() or [""])[0]
     return os.uname().release
 
 
 def _files(kernel: Kernel, modules: List[str]) -> List[str]:
-    found = []
-    for item in modules or [name for name in STACK if drivers.find(kernel, name) is not None]:
-        if "/" in item or ".ko" in item:
-            found.append(os.path.abspath(item))
+    paths = []
+    for module in modules or [name for name in STACK if drivers.find(kernel, name) is not None]:
+        if "/" in module or ".ko" in module:
+            paths.append(os.path.abspath(module))
             continue
-        place = drivers.find(kernel, item.replace("-", "_"))
+        place = drivers.find(kernel, module.replace("-", "_"))
         if place is None:
-            raise HostError(f"kernel {kernel.release} has no module {item}", "build or install it first")
-        found.append(kernel.path(place.file))
-    if not found:
+            raise HostError(f"kernel {kernel.release} has no module {module}", "build or install it first")
+        paths.append(kernel.path(place.file))
+    if not paths:
         raise HostError(f"kernel {kernel.release} has none of NVIDIA's modules", "build them first")
-    return found
+    return paths
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
-    made = mok.make_key(arguments.key, arguments.certificate, arguments.name, arguments.days)
-    value = {"key": arguments.key, "certificate": arguments.certificate, "fingerprint": made.fingerprint}
+    pair = mok.make_key(arguments.key, arguments.certificate, arguments.name, arguments.days)
+    value = {"key": arguments.key, "certificate": arguments.certificate, "fingerprint": pair.fingerprint}
     lines = [f"key: {arguments.key} (keep it: it is nowhere else)"]
-    lines += [f"certificate: {arguments.certificate}", f"SHA1 fingerprint: {made.fingerprint}"]
+    lines += [f"certificate: {arguments.certificate}", f"SHA1 fingerprint: {pair.fingerprint}"]
     _print(arguments, value, lines)
     return 0
 

@@ -1,7 +1,6 @@
-"""The boot gate: judges this host by itself after each boot, says so where schedulers look, keeps it out if it fails.
+"""The boot gate: validates this host after each boot, publishes the verdict for schedulers, and keeps a bad host out.
 
-Closed is what it starts from: only a verdict of this boot opens it.  The verdict is kept in two places: in /run for
-this boot, which a reboot takes away, and in /var/lib for whoever asks later what the last one was.
+It is closed at first: only a verdict of this boot opens it.  /run has this boot's verdict, and /var/lib the last one.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..io import atomic
+from ..io.phrases import first_of
 from ..model import waiver
 from ..model.expectation import Expectation
 from ..model.expectation import from_json as expectation_from
@@ -36,7 +36,7 @@ VERSION = 1
 class Settings:
     """How the gate of a host works."""
 
-    #: what the collection of evidence may take; what is not there by then could not be told
+    #: time limit of the collection of evidence; what is missing then is undecided
     seconds: float = 30.0
     #: a file that is there while the gate is open; empty: none
     file: str = RUN_FOLDER + "/healthy"
@@ -51,9 +51,9 @@ class Settings:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-    def accepted(self) -> List[waiver.Waiver]:
+    def read_waivers(self) -> List[waiver.Waiver]:
         """The waivers; raises ValueError."""
-        return [waiver.waiver_from(item) for item in self.waivers]
+        return list(map(waiver.waiver_from, self.waivers))
 
 
 def settings_from(text: str) -> Settings:
@@ -61,12 +61,12 @@ def settings_from(text: str) -> Settings:
     value: Any = json.loads(text)
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise ValueError(f"the gate's settings are a JSON object of version {VERSION}")
-    surplus = sorted(set(value) - {item.name for item in fields(Settings)})
+    surplus = sorted(set(value) - {field.name for field in fields(Settings)})
     if surplus:
-        raise ValueError("unknown keys: {}".format(", ".join(surplus)))
-    made = Settings(**value)
-    made.accepted()
-    return made
+        raise ValueError(f"unknown keys: {', '.join(surplus)}")
+    settings = Settings(**value)
+    settings.read_waivers()
+    return settings
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Record:
     host: str = ""
     profile: str = ""
     lock_digest: str = ""
-    #: digest of what this host was held against: its expectation and the gate's settings
+    #: digest of the expectation and the gate's settings
     basis: str = ""
     stack: List[List[str]] = field(default_factory=list)
     findings: List[Dict[str, Any]] = field(default_factory=list)
@@ -94,8 +94,8 @@ class Record:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-    def judged(self) -> List[Finding]:
-        return [finding_from(item) for item in self.findings]
+    def read_findings(self) -> List[Finding]:
+        return list(map(finding_from, self.findings))
 
 
 def record_from(text: str) -> Record:
@@ -106,13 +106,13 @@ def record_from(text: str) -> Record:
 def record_of(value: Any) -> Record:
     """The record in a JSON object; raises ValueError."""
     try:
-        found = Record(**value)
-        found.judged()
+        record = Record(**value)
+        record.read_findings()
     except TypeError as error:
-        raise ValueError(f"this is no record of the gate: {error}") from None
-    if found.version != VERSION or found.state not in (OPEN, CLOSED):
-        raise ValueError(f"this is no record of the gate of version {VERSION}")
-    return found
+        raise ValueError(f"this is not a record of the gate: {error}") from None
+    if record.version != VERSION or record.state not in (OPEN, CLOSED):
+        raise ValueError(f"this is not a record of the gate of version {VERSION}")
+    return record
 
 
 def boot_id(path: str = BOOT_ID) -> str:
@@ -125,7 +125,7 @@ def basis(*texts: str) -> str:
 
 
 def judge(expectation: str, settings: str) -> Record:
-    """Collect the evidence, run every check and decide; never raises: what goes wrong closes the gate.
+    """Collect the evidence, run every check and decide; never raises: an error closes the gate.
 
     expectation, settings: the texts of the two files.
     """
@@ -133,45 +133,40 @@ def judge(expectation: str, settings: str) -> Record:
     boot, digest = boot_id(), basis(expectation, settings)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     try:
-        made = _judged(expectation_from(expectation), settings_from(settings))
+        verdict = _verdict(expectation_from(expectation), settings_from(settings))
     except Exception as error:  # noqa: BLE001 - whatever it is, the gate has to close and to say so
         reason = f"the gate itself failed: {traceback.format_exception_only(type(error), error)[-1].strip()}"
-        made = {"state": CLOSED, "reason": reason, "verdict": UNKNOWN}
-    return Record(boot_id=boot, when=when, seconds=round(time.monotonic() - begin, 3), basis=digest, **made)
+        verdict = {"state": CLOSED, "reason": reason, "verdict": UNKNOWN}
+    return Record(boot_id=boot, when=when, seconds=round(time.monotonic() - begin, 3), basis=digest, **verdict)
 
 
-def _judged(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
+def _verdict(expectation: Expectation, settings: Settings) -> Dict[str, Any]:
     from .. import checks, facts
     from ..checks import report
     from ..evidence import collect, wanted_by
 
-    found = facts.facts_from(collect(wanted_by(expectation), total=settings.seconds))
-    findings = waiver.apply(checks.run(found, expectation), settings.accepted(), waiver.today())
-    document = report.document(expectation, found, findings)
+    host_facts = facts.facts_from(collect(wanted_by(expectation), total=settings.seconds))
+    findings = waiver.apply(checks.run(host_facts, expectation), settings.read_waivers(), waiver.today())
+    document = report.document(expectation, host_facts, findings)
     state, reason = decide(findings)
-    return {
-        "state": state,
-        "reason": reason,
-        **{name: document[name] for name in ("verdict", "host", "profile", "lock_digest", "stack", "findings", "gaps")},
-    }
+    keys = ("verdict", "host", "profile", "lock_digest", "stack", "findings", "gaps")
+    return {"state": state, "reason": reason, **{key: document[key] for key in keys}}
 
 
 def decide(findings: Sequence[Finding]) -> Tuple[str, str]:
-    """(state, reason); pure.  What could not be told does not open the gate: a node has to earn its way back."""
+    """(state, reason); pure.  An undecided check keeps the gate closed."""
     if not findings:
         return CLOSED, "no check applies to this host"
     for verdict, words in ((FAIL, "failed"), (UNKNOWN, "could not be decided")):
-        named = [item.check for item in findings if item.verdict == verdict]
-        if named:
-            more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-            return CLOSED, "{}{} {}".format(", ".join(named[:NAMED]), more, words)
-    waived = sum(item.verdict == WAIVED for item in findings)
-    passed = sum(item.verdict == PASS for item in findings)
-    return OPEN, "{} checks passed{}".format(passed, f", {waived} waived" if waived else "")
+        checks = [finding.check for finding in findings if finding.verdict == verdict]
+        if checks:
+            return CLOSED, f"{first_of(checks, NAMED)} {words}"
+    passed, waived = (sum(finding.verdict == verdict for finding in findings) for verdict in (PASS, WAIVED))
+    return OPEN, f"{passed} checks passed{f', {waived} waived' if waived else ''}"
 
 
 def keep(record: Record, settings: Settings, run: str = RUN_FOLDER, state: str = STATE_FOLDER) -> None:
-    """Write the record down, and have the file of ``settings`` there or not; raises OSError."""
+    """Write the record, and make or remove the file of ``settings``; raises OSError."""
     if record.state == CLOSED and settings.file:
         atomic.remove(settings.file)
     for folder in (run, state):
@@ -181,7 +176,7 @@ def keep(record: Record, settings: Settings, run: str = RUN_FOLDER, state: str =
 
 
 def last(folder: str = STATE_FOLDER) -> Optional[Record]:
-    """The record in ``folder``; None where there is none that can be read."""
+    """The record in ``folder``; None without a readable one."""
     try:
         with open(os.path.join(folder, RECORD), encoding="utf-8") as file:
             return record_from(file.read())
@@ -194,16 +189,16 @@ def of_this_boot(record: Optional[Record]) -> Tuple[Optional[Record], str]:
     if record is None:
         return None, "the gate has not judged this host yet"
     if record.boot_id != boot_id():
-        last = f"{record.state} of {record.when}"
-        return None, f"the gate has not judged this boot; its last verdict, {last}, is of an earlier one"
-    return _today(record), ""
+        verdict = f"{record.state} of {record.when}"
+        return None, f"the gate has not judged this boot; its last verdict, {verdict}, is of an earlier one"
+    return _as_of_today(record), ""
 
 
-def _today(record: Record) -> Record:
-    """The record as it counts today: a host that runs for long may outlive a waiver."""
-    findings = waiver.apply(record.judged(), (), waiver.today())
-    if [item.as_dict() for item in findings] == record.findings:
+def _as_of_today(record: Record) -> Record:
+    """The record as it counts today: a waiver may have ended since the boot."""
+    findings = waiver.apply(record.read_findings(), (), waiver.today())
+    rows = [finding.as_dict() for finding in findings]
+    if rows == record.findings:
         return record
     state, reason = decide(findings)
-    rows = [item.as_dict() for item in findings]
     return replace(record, state=state, reason=reason, verdict=worst(findings), findings=rows)

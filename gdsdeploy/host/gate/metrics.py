@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import os
 import time
+from collections import Counter
 from typing import Iterator, List
 
 from ..io.prometheus import Metric, Sample, text
@@ -27,7 +28,7 @@ def render(record: gate.Record) -> str:
 
 
 def _metrics(record: gate.Record) -> Iterator[Metric]:
-    findings = record.judged()
+    findings = record.read_findings()
     about = [("boot_id", record.boot_id), ("profile", record.profile), ("lock", record.lock_digest)]
     about += [("verdict", record.verdict)]
     about += [(name.replace("-", "_"), value) for name, value in record.stack]
@@ -36,13 +37,12 @@ def _metrics(record: gate.Record) -> Iterator[Metric]:
     yield "gdsdeploy_gate_timestamp_seconds", "When the gate judged this host.", [([], str(moment))]
     yield "gdsdeploy_gate_duration_seconds", "How long that took.", [([], str(record.seconds))]
     yield "gdsdeploy_gate_info", "What was judged, and against what.", [(about, "1")]
-    counts: List[Sample] = [
-        ([("verdict", verdict)], str(sum(item.verdict == verdict for item in findings))) for verdict in VERDICTS
-    ]
-    yield "gdsdeploy_gate_checks", "Number of checks by verdict.", counts
-    each: List[Sample] = []
-    for item in findings:
-        check, _, subject = item.check.partition(":")
-        names = [("check", check), ("subject", subject), ("verdict", item.verdict)]
-        each.append((names, str(int(item.verdict == PASS))))
-    yield "gdsdeploy_check_passed", "Whether a check passed; one that is waived or could not tell did not.", each
+    counts = Counter(finding.verdict for finding in findings)
+    samples: List[Sample] = [([("verdict", verdict)], str(counts[verdict])) for verdict in VERDICTS]
+    yield "gdsdeploy_gate_checks", "Number of checks by verdict.", samples
+    results: List[Sample] = []
+    for finding in findings:
+        check, _, subject = finding.check.partition(":")
+        names = [("check", check), ("subject", subject), ("verdict", finding.verdict)]
+        results.append((names, str(int(finding.verdict == PASS))))
+    yield "gdsdeploy_check_passed", "Whether a check passed; one that is waived or could not tell did not.", results

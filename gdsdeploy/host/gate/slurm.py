@@ -1,6 +1,6 @@
 """Slurm's side of the gate: the node of this host is drained while the gate is closed, and resumed when it opens.
 
-Only a drain of our own is ever taken back: a reason that somebody else has set is theirs, and stays.
+The gate only cancels its own drains: another reason stays.
 """
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass
-from typing import List, Optional
+from typing import List
 
 from .. import process
 from .gate import OPEN
 
-#: How reasons of ours begin.
+#: How the gate's reasons begin.
 OURS = "gdsdeploy: "
 #: Characters of a reason; it is shown in one line of sinfo.
 REASON_LENGTH = 200
 #: The program that slurmd starts for its node's health is killed after 60 s.
 SECONDS = 15.0
-#: A user's own format of times is not read here.
+#: A user may have set another format of times.
 FORMAT = {"SLURM_TIME_FORMAT": "standard"}
-#: What stands in a reason of ours before that of a node which was down already.
+#: Separates the gate's reason from that of a node that was down already.
 WAS = "; was: "
 #: What Slurm adds to the reason of a node that it reboots.
 REBOOTED = re.compile(r"( : reboot (requested|issued|complete))+$")
-#: States that somebody has to take back, as scontrol writes them.
+#: States that don't end by themselves, as scontrol writes them.
 DRAINED = {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING"}
 
 
 class SlurmError(Exception):
-    """Slurm could not be asked, or refused; the message says what it said."""
+    """Slurm could not be asked, or refused; the message has its answer."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Step:
-    """What is to be done with a node: ``argv`` for scontrol, empty for nothing; and that in words."""
+    """What to do with a node: ``argv`` for scontrol, empty for nothing; and that in words."""
 
     argv: List[str]
     says: str
@@ -61,13 +61,13 @@ def node_from(text: str) -> Node:
     if name is None or state is None:
         raise SlurmError(f"scontrol printed something else than a node: {text.strip()[:200]}")
     # Flags stand behind a +, marks such as * and ~ behind the state.
-    states = [re.sub(r"[^A-Z_]", "", item) for item in state.group(1).split("+")]
+    states = [re.sub(r"[^A-Z_]", "", word) for word in state.group(1).split("+")]
     return Node(name.group(1), states, REBOOTED.sub("", reason.group(1)) if reason else "")
 
 
 def step(node: Node, state: str, reason: str) -> Step:
-    """What brings the node to where the gate wants it; pure."""
-    drained, ours = any(item in DRAINED for item in node.states), node.reason.startswith(OURS)
+    """How the node gets into the state that the gate decided; pure."""
+    drained, ours = not DRAINED.isdisjoint(node.states), node.reason.startswith(OURS)
     theirs = node.reason.partition(WAS)[2] if ours else node.reason
     down = "DOWN" in node.states
     if state == OPEN:
@@ -76,49 +76,45 @@ def step(node: Node, state: str, reason: str) -> Step:
             return Step(["State=RESUME"], f"{node.name} is resumed")
         if ours and drained:
             # Unlike RESUME it leaves a node down that was down for another reason, which it gets back.
-            back = ["State=UNDRAIN", *(["Reason=" + theirs] if theirs else [])]
-            return Step(back, f"{node.name} is resumed")
+            argv = ["State=UNDRAIN", *(["Reason=" + theirs] if theirs else [])]
+            return Step(argv, f"{node.name} is resumed")
         if drained or down:
-            return Step([], "{} stays out: {}".format(node.name, theirs or "no reason is given"))
+            return Step([], f"{node.name} stays out: {theirs or 'no reason is given'}")
         return Step([], f"{node.name} is in already")
     if drained and not ours:
-        return Step([], "{} is out already, and keeps its reason: {}".format(node.name, theirs or "none"))
-    wanted = (OURS + reason)[:REASON_LENGTH]
-    # Slurm itself takes a node that is only down back as soon as it answers.
-    wanted += WAS + theirs if theirs and (down or ours) else ""
-    if drained and node.reason == wanted:
+        return Step([], f"{node.name} is out already, and keeps its reason: {theirs or 'none'}")
+    text = (OURS + reason)[:REASON_LENGTH]
+    # Slurm itself resumes a node that is only down as soon as it answers.
+    text += WAS + theirs if theirs and (down or ours) else ""
+    if drained and node.reason == text:
         return Step([], f"{node.name} is drained already")
-    return Step(["State=DRAIN", "Reason=" + wanted], f"{node.name} is drained: {wanted}")
+    return Step(["State=DRAIN", "Reason=" + text], f"{node.name} is drained: {text}")
 
 
 def apply(state: str, reason: str, name: str = "") -> str:
-    """Drain or resume the node of this host; returns in words what was done.
+    """Drain or resume the node of this host; returns the action in words.
 
     name: of the node, where it is known.  Raises SlurmError.
     """
     node = node_from(_scontrol(["--oneliner", "show", "node", name or _node_name()]))
-    wanted = step(node, state, reason)
-    if wanted.argv:
-        _scontrol(["update", "NodeName=" + node.name, *wanted.argv])
-    return wanted.says
+    needed = step(node, state, reason)
+    if needed.argv:
+        _scontrol(["update", "NodeName=" + node.name, *needed.argv])
+    return needed.says
 
 
 def _node_name() -> str:
-    """The node whose host this is; Slurm may call it otherwise."""
+    """The node on this host; Slurm may use another name for it."""
     host = socket.gethostname().partition(".")[0]
-    found = _scontrol(["show", "aliases", host]).split()
-    if not found:
+    names = _scontrol(["show", "aliases", host]).split()
+    if not names:
         raise SlurmError(f"Slurm knows no node on the host {host}")
-    return found[0]
+    return names[0]
 
 
 def _scontrol(argv: List[str]) -> str:
-    done = process.run(["scontrol", *argv], timeout=SECONDS, env=FORMAT)
-    if done.status != 0 or _complains(done.stdout):
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-        raise SlurmError(f"scontrol {argv[0]} ended with status {done.status}: {said}")
-    return done.stdout
-
-
-def _complains(text: Optional[str]) -> bool:
-    return bool(text) and bool(re.match(r"Node \S+ not found|slurm_\S+ error", text or ""))
+    output = process.run(["scontrol", *argv], timeout=SECONDS, env=FORMAT)
+    if output.status != 0 or re.match(r"Node \S+ not found|slurm_\S+ error", output.stdout):
+        last_line = (output.stderr.strip() or output.stdout.strip() or "nothing").splitlines()[-1]
+        raise SlurmError(f"scontrol {argv[0]} ended with status {output.status}: {last_line}")
+    return output.stdout

@@ -12,9 +12,10 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Optional
 
 from .. import cufile_errors
+from ..errors import UsageError
 from ..libcufile.probe import CHILD, TIMEOUT, libraries, without_cufile
 from ..process import PYTHON, TIMED_OUT, Output, run
 from . import document, runs
@@ -25,7 +26,7 @@ _NOT_LOADED = re.compile(r"gdsdeploy: (?:not loaded: )?(.*)")
 _RETURNED = re.compile(r"gdsdeploy: cuFileDriverOpen returned err=(-?\d{1,18}) cu_err=(-?\d{1,18})")
 
 
-class NoLibraryError(Exception):
+class NoLibraryError(UsageError):
     """No libcufile could be asked; the message says why, and what to do."""
 
 
@@ -118,8 +119,8 @@ def _name(error: Optional[int]) -> Optional[str]:
         return None
 
 
-def add_parser(commands: Any, action: Callable[[argparse.Namespace], int]) -> None:
-    """Add ``gdscheck`` to the host program's commands; ``action`` runs it."""
+def add_parser(commands: Any) -> None:
+    """Add ``gdscheck`` to the host program's commands."""
     words = "what gdscheck -p prints, from libcufile alone"
     parser = commands.add_parser("gdscheck", help=words, description=words)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -127,7 +128,7 @@ def add_parser(commands: Any, action: Callable[[argparse.Namespace], int]) -> No
     parser.add_argument(
         "--timeout", type=seconds, default=TIMEOUT, help="seconds until the library is killed (default: %(default)g)"
     )
-    parser.set_defaults(run=action)
+    parser.set_defaults(run=command)
 
 
 def seconds(word: str) -> float:

@@ -1,7 +1,7 @@
-"""Every file that this program leaves on a host is written here, and nobody but root decides where that is.
+"""Writes every file that this program leaves on a host; only root decides where.
 
 A reader meets the old content or the new one, and so does a boot after a power cut.  A path is walked part by part,
-each from the descriptor of its folder.  What is written is a new file under a name that nobody can guess, which is
+each from the descriptor of its folder.  A new file gets a name that can't be guessed, and is then
 renamed in that folder.  Mode and owner are changed through descriptors only.
 
 Root refuses folders that others can change.  ``shared`` allows them, for what belongs to others anyway: links there
@@ -52,7 +52,7 @@ def replacing(
             with os.fdopen(fd, "wb") as file:
                 yield file
                 file.flush()
-                _own(fd, mode, owner)
+                _set_access(fd, mode, owner)
                 os.fsync(fd)
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
@@ -96,12 +96,12 @@ def make_folder(path: str, mode: Optional[int] = None, owner: Optional[Owner] = 
 
     Without them, raises UnsafePathError for a folder that others than root can change.
     """
-    fd = _walked(os.path.abspath(path))
+    fd = _open_folder(os.path.abspath(path))
     try:
         if mode is None:
             _is_roots(fd, path, shared=False)
         else:
-            _own(fd, mode, owner)
+            _set_access(fd, mode, owner)
     finally:
         os.close(fd)
 
@@ -115,8 +115,8 @@ def opened(path: str, flags: int = os.O_RDWR, mode: int = 0o600) -> int:
     with _parent(path) as (folder, name):
         safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(name, flags | safe, mode, dir_fd=folder)
-    found = os.fstat(fd)
-    if os.geteuid() == 0 and not (stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1):
+    status = os.fstat(fd)
+    if os.geteuid() == 0 and not (stat.S_ISREG(status.st_mode) and status.st_uid == 0 and status.st_nlink == 1):
         os.close(fd)
         raise UnsafePathError(path, "is not a file of root's alone")
     os.fchmod(fd, mode)
@@ -130,11 +130,11 @@ def remove(path: str) -> None:
 
 
 def sweep(path: str) -> None:
-    """Remove what writers that were killed left beside ``path``; nobody may be writing it meanwhile."""
+    """Remove temporary files of killed writers beside ``path``; no other writer may be active."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _parent(path, make=False) as (folder, name):
         left = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
-        for each in filter(left.fullmatch, os.listdir(folder)):
-            os.unlink(each, dir_fd=folder)
+        for name_left in filter(left.fullmatch, os.listdir(folder)):
+            os.unlink(name_left, dir_fd=folder)
 
 
 def _temporary(name: str) -> str:
@@ -142,7 +142,7 @@ def _temporary(name: str) -> str:
     return f".{name}.{secrets.token_hex(8)}{_SUFFIX}"
 
 
-def _own(fd: int, mode: int, owner: Optional[Owner]) -> None:
+def _set_access(fd: int, mode: int, owner: Optional[Owner]) -> None:
     # Tests run without root; there every file is the tester's.
     if owner is not None and os.geteuid() == 0:
         os.fchown(fd, *owner)
@@ -153,7 +153,7 @@ def _own(fd: int, mode: int, owner: Optional[Owner]) -> None:
 def _parent(path: str, *, make: bool = True, shared: bool = False) -> Iterator[Tuple[int, str]]:
     """A descriptor of the folder of ``path``, and the name in it."""
     above, name = os.path.split(os.path.abspath(path))
-    fd = _walked(above, make=make, shared=shared)
+    fd = _open_folder(above, make=make, shared=shared)
     try:
         _is_roots(fd, above, shared=shared)
         yield fd, name
@@ -161,7 +161,7 @@ def _parent(path: str, *, make: bool = True, shared: bool = False) -> Iterator[T
         os.close(fd)
 
 
-def _walked(path: str, *, make: bool = True, shared: bool = False, links: int = 0) -> int:
+def _open_folder(path: str, *, make: bool = True, shared: bool = False, links: int = 0) -> int:
     """A descriptor of the folder at an absolute path, and of nothing that others put in its place."""
     parts = [part for part in path.split("/") if part]
     fd, done = os.open("/", _FOLDER | os.O_RDONLY), "/"
@@ -169,14 +169,14 @@ def _walked(path: str, *, make: bool = True, shared: bool = False, links: int = 
         for place, part in enumerate(parts):
             below = os.path.join(done, part)
             only_root = _is_roots(fd, done, shared=shared)
-            target = _target(fd, part, make=make)
+            target = _link_target(fd, part, make=make)
             if target:
                 if not only_root:
                     raise UnsafePathError(below, "is a link in a folder that others than root can change")
                 if links == _LINKS_LIMIT:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), below)
                 whole = os.path.normpath(os.path.join(done, target, *parts[place + 1 :]))
-                return _walked(whole, make=make, shared=shared, links=links + 1)
+                return _open_folder(whole, make=make, shared=shared, links=links + 1)
             # Folders on the way needn't be readable.
             inner = os.open(part, _FOLDER | (os.O_PATH if place + 1 < len(parts) else os.O_RDONLY), dir_fd=fd)
             os.close(fd)
@@ -186,8 +186,8 @@ def _walked(path: str, *, make: bool = True, shared: bool = False, links: int = 
         os.close(fd)
 
 
-def _target(folder: int, name: str, *, make: bool) -> str:
-    """Where the link ``name`` leads, empty where it is none; where nothing is there, a folder is made."""
+def _link_target(folder: int, name: str, *, make: bool) -> str:
+    """The target of the link ``name``, empty for other entries; a missing folder is made."""
     try:
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return os.readlink(name, dir_fd=folder)
@@ -202,15 +202,15 @@ def _target(folder: int, name: str, *, make: bool) -> str:
 def _is_roots(fd: int, path: str, *, shared: bool) -> bool:
     """Whether only root can change the folder; raises UnsafePathError where that has to be so.
 
-    In one with the sticky bit, nobody can take away what root puts there.
+    In one with the sticky bit, other users can't remove root's files.
     """
     if os.geteuid() != 0:
         return True
-    found = os.fstat(fd)
-    others = found.st_mode & 0o002 or (found.st_mode & 0o020 and found.st_gid != 0)
-    if found.st_uid == 0 and not others:
+    status = os.fstat(fd)
+    others = status.st_mode & 0o002 or (status.st_mode & 0o020 and status.st_gid != 0)
+    if status.st_uid == 0 and not others:
         return True
-    if (found.st_uid == 0 and found.st_mode & stat.S_ISVTX) or shared or path in _SHARED:
+    if (status.st_uid == 0 and status.st_mode & stat.S_ISVTX) or shared or path in _SHARED:
         return False
-    access = f"owner {found.st_uid}, group {found.st_gid}, mode {stat.S_IMODE(found.st_mode):04o}"
+    access = f"owner {status.st_uid}, group {status.st_gid}, mode {stat.S_IMODE(status.st_mode):04o}"
     raise UnsafePathError(path, f"can be changed by others than root ({access}), so root writes nothing there")

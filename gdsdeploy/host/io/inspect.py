@@ -39,7 +39,7 @@ def flags_of(descriptor: int) -> int:
 
 
 def ext4_features(device: str) -> Dict[str, int]:
-    """The three sets of features in the ext4 superblock of a block device; raises ValueError where there is none."""
+    """The three sets of features in the ext4 superblock of a block device; raises ValueError without a superblock."""
     opened = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
         block = os.pread(opened, 1024, _SUPERBLOCK)

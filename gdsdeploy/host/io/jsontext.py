@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote, within bounds that hold before it is parsed: size, nesting, numbers.  Pure."""
+"""Untrusted JSON, with bounds on size, nesting and numbers that hold before it is parsed.  Pure."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def loads(text: str, *, depth: int = 64, limit: int = LIMIT, items: int = 0, mor
     except RecursionError:
         too_deep = True
     else:
-        too_deep = _deeper(value, depth)
+        too_deep = _is_deeper(value, depth)
     if too_deep:
         raise ValueError(f"it is nested more than {depth} deep")
     if not more and text[end:].strip():
         raise NotJsonError(f"not JSON: more after character {end}")
-    return _whole(value) if _HALF.search(text) else value
+    return _without_surrogates(value) if _HALF.search(text) else value
 
 
 def _integer(digits: str) -> int:
@@ -61,32 +61,32 @@ def _fraction(text: str) -> float:
     return value
 
 
-def _deeper(value: Any, depth: int) -> bool:
+def _is_deeper(value: Any, depth: int) -> bool:
     """Whether a list or an object lies in ``depth`` others."""
     level = [value]
     for _ in range(depth):
-        level = [inner for item in level for inner in _inside(item)]
-    return any(isinstance(item, (dict, list)) for item in level)
+        level = [inner for value_inside in level for inner in _children(value_inside)]
+    return any(isinstance(value_inside, (dict, list)) for value_inside in level)
 
 
-def _inside(item: Any) -> Iterable[Any]:
-    return item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def _whole(value: Any) -> Any:
+def _without_surrogates(value: Any) -> Any:
     """``value`` with every string as one that can be written."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return _object([(_whole(key), _whole(item)) for key, item in value.items()])
-    return [_whole(item) for item in value] if isinstance(value, list) else value
+        return _object([(_without_surrogates(key), _without_surrogates(inner)) for key, inner in value.items()])
+    return [_without_surrogates(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has a key twice")
-    return found
+    return members
 
 
 _DECODER = json.JSONDecoder(

@@ -23,8 +23,8 @@ def line(text: str) -> str:
     return printable(re.sub("[\n\t]", " ", text))
 
 
-def _escaped(found: Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+def _escaped(match: Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
     return "".join("\\u" + units[at : at + 4] for at in range(0, len(units), 4))
 
 

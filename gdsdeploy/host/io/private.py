@@ -1,4 +1,4 @@
-"""Files that hold a secret: only their owner may read them, who is this user or root."""
+"""Files with a secret: only their owner, this user or root, may read them."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ def free(root: str = "/") -> Dict[str, Dict[str, Any]]:
 
 
 def _free(path: str) -> Dict[str, Any]:
-    found = os.statvfs(path)
-    # f_bavail leaves out what is kept for root, who is the one to write here.
-    inodes = found.f_ffree if found.f_files else -1
-    return {"bytes": found.f_bfree * found.f_frsize, "inodes": inodes, "mount": _mount(path)}
+    status = os.statvfs(path)
+    # f_bfree, because root writes here and may use the blocks that f_bavail leaves out.
+    inodes = status.f_ffree if status.f_files else -1
+    return {"bytes": status.f_bfree * status.f_frsize, "inodes": inodes, "mount": _mount(path)}
 
 
 def _mount(path: str) -> str:
@@ -40,7 +40,7 @@ def fits(need: Dict[str, Any], margin: float = MARGIN, root: str = "/") -> Dict[
 
     need: folder of FOLDERS → bytes, or ``{"bytes", "inodes"}``; what goes to one filesystem is added up.  margin: what
     has to be left of that on top, as a share of it; at least LEAST bytes.  bytes and inodes of the answer are what is
-    left when all is there; negative: what is missing.  Raises RolloutError for a need that is none.
+    left afterwards; negative: what is missing.  Raises RolloutError for an invalid need.
     """
     left = free(root)
     sums: Dict[str, Any] = {}
@@ -56,32 +56,29 @@ def fits(need: Dict[str, Any], margin: float = MARGIN, root: str = "/") -> Dict[
 
 
 def _row(mount: str, entry: Dict[str, Any], margin: float) -> Dict[str, Any]:
-    wanted = entry["bytes"] + max(LEAST, int(entry["bytes"] * margin))
-    limited = entry["free"]["inodes"] >= 0
-    rest = entry["free"]["bytes"] - entry["bytes"]
-    inodes = entry["free"]["inodes"] - entry["inodes"] if limited else -1
-    good = entry["free"]["bytes"] >= wanted and (inodes >= 0 or not limited)
-    words = "{} ({}) needs {:.0f} MB with its margin and {} inodes; it has {:.0f} MB and {}"
-    said = words.format(
-        mount, ", ".join(entry["folders"]), wanted / 1e6, entry["inodes"], entry["free"]["bytes"] / 1e6,
-        "{} inodes".format(entry["free"]["inodes"]) if limited else "as many inodes as it takes",
-    )  # fmt: skip
-    row = {"mount": mount, "folders": entry["folders"], "bytes": rest, "inodes": inodes}
-    return {**row, "fits": good, "says": said}
+    free, need = entry["free"], entry["bytes"] + max(LEAST, int(entry["bytes"] * margin))
+    limited = free["inodes"] >= 0
+    inodes = free["inodes"] - entry["inodes"] if limited else -1
+    fits = free["bytes"] >= need and (inodes >= 0 or not limited)
+    present = f"{free['bytes'] / 1e6:.0f} MB and {free['inodes'] if limited else 'any number of'} inodes"
+    needs = f"needs {need / 1e6:.0f} MB with its margin and {entry['inodes']} inodes"
+    says = f"{mount} ({', '.join(entry['folders'])}) {needs}; it has {present}"
+    row = {"mount": mount, "folders": entry["folders"], "bytes": free["bytes"] - entry["bytes"], "inodes": inodes}
+    return {**row, "fits": fits, "says": says}
 
 
 def _needs(need: Any) -> List[Tuple[str, Dict[str, int]]]:
     if not isinstance(need, dict) or not need:
         raise RolloutError("usage", "a need is a JSON object: folder → bytes", 'e.g. {"/boot": 90000000}')
-    found = []
+    needs = []
     for folder, size in sorted(need.items()):
         value = size if isinstance(size, dict) else {"bytes": size}
         numbers = [value.get(name, 0) for name in ("bytes", "inodes")]
         if folder not in FOLDERS or set(value) - {"bytes", "inodes"} or not all(map(_is_size, numbers)):
-            words = "{!r}: {!r} is no need; folders are {}, sizes whole numbers"
-            raise RolloutError("usage", words.format(folder, size, ", ".join(FOLDERS)))
-        found.append((folder, {"bytes": numbers[0], "inodes": numbers[1]}))
-    return found
+            words = f"folders are {', '.join(FOLDERS)}, sizes whole numbers"
+            raise RolloutError("usage", f"{folder!r}: {size!r} cannot be a need; {words}")
+        needs.append((folder, {"bytes": numbers[0], "inodes": numbers[1]}))
+    return needs
 
 
 def _is_size(value: Any) -> bool:

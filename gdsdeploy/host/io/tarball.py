@@ -1,4 +1,4 @@
-"""Members of a tar archive that somebody else made, within bounds that hold while it is read.
+"""Members of an untrusted tar archive, with bounds that hold while it is read.
 
 :mod:`tarfile` follows headers of any length and keeps every member; only its parser of one header is used.
 """
@@ -32,23 +32,23 @@ def files(path: str, wanted: Callable[[str], bool], limit: int) -> Dict[str, byt
     limit: bytes of one of them.
     Raises OSError, EOFError and zlib.error (damaged), and ValueError: over a bound, a name twice, a link or a device.
     """
-    found: Dict[str, bytes] = {}
+    contents: Dict[str, bytes] = {}
     kept = 0
     for name, size, pieces in members(path):
         if not wanted(name):
             continue
         kept += size
-        if name in found or size > limit or kept > KEPT:
-            raise ValueError(f"{name} is in it twice" if name in found else f"{name} is too large")
-        found[name] = b"".join(pieces)
-    return found
+        if name in contents or size > limit or kept > KEPT:
+            raise ValueError(f"{name} is in it twice" if name in contents else f"{name} is too large")
+        contents[name] = b"".join(pieces)
+    return contents
 
 
 def members(path: str, unpacked: int = UNPACKED) -> Iterator[Member]:
     """The files of a tar archive, gzipped or not, in their order.
 
     unpacked: bytes that it may have.  Raises what :func:`files` raises, and ValueError for what programs that unpack
-    archives read in different ways: nobody should see other files than the ones that were checked.
+    archives read in different ways: the checked files have to be the unpacked ones.
     """
     with reading.opened(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
@@ -84,7 +84,7 @@ class _Reader:
             if member.type in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
                 if long:
                     raise ValueError("a member has two names")
-                long = self._long(member)
+                long = self._long_name(member)
                 continue
             name, long = long or member.name, ""
             if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
@@ -106,7 +106,7 @@ class _Reader:
             if self._left < 0 or data.strip(b"\0"):
                 raise ValueError("something follows its end")
 
-    def _long(self, member: tarfile.TarInfo) -> str:
+    def _long_name(self, member: tarfile.TarInfo) -> str:
         """The name that a header for the next member gives; empty where it gives none."""
         self._names -= member.size
         if member.size > _NAME or self._names < 0:

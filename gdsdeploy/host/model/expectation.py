@@ -1,4 +1,4 @@
-"""What a host is expected to be: rendered on the controller from fleet and lock, kept on the host for its own gate."""
+"""The expected state of a host: rendered on the controller from fleet and lock, kept on the host for its gate."""
 
 from __future__ import annotations
 
@@ -73,26 +73,19 @@ def from_json(text: str) -> Expectation:
     value: Any = jsontext.loads(text)
     if not isinstance(value, dict):
         raise ValueError("an expectation is a JSON object")
-    known = {item.name for item in fields(Expectation)}
     if value.get("version") != VERSION:
-        raise ValueError(
-            "this expectation has version {!r}; this program reads {}".format(value.get("version"), VERSION)
-        )
-    surplus = sorted(set(value) - known)
+        raise ValueError(f"this expectation has version {value.get('version')!r}; this program reads {VERSION}")
+    surplus = sorted(set(value) - {field.name for field in fields(Expectation)})
     if surplus:
-        raise ValueError("unknown keys: {}".format(", ".join(surplus)))
+        raise ValueError(f"unknown keys: {', '.join(surplus)}")
     try:
-        made = schema.load(Expectation, value, "expectation", lines=True)
+        expectation = schema.load(Expectation, value, "expectation", lines=True)
     except DesiredError as error:
         raise ValueError(str(error)) from None
-    for item in made.storage:
-        texts = [item.get(key, "") for key in ("mount", "path", "scratch")]
-        numbers = item.get("load") or {"read": 0, "seconds": 0}
-        if not all(isinstance(text, str) for text in texts) or not item.get("mount") or not _loads(numbers):
-            raise ValueError(f"expectation.storage: not a mount: {str(item)[:80]}")
-    return made
-
-
-def _loads(value: Any) -> bool:
-    """Whether it is how fast a mount has to be, and for how long that is tried."""
-    return isinstance(value, dict) and all(type(value.get(key)) in (int, float) for key in ("read", "seconds"))
+    for mount in expectation.storage:
+        texts = [mount.get(key, "") for key in ("mount", "path", "scratch")]
+        load = mount.get("load") or {"read": 0, "seconds": 0}
+        is_load = isinstance(load, dict) and all(type(load.get(key)) in (int, float) for key in ("read", "seconds"))
+        if not all(isinstance(text, str) for text in texts) or not mount.get("mount") or not is_load:
+            raise ValueError(f"expectation.storage: not a mount: {str(mount)[:80]}")
+    return expectation

@@ -1,4 +1,4 @@
-"""What a check says: pass, fail or "could not tell", with what was expected, what was found and what to do."""
+"""The result of a check: pass, fail or "could not tell", with the expected and the actual state, and a hint."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ PASS = "pass"  # noqa: S105 # nosec B105 # a verdict, not a secret
 FAIL = "fail"
 #: The third answer: the evidence does not decide it.  Never counted as a pass.
 UNKNOWN = "unknown"
-#: It did not pass, and somebody has accepted that until a day; see waiver.py.
+#: It did not pass, and a waiver accepts that until a day; see waiver.py.
 WAIVED = "waived"
 VERDICTS = (PASS, FAIL, UNKNOWN, WAIVED)
-#: What the check storage.path says of a mount: the path of its I/O, or that nothing is mounted there.
+#: Results of the check storage.path: the path of a mount's I/O, or none without a mount.
 PATHS = ("nvidia-fs", "p2pdma", "compat", "broken", "none")
 
 
@@ -49,15 +49,15 @@ class Finding:
 
 def finding_from(value: Dict[str, Any]) -> Finding:
     """The inverse of :meth:`Finding.as_dict`; raises TypeError on unknown or missing keys."""
-    found = Finding(**value)
-    if found.verdict not in VERDICTS:
-        raise TypeError("a verdict is one of {}: {!r}".format(", ".join(VERDICTS), found.verdict))
-    if found.path not in ("", *PATHS):
-        raise TypeError("a path is one of {}: {!r}".format(", ".join(PATHS), found.path))
-    return found
+    finding = Finding(**value)
+    if finding.verdict not in VERDICTS:
+        raise TypeError(f"a verdict is one of {', '.join(VERDICTS)}: {finding.verdict!r}")
+    if finding.path not in ("", *PATHS):
+        raise TypeError(f"a path is one of {', '.join(PATHS)}: {finding.path!r}")
+    return finding
 
 
 def worst(findings: List[Finding]) -> str:
     """The first of ``fail``, ``unknown``, ``waived`` that any finding has, else ``pass``; no findings prove nothing."""
-    verdicts = {item.verdict for item in findings}
+    verdicts = {finding.verdict for finding in findings}
     return next((verdict for verdict in (FAIL, UNKNOWN, WAIVED) if verdict in verdicts), PASS if verdicts else UNKNOWN)

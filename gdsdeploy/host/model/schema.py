@@ -33,31 +33,30 @@ def load(kind: Type[T], value: Any, place: str, *, lines: bool = False) -> T:
     if unknown:
         raise DesiredError(f"{place}.{unknown[0]}: unknown key", "update gdsdeploy on the side that is older")
     hints = get_type_hints(kind)
-    given: Dict[str, Any] = {}
+    values: Dict[str, Any] = {}
     for name, field in fields.items():
         if name in value:
             several = lines or bool(field.metadata.get("lines"))
-            given[name] = _value(hints[name], value[name], f"{place}.{name}", several)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            values[name] = _value(hints[name], value[name], f"{place}.{name}", several)
+        elif _is_required(field):
             raise DesiredError(f"{place}.{name}: this key is required")
-    return kind(**given)
+    return kind(**values)
 
 
 def schema(kind: Type[Any]) -> Dict[str, Any]:
     """The JSON schema of the dataclass ``kind``."""
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind)
-    required = [
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
     return {
         "type": "object",
         "properties": {field.name: _schema(hints[field.name], bool(field.metadata.get("lines"))) for field in fields},
-        "required": required,
+        "required": [field.name for field in fields if _is_required(field)],
         "additionalProperties": False,
     }
+
+
+def _is_required(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _value(hint: Any, value: Any, place: str, lines: bool) -> Any:
@@ -70,13 +69,13 @@ def _value(hint: Any, value: Any, place: str, lines: bool) -> Any:
     if origin is list:
         if not isinstance(value, (list, tuple)):
             raise DesiredError(f"{place}: a list is needed, not {_word(value)}")
-        return [_value(parts[0], item, f"{place}[{number}]", lines) for number, item in enumerate(value)]
+        return [_value(parts[0], entry, f"{place}[{number}]", lines) for number, entry in enumerate(value)]
     if origin is dict:
         if not isinstance(value, Mapping):
             raise DesiredError(f"{place}: an object is needed, not {_word(value)}")
         return {
-            _text(str(key), place, lines): _value(parts[1], item, f"{place}.{key}", lines)
-            for key, item in value.items()
+            _text(str(key), place, lines): _value(parts[1], entry, f"{place}.{key}", lines)
+            for key, entry in value.items()
         }
     if dataclasses.is_dataclass(hint):
         return load(hint, value, place, lines=lines)  # type: ignore[arg-type]

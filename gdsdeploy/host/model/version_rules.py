@@ -68,7 +68,7 @@ class Expression(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Read an expression; raises ValueError that names the part that is none."""
+    """Read an expression; raises ValueError that names the invalid part."""
     if text.strip() == "newest":
         return Expression("newest", ())
     terms = []
@@ -86,7 +86,7 @@ def parse(text: str) -> Expression:
 def holds(subject: str, texts: Sequence[str], value: str) -> bool:
     """Whether ``value`` meets one of a condition's ``texts``: version expressions, or words with ``!=`` for not.
 
-    Raises ValueError for a text about versions that is no expression.
+    Raises ValueError for an invalid expression about versions.
     """
     if subject in VERSIONS:
         return any(parse(text).admits(value) for text in texts)
@@ -104,9 +104,9 @@ def order(version: str) -> Tuple[int, _Part, _Part]:
 
 def _part(text: str) -> _Part:
     pieces = re.findall(r"([^0-9]*)([0-9]*)", text)
-    found = [((*map(_rank, other), 0), int(number or 0)) for other, number in pieces]
+    parts = [((*map(_rank, other), 0), int(number or 0)) for other, number in pieces]
     # No text is the number 0.
-    return found if len(found) > 1 else [_END, _END]
+    return parts if len(parts) > 1 else [_END, _END]
 
 
 def _rank(character: str) -> int:

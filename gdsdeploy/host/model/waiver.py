@@ -1,13 +1,13 @@
 """Waivers: a check that does not pass is accepted until a day, for a reason; it is shown as waived, never as passed.
 
-The same rule holds on the controller and on the host itself, so that its gate and ``validate`` cannot come to differ.
+The controller and the host use the same rule, so that the gate and ``validate`` agree.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 from .finding import PASS, WAIVED, Finding
 
@@ -32,12 +32,12 @@ class Waiver:
 def waiver_from(value: Any) -> Waiver:
     """The inverse of :meth:`Waiver.as_dict`; raises ValueError."""
     try:
-        made = Waiver(**value)
+        waiver = Waiver(**value)
     except TypeError as error:
         raise ValueError(f"a waiver is check, until and reason: {error}") from None
-    if not all(isinstance(item, str) and item for item in asdict(made).values()):
+    if not all(isinstance(text, str) and text for text in asdict(waiver).values()):
         raise ValueError(f"check, until and reason of a waiver are texts: {value!r}")
-    return made
+    return waiver
 
 
 def today() -> str:
@@ -46,17 +46,13 @@ def today() -> str:
 
 def apply(findings: Sequence[Finding], waivers: Sequence[Waiver], day: str) -> List[Finding]:
     """The findings as they count on ``day`` (YYYY-MM-DD); a waiver that has ended changes nothing but says so."""
-    return [_on(finding, _longest(finding, waivers), day) for finding in findings]
+    return [_waived(finding, [waiver for waiver in waivers if waiver.covers(finding)], day) for finding in findings]
 
 
-def _longest(finding: Finding, waivers: Sequence[Waiver]) -> Optional[Waiver]:
-    covering = [item for item in waivers if item.covers(finding)]
-    return max(covering, key=lambda item: item.until) if covering else None
-
-
-def _on(finding: Finding, waiver: Optional[Waiver], day: str) -> Finding:
+def _waived(finding: Finding, covering: Sequence[Waiver], day: str) -> Finding:
+    waiver = max(covering, key=lambda waiver: waiver.until, default=None)
     if finding.verdict == WAIVED and finding.waiver is not None:
-        # Waived on the day on which it was judged, which need not be this one.
+        # It was waived when it was judged, maybe on an earlier day.
         before = Waiver(finding.check, finding.waiver["until"], finding.waiver["reason"])
         waiver = before if waiver is None or waiver.until <= before.until else waiver
         finding = replace(finding, verdict=finding.waiver["was"], waiver=None)
@@ -67,4 +63,4 @@ def _on(finding: Finding, waiver: Optional[Waiver], day: str) -> Finding:
     if day <= waiver.until:
         return replace(finding, verdict=WAIVED, waiver=noted)
     ended = f"its waiver ended on {waiver.until} ({waiver.reason})"
-    return replace(finding, waiver=noted, hint="; ".join(item for item in (finding.hint, ended) if item))
+    return replace(finding, waiver=noted, hint="; ".join(filter(None, (finding.hint, ended))))

@@ -1,21 +1,6 @@
-"""What runs on a host while a rollout goes over it: ``gdsdeploy-host.pyz rollout COMMAND --json``.
+"""What a rollout runs on a host: ``gdsdeploy-host.pyz rollout COMMAND --json``; see docs/rollout-host.md.
 
-Every command can be given twice.  It prints one JSON object and ends with 0; what cannot be done ends with 30 and
-prints ``{"error": {"kind", "message", "hint"}}``, unusable arguments end with 2.  Without --json it prints words, and
-what cannot be done is one line on stderr.
-
-    snapshot [--packages a,b]       what the host is: the document that a rollback is held against
-    compare --with FILE|-           how the host differs now from such a document
-    keep --id ID, forget --id ID    the present modules as an archive, so that they can be put back without a network
-    once --kernel REL               boot REL once; the boot after that is of the default again
-    once --clear                    take that back
-    reboot --boot-id ID             reboot if this is still boot ID, and at most once in it
-    reload --boot-id ID --id ID [--check] [--kernel REL]
-                                    exchange NVIDIA's modules without a reboot, if that is safe
-    space --need FILE|-             whether sizes fit
-    status                          what a step wants to know before and after
-
-Shapes (all sizes in bytes, all times in seconds unless said otherwise):
+Shapes (sizes in bytes, times in seconds unless said otherwise):
 
     snapshot  {"version", "when", "host", "boot_id", "kernel", "lock_digest",
                "boot": {"default", "default_entry", "next", "next_entry", "problem"},

@@ -13,41 +13,46 @@ Difference = Dict[str, str]
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> List[Difference]:
     """Every difference of two snapshots, each as ``{"what", "name", "was", "is", "says"}`` of texts.
 
-    What passes by itself (the boot's id, the time, what boots next) is left out.  Raises RolloutError where ``was`` is
-    no snapshot of this version.
+    It leaves out the boot's id, the time and what boots next.  Raises RolloutError unless ``was`` is a snapshot of this
+    version.
     """
     if not isinstance(was, Mapping) or was.get("version") != VERSION or not isinstance(was.get("packages"), Mapping):
-        raise RolloutError("snapshot", f"this is no snapshot of version {VERSION}", "rollout snapshot --json")
-    found = [_said("boot", "default", was["boot"]["default"], now["boot"]["default"])]
-    found += [_said("kernel", "running", was["kernel"], now["kernel"])]
-    found += _packages(was["packages"], now["packages"])
-    found += _kernels(was["kernels"], now["kernels"])
-    for path, one, two in _both(was["files"], now["files"]):
-        found.append(_said("file", path, _file(one), _file(two)))
+        raise RolloutError(
+            "snapshot",
+            f"this isn't a snapshot of version {VERSION}",
+            "make one: gdsdeploy-host.pyz rollout snapshot --json",
+        )
+    pairs = [
+        _difference("boot", "default", was["boot"]["default"], now["boot"]["default"]),
+        _difference("kernel", "running", was["kernel"], now["kernel"]),
+        *_packages(was["packages"], now["packages"]),
+        *_kernels(was["kernels"], now["kernels"]),
+        *(_difference("file", path, _file(one), _file(two)) for path, one, two in _both(was["files"], now["files"])),
+    ]
     for name in ("installed", "held"):
-        one, two = (" ".join(sorted(each["provision"][name])) for each in (was, now))
-        found.append(_said("provision", name, one, two))
-    return [item for item in found if item["was"] != item["is"]]
+        one, two = (" ".join(sorted(snapshot["provision"][name])) for snapshot in (was, now))
+        pairs.append(_difference("provision", name, one, two))
+    return [pair for pair in pairs if pair["was"] != pair["is"]]
 
 
 def _packages(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     for name, one, two in _both(was, now):
-        # A package that only one of them asked about says nothing.
+        # Only one snapshot asked about this package.
         if one is None or two is None:
             continue
-        yield _said("package", name, one["version"], two["version"])
+        yield _difference("package", name, one["version"], two["version"])
         if one["version"] and two["version"]:
-            yield _said("hold", name, "held" if one["held"] else "", "held" if two["held"] else "")
+            yield _difference("hold", name, "held" if one["held"] else "", "held" if two["held"] else "")
 
 
 def _kernels(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     for release, one, two in _both(was, now):
-        yield _said("kernel", release, "installed" if one else "", "installed" if two else "")
+        yield _difference("kernel", release, "installed" if one else "", "installed" if two else "")
         if one is None or two is None:
             continue
         for what, key in (("module", "files"), ("chosen", "chosen")):
             for name, first, second in _both(one[key], two[key]):
-                yield _said(what, f"{release}/{name}", first or "", second or "")
+                yield _difference(what, f"{release}/{name}", first or "", second or "")
 
 
 def _both(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Tuple[str, Any, Any]]:
@@ -59,6 +64,6 @@ def _file(entry: Any) -> str:
     return "{mode} {uid}:{gid} {sha256}".format(**entry) if entry else ""
 
 
-def _said(what: str, name: str, was: str, now: str) -> Difference:
-    words = "{} {}: was {}, is {}".format(what, name, was or "not there", now or "not there")
+def _difference(what: str, name: str, was: str, now: str) -> Difference:
+    words = f"{what} {name}: was {was or 'not there'}, is {now or 'not there'}"
     return {"what": what, "name": name, "was": was, "is": now, "says": words}

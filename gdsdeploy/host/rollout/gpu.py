@@ -27,29 +27,26 @@ _DISKS = ("nvme", "sd")
 
 def users(root: str = "/") -> Dict[str, Any]:
     """``{"open": [...], "modules": [...], "mounts": [...]}`` as the package's docstring has it."""
-    loaded = modules(root)
-    return {"open": open_files(root), "modules": loaded, "mounts": mounts(root)}
+    return {"open": open_files(root), "modules": modules(root), "mounts": mounts(root)}
 
 
 def open_files(root: str = "/", devices: Sequence[str] = DEVICES) -> List[Dict[str, Any]]:
     """Processes with an open or mapped device file: ``[{"pid", "program", "files"}]``; all of them only as root."""
-    found = []
-    for name in list_folder(root, "/proc"):
-        if not name.isdigit():
-            continue
-        files = sorted({path for path in _held(root, name) if path.startswith(tuple(devices))})
+    users = []
+    for pid in sorted(int(name) for name in list_folder(root, "/proc") if name.isdigit()):
+        files = sorted({path for path in _open_paths(root, pid) if path.startswith(tuple(devices))})
         if files:
-            found.append({"pid": int(name), "program": program(int(name), root), "files": files})
-    return sorted(found, key=lambda item: item["pid"])
+            users.append({"pid": pid, "program": program(pid, root), "files": files})
+    return users
 
 
-def _held(root: str, pid: str) -> List[str]:
-    held = []
+def _open_paths(root: str, pid: int) -> List[str]:
+    paths = []
     folder = f"/proc/{pid}/fd"
     place = inside(root, folder)
     for name in list_folder(root, folder):
         try:
-            held.append(os.readlink(os.path.join(place, name)))
+            paths.append(os.readlink(os.path.join(place, name)))
         except OSError:
             # It ended, or closed the file, meanwhile.
             continue
@@ -57,8 +54,8 @@ def _held(root: str, pid: str) -> List[str]:
         # A mapping outlives its descriptor, and holds the device as well.
         path = line.partition(" /")[2]
         if path:
-            held.append("/" + path)
-    return [path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path for path in held]
+            paths.append("/" + path)
+    return [path[: -len(" (deleted)")] if path.endswith(" (deleted)") else path for path in paths]
 
 
 def modules(root: str = "/", names: Sequence[str] = ORDER) -> List[Dict[str, Any]]:
@@ -66,32 +63,34 @@ def modules(root: str = "/", names: Sequence[str] = ORDER) -> List[Dict[str, Any
 
     references counts users that are modules, too.
     """
-    found = []
     table = {words[0]: words for words in map(str.split, read_text(root, "/proc/modules").splitlines()) if words}
-    for name in names:
-        if name in table:
-            words = table[name]
-            holders = [item for item in words[3].split(",") if item not in ("", "-", "[permanent]")]
-            found.append({"name": name, "references": int(words[2]), "users": holders})
-    return found
+    return [
+        {
+            "name": name,
+            "references": int(table[name][2]),
+            "users": [user for user in table[name][3].split(",") if user not in ("", "-", "[permanent]")],
+        }
+        for name in names
+        if name in table
+    ]
 
 
 def mounts(root: str = "/") -> List[Dict[str, str]]:
     """Mounts whose driver nvidia-fs is registered with now, as ``/proc/driver/nvidia-fs/modules`` lists them.
 
-    It registers when its device is opened and leaves when that is closed, so each is a path that somebody may use.
+    It registers when its device is opened and leaves when that is closed, so each is a path that may be in use.
     """
     lines = read_text(root, "/proc/driver/nvidia-fs/modules").splitlines()
     registered = {line.split()[0].rstrip(":") for line in lines if line.strip()}
-    found = []
+    rows = []
     for line in read_text(root, "/proc/self/mountinfo").splitlines():
         first, _, last = line.partition(" - ")
         fields, kind = first.split(), last.split()
         if len(fields) < 5 or len(kind) < 2:
             continue
-        found += [
+        rows += [
             {"module": name, "target": fields[4], "source": kind[1], "fstype": kind[0]}
             for name in sorted(registered)
             if kind[0] in _FILESYSTEMS.get(name, ()) or (name in _DISKS and kind[1].startswith("/dev/" + name))
         ]
-    return found
+    return rows

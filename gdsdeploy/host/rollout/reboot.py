@@ -27,37 +27,37 @@ PATIENCE = 120.0
 _TIMEOUT = 60.0
 
 
-def order(wanted: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
-    """Order a reboot of boot ``wanted``; returns ``{"did", "boot_id", "kernel"}`` and the host goes down soon after.
+def order(expected: str, rollout: str = "", root: str = "/") -> Dict[str, str]:
+    """Order a reboot of boot ``expected``; returns ``{"did", "boot_id", "kernel"}`` and the host goes down soon after.
 
     Raises RolloutError, and then the host stays up: ``packages-busy``, ``packages-broken``, ``inhibited``, ``systemd``.
     """
     present = boot_id(root)
-    if present != wanted:
-        return _did("already rebooted", present)
+    if present != expected:
+        return _answer("already rebooted", present)
     with os.fdopen(atomic.opened(inside(root, FOLDER) + "/reboot.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         earlier = ordered(root)
-        if earlier is not None and (_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
-            return _did("already ordered", present)
+        if earlier is not None and (_is_stopping() or uptime(root) - float(earlier["uptime"]) < PATIENCE):
+            return _answer("already ordered", present)
         _refuse(root)
         record = {"boot_id": present, "rollout": rollout, "when": now(), "uptime": uptime(root)}
         atomic.write(inside(root, MARKER), json.dumps(record, sort_keys=True) + "\n")
-        # What was written so far outlives a host that hangs on its way down.
+        # The record must survive a host that hangs while it shuts down.
         os.sync()
         try:
-            _later()
+            _schedule()
         except RolloutError:
             atomic.remove(inside(root, MARKER))
             raise
     by = f"rollout {rollout}" if rollout else "a rollout"
     syslog.openlog(IDENT)
     syslog.syslog(syslog.LOG_NOTICE, f"{by} has this host rebooted in {DELAY} s (boot {present})")
-    return _did("ordered", present)
+    return _answer("ordered", present)
 
 
 def ordered(root: str = "/") -> Optional[Dict[str, Any]]:
-    """The order that was given in this boot, as it was written down; None when there is none."""
+    """The recorded order of this boot; None without one."""
     try:
         value = json.loads(read_text(root, MARKER) or "null")
     except ValueError:
@@ -76,11 +76,11 @@ def uptime(root: str = "/") -> float:
 
 
 def inhibitors() -> List[str]:
-    """Who keeps this host from shutting down, as sentences; what only delays it does not count."""
+    """Programs that block a shutdown, as sentences; inhibitors that only delay it don't count."""
     call = ["org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "ListInhibitors"]
-    done = process.run(["busctl", "--no-pager", "call", *call], _TIMEOUT)
-    # Without logind nobody can hold anything.
-    return blocking(done.stdout) if done.status == 0 else []
+    output = process.run(["busctl", "--no-pager", "call", *call], _TIMEOUT)
+    # Without logind there are no inhibitors.
+    return blocking(output.stdout) if output.status == 0 else []
 
 
 def blocking(text: str) -> List[str]:
@@ -96,39 +96,35 @@ def blocking(text: str) -> List[str]:
 
 def _refuse(root: str) -> None:
     state = packages.state(root)
-    for kind, said, hint in (
+    for kind, reasons, hint in (
         ("packages-busy", _busy(state), "try again when it has ended"),
         ("packages-broken", _broken(state), "dpkg --configure -a"),
         ("inhibited", inhibitors(), "systemd-inhibit --list"),
     ):
-        if said:
-            raise RolloutError(kind, "no reboot now: {}".format("; ".join(said)), hint)
+        if reasons:
+            raise RolloutError(kind, f"no reboot now: {'; '.join(reasons)}", hint)
 
 
 def _busy(state: Dict[str, Any]) -> List[str]:
-    return [
-        "{} (process {}) holds {}".format(item["program"] or "a program", item["pid"], item["path"])
-        for item in state["locks"]
-    ]
+    return [f"{lock['program'] or 'a program'} (process {lock['pid']}) holds {lock['path']}" for lock in state["locks"]]
 
 
 def _broken(state: Dict[str, Any]) -> List[str]:
-    said = ["dpkg was interrupted"] if state["interrupted"] else []
-    names = ["{} ({})".format(item["package"], item["state"]) for item in state["broken"]]
-    return said + (["packages are half-way: {}".format(", ".join(names))] if names else [])
+    reasons = ["dpkg was interrupted"] if state["interrupted"] else []
+    names = ", ".join(f"{package['package']} ({package['state']})" for package in state["broken"])
+    return reasons + ([f"packages are half-installed: {names}"] if names else [])
 
 
-def _stopping() -> bool:
+def _is_stopping() -> bool:
     return process.run(["systemctl", "is-system-running"], _TIMEOUT).stdout.strip() == "stopping"
 
 
-def _later() -> None:
+def _schedule() -> None:
     argv = ["systemd-run", "--quiet", "--collect", "--unit=" + UNIT, f"--on-active={DELAY}"]
-    done = process.run([*argv, "--timer-property=AccuracySec=100ms", "systemctl", "reboot"], _TIMEOUT)
-    if done.status != 0:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
-        raise RolloutError("systemd", f"systemd does not take the order: {said[0]}", "systemctl list-jobs")
+    output = process.run([*argv, "--timer-property=AccuracySec=100ms", "systemctl", "reboot"], _TIMEOUT)
+    if output.status != 0:
+        raise RolloutError("systemd", f"systemd does not take the order: {output.failure()}", "systemctl list-jobs")
 
 
-def _did(words: str, present: str) -> Dict[str, str]:
+def _answer(words: str, present: str) -> Dict[str, str]:
     return {"did": words, "boot_id": present, "kernel": os.uname().release}

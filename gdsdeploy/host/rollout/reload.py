@@ -1,4 +1,4 @@
-"""Exchange NVIDIA's modules without a reboot: only where nobody uses them, and only if what was there can be put back.
+"""Exchange NVIDIA's modules without a reboot: only where they aren't in use and the earlier ones can be loaded again.
 
 ``plan`` says whether that is so, and why not.  ``exchange`` stops services, unloads from the top, loads from the
 bottom, and makes sure that what is loaded then is what is installed; if anything fails, the modules that were loaded
@@ -58,33 +58,33 @@ class Plan:
         return {**asdict(self), "safe": self.safe}
 
 
-def plan(wanted: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Plan:
-    """Look, and change nothing.  Raises RolloutError (``boot``) where this is not boot ``wanted``.
+def plan(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Plan:
+    """Look, and change nothing.  Raises RolloutError (``boot``) where this is not boot ``expected``.
 
     ident: of the rollout that kept the loaded modules.  kernel: the one that is to run afterwards; empty: any.
     """
     present, running = boot_id(), os.uname().release
-    if present != wanted:
-        raise RolloutError("boot", f"this is boot {present}, not {wanted}", "ask for the status again")
-    begun = _begun()
-    loaded = [item["name"] for item in gpu.modules("/", of.modules)]
-    found = stack.use(of)
-    services = [unit for unit in of.services if unit in found.services or unit in begun.get("services", [])]
-    # Its unit unloads and loads it.
-    mine = [name for name in of.modules if name in loaded or name in begun.get("modules", [])]
+    if present != expected:
+        raise RolloutError("boot", f"this is boot {present}, not {expected}", "ask for the status again")
+    begun = _unfinished()
+    loaded = [module["name"] for module in gpu.modules("/", of.modules)]
+    use = stack.use(of)
+    services = [unit for unit in of.services if unit in use.services or unit in begun.get("services", [])]
+    names = [name for name in of.modules if name in loaded or name in begun.get("modules", [])]
     if stack.PEERMEM_UNIT in services:
-        mine = [name for name in mine if name not in _PEERMEM]
-    files = {name: pending.file_of(name) for name in mine}
+        # The unit itself unloads and loads them.
+        names = [name for name in names if name not in _PEERMEM]
+    files = {name: pending.file_of(name) for name in names}
     reasons = [f"the running kernel is {running}, not {kernel}"] if kernel not in ("", running) else []
     problems = {name: _problem(name, file) for name, file in files.items()}
-    reasons += found.foreign + [item for item in problems.values() if item]
+    reasons += use.foreign + list(filter(None, problems.values()))
     needed = any(problems[name] or _is_other(name, file) for name, file in files.items())
     if needed and not begun:
-        reasons += _kept(ident, [name for name in mine if name in loaded])
-    return Plan(needed, present, reasons, mine, services, files)
+        reasons += _irreversible(ident, [name for name in names if name in loaded])
+    return Plan(needed, present, reasons, names, services, files)
 
 
-def exchange(wanted: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Dict[str, Any]:
+def exchange(expected: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> Dict[str, Any]:
     """Do it; returns ``{"did": "reloaded" | "nothing to do", "boot_id", "modules", "services"}``.
 
     Raises RolloutError: ``unsafe`` and nothing was done; ``reload`` and what was loaded before is loaded again;
@@ -92,30 +92,29 @@ def exchange(wanted: str, ident: str, kernel: str = "", of: Stack = NVIDIA) -> D
     """
     with os.fdopen(atomic.opened(FOLDER + "/reload.lock"), "r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        chosen = plan(wanted, ident, kernel, of)
-        if not chosen.needed and not _begun():
-            return _answer("nothing to do", chosen)
+        chosen = plan(expected, ident, kernel, of)
+        if not chosen.needed and not _unfinished():
+            return {"did": "nothing to do", **_summary(chosen)}
         if not chosen.safe:
-            raise RolloutError("unsafe", "no exchange of modules: {}".format("; ".join(chosen.reasons)), INSTEAD)
-        with _old(ident, chosen.modules) as old:
-            _write(chosen)
-            problem = _exchanged(chosen, of)
+            raise RolloutError("unsafe", f"no exchange of modules: {'; '.join(chosen.reasons)}", INSTEAD)
+        with _old_modules(ident, chosen.modules) as old:
+            atomic.write(MARKER, json.dumps(_summary(chosen), sort_keys=True) + "\n")
+            problem = _exchange(chosen, of)
             if problem:
                 _take_back(chosen, of, old, problem)
         atomic.remove(MARKER)
-    words = "exchanged {} in boot {}".format(", ".join(chosen.modules), chosen.boot_id)
     syslog.openlog(IDENT)
-    syslog.syslog(syslog.LOG_NOTICE, words)
-    return _answer("reloaded", chosen)
+    syslog.syslog(syslog.LOG_NOTICE, f"exchanged {', '.join(chosen.modules)} in boot {chosen.boot_id}")
+    return {"did": "reloaded", **_summary(chosen)}
 
 
-def _exchanged(chosen: Plan, of: Stack) -> str:
+def _exchange(chosen: Plan, of: Stack) -> str:
     """Why it failed; empty when everything is loaded from its installed file and its services run."""
     for unit in chosen.services:
-        problem = stack.stop(unit)
+        problem = stack.systemctl("stop", unit)
         if problem:
             return problem
-    # Without the services nothing may be left, and somebody may have come since.
+    # A program may have opened a device since.
     late = stack.use(of).foreign
     if late:
         return "; ".join(late)
@@ -123,53 +122,54 @@ def _exchanged(chosen: Plan, of: Stack) -> str:
 
 
 def _unload(of: Stack) -> str:
-    for item in gpu.modules("/", of.modules):
-        done = process.run(["rmmod", item["name"]], _TIMEOUT)
-        if done.status != 0:
-            return "rmmod {}: {}".format(item["name"], _last(done))
+    for module in gpu.modules("/", of.modules):
+        output = process.run(["rmmod", module["name"]], _TIMEOUT)
+        if output.status != 0:
+            return f"rmmod {module['name']}: {output.failure()}"
     return ""
 
 
 def _load(chosen: Plan) -> str:
     for name in reversed(chosen.modules):
-        done = process.run(["modprobe", name], _TIMEOUT)
-        if done.status != 0:
-            return f"modprobe {name}: {_last(done)}"
+        output = process.run(["modprobe", name], _TIMEOUT)
+        if output.status != 0:
+            return f"modprobe {name}: {output.failure()}"
         if _is_other(name, chosen.files[name]):
             return f"after modprobe {name} the loaded module is not the one in {chosen.files[name]}"
     return ""
 
 
 def _start(chosen: Plan) -> str:
-    problems = [stack.start(unit) for unit in reversed(chosen.services)]
-    return "; ".join(item for item in problems if item)
+    return "; ".join(filter(None, (stack.systemctl("start", unit) for unit in reversed(chosen.services))))
 
 
 def _take_back(chosen: Plan, of: Stack, old: Dict[str, str], problem: str) -> None:
     """Load what was loaded before; always raises RolloutError."""
     for unit in chosen.services:
-        stack.stop(unit)
-    there = {item["name"]: stack.build_id(item["name"]) for item in gpu.modules("/", of.modules)}
+        stack.systemctl("stop", unit)
+    loaded = {module["name"]: stack.build_id(module["name"]) for module in gpu.modules("/", of.modules)}
     lost = ""
-    if any(name in old and there[name] != read_module(old[name]).build_id for name in there):
+    if any(name in old and loaded[name] != read_module(old[name]).build_id for name in loaded):
         lost = _unload(of)
-        there = {}
+        loaded = {}
     for name in reversed(chosen.modules):
-        if lost or name in there or name not in old:
+        if lost or name in loaded or name not in old:
             continue
-        done = process.run(["insmod", old[name], *_options(name, old[name])], _TIMEOUT)
-        lost = "" if done.status == 0 else f"insmod {name}: {_last(done)}"
+        output = process.run(["insmod", old[name], *_options(name, old[name])], _TIMEOUT)
+        lost = "" if output.status == 0 else f"insmod {name}: {output.failure()}"
     lost = lost or _start(chosen)
     if lost:
-        words = "the modules could not be exchanged ({}), and what was loaded could not be loaded again ({})"
-        raise RolloutError("reload-lost", words.format(problem, lost), "reboot this host")
+        words = (
+            f"the modules could not be exchanged ({problem}), and the earlier ones could not be loaded again ({lost})"
+        )
+        raise RolloutError("reload-lost", words, "reboot this host")
     atomic.remove(MARKER)
-    words = "the modules could not be exchanged: {}; what was loaded before is loaded again"
-    raise RolloutError("reload", words.format(problem), INSTEAD)
+    words = f"the modules could not be exchanged: {problem}; the earlier modules are loaded again"
+    raise RolloutError("reload", words, INSTEAD)
 
 
 @contextlib.contextmanager
-def _old(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
+def _old_modules(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
     """Module → a file with what was loaded, for as long as the context lasts."""
     release = os.uname().release
     archive = keep.path(ident, release)
@@ -178,17 +178,17 @@ def _old(ident: str, names: List[str]) -> Iterator[Dict[str, str]]:
     place = tempfile.mkdtemp(prefix=".back-", dir=os.path.dirname(archive))
     try:
         manifest = pack.unpack(archive, release, place)
-        found = {item["name"]: os.path.join(place, item["file"]) for item in manifest["modules"]}
-        yield {name: path for name, path in found.items() if name in names}
+        modules = [module for module in manifest["modules"] if module["name"] in names]
+        yield {module["name"]: os.path.join(place, module["file"]) for module in modules}
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _kept(ident: str, loaded: List[str]) -> List[str]:
+def _irreversible(ident: str, loaded: List[str]) -> List[str]:
     """Why what is loaded could not be put back."""
     hint = f"rollout keep --id {ident} has to come before other packages do"
     try:
-        with _old(ident, loaded) as old:
+        with _old_modules(ident, loaded) as old:
             other = [name for name in loaded if name not in old or _is_other(name, old[name])]
     except (HostError, OSError) as error:
         return [f"what is loaded could not be put back: {error} ({hint})"]
@@ -219,8 +219,8 @@ def _options(name: str, file: str) -> List[str]:
     return [word for row in rows if row[1].replace("-", "_") in (name, stem) for word in row[2:]]
 
 
-def _begun() -> Dict[str, Any]:
-    """What a run that did not end wrote down in this boot."""
+def _unfinished() -> Dict[str, Any]:
+    """The record of a run that was interrupted in this boot."""
     try:
         with open(MARKER, encoding="utf-8") as file:
             value = json.load(file)
@@ -229,14 +229,5 @@ def _begun() -> Dict[str, Any]:
     return value if isinstance(value, dict) and value.get("boot_id") == boot_id() else {}
 
 
-def _write(chosen: Plan) -> None:
-    value = {"boot_id": chosen.boot_id, "modules": chosen.modules, "services": chosen.services}
-    atomic.write(MARKER, json.dumps(value, sort_keys=True) + "\n")
-
-
-def _last(done: process.Output) -> str:
-    return (done.stderr.strip().splitlines() or [f"exit status {done.status}"])[-1]
-
-
-def _answer(did: str, chosen: Plan) -> Dict[str, Any]:
-    return {"did": did, "boot_id": chosen.boot_id, "modules": chosen.modules, "services": chosen.services}
+def _summary(chosen: Plan) -> Dict[str, Any]:
+    return {"boot_id": chosen.boot_id, "modules": chosen.modules, "services": chosen.services}

@@ -1,4 +1,4 @@
-"""What the host is, as a document that a rollback can be held against.  Reads, and changes nothing."""
+"""The state of the host, as a document that a rollback compares with.  Reads, and changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROVISION = "/var/lib/gdsdeploy/"
 def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
     """The document, as the package's docstring has it; raises RolloutError where the packages cannot be listed."""
     provision = {name: read_text(root, _PROVISION + name).split() for name in ("installed", "held")}
-    wanted = [*names, *provision["installed"], *provision["held"]]
+    names = [*names, *provision["installed"], *provision["held"]]
     return {
         "version": VERSION,
         "when": now(),
@@ -34,7 +34,7 @@ def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
         "lock_digest": lock_digest(root),
         "boot": booting(root),
         "manager": state.manager(root),
-        "packages": state.versions(wanted, state.listed(root)),
+        "packages": state.versions(names, state.listed(root)),
         "provision": provision,
         "kernels": {release: modules(Kernel(release, root)) for release in releases(root)},
         "files": {path: look(root, path) for path in written.paths(root)},
@@ -43,7 +43,8 @@ def take(names: Sequence[str] = (), root: str = "/") -> Dict[str, Any]:
 
 def modules(kernel: Kernel) -> Dict[str, Any]:
     """``{"files": {path: sha256}, "chosen": {module: path}}``, paths below the kernel's folder."""
-    files = [file for name, found in kernel.by_name.items() if name.startswith(("nvidia", "nv_peer")) for file in found]
+    names = [name for name in kernel.by_name if name.startswith(("nvidia", "nv_peer"))]
+    files = [file for name in names for file in kernel.by_name[name]]
     # The manifest says what audited them; it lies beside the modules that were received.
     folder = os.path.join(kernel.folder, FOLDER)
     if os.path.isfile(os.path.join(folder, MANIFEST)):
@@ -59,15 +60,11 @@ def look(root: str, path: str) -> Optional[Dict[str, Any]]:
     """A file's digest, mode (octal text) and owner; None where it is not there.  Raises RolloutError."""
     place = inside(root, path)
     try:
-        found = os.stat(place)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(place)
+        if not stat.S_ISREG(status.st_mode):
             return None
-        return {
-            "sha256": sha256(place),
-            "mode": f"{stat.S_IMODE(found.st_mode):04o}",
-            "uid": found.st_uid,
-            "gid": found.st_gid,
-        }
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        return {"sha256": sha256(place), "mode": mode, "uid": status.st_uid, "gid": status.st_gid}
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -77,20 +74,15 @@ def look(root: str, path: str) -> Optional[Dict[str, Any]]:
 def lines(document: Dict[str, Any]) -> List[str]:
     """The document in words."""
     boots = document["boot"]
-    found = [
-        "{}: kernel {}, boot {}".format(document["host"], document["kernel"], document["boot_id"]),
-        "boots {} by default{}".format(boots["default"] or "something unknown", _next(boots)),
+    then = "" if boots["next"] == boots["default"] else f", and {boots['next']} next"
+    then = f": {boots['problem']}" if boots["problem"] else then
+    text = [
+        f"{document['host']}: kernel {document['kernel']}, boot {document['boot_id']}",
+        f"boots {boots['default'] or 'an unknown entry'} by default{then}",
     ]
-    for name, item in document["packages"].items():
-        found.append("{} {}{}".format(name, item["version"] or "is not installed", " (held)" if item["held"] else ""))
-    for release, item in document["kernels"].items():
-        chosen = ", ".join(item["files"].get(file, "")[:12] + " " + file for file in item["chosen"].values())
-        found.append("{}: {}".format(release, chosen or "none of NVIDIA's modules"))
-    found += ["{} {}".format(item["sha256"][:12], path) for path, item in document["files"].items() if item]
-    return found
-
-
-def _next(boots: Dict[str, str]) -> str:
-    if boots["problem"]:
-        return ": " + boots["problem"]
-    return "" if boots["next"] == boots["default"] else ", and {} next".format(boots["next"])
+    for name, package in document["packages"].items():
+        text.append(f"{name} {package['version'] or 'is not installed'}{' (held)' if package['held'] else ''}")
+    for release, kernel in document["kernels"].items():
+        chosen = ", ".join(f"{kernel['files'].get(file, '')[:12]} {file}" for file in kernel["chosen"].values())
+        text.append(f"{release}: " + (chosen or "none of NVIDIA's modules"))
+    return text + [f"{file['sha256'][:12]} {path}" for path, file in document["files"].items() if file]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Tuple
+from typing import List, NamedTuple, Tuple
 
 from .. import process
 from ..rootdir import list_folder, read_text
@@ -42,22 +42,21 @@ NVIDIA = Stack(
 class Use(NamedTuple):
     """What keeps modules in use."""
 
-    #: sentences about what nobody may end
+    #: sentences about users that gdsdeploy may not end
     foreign: List[str]
     #: units that run now, in the order in which they stop
     services: List[str]
 
 
 def use(stack: Stack, root: str = "/") -> Use:
-    """Who uses the modules: services that can be stopped, and everybody else."""
+    """Who uses the modules: services that can be stopped, and all others."""
     running = [unit for unit in stack.services if active(unit)]
     foreign = []
-    for item in gpu.open_files(root, stack.devices):
-        unit = unit_of(item["pid"], root)
+    for user in gpu.open_files(root, stack.devices):
+        unit = unit_of(user["pid"], root)
         if unit not in running:
-            words = "{} (process {}{}) has {} open"
-            place = f", of {unit}" if unit else ""
-            foreign.append(words.format(item["program"] or "a program", item["pid"], place, ", ".join(item["files"])))
+            process_id = f"process {user['pid']}{f', of {unit}' if unit else ''}"
+            foreign.append(f"{user['program'] or 'a program'} ({process_id}) has {', '.join(user['files'])} open")
     return Use(foreign + _references(stack, bool(running), root) + _instances(root), running)
 
 
@@ -67,47 +66,38 @@ def active(unit: str) -> bool:
 
 def unit_of(pid: int, root: str = "/") -> str:
     """The service that a process belongs to; empty where it is of none."""
-    found = re.findall(r"/([^/\n]+\.service)(?=/|$)", read_text(root, f"/proc/{pid}/cgroup"), re.MULTILINE)
-    return found[-1] if found else ""
+    units = re.findall(r"/([^/\n]+\.service)(?=/|$)", read_text(root, f"/proc/{pid}/cgroup"), re.MULTILINE)
+    return units[-1] if units else ""
 
 
-def stop(unit: str) -> str:
-    """Why it could not be stopped; empty when it was."""
-    return _systemctl("stop", unit)
-
-
-def start(unit: str) -> str:
-    """Why it could not be started; empty when it was."""
-    return _systemctl("start", unit)
-
-
-def _systemctl(verb: str, unit: str) -> str:
-    done = process.run(["systemctl", verb, unit], _TIMEOUT)
-    return "" if done.status == 0 else "systemctl {} {}: {}".format(verb, unit, done.stderr.strip().partition("\n")[0])
+def systemctl(verb: str, unit: str) -> str:
+    """Stop or start a unit; returns why that failed, empty otherwise."""
+    output = process.run(["systemctl", verb, unit], _TIMEOUT)
+    first_line = output.stderr.strip().partition("\n")[0]
+    return "" if output.status == 0 else f"systemctl {verb} {unit}: {first_line}"
 
 
 def _references(stack: Stack, services: bool, root: str) -> List[str]:
-    """Users of the modules beside each other.  While services run, what they hold cannot be told from others' use."""
-    said = []
-    for item in gpu.modules(root, stack.modules):
-        others = [name for name in item["users"] if name not in stack.modules]
+    """Other users of the modules.  While services run, their references cannot be told from other programs'."""
+    reasons = []
+    for module in gpu.modules(root, stack.modules):
+        others = [name for name in module["users"] if name not in stack.modules]
+        rest = module["references"] - len(module["users"])
         if others:
-            said.append("{} is used by {}".format(item["name"], ", ".join(others)))
-        elif item["references"] > len(item["users"]) and not services:
-            words = "{} has {} references that belong to no module"
-            said.append(words.format(item["name"], item["references"] - len(item["users"])))
-    return said
+            reasons.append(f"{module['name']} is used by {', '.join(others)}")
+        elif rest > 0 and not services:
+            reasons.append(f"{module['name']} has {rest} references that belong to no module")
+    return reasons
 
 
 def _instances(root: str) -> List[str]:
-    """GPUs that are divided: their instances go with the module, and nobody makes them again."""
+    """GPUs that are divided: unloading the module deletes their instances."""
     base = "/proc/driver/nvidia/capabilities"
-    found: Dict[str, List[str]] = {}
-    for card in list_folder(root, base):
-        names = [name for name in list_folder(root, f"{base}/{card}/mig") if name.startswith("gi")]
-        if names:
-            found[card] = names
-    return [f"{card} has MIG instances, which an exchange would delete" for card in sorted(found)]
+    return [
+        f"{card} has MIG instances, which an exchange would delete"
+        for card in list_folder(root, base)
+        if any(name.startswith("gi") for name in list_folder(root, f"{base}/{card}/mig"))
+    ]
 
 
 def build_id(name: str, root: str = "/") -> str:

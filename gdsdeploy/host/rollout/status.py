@@ -1,4 +1,4 @@
-"""What a step of a rollout wants to know of the host before and after it."""
+"""The state of the host that a rollout reads before and after a step."""
 
 from __future__ import annotations
 
@@ -41,23 +41,21 @@ def status(root: str = "/") -> Dict[str, Any]:
     }
 
 
-def lines(found: Dict[str, Any]) -> List[str]:
+def lines(document: Dict[str, Any]) -> List[str]:
     """The same in words."""
-    boots, one = found["boot"], found["once"]
-    said = [
-        "boot {} of kernel {}, up {:.0f} s".format(found["boot_id"], found["kernel"], found["uptime"]),
-        boots["problem"] or "boots {} by default, {} next".format(boots["default"] or "?", boots["next"] or "?"),
-        f"one boot of another kernel: {once.words(one)}",
+    boots, order, gpus = document["boot"], document["reboot"], document["gpu"]
+    text = [
+        f"boot {document['boot_id']} of kernel {document['kernel']}, up {document['uptime']:.0f} s",
+        boots["problem"] or f"boots {boots['default'] or '?'} by default, {boots['next'] or '?'} next",
+        f"one boot of another kernel: {once.words(document['once'])}",
+        *(f"no reboot now: {reason}" for reason in order["blocked"]),
     ]
-    said += [f"no reboot now: {item}" for item in found["reboot"]["blocked"]]
-    if found["reboot"]["ordered"]:
-        said.append("a reboot was ordered at {when} {rollout}".format(**found["reboot"]).rstrip())
-    if found["apply"]["who"]:
-        said.append("{who} is changing this host".format(**found["apply"]))
-    for item in found["gpu"]["open"]:
-        said.append("{} (process {}) has {} open".format(item["program"], item["pid"], ", ".join(item["files"])))
-    for item in found["gpu"]["modules"]:
-        said.append("{} is loaded, {} references".format(item["name"], item["references"]))
-    for folder, left in found["space"].items():
-        said.append("{}: {:.0f} MB and {} inodes left".format(folder, left["bytes"] / 1e6, left["inodes"]))
-    return said
+    if order["ordered"]:
+        text.append(f"a reboot was ordered at {order['when']} {order['rollout']}".rstrip())
+    if document["apply"]["who"]:
+        text.append(f"{document['apply']['who']} is changing this host")
+    text += [f"{user['program']} (process {user['pid']}) has {', '.join(user['files'])} open" for user in gpus["open"]]
+    text += [f"{module['name']} is loaded, {module['references']} references" for module in gpus["modules"]]
+    for folder, left in document["space"].items():
+        text.append(f"{folder}: {left['bytes'] / 1e6:.0f} MB and {left['inodes']} inodes left")
+    return text

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("", 2, "say which lock is meant"),
         ("gds_lock=http://files.example/gdsdeploy.lock", 2, "give an absolute file name or an https:// address"),
         (f"gds_lock_digest={DIGEST[:-1]}x", 2, f"it was rendered from the lock {DIGEST}, but"),
-        ("gds_lock={folder}/other.lock", 2, "is not the one that it was rendered from"),
+        ("gds_lock={folder}/other.lock", 2, "it was rendered from another lock than the expected one"),
         (f"gds_lock={{folder}}/gdsdeploy.lock gds_lock_digest={DIGEST}", 0, "It is whole, and made from that lock"),
     ],
 )

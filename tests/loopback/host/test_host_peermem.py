@@ -84,7 +84,7 @@ def test_it_is_loaded_and_its_registration_is_looked_at(machine: Machine, client
 def test_loaded_without_a_client_is_taken_back(machine: Machine) -> None:
     machine.module(REGISTER)
     machine.registers = False
-    with pytest.raises(PeermemError, match="memory_peers has nobody: the RDMA core took no client"):
+    with pytest.raises(PeermemError, match="memory_peers has no client: the RDMA core took no client"):
         load(str(machine.root))
     assert machine.asked == ["modprobe nvidia-peermem", "rmmod nvidia_peermem"]
 

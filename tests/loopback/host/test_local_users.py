@@ -20,7 +20,7 @@ import pytest
 from gdsdeploy.host import __main__, process
 from gdsdeploy.host.apply import lock
 from gdsdeploy.host.apply.files import FOLDER, File, entry
-from gdsdeploy.host.apply.gate import _left
+from gdsdeploy.host.apply.gate import _leftovers
 from gdsdeploy.host.apply.host import Host
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.build.place import placed
@@ -316,7 +316,7 @@ def test_a_file_of_others_that_never_ends_is_not_read_to_its_end(hostile: Hostil
     with place.open("wb") as file:
         file.truncate(4 << 40)
     begin = time.process_time()
-    assert _left(Host(check=True), [str(place)]) == [str(place)]
+    assert _leftovers(Host(check=True), [str(place)]) == [str(place)]
     assert time.process_time() - begin < 5
 
 

@@ -55,9 +55,9 @@ def test_an_answer_is_one_object(fleet: LoopbackFleet) -> None:
 
 
 def test_what_the_host_refuses_is_an_error_with_its_words(fleet: LoopbackFleet) -> None:
-    with pytest.raises(ConvergeFailed, match="gpu1: this is no snapshot of version 1") as caught:
+    with pytest.raises(ConvergeFailed, match="gpu1: this isn't a snapshot of version 1") as caught:
         work(fleet).ask(answers.COMPARE, "--with", "-", stdin=b"{}")
-    assert caught.value.hint == "rollout snapshot --json"
+    assert caught.value.hint == "make one: gdsdeploy-host.pyz rollout snapshot --json"
 
 
 def test_one_that_does_not_answer_is_asked_thrice(fleet: LoopbackFleet) -> None:

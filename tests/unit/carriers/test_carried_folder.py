@@ -57,7 +57,7 @@ def test_whole_and_meant(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
             lambda at: (at / "local.yml").rename(at / "serve") and (at / "local.yml").symlink_to("serve"),
             "local.yml: cannot be read: Too many levels of symbolic links",
         ),
-        (lambda at: (at / carrier_check.MANIFEST).write_text("{"), "it is no manifest of gdsdeploy"),
+        (lambda at: (at / carrier_check.MANIFEST).write_text("{"), "it isn't a manifest of gdsdeploy"),
         (
             lambda at: (at / carrier_check.MANIFEST).write_text('{"files": {}, "version": 1}'),
             "the rendering was interrupted",
@@ -81,6 +81,6 @@ def test_every_reason_not_to_run_it(
 
 def test_another_lock(folder: Path) -> None:
     by_name = carrier_check.judged(str(folder), lock_digest="sha256:bb")
-    assert by_name["wrong"] == ["it was rendered from the lock sha256:aa, but sha256:bb is meant"]
+    assert by_name["wrong"] == ["it was rendered from the lock sha256:aa, but sha256:bb is expected"]
     (wrong,) = carrier_check.judged(str(folder), lock_sha256=sha256("digest: sha256:aa\n# edited\n"))["wrong"]
-    assert "is not the one that it was rendered from" in wrong
+    assert "it was rendered from another lock than the expected one" in wrong

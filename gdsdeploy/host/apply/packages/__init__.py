@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ...errors import ApplyError
@@ -92,36 +93,33 @@ class Packages(Resource[Desired]):
         self._before: Mapping[str, Installed] = {}
 
     def observe(self, host: Host, desired: Desired) -> Any:
-        """What is installed and held, and a way to ask what a transaction would do."""
         for name in ("wanted", "along", "leaving"):
-            check_names([item.package for item in getattr(desired, name)], f"packages.{name}")
+            check_names([package.package for package in getattr(desired, name)], f"packages.{name}")
         chosen = manager(desired.manager)
         self._before = chosen.installed(host)
-        return Observed(
-            self._before,
-            read_names(host, HELD) if chosen.holds else [],
-            lambda install, remove, loose: chosen.simulate(host, install, remove, loose),
-            _unfinished(chosen, host),
-        )
+        ours = read_names(host, HELD) if chosen.holds else []
+        return Observed(self._before, ours, partial(chosen.simulate, host), _unfinished_packages(chosen, host))
 
     def changes(self, desired: Desired, observed: Any, pending: Sequence[Change] = ()) -> List[Change]:
         """Everything that the transaction changes, dependencies included, and the holds."""
         chosen = manager(desired.manager)
         earlier = [change for change in pending if change.resource.partition(".")[0] == self.name]
-        installed = _after(observed.installed, earlier)
+        installed = _predict_installed(observed.installed, earlier)
         plan = _plan(chosen, desired, installed, observed.ours)
-        moved = _moved(chosen, plan, installed)
+        moved = _lock_changes(chosen, plan, installed)
         if plan.missing and not any(change.resource in _OFFERING for change in pending):
-            moved = _simulated(plan, moved, earlier, observed) or moved
+            moved = _simulated_changes(plan, moved, earlier, observed) or moved
         unheld = [Change("unhold", name, "held", "", "not-locked") for name in plan.obsolete]
-        there = {**observed.unfinished, **installed}
-        return [*unheld, *_finished(plan, observed, earlier), *moved, *(_holds(desired, there) if chosen.holds else [])]
-
-    def apply(self, host: Host, desired: Desired, change: Change) -> None:
-        """Nothing: all changes are one transaction."""
+        present = {**observed.unfinished, **installed}
+        return [
+            *unheld,
+            *_completions(plan, observed, earlier),
+            *moved,
+            *(_hold_changes(desired, present) if chosen.holds else []),
+        ]
 
     def settle(self, host: Host, desired: Desired, changes: Sequence[Change]) -> None:
-        """Let go of obsolete holds, install and remove in one transaction, and hold what is installed."""
+        """Release obsolete holds, install and remove in one transaction, and hold what is installed."""
         chosen = manager(desired.manager)
         plan = _plan(chosen, desired, self._before, read_names(host, HELD))
         obsolete = [change.subject for change in changes if change.kind == "unhold"]
@@ -136,49 +134,51 @@ class Packages(Resource[Desired]):
     def _transact(self, host: Host, chosen: Manager, plan: _Plan) -> None:
         chosen.finish(host)
         recorded = read_names(host, INSTALLED)
-        there = chosen.present(host, configured=False)
-        new = [item.package for item in plan.missing if item.package not in there]
-        # First, so that nothing of ours is ever left behind without a record.
+        present = chosen.present(host, configured=False)
+        new = [package.package for package in plan.missing if package.package not in present]
+        # The record comes first, so that every package that gdsdeploy installs has one.
         write_names(host, INSTALLED, [*recorded, *new])
         try:
             chosen.install(host, plan.missing, plan.going)
         except ApplyError:
-            there = chosen.present(host, configured=False)
-            write_names(host, INSTALLED, [*recorded, *(name for name in new if name in there)])
+            present = chosen.present(host, configured=False)
+            write_names(host, INSTALLED, [*recorded, *(name for name in new if name in present)])
             raise
         installed = chosen.installed(host)
-        lacking = [item for item in plan.missing if not _has(chosen, installed, item)]
-        if lacking:
-            names = ", ".join(f"{item.package}={item.version}" for item in lacking)
-            raise ApplyError(f"{chosen.name} ended well and did not install: {names}", kind="verify")
+        missing = [package for package in plan.missing if not _is_installed(chosen, installed, package)]
+        if missing:
+            words = f"{chosen.name} ended without an error and did not install: {', '.join(map(str, missing))}"
+            raise ApplyError(words, kind="verify")
 
     def _hold(self, host: Host, chosen: Manager, desired: Desired, plan: _Plan) -> None:
-        """What is moved loses its hold; packages that others held are held again, and are no business of ours."""
+        """Hold the locked packages.  A moved package loses its hold; if another program held it, it is held again."""
         installed = chosen.installed(host)
-        held = {name for name, item in self._before.items() if item.held}
-        wanted = [item.package for item in desired.wanted]
-        again = [item.package for item in plan.missing if item.package in held and item.package not in plan.obsolete]
-        loose = [name for name in dict.fromkeys([*wanted, *again]) if name in installed and not installed[name].held]
-        new = [name for name in loose if name not in held]
+        before = {name for name, package in self._before.items() if package.held}
+        names = [package.package for package in desired.wanted]
+        again = [
+            package.package
+            for package in plan.missing
+            if package.package in before and package.package not in plan.obsolete
+        ]
+        loose = [name for name in dict.fromkeys([*names, *again]) if name in installed and not installed[name].held]
+        new = [name for name in loose if name not in before]
         if new:
             write_names(host, HELD, [*read_names(host, HELD), *new])
         if loose:
             chosen.hold(host, loose)
 
     def revert(self, host: Host) -> List[Change]:
-        """Let go of what is held, and remove what was installed; packages of the running kernel stay."""
-        held, recorded = read_names(host, HELD), read_names(host, INSTALLED)
-        if not held and not recorded:
+        """Release the holds, and remove what was installed; packages of the running kernel stay."""
+        holds, recorded = read_names(host, HELD), read_names(host, INSTALLED)
+        if not holds and not recorded:
             return []
         chosen = here(host)
-        installed, there = chosen.installed(host), chosen.present(host)
-        free = [name for name in held if name in installed and installed[name].held] if chosen.holds else []
+        installed, present = chosen.installed(host), chosen.present(host)
+        free = [name for name in holds if name in installed and installed[name].held] if chosen.holds else []
         stays = staying(host)
-        going = [name for name in recorded if name in there and name not in stays]
-        changes = [
-            *(Change("unhold", name, "held", "", "remove") for name in free),
-            *_gone(chosen, host, installed, going),
-        ]
+        going = [name for name in recorded if name in present and name not in stays]
+        unheld = [Change("unhold", name, "held", "", "remove") for name in free]
+        changes = [*unheld, *_purge_changes(chosen, host, installed, going)]
         if not host.check:
             if free:
                 chosen.unhold(host, free)
@@ -195,54 +195,53 @@ def staying(host: Host) -> List[str]:
     if not recorded:
         return []
     chosen = here(host)
-    there = chosen.present(host)
-    return [name for name in recorded if name in there and chosen.stays(name, os.uname().release)]
+    present = chosen.present(host)
+    return [name for name in recorded if name in present and chosen.stays(name, os.uname().release)]
 
 
 def _plan(chosen: Manager, desired: Desired, installed: Mapping[str, Installed], ours: Sequence[str]) -> _Plan:
-    along = [item for item in desired.along if item.package in installed]
-    asked = {item.package: item for item in [*along, *desired.wanted]}
-    missing = [item for item in asked.values() if not _has(chosen, installed, item)]
+    along = [package for package in desired.along if package.package in installed]
+    packages = {package.package: package for package in [*along, *desired.wanted]}
+    missing = [package for package in packages.values() if not _is_installed(chosen, installed, package)]
     if not missing:
         return _Plan([], [], [])
-    going = [
-        item.package
-        for item in desired.leaving
-        if item.package in installed and item.package not in asked and not _has(chosen, installed, item)
+    others = [
+        package for package in desired.leaving if package.package in installed and package.package not in packages
     ]
-    obsolete = [
-        name
-        for name in ours
-        if desired.locked and name not in desired.locked and name in installed and installed[name].held
-    ]
-    return _Plan(missing, going, [name for name in obsolete if not name.startswith(_KERNELS)])
+    going = [package.package for package in others if not _is_installed(chosen, installed, package)]
+    stale = [name for name in ours if desired.locked and name not in desired.locked and not name.startswith(_KERNELS)]
+    return _Plan(missing, going, [name for name in stale if name in installed and installed[name].held])
 
 
-def _unfinished(chosen: Manager, host: Host) -> Dict[str, Installed]:
+def _unfinished_packages(chosen: Manager, host: Host) -> Dict[str, Installed]:
     names = chosen.unfinished(host)
-    return {item.name: Installed((item.version,), item.held) for item in chosen.listed(host) if item.name in names}
+    return {
+        package.name: Installed((package.version,), package.held)
+        for package in chosen.listed(host)
+        if package.name in names
+    }
 
 
-def _finished(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
-    """What a transaction finishes that nobody asks for; an earlier one has finished it."""
+def _completions(plan: _Plan, observed: Observed, earlier: Sequence[Change]) -> List[Change]:
+    """Interrupted packages that the transaction finishes as well, unless an earlier one did."""
     if not plan.missing:
         return []
-    asked = {item.package for item in plan.missing} | {change.subject for change in earlier}
-    left = {name: item for name, item in observed.unfinished.items() if name not in asked}
-    return [Change("install", name, "", item.versions[-1], "unfinished") for name, item in sorted(left.items())]
+    names = {package.package for package in plan.missing} | {change.subject for change in earlier}
+    rest = {name: package for name, package in observed.unfinished.items() if name not in names}
+    return [Change("install", name, "", package.versions[-1], "unfinished") for name, package in sorted(rest.items())]
 
 
-def _has(chosen: Manager, installed: Mapping[str, Installed], item: Package) -> bool:
-    return item.package in installed and chosen.same(item.version) in installed[item.package].versions
+def _is_installed(chosen: Manager, installed: Mapping[str, Installed], package: Package) -> bool:
+    return package.package in installed and chosen.same(package.version) in installed[package.package].versions
 
 
-def _after(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:
+def _predict_installed(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dict[str, Installed]:
     """What will be installed when the changes of earlier resources are made."""
     later = dict(installed)
     for change in earlier:
-        name, held = change.subject, change.subject in later and later[change.subject].held
+        name, is_held = change.subject, change.subject in later and later[change.subject].held
         if change.kind in INSTALLS:
-            later[name] = Installed((change.after,), held)
+            later[name] = Installed((change.after,), is_held)
         elif change.kind == "remove":
             later.pop(name, None)
         elif name in later:
@@ -250,58 +249,55 @@ def _after(installed: Mapping[str, Installed], earlier: Sequence[Change]) -> Dic
     return later
 
 
-def _moved(chosen: Manager, plan: _Plan, installed: Mapping[str, Installed]) -> List[Change]:
+def _lock_changes(chosen: Manager, plan: _Plan, installed: Mapping[str, Installed]) -> List[Change]:
     """What the lock itself says, before a package manager was asked."""
     gone = [Change("remove", name, installed[name].versions[-1], "", "leaving") for name in plan.going]
-    return [*gone, *(_move(chosen, item, installed.get(item.package)) for item in plan.missing)]
+    return [*gone, *(_move(chosen, package, installed.get(package.package)) for package in plan.missing)]
 
 
-def _move(chosen: Manager, item: Package, found: Optional[Installed]) -> Change:
-    if found is None:
-        return Change("install", item.package, "", item.version, "missing")
-    before = found.versions[-1]
-    kind = "upgrade" if chosen.order(before) < chosen.order(item.version) else "downgrade"
-    return Change(kind, item.package, before, item.version, "version")
+def _move(chosen: Manager, package: Package, present: Optional[Installed]) -> Change:
+    if present is None:
+        return Change("install", package.package, "", package.version, "missing")
+    before = present.versions[-1]
+    kind = "upgrade" if chosen.order(before) < chosen.order(package.version) else "downgrade"
+    return Change(kind, package.package, before, package.version, "version")
 
 
-def _simulated(
+def _simulated_changes(
     plan: _Plan, moved: Sequence[Change], earlier: Sequence[Change], observed: Observed
 ) -> Optional[List[Change]]:
-    """What the package manager says it would change, given that the earlier changes are made."""
+    """The changes that the package manager predicts after the earlier changes."""
     before = {change.subject: change for change in earlier if change.kind in (*INSTALLS, "remove")}
-    install = {name: Package(name, item.after) for name, item in before.items() if item.kind in INSTALLS}
-    install.update({item.package: item for item in plan.missing})
-    remove = [name for name, item in before.items() if item.kind == "remove" and name not in install]
+    install = {name: Package(name, change.after) for name, change in before.items() if change.kind in INSTALLS}
+    install.update({package.package: package for package in plan.missing})
+    remove = [name for name, change in before.items() if change.kind == "remove" and name not in install]
     unheld = [change.subject for change in earlier if change.kind == "unhold"]
-    found = observed.simulate(list(install.values()), [*remove, *plan.going], [*unheld, *plan.obsolete])
-    if found is None:
+    simulated = observed.simulate(list(install.values()), [*remove, *plan.going], [*unheld, *plan.obsolete])
+    if simulated is None:
         return None
-    ours = {change.subject: change for change in moved}
+    known = {(change.subject, change.after) for change in before.values()}
+    ours = {change.subject for change in moved}
     others = [
-        replace(item, reason="dependency") for item in found if not _known(item, before) and item.subject not in ours
+        replace(change, reason="dependency")
+        for change in simulated
+        if (change.subject, change.after) not in known and change.subject not in ours
     ]
-    # What the lock asks for is said as the lock has it: a half-installed package is none that apt would list.
-    return [*(item for item in others if item.kind == "remove"), *moved, *(i for i in others if i.kind != "remove")]
+    # The lock's own packages are listed as the lock has them: apt lists none that is half-installed.
+    removed, rest = ([one for one in others if (one.kind == "remove") is first] for first in (True, False))
+    return [*removed, *moved, *rest]
 
 
-def _known(change: Change, before: Mapping[str, Change]) -> bool:
-    earlier = before.get(change.subject)
-    return earlier is not None and earlier.after == change.after
-
-
-def _holds(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
-    names = [item.package for item in desired.wanted]
+def _hold_changes(desired: Desired, installed: Mapping[str, Installed]) -> List[Change]:
+    names = [package.package for package in desired.wanted]
     loose = [name for name in names if name not in installed or not installed[name].held]
     return [Change("hold", name, "", "held", "not-held") for name in loose]
 
 
-def _gone(chosen: Manager, host: Host, installed: Mapping[str, Installed], going: Sequence[str]) -> List[Change]:
-    """Changes of a purge, with what goes along."""
-    names: Sequence[str] = going
-    if going:
-        names = list(dict.fromkeys([*going, *(chosen.simulate_purge(host, going) or [])]))
-    return [Change("remove", name, _version(installed.get(name)), "", "remove") for name in names]
-
-
-def _version(found: Optional[Installed]) -> str:
-    return found.versions[-1] if found is not None else ""
+def _purge_changes(
+    chosen: Manager, host: Host, installed: Mapping[str, Installed], names: Sequence[str]
+) -> List[Change]:
+    """Changes of a purge, dependent packages included."""
+    if names:
+        names = list(dict.fromkeys([*names, *(chosen.simulate_purge(host, names) or [])]))
+    versions = {name: package.versions[-1] for name, package in installed.items()}
+    return [Change("remove", name, versions.get(name, ""), "", "remove") for name in names]

@@ -6,16 +6,17 @@ import fnmatch
 import os
 import re
 import tempfile
-from typing import Any, Dict, Iterable, List, Optional, Pattern, Sequence, Set
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set
 
 from ...errors import ApplyError, CannotTellError
+from ...model import version_rules
 from ...rootdir import inside, list_folder
 from .. import files
 from ..file_resource import restore
 from ..files import File
 from ..host import Host
 from ..model import Change, Refusal
-from . import aptsources, versions
+from . import aptsources
 from . import state as database
 from .managers import (
     REFRESH_SECONDS,
@@ -35,12 +36,12 @@ _FOLDER = "/etc/apt/sources.list.d"
 _OFFER = f"{_FOLDER}/gdsdeploy-restore.sources"
 _STATUS = "/var/lib/dpkg/status"
 _WAIT = "--option=DPkg::Lock::Timeout=300"
-#: Nobody is asked anything, and configuration files that somebody changed stay as they are.
+#: No questions; changed configuration files stay as they are.
 _ENV = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "LC_ALL": "C"}
 _CONFFILES = ["--option=Dpkg::Options::=--force-confdef", "--option=Dpkg::Options::=--force-confold"]
-#: Holds are ours; nobody else may change a held package without saying so.
+#: gdsdeploy holds the packages itself.
 _INSTALL = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "install"]
-#: A look must neither wait for a lock nor leave a cache behind.
+#: A query must neither wait for a lock nor leave a cache behind.
 _LOOK = ["--simulate", "--option=Debug::NoLocking=1"]
 _INST = re.compile(r"^Inst (\S+) (?:\[(\S+)\] )?\((\S+) ", re.MULTILINE)
 _REMOVED = re.compile(r"^(?:Remv|Purg) (\S+)(?: \[(\S+)\])?", re.MULTILINE)
@@ -80,39 +81,33 @@ release=$1
     # Repositories
 
     def keyring_hint(self, path: str) -> str:
-        """The package that carries a keyring."""
-        known = _KEYRING_PACKAGES.get(path)
-        if known:
-            return f"install the package that carries it: apt-get install {known}"
-        return "install the package that carries it (on Debian: debian-archive-keyring)"
+        package = _KEYRING_PACKAGES.get(path)
+        command = f": apt-get install {package}" if package else " (on Debian: debian-archive-keyring)"
+        return f"install the package that carries it{command}"
 
     def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
-        """One file with what no other entry of the host has."""
-        stanzas = aptsources.lacking(existing(host), indices)
-        return [File.of(SOURCES, render_sources(stanzas))]
+        return [File.of(SOURCES, render_sources(aptsources.lacking(existing(host), indices)))]
 
     def knows(self, host: Host, pins: Sequence[Pin]) -> bool:
-        """Whether apt-cache shows every locked version."""
-        return not pins or {(pin.package, pin.version) for pin in pins} <= _offered(host, pins).keys()
+        return not pins or {(pin.package, pin.version) for pin in pins} <= _offered_files(host, pins).keys()
 
     def refresh(self, host: Host) -> None:
-        """``apt-get update``; a repository that can't be read is an error."""
-        run(host, ["apt-get", "--quiet", _WAIT, "--error-on=any", "update"], REFRESH_SECONDS, _ENV)
+        _apt_get(host, _WAIT, "--error-on=any", "update", seconds=REFRESH_SECONDS)
 
     def verify_files(self, host: Host, pins: Sequence[Pin]) -> None:
         """By the checksums that apt will hold the downloaded files against; what is installed is left alone."""
-        offered, there = _offered(host, pins), self.installed(host)
+        offered, installed = _offered_files(host, pins), self.installed(host)
         others = [
-            f"{pin.package}={pin.version}"
+            str(pin)
             for pin in pins
             if pin.sha256
             and pin.sha256 not in offered.get((pin.package, pin.version), set())
-            and not (pin.package in there and pin.version in there[pin.package].versions)
+            and not (pin.package in installed and pin.version in installed[pin.package].versions)
         ]
         if others:
             hint = (
                 'Either the repository no longer has them ("gdsdeploy lock FLEET --check" tells, "gdsdeploy lock FLEET"'
-                " resolves anew), or it serves other files under the same version, which nobody should install"
+                " resolves again), or it serves other files under the same version: don't install them"
             )
             message = f"apt on this host does not offer the locked files of: {', '.join(others)}"
             raise ApplyError(message, hint, "verify")
@@ -122,20 +117,21 @@ release=$1
     def observe_pins(self, host: Host, desired: Any) -> Any:
         """The preferences as they are and as apt's names for the repositories make them."""
         closed = any(index.exclusive for index in desired.indices)
-        repositories = aptsources.exclusive(_targets(host) if closed else [], desired.indices)
+        argv = ["apt-get", "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
+        repositories = aptsources.exclusive(host.query(argv).splitlines() if closed else [], desired.indices)
         entry = host.entry(PREFERENCES)
         # Anything but a file there is refused.
-        there = host.text(PREFERENCES) if entry is not None and entry.kind == files.FILE else ""
-        names = recorded_names(there, desired)
+        text_before = host.text(PREFERENCES) if entry is not None and entry.kind == files.FILE else ""
+        names = recorded_names(text_before, desired)
         certain = preferences(desired.pins, names, [])
         text = preferences(desired.pins, names, repositories)
-        if text != there:
+        if text != text_before:
             names = names_to_deny(desired, host.query(["apt-cache", "pkgnames"]).split())
             text = preferences(desired.pins, names, repositories)
         return {
             "file": File.of(PREFERENCES, text),
             "entry": entry,
-            "text": there,
+            "text": text_before,
             "certain": certain,
             "closed": closed,
             "pinned": host.exists(PREFERENCES),
@@ -144,41 +140,37 @@ release=$1
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
         """The file of preferences; its last part names repositories by what their lists say."""
         changes = files.compare(observed["file"], observed["entry"])
-        if observed["closed"] and _lists_pending(pending):
+        kinds = [change.kind for change in pending if change.resource == "repositories"]
+        if observed["closed"] and kinds:
             starts = observed["text"].startswith(observed["certain"])
-            refreshed = all(change.kind == "refresh" for change in pending if change.resource == "repositories")
-            if starts and (changes or not refreshed):
+            if starts and (changes or set(kinds) != {"refresh"}):
                 raise CannotTellError("the repositories' own names are known after their package lists are read")
         return changes
 
     def pin(self, host: Host, desired: Any, change: Change) -> None:
-        """Write the preferences."""
         host.write(self.observe_pins(host, desired)["file"])
 
     def verify_pins(self, host: Host, desired: Any) -> None:
-        """Every candidate is the locked version."""
         if not desired.pins:
             return
         shown = host.query(["apt-cache", "policy", "--", *(pin.package for pin in desired.pins)])
         candidates = set(_CANDIDATE.findall(shown))
         moved = [pin for pin in desired.pins if (pin.package, pin.version) not in candidates]
         if moved:
-            names = ", ".join(f"{pin.package}={pin.version}" for pin in moved)
             hint = (
                 "Another entry in /etc/apt/preferences.d wins, or the repository no longer has it "
                 '("gdsdeploy lock FLEET --check" tells)'
             )
-            raise ApplyError(f"apt would not take the locked version of: {names}", hint, "verify")
+            words = f"apt would not take the locked version of: {', '.join(map(str, moved))}"
+            raise ApplyError(words, hint, "verify")
 
     def unpin(self, host: Host) -> List[Change]:
-        """The preferences go."""
         return restore(host, [PREFERENCES])
 
     # Packages
 
     def order(self, version: str) -> Any:
-        """As dpkg compares."""
-        return versions.deb(version)
+        return version_rules.order(version)
 
     def simulate(
         self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
@@ -186,77 +178,64 @@ release=$1
         """What ``apt-get --simulate`` says; None while packages are half-installed."""
         if self.unfinished(host) or self.broken(host):
             return None
-        words = [*_INSTALL, *(f"{item.package}={item.version}" for item in install), *(f"{name}-" for name in remove)]
         try:
-            return self._moves(_simulated(host, words, loose))
+            return self._moves(_simulate(host, _transaction(install, remove), loose))
         except CannotTellError:
             if host.check:
                 raise
-            # The transaction will say at length why it can't be done.
+            # The transaction itself will report why it fails.
             return None
 
     def _moves(self, shown: str) -> List[Change]:
-        found = []
+        moves = []
         for name, before, after in _INST.findall(shown):
             if before != after:
                 newer = not before or self.order(before) < self.order(after)
                 kind = ("upgrade" if newer else "downgrade") if before else "install"
-                found.append(Change(kind, name, before, after))
-        return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *found]
+                moves.append(Change(kind, name, before, after))
+        return [*(Change("remove", name, before) for name, before in _REMOVED.findall(shown)), *moves]
 
     def install(self, host: Host, install: Sequence[Package], remove: Sequence[str]) -> None:
-        """``apt-get install NAME=VERSION… NAME-…``."""
-        words = [*(f"{item.package}={item.version}" for item in install), *(f"{name}-" for name in remove)]
-        argv = ["apt-get", "--quiet", "--assume-yes", _WAIT, *_CONFFILES, *_INSTALL, *words]
-        run(host, argv, TRANSACTION_SECONDS, _ENV)
+        _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, *_transaction(install, remove))
 
     def simulate_purge(self, host: Host, names: Sequence[str]) -> Optional[List[str]]:
-        """What goes with them; holds of ours are let go before, so they don't count."""
-        argv = ["apt-get", "--assume-yes", *_LOOK, "--allow-change-held-packages", "purge", *names]
+        """The packages that go with them; gdsdeploy releases its holds first, so they don't count."""
+        argv = ["apt-get", "--assume-yes", *_LOOK, *_purge(names, held=True)]
         try:
             return [name for name, _ in _REMOVED.findall(host.query(argv, env=_ENV))]
         except CannotTellError:
             return None
 
     def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
-        """``apt-get purge``."""
-        allowed = ["--allow-change-held-packages"] if held else []
-        run(host, ["apt-get", "--quiet", "--assume-yes", _WAIT, *allowed, "purge", *names], TRANSACTION_SECONDS, _ENV)
+        _apt_get(host, "--assume-yes", _WAIT, *_purge(names, held=held))
 
     def stays(self, name: str, running: str) -> bool:
         """Packages of a kernel have its release in their names."""
         return running in name
 
     def hold(self, host: Host, names: Sequence[str]) -> None:
-        """``apt-mark hold``."""
         run(host, ["apt-mark", "hold", *names], REFRESH_SECONDS, _ENV)
 
     def unhold(self, host: Host, names: Sequence[str]) -> None:
-        """``apt-mark unhold``."""
         run(host, ["apt-mark", "unhold", *names], REFRESH_SECONDS, _ENV)
 
     # What was interrupted
 
     def unfinished(self, host: Host) -> List[str]:
         """Unpacked or half-configured: ``dpkg --configure`` finishes them."""
-        return [item.name for item in self.listed(host) if item.broken and not _lost(item.state)]
+        return [package.name for package in self.listed(host) if package.broken and not _is_lost(package.state)]
 
     def broken(self, host: Host) -> List[str]:
         """Half-installed, or marked as to be installed again."""
-        return [item.name for item in self.listed(host) if _lost(item.state)]
+        return [package.name for package in self.listed(host) if _is_lost(package.state)]
 
     def finish(self, host: Host) -> None:
-        """``dpkg --configure --pending``."""
         interrupted = any(name.isdigit() for name in list_folder(host.root, "/var/lib/dpkg/updates"))
         if not interrupted and not self.unfinished(host):
             return
         try:
-            run(
-                host,
-                ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"],
-                TRANSACTION_SECONDS,
-                _ENV,
-            )
+            argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "--pending"]
+            run(host, argv, TRANSACTION_SECONDS, _ENV)
         except ApplyError as error:
             if error.kind != "failed":
                 raise
@@ -266,7 +245,7 @@ release=$1
             raise ApplyError(words, hint, "half-installed") from None
 
     def repair(self, host: Host, unwanted: Sequence[str]) -> None:
-        """``dpkg --configure``, then ``dpkg --purge`` of what its scripts keep half-way and nobody wants."""
+        """``dpkg --configure``, then ``dpkg --purge`` of unwanted packages that it can't finish."""
         if not self.unfinished(host) and not self.broken(host):
             return
         try:
@@ -280,20 +259,15 @@ release=$1
             run(host, ["dpkg", "--purge", *names], TRANSACTION_SECONDS, _ENV)
 
     def reinstall(self, host: Host) -> None:
-        """What was being unpacked can't be finished, and neither apt nor dpkg installs it again by itself."""
-        names = [
-            f"{item.name}={item.version}" if item.version else item.name
-            for item in self.listed(host)
-            if _lost(item.state)
-        ]
+        """Install packages again whose unpacking was interrupted; apt and dpkg don't do that by themselves."""
+        lost = [package for package in self.listed(host) if _is_lost(package.state)]
+        names = [f"{package.name}={package.version}" if package.version else package.name for package in lost]
         if names:
-            argv = ["apt-get", "--quiet", "--assume-yes", _WAIT, *_CONFFILES, "--reinstall", *_INSTALL, *names]
-            run(host, argv, TRANSACTION_SECONDS, _ENV)
+            _apt_get(host, "--assume-yes", _WAIT, *_CONFFILES, "--reinstall", *_INSTALL, *names)
 
     # Packages on their way back
 
     def offer_files(self, place: str, keyring: str, key: bytes) -> List[File]:
-        """The key and the source."""
         text = (
             "# Rendered by gdsdeploy while a rollout takes this host back; it goes when that is done.\n"
             f"Types: deb\nURIs: file:{place}\nSuites: restore\nComponents: stack\nSigned-By: {keyring}\n"
@@ -301,10 +275,9 @@ release=$1
         return [File(keyring, files.FILE, key), File.of(_OFFER, text)]
 
     def refresh_offer(self, host: Host) -> None:
-        """``apt-get update`` of one source."""
         options = [f"Dir::Etc::sourcelist={_OFFER}", "Dir::Etc::sourceparts=-", "APT::Get::List-Cleanup=0"]
-        argv = ["apt-get", "--quiet", _WAIT, *(f"--option={item}" for item in options), "--error-on=any", "update"]
-        run(host, argv, REFRESH_SECONDS, _ENV)
+        words = [f"--option={option}" for option in options]
+        _apt_get(host, _WAIT, *words, "--error-on=any", "update", seconds=REFRESH_SECONDS)
 
     def half_installed(self, host: Host) -> List[Refusal]:
         """Those that only a new installation repairs."""
@@ -314,6 +287,18 @@ release=$1
         commands = f"apt-get install --reinstall {' '.join(names)}"
         message = f"packages on this host are half-installed: {', '.join(names)}"
         return [Refusal("half-installed", message, f"run: {commands}; or: dpkg --purge --force-remove-reinstreq NAME")]
+
+
+def _apt_get(host: Host, *words: str, seconds: float = TRANSACTION_SECONDS) -> None:
+    run(host, ["apt-get", "--quiet", *words], seconds, _ENV)
+
+
+def _transaction(install: Sequence[Package], remove: Sequence[str]) -> List[str]:
+    return [*_INSTALL, *map(str, install), *(f"{name}-" for name in remove)]
+
+
+def _purge(names: Sequence[str], *, held: bool) -> List[str]:
+    return [*(["--allow-change-held-packages"] if held else []), "purge", *names]
 
 
 def existing(host: Host) -> List[aptsources.Source]:
@@ -357,15 +342,18 @@ def preferences(pins: Sequence[Pin], names: Sequence[str], closed: Sequence[Any]
     return "\n".join(lines) + "\n"
 
 
-def names_to_deny(desired: Any, known: Iterable[str]) -> List[str]:
+def names_to_deny(desired: Any, candidates: Iterable[str]) -> List[str]:
     """The names of packages that stay out: those of the lock, and which of ``known`` the patterns match.
 
     Preferences can hold patterns, but at each start apt matches each of them against every package: 27 patterns take
     three seconds (apt 3.0, 79,000 packages).  Names take no measurable time.
     """
-    pattern, always = _globs(desired.deny), _always(desired)
-    found = {name for name in known if pattern.fullmatch(name) and _NAME.fullmatch(name)}
-    return [*always, *sorted(found.difference(always))]
+    pattern = re.compile("|".join(map(fnmatch.translate, desired.deny)) or r"(?!)")
+    exact = [word if _NAME.fullmatch(word) else word.rstrip("*").rstrip("-") for word in desired.deny]
+    # These stay out even if no repository has them: packages of the lock, and what patterns begin with.
+    always = list(dict.fromkeys([*filter(_NAME.fullmatch, exact), *(pin.package for pin in desired.pins)]))
+    names = {name for name in candidates if pattern.fullmatch(name) and _NAME.fullmatch(name)}
+    return [*always, *sorted(names.difference(always))]
 
 
 def recorded_names(text: str, desired: Any) -> List[str]:
@@ -379,46 +367,27 @@ def recorded_names(text: str, desired: Any) -> List[str]:
     return names if names_to_deny(desired, names) == names else []
 
 
-def _always(desired: Any) -> List[str]:
-    """Names that stay out whether or not a repository has them: packages of the lock, and what patterns begin with."""
-    names = [word if _NAME.fullmatch(word) else word.rstrip("*").rstrip("-") for word in desired.deny]
-    return list(dict.fromkeys([*filter(_NAME.fullmatch, names), *(pin.package for pin in desired.pins)]))
-
-
-def _globs(words: Sequence[str]) -> Pattern[str]:
-    return re.compile("|".join(fnmatch.translate(word) for word in words) or r"(?!)")
-
-
-def _offered(host: Host, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
+def _offered_files(host: Host, pins: Sequence[Pin]) -> Dict[Any, Set[str]]:
     """(package, version) → sha256 of the files on offer; empty where only dpkg knows the version."""
     if not pins:
         return {}
-    names = [f"{pin.package}={pin.version}" for pin in pins]
+    names = [str(pin) for pin in pins]
     # 100: some are unknown; the others are shown all the same.
     shown = host.query(["apt-cache", "show", "--", *names], statuses=(0, 100))
-    found: Dict[Any, Set[str]] = {}
+    offered: Dict[Any, Set[str]] = {}
     for record in shown.split("\n\n"):
         fields = dict(_RECORD.findall(record))
         if "Package" in fields and "Version" in fields:
-            sums = found.setdefault((fields["Package"], fields["Version"]), set())
+            sums = offered.setdefault((fields["Package"], fields["Version"]), set())
             sums.update([fields["SHA256"]] if "SHA256" in fields else [])
-    return found
+    return offered
 
 
-def _targets(host: Host) -> List[str]:
-    argv = ["apt-get", "indextargets", "--format", aptsources.TARGET_FORMAT, "Created-By: Packages"]
-    return host.query(argv).splitlines()
-
-
-def _lists_pending(pending: Sequence[Change]) -> bool:
-    return any(change.resource == "repositories" for change in pending)
-
-
-def _lost(state: str) -> bool:
+def _is_lost(state: str) -> bool:
     return state[1:2] == "H" or state[2:3] == "R"
 
 
-def _simulated(host: Host, words: Sequence[str], loose: Sequence[str]) -> str:
+def _simulate(host: Host, words: Sequence[str], loose: Sequence[str]) -> str:
     """What apt says it would do, given that the holds of ``loose`` are gone."""
     argv = ["apt-get", "--assume-yes", *_LOOK]
     if not loose:

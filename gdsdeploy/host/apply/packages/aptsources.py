@@ -148,13 +148,13 @@ def exclusive(targets: Iterable[str], indices: Sequence[Index]) -> List[Tuple[st
         entry, uri, origin, label, suite, codename = (line.split("|") + [""] * 6)[:6]
         fields = (("o", origin), ("l", label), ("n", codename))
         names = ",".join(f"{key}={value}" for key, value in fields if value.strip("./") and "," not in value)
-        asked = [i for i in indices if _same(i.uri, uri) and (i.suite or suite).strip("./") == suite.strip("./")]
-        if _OURS not in entry or not asked or not all(i.exclusive for i in asked):
+        matching = [i for i in indices if _same(i.uri, uri) and (i.suite or suite).strip("./") == suite.strip("./")]
+        if _OURS not in entry or not matching or not all(i.exclusive for i in matching):
             others.add(names)
         elif names:
             ours[f"{uri} {suite}".rstrip("./ ")] = names
     return [(uri, names) for uri, names in sorted(ours.items()) if names not in others]
 
 
-def _same(one: str, other: str) -> bool:
-    return one.rstrip("/") == other.rstrip("/")
+def _same(uri: str, other: str) -> bool:
+    return uri.rstrip("/") == other.rstrip("/")

@@ -27,7 +27,7 @@ BEGIN, END = "# BEGIN gdsdeploy", "# END gdsdeploy"
 PLUGIN, _PLUGIN_FILE = "python3-dnf-plugin-versionlock", "/etc/dnf/plugins/versionlock.conf"
 _DNF = ["dnf", "--quiet", "--assumeyes"]
 _FORMAT = "%{name}=%{epoch}:%{version}-%{release} %{arch} %{chksum}\n"
-#: A transaction takes what was compared with the lock: package lists aren't read anew meanwhile.
+#: A transaction takes what was compared with the lock: package lists aren't read again meanwhile.
 _INSTALL = ["--setopt=install_weak_deps=False", "--setopt=gdsdeploy-*.metadata_expire=-1", "install"]
 
 
@@ -56,23 +56,20 @@ release=$2
         return [path for index in indices for path in [index.host_keyring, *index.package_keys]]
 
     def keyring_hint(self, path: str) -> str:
-        """The package that carries a key."""
         return f"install the package that carries it: dnf install {path}"
 
     def source_files(self, host: Host, indices: Sequence[Index], pins: Sequence[Pin]) -> List[File]:
-        """One file with every repository of the lock."""
         return [File.of(REPOSITORIES, render_repositories(indices, pins))]
 
     # Pins
 
     def observe_pins(self, host: Host, desired: Any) -> Any:
-        """The plugin, the streams, and the list of locks with ours in it."""
         entry = host.entry(LOCKS)
         # Anything but a file there is refused.
         text = host.text(LOCKS) if entry is not None and entry.kind == files.FILE else ""
         return {
             "plugin": host.exists(_PLUGIN_FILE),
-            "streams": [item for item in desired.modules if item not in streams(host)],
+            "streams": [stream for stream in desired.modules if stream not in streams(host)],
             "file": File.of(LOCKS, merged(text, locks(desired.pins, desired.deny))),
             "entry": entry,
             "pinned": BEGIN in text.splitlines(),
@@ -81,11 +78,11 @@ release=$2
     def pin_changes(self, desired: Any, observed: Any, pending: Sequence[Change]) -> List[Change]:
         """The plugin; its list, without which dnf does nothing at all; the streams, which may hide what is locked."""
         plugin = [] if observed["plugin"] else [Change("install", PLUGIN, "", "", "missing")]
-        enabled = [Change("stream", item, "", "enabled", "not-enabled") for item in observed["streams"]]
+        enabled = [Change("stream", stream, "", "enabled", "not-enabled") for stream in observed["streams"]]
         return [*plugin, *files.compare(observed["file"], observed["entry"]), *enabled]
 
     def pin(self, host: Host, desired: Any, change: Change) -> None:
-        """A stream of the same module that somebody enabled hides the locked packages: it is reset first."""
+        """Make a change; another stream of the same module hides the locked packages, so it is reset first."""
         if change.kind == "install":
             run(host, [*_DNF, "--setopt=install_weak_deps=False", "install", PLUGIN], TRANSACTION_SECONDS)
         elif change.kind == "stream":
@@ -97,15 +94,15 @@ release=$2
             host.write(self.observe_pins(host, desired)["file"])
 
     def verify_pins(self, host: Host, desired: Any) -> None:
-        """Every package is offered in the locked version and no other; lists that are old are read anew."""
+        """Every package is offered in the locked version and no other; old lists are read again."""
         if not desired.pins:
             return
-        wanted = {f"{pin.package}={with_epoch(pin.version)}" for pin in desired.pins}
+        locked = {f"{pin.package}={with_epoch(pin.version)}" for pin in desired.pins}
         names = [pin.package for pin in desired.pins]
-        offered = _offered(host, [], names)
-        if wanted ^ offered.keys() or self._rebuilt(host, desired.pins, offered):
-            offered = _offered(host, ["--refresh"], names)
-        others = wanted ^ offered.keys()
+        offered = _offered_files(host, [], names)
+        if locked ^ offered.keys() or self._changed_files(host, desired.pins, offered):
+            offered = _offered_files(host, ["--refresh"], names)
+        others = locked ^ offered.keys()
         if others:
             hint = (
                 "Another lock or module stream is in the way, or the repository no longer has them "
@@ -113,29 +110,29 @@ release=$2
             )
             words = f"dnf would not take exactly the locked versions of: {', '.join(sorted(others))}"
             raise ApplyError(words, hint, "verify")
-        rebuilt = self._rebuilt(host, desired.pins, offered)
+        rebuilt = self._changed_files(host, desired.pins, offered)
         if rebuilt:
             hint = (
                 'If the vendor built them again, "gdsdeploy lock FLEET" takes the new files, for review; otherwise a'
-                " repository serves other files under the same version, which nobody should install"
+                " repository serves other files under the same version: don't install them"
             )
             words = f"dnf on this host offers other files than the locked ones: {'; '.join(rebuilt)}"
             raise ApplyError(words, hint, "verify")
 
-    def _rebuilt(self, host: Host, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
+    def _changed_files(self, host: Host, pins: Iterable[Pin], offered: Mapping[str, Set[str]]) -> List[str]:
         """What is offered with another sha256 than the lock's, with both; what is installed is left alone.
 
         dnf holds the files that it downloads against the digests that it tells here.
         """
-        there, found = self.installed(host), []
+        present, differences = self.installed(host), []
         for pin in pins:
             name = f"{pin.package}={with_epoch(pin.version)}"
-            installed = pin.package in there and self.same(pin.version) in there[pin.package].versions
+            installed = pin.package in present and self.same(pin.version) in present[pin.package].versions
             sums = offered.get(name, set())
             if pin.sha256 and sums != {pin.sha256} and not installed:
                 others = ", ".join(sorted(sums - {pin.sha256})) or "none for this machine"
-                found.append(f"{name} has sha256 {others}, and in the lock {pin.sha256}")
-        return found
+                differences.append(f"{name} has sha256 {others}, and in the lock {pin.sha256}")
+        return differences
 
     def unpin(self, host: Host) -> List[Change]:
         """Our locks go, locks of others stay; module streams are as before."""
@@ -151,14 +148,13 @@ release=$2
     def _write_rest(self, host: Host, rest: str) -> None:
         entry = host.entry(LOCKS)
         file = File.of(LOCKS, rest, entry.mode if entry else 0o644)
-        made = LOCKS in host.record.paths and host.record.paths[LOCKS] is None
-        host.write_unrecorded(file if rest or not made else replace(file, kind=files.ABSENT))
+        is_new = LOCKS in host.record.paths and host.record.paths[LOCKS] is None
+        host.write_unrecorded(file if rest or not is_new else replace(file, kind=files.ABSENT))
         host.record.forget(LOCKS)
 
     # Packages
 
     def order(self, version: str) -> Any:
-        """As rpm compares."""
         return versions.rpm(version)
 
     def same(self, version: str) -> str:
@@ -169,9 +165,8 @@ release=$2
         """``dnf install NAME-EPOCH:VERSION-RELEASE…``, which downgrades, too; what conflicts is removed before."""
         if remove:
             self.purge(host, remove)
-        names = [f"{item.package}-{with_epoch(item.version)}" for item in install]
-        argv = [*_DNF, *_INSTALL, "--", *names]
-        run(host, argv, TRANSACTION_SECONDS)
+        names = [f"{package.package}-{with_epoch(package.version)}" for package in install]
+        run(host, [*_DNF, *_INSTALL, "--", *names], TRANSACTION_SECONDS)
 
     def purge(self, host: Host, names: Sequence[str], *, held: bool = False) -> None:
         """``dnf remove``, without what came along."""
@@ -202,7 +197,7 @@ def nevras(pins: Iterable[Pin]) -> List[str]:
 
 
 def locks(pins: Iterable[Pin], deny: Iterable[str]) -> List[str]:
-    """Our lines in the list of locks; a version that does not exist leaves a name none to be chosen in."""
+    """Gdsdeploy's lines in the list of locks; a version that doesn't exist excludes a name."""
     return [*nevras(pins), *(f"{name}-0:0-0.none" for name in deny)]
 
 
@@ -221,13 +216,13 @@ def merged(text: str, ours: Sequence[str]) -> str:
 
 def streams(host: Host) -> List[str]:
     """NAME:STREAM of every enabled module."""
-    found = []
+    enabled = []
     for file in list_folder(host.root, MODULES):
         if file.endswith(".module"):
             entry = _settings(host.text(f"{MODULES}/{file}"))
             if entry.get("state") == "enabled" and "stream" in entry:
-                found.append(f"{file[: -len('.module')]}:{entry['stream']}")
-    return found
+                enabled.append(f"{file[: -len('.module')]}:{entry['stream']}")
+    return enabled
 
 
 def with_epoch(version: str) -> str:
@@ -236,27 +231,23 @@ def with_epoch(version: str) -> str:
 
 
 def _settings(text: str) -> Mapping[str, str]:
-    found: Dict[str, str] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            found[key.strip()] = value.strip()
-    return found
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
 
 
-def _offered(host: Host, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
+def _offered_files(host: Host, options: Sequence[str], names: Sequence[str]) -> Dict[str, Set[str]]:
     """NAME=VERSION of everything that dnf would choose from → sha256 of each file of it that this machine can run."""
     shown = host.query([*_DNF, *options, "repoquery", "--qf", _FORMAT, "--", *names])
-    found: Dict[str, Set[str]] = {}
+    offered: Dict[str, Set[str]] = {}
     for name, arch, checksum in (line.split(" ", 2) for line in shown.splitlines() if line):
-        sums = found.setdefault(name, set())
+        sums = offered.setdefault(name, set())
         if arch in ("noarch", os.uname().machine):
             sums.add(_digest(checksum))
-    return found
+    return offered
 
 
 def _digest(text: str) -> str:
-    """Of ``(KIND, BYTES)``, as dnf prints it; what is none is none of the lock's."""
+    """Of ``(KIND, BYTES)``, as dnf prints it; any other text is returned as it is."""
     try:
         return bytes(ast.literal_eval(text)[1]).hex()
     except (ValueError, SyntaxError, TypeError, LookupError):

@@ -15,7 +15,7 @@ from ...io import space
 from ...model.discovery import module_names
 from ...process import Output
 from ...rootdir import inside
-from ..errors import io_error
+from ..errors import writing
 from ..files import File
 from ..host import Host, tail
 from ..model import Change, Refusal
@@ -40,13 +40,14 @@ class Package:
     package: str
     version: str
 
+    def __str__(self) -> str:
+        return f"{self.package}={self.version}"
+
 
 @dataclass(frozen=True)
-class Pin:
-    """A locked package; ``sha256`` of its file, empty where the file isn't to be compared."""
+class Pin(Package):
+    """A locked package; ``sha256`` of its file, empty where the file isn't compared."""
 
-    package: str
-    version: str
     sha256: str = ""
 
 
@@ -91,7 +92,7 @@ class Manager:
     kind: ClassVar[str]
     #: whether packages are held one by one
     holds: ClassVar[bool] = False
-    #: files that repositories write, keys aside; and where keys of ours lie
+    #: files that repositories write, without keys; and patterns of gdsdeploy's keys
     sources: ClassVar[Tuple[str, ...]] = ()
     keys: ClassVar[Tuple[str, ...]] = ()
     #: files whose content depends on what else the host has configured
@@ -165,17 +166,17 @@ class Manager:
     def installed(self, host: Host) -> Dict[str, Installed]:
         """Every package that is completely installed."""
         everything = self.listed(host)
-        found = database.versions([item.name for item in everything], everything)
+        versions = database.versions([package.name for package in everything], everything)
         return {
             name: Installed(tuple(map(self.same, entry["version"].split())), bool(entry["held"]))
-            for name, entry in found.items()
+            for name, entry in versions.items()
             if entry["version"]
         }
 
     def present(self, host: Host, *, configured: bool = True) -> Set[str]:
         """Every package of which anything is there; configured: also where that is configuration files only."""
         absent = "n" if configured else "nc"
-        return {item.name for item in self.listed(host) if item.state[1:2] not in absent}
+        return {package.name for package in self.listed(host) if package.state[1:2] not in absent}
 
     def simulate(
         self, host: Host, install: Sequence[Package], remove: Sequence[str], loose: Sequence[str] = ()
@@ -206,7 +207,7 @@ class Manager:
         """Hold packages."""
 
     def unhold(self, host: Host, names: Sequence[str]) -> None:
-        """Let go of packages."""
+        """Release the holds of packages."""
 
     # What was interrupted
 
@@ -277,8 +278,8 @@ def here(host: Host) -> Manager:
 
 def listed(host: Host, kind: str) -> List[database.Package]:
     """Every package of a database, asked once until something changes; raises RolloutError."""
-    found: List[database.Package] = host.once(("packages", kind), lambda: database.listed(host.root, kind))
-    return found
+    packages: List[database.Package] = host.once(("packages", kind), lambda: database.listed(host.root, kind))
+    return packages
 
 
 def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] = {}) -> str:
@@ -287,39 +288,38 @@ def run(host: Host, argv: Sequence[str], seconds: float, env: Mapping[str, str] 
     Raises ApplyError of kind package-manager-locked, no-space, modules (a build of DKMS) or failed.
     """
     wait(host)
-    done = host.attempt_whole(argv, seconds, env)
-    if done.status == 0:
-        return done.stdout
+    output = host.attempt_whole(argv, seconds, env)
+    if output.status == 0:
+        return output.stdout
     # apt shows on standard output what dpkg says is wrong.
-    printed = f"{done.stdout.rstrip()}\n{done.stderr}"
-    words = tail(Output(done.status, "", printed))
+    printed = f"{output.stdout.rstrip()}\n{output.stderr}"
+    words = tail(Output(output.status, "", printed))
     holders = database.locks(host.root)
     if holders:
-        raise _locked(holders[0])
-    if any(text in printed for text in _NO_SPACE) or _full(host):
+        raise _busy(holders[0])
+    if any(text in printed for text in _NO_SPACE) or _is_full(host):
         message = f"{argv[0]}: no space left on the device{words}"
         raise ApplyError(message, "make room, e.g. apt-get clean, and run this again: df -h", "no-space")
     _explain_build(host, argv[0])
-    raise ApplyError(f"{argv[0]} ended with status {done.status}{words}")
+    raise ApplyError(f"{argv[0]} ended with status {output.status}{words}")
 
 
 def wait(host: Host) -> None:
     """Wait at most LOCK_SECONDS until no other process works with packages; raises ApplyError that names it."""
-    waited, announced = 0.0, False
+    waited = 0.0
     while True:
         holders = database.locks(host.root)
         if not holders:
             return
         if waited >= LOCK_SECONDS:
-            raise _locked(holders[0])
-        if not announced:
+            raise _busy(holders[0])
+        if not waited:
             host.say(f"waiting for {_process(holders[0])}")
-            announced = True
         time.sleep(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
 
 
-def _locked(holder: Mapping[str, Any]) -> ApplyError:
+def _busy(holder: Mapping[str, Any]) -> ApplyError:
     pid = holder["pid"]
     hint = f"wait until it ends, then run this again; see: ps -fp {pid}" if pid else "wait until it ends"
     return ApplyError(f"{_process(holder)} is changing packages on this host", hint, "package-manager-locked")
@@ -330,31 +330,26 @@ def _process(holder: Mapping[str, Any]) -> str:
     return f"{name}, which holds {holder['path']},"
 
 
-def _full(host: Host) -> bool:
-    """Whether a folder that packages are written to has nothing left."""
-    for folder in space.FOLDERS:
-        place = inside(host.root, folder)
-        if os.path.isdir(place):
-            found = os.statvfs(place)
-            if found.f_bavail * found.f_frsize < space.LEAST or (found.f_files and not found.f_favail):
-                return True
-    return False
+def _is_full(host: Host) -> bool:
+    """Whether a folder that packages are written to is full."""
+    places = [inside(host.root, folder) for folder in space.FOLDERS]
+    filesystems = [os.statvfs(place) for place in places if os.path.isdir(place)]
+    return any(one.f_bavail * one.f_frsize < space.LEAST or (one.f_files and not one.f_favail) for one in filesystems)
 
 
 def _explain_build(host: Host, program: str) -> None:
     """Raise ApplyError that says why a build failed, where one did a moment ago."""
-    if program != "dnf" and not any(item.broken for item in listed(host, database.DPKG)):
-        # dpkg leaves a package half-configured whose modules don't build; without one, the failure is another.
+    if program != "dnf" and not any(package.broken for package in listed(host, database.DPKG)):
+        # dpkg leaves a package whose modules don't build half-configured.
         return
     from ...build import dkms
     from ...errors import BuildError
 
     try:
-        dkms.why()
+        with writing(""):
+            dkms.why()
     except BuildError as error:
         raise ApplyError(error.message, error.hint, "modules") from None
-    except OSError as error:
-        raise io_error(str(error.filename or dkms.LOGS), error) from None
 
 
 def read_names(host: Host, path: str) -> List[str]:
@@ -363,7 +358,7 @@ def read_names(host: Host, path: str) -> List[str]:
 
 
 def write_names(host: Host, path: str, names: Sequence[str]) -> None:
-    """Write a record; nothing is left of one without names."""
+    """Write a record; without names its file is removed."""
     unique = sorted(set(names))
     if not unique:
         host.remove_tree(path)

@@ -1,4 +1,4 @@
-"""Packages: versions, holds, what a package manager left half-way, and who holds its locks."""
+"""Packages: versions, holds, half-installed ones, and the holders of the package managers' locks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Package:
 
     @property
     def broken(self) -> bool:
-        """Neither there nor gone; triggers that wait (W, t) are run by whoever installs next, and break nothing."""
+        """Half-installed; the next installation runs triggers that wait (W, t), so these break nothing."""
         return self.state[1:2] in "FHU" or self.state[2:3] == "R"
 
 
@@ -79,43 +79,40 @@ def listed(root: str = "/", kind: str = "") -> List[Package]:
         argv = ["dpkg-query", "--admindir=" + inside(root, "/var/lib/dpkg"), "-W", "-f", _DPKG_FORMAT]
     else:
         argv = ["rpm", "--root", os.path.abspath(root), "-qa", "--qf", _RPM_FORMAT]
-    done = process.run(argv, _TIMEOUT)
-    if done.status != 0:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.status}"]
-        raise RolloutError("packages", f"{argv[0]} cannot be asked: {said[0].strip()}", "see: dpkg --audit")
-    rows = (line.split("\t") for line in done.stdout.splitlines())
+    output = process.run(argv, _TIMEOUT)
+    if output.status != 0:
+        raise RolloutError("packages", f"{argv[0]} cannot be asked: {output.failure()}", "see: dpkg --audit")
+    rows = (line.split("\t") for line in output.stdout.splitlines())
     return [Package(*row) for row in rows if len(row) == 4]
 
 
-def versions(names: List[str], found: List[Package]) -> Dict[str, Dict[str, Any]]:
+def versions(names: List[str], packages: List[Package]) -> Dict[str, Dict[str, Any]]:
     """By name ``{"version", "held"}``: of the host's own architecture; every version where rpm has several."""
     machine = os.uname().machine
     own = (machine, _DEBIAN.get(machine, ""), "all", "noarch")
     by_name: Dict[str, List[Package]] = {name: [] for name in sorted(set(names))}
-    for item in found:
-        if item.installed and item.name in by_name:
-            by_name[item.name].append(item)
-    chosen = {name: [item for item in items if item.architecture in own] or items for name, items in by_name.items()}
-    return {
-        name: {
-            "version": " ".join(sorted({item.version for item in items})),
-            "held": any(item.held for item in items),
-        }
-        for name, items in chosen.items()
-    }
+    for package in packages:
+        if package.installed and package.name in by_name:
+            by_name[package.name].append(package)
+    answer = {}
+    for name, same in by_name.items():
+        chosen = [package for package in same if package.architecture in own] or same
+        version = " ".join(sorted({package.version for package in chosen}))
+        answer[name] = {"version": version, "held": any(package.held for package in chosen)}
+    return answer
 
 
 def state(root: str = "/") -> Dict[str, Any]:
     """``{"manager", "broken": [{"package", "state"}], "interrupted", "locks": [{"path", "pid", "program"}]}``."""
-    broken = [{"package": item.name, "state": item.state.strip()} for item in listed(root) if item.broken]
+    broken = [{"package": package.name, "state": package.state.strip()} for package in listed(root) if package.broken]
     interrupted = any(name.isdigit() for name in list_folder(root, _UPDATES))
     return {"manager": manager(root), "broken": broken, "interrupted": interrupted, "locks": locks(root)}
 
 
 def locks(root: str = "/") -> List[Dict[str, Any]]:
     """Who holds a package manager's lock; pid is 0 where it is a process that cannot be seen from here."""
-    holders = [(path, _holder(inside(root, path))) for path in _LOCKS]
-    holders += [(path, _written(root, path)) for path in _PIDS]
+    holders = [(path, _lock_holder(inside(root, path))) for path in _LOCKS]
+    holders += [(path, _recorded_pid(root, path)) for path in _PIDS]
     return [{"path": path, "pid": pid, "program": program(pid, root)} for path, pid in holders if pid is not None]
 
 
@@ -124,20 +121,20 @@ def program(pid: int, root: str = "/") -> str:
     return read_text(root, f"/proc/{pid}/comm").strip()
 
 
-def _holder(path: str) -> Optional[int]:
+def _lock_holder(path: str) -> Optional[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
         return None if kind == fcntl.F_UNLCK else max(pid, 0)
     finally:
         os.close(descriptor)
 
 
-def _written(root: str, path: str) -> Optional[int]:
+def _recorded_pid(root: str, path: str) -> Optional[int]:
     text = read_text(root, path).split()
     pid = int(text[0]) if text and text[0].isdigit() else 0
     return pid if pid and os.path.isdir(inside(root, f"/proc/{pid}")) else None

@@ -1,40 +1,15 @@
-"""How dpkg and rpm order versions; the controller and the host program share it."""
+"""How rpm orders versions; the controller and the host program share it.  For dpkg, see model/version_rules.py."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache, total_ordering
 from itertools import zip_longest
-from typing import List, Tuple
 
-_PIECES = re.compile(r"([^0-9]*)([0-9]*)")
 _END, _CARET, _LETTERS, _NUMBER = 0, 1, 2, 3
 _EVR = re.compile(r"^(?:([0-9]+):)?([^\s:-]+)(?:-([^\s:-]+))?$")
 #: What rpm compares, one after the other; everything else only separates.
 _SEGMENT = re.compile(r"[0-9]+|[A-Za-z]+|[~^]")
-
-_DebPart = List[Tuple[Tuple[int, ...], int]]
-
-
-@lru_cache(maxsize=4096)
-def deb(version: str) -> Tuple[int, _DebPart, _DebPart]:
-    """A sort key with dpkg's order."""
-    epoch, colon, rest = version.partition(":")
-    if not colon or not epoch.isdigit():
-        epoch, rest = "0", version
-    upstream, _, revision = rest.rpartition("-") if "-" in rest else (rest, "", "")
-    return int(epoch), _deb_part(upstream), _deb_part(revision)
-
-
-def _deb_part(text: str) -> _DebPart:
-    # The end of a text sorts after "~" and before all else, which the 0 at the end of each piece says.
-    return [(tuple([_deb_rank(c) for c in word] + [0]), int(number or 0)) for word, number in _PIECES.findall(text)]
-
-
-def _deb_rank(character: str) -> int:
-    if character == "~":
-        return -1
-    return ord(character) if character.isalpha() else ord(character) + 256
 
 
 @total_ordering
@@ -50,9 +25,9 @@ class Evr:
 
     def compare(self, other: Evr, *, release: bool = True) -> int:
         """Negative, zero or positive; a missing release sorts before every other.  release: whether it counts."""
-        found = self.epoch - other.epoch or vercmp(self.version, other.version)
-        if found or not release:
-            return found
+        order = self.epoch - other.epoch or vercmp(self.version, other.version)
+        if order or not release:
+            return order
         missing = bool(self.release) - bool(other.release)
         return missing or vercmp(self.release, other.release)
 
@@ -69,7 +44,7 @@ class Evr:
 
 @lru_cache(maxsize=65536)
 def rpm(version: str) -> Evr:
-    """A sort key with rpm's order for ``[EPOCH:]VERSION[-RELEASE]``; raises ValueError for text that is none."""
+    """A sort key with rpm's order for ``[EPOCH:]VERSION[-RELEASE]``; raises ValueError for other text."""
     match = _EVR.match(version)
     if match is None:
         raise ValueError(f"not an rpm version: {version!r}")

@@ -246,11 +246,11 @@ class TestSigned:
 
     def test_settings_that_are_yet_to_be_written(self, built: Path) -> None:
         desired = {**BUILD, "signed": True}
-        assert "nothing says whose signature" in check(built, "modules", desired).unknown[0]
+        assert "it names the key that signs the modules" in check(built, "modules", desired).unknown[0]
         written = Change("write", "/etc/gdsdeploy/signing.json", resource="signing")
         found = predicted(built, "modules", desired, written)
         assert short(found) == [("sign", "nvidia", "settings"), ("sign", "nvidia_fs", "settings")]
-        with pytest.raises(ApplyError, match="nothing says whose signature"):
+        with pytest.raises(ApplyError, match="it names the key that signs the modules"):
             apply(built, "modules", desired)
 
 

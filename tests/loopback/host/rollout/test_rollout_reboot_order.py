@@ -57,8 +57,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         with (tmp_path / "ordered").open("a") as file:
             file.write("x")
 
-    monkeypatch.setattr(reboot, "_later", later)
-    monkeypatch.setattr(reboot, "_stopping", lambda: False)
+    monkeypatch.setattr(reboot, "_schedule", later)
+    monkeypatch.setattr(reboot, "_is_stopping", lambda: False)
     monkeypatch.setattr(reboot, "inhibitors", list)
     monkeypatch.setattr(reboot.syslog, "syslog", lambda *words: None)
     return tmp_path
@@ -121,9 +121,9 @@ def test_an_order_that_systemd_lost_can_be_given_again(root: Path, monkeypatch: 
     write(root, "proc/uptime", f"{100 + reboot.PATIENCE - 1:.2f} 1.0\n")
     assert order(root) == "already ordered"
     write(root, "proc/uptime", f"{100 + reboot.PATIENCE + 1:.2f} 1.0\n")
-    monkeypatch.setattr(reboot, "_stopping", lambda: True)
+    monkeypatch.setattr(reboot, "_is_stopping", lambda: True)
     assert order(root) == "already ordered", "a service may take long to stop"
-    monkeypatch.setattr(reboot, "_stopping", lambda: False)
+    monkeypatch.setattr(reboot, "_is_stopping", lambda: False)
     assert (order(root), orders(root)) == ("ordered", 2)
 
 
@@ -131,7 +131,7 @@ def test_an_order_that_systemd_refuses_is_no_order(root: Path, monkeypatch: pyte
     def refuse() -> None:
         raise RolloutError("systemd", "systemd does not take the order")
 
-    monkeypatch.setattr(reboot, "_later", refuse)
+    monkeypatch.setattr(reboot, "_schedule", refuse)
     with pytest.raises(RolloutError, match="does not take"):
         order(root)
     assert reboot.ordered(str(root)) is None

@@ -166,7 +166,7 @@ def test_the_kernel_that_boots_and_the_one_that_runs_are_compared(host: Root) ->
 
 @pytest.mark.parametrize("document", [[], {}, {"version": 2, "packages": {}}, {"version": 1}])
 def test_what_is_no_snapshot_is_refused(document: Any) -> None:
-    with pytest.raises(RolloutError, match="no snapshot of version 1"):
+    with pytest.raises(RolloutError, match="isn't a snapshot of version 1"):
         compare.differences(document, {})
 
 

@@ -91,7 +91,7 @@ def test_a_document_that_cannot_be_used(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["apply"], "no desired state is given"),
+        (["apply"], "there is no desired state"),
         (["apply", "--desired", "/nowhere/desired.json"], "/nowhere/desired.json: No such file or directory"),
         (["apply", "--desired", "/"], "/: Is a directory"),
         (["remove", "--check", "toaster"], "toaster: can't be removed by itself; known: guard, gate"),
@@ -117,7 +117,7 @@ def test_variants_are_only_checked(tmp_path: Path, capsys: pytest.CaptureFixture
     assert status == 0
     assert {name: len(results) for name, results in answer["variants"].items()} == {"build": 1, "receive": 2}
     status, answer = run(capsys, "apply", "--desired", str(path))
-    assert (status, answer["error"]["message"]) == (2, "a document with variants can only be checked: say --check")
+    assert (status, answer["error"]["message"]) == (2, "a document with variants can only be checked: pass --check")
     assert program.main(["apply", "--check", "--desired", str(path)]) == 0
     assert capsys.readouterr().out == "build:\nnothing to change\nreceive:\nnothing to change\n"
 

@@ -106,7 +106,7 @@ def test_a_log_folder_of_others_has_to_be_there(root: Path) -> None:
         "/data/log does not exist, and libcufile would refuse to work without it",
     )
     assert refusal.hint == (
-        "Make it, writable for whoever runs cuFile programs (mode 1777), or leave logging.dir out of the fleet file"
+        "Make it, writable for all users of cuFile programs (mode 1777), or leave logging.dir out of the fleet file"
     )
     (root / "data").mkdir()
     (root / "data/log").touch()
