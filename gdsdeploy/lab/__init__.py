@@ -1,4 +1,4 @@
-"""Disposable hosts to rehearse on: VM hosts that boot a kernel of their own, and light hosts to build in."""
+"""Disposable hosts for rehearsals: VM hosts boot their own kernel, light hosts build modules."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made = Lab(unique("rollout"))
     with pytest.MonkeyPatch.context() as patch:
         try:
-            begins = guest.preinstalled(lock(first).targets["vm"])
-            labs.up(made.name, vms=1, lights=1, nodes=1, begins=begins)
+            preinstalled = guest.preinstalled(lock(first).targets["vm"])
+            labs.up(made.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
             builder_key.give(made)
             old = provisioned(made)
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))

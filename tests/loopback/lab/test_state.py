@@ -93,7 +93,7 @@ def test_unknown_lab_and_host_are_clear_errors() -> None:
     assert caught.value.hint == "gdsdeploy lab up --lab other"
     with pytest.raises(LabUnavailable, match="no host gpu7") as caught:
         made("dev", 1, 1).host("gpu7")
-    assert caught.value.hint == "It has: build1, gpu1."
+    assert caught.value.hint == "It has: build1, gpu1"
 
 
 def test_state_of_another_version_is_not_guessed_at() -> None:

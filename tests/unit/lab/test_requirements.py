@@ -23,7 +23,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return Completed(tuple(argv), 0, "", "")
 
     monkeypatch.setattr(requirements.run, "run", run)
-    monkeypatch.setattr(requirements, "_present", lambda program: False)
+    monkeypatch.setattr(requirements, "_is_present", lambda program: False)
     monkeypatch.setattr(requirements.shutil, "which", lambda program: "/usr/bin/apt-get")
     monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
     monkeypatch.setattr(requirements, "APT_LISTS", tmp_path)
@@ -82,7 +82,7 @@ def test_user_without_sudo_is_told(monkeypatch: pytest.MonkeyPatch, bare: list[l
 
 
 def test_complete_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch, bare: list[list[str]]) -> None:
-    monkeypatch.setattr(requirements, "_present", lambda program: True)
+    monkeypatch.setattr(requirements, "_is_present", lambda program: True)
     requirements.ensure(vms=True, lights=True, confirm=lambda question: False)
     assert bare == []
 
@@ -90,7 +90,7 @@ def test_complete_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch, bare: l
 def test_sudo_is_asked_once_before_steps_run_side_by_side(
     monkeypatch: pytest.MonkeyPatch, bare: list[list[str]]
 ) -> None:
-    monkeypatch.setattr(requirements, "_present", lambda program: True)
+    monkeypatch.setattr(requirements, "_is_present", lambda program: True)
     monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(requirements.run, "which", lambda program: "/usr/bin/sudo")
     requirements.ensure(vms=True, lights=True, confirm=yes)
