@@ -29,7 +29,7 @@ def clone(lab: Lab, host: Host, count: int) -> list[Host]:
             f"{host.name} isn't running, so gdsdeploy can't copy it", hint=f"gdsdeploy lab up --lab {lab.name}"
         )
     archive = archives.controller_archive()
-    with lab.locked():
+    with lab.exclusive():
         previous = {other.name for other in lab.hosts()}
         with console.step(f"Copying {host.name}"):
             host.ssh(["sudo", "sh", "-c", _FORGET])

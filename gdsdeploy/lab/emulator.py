@@ -25,7 +25,7 @@ def root(cache: Path, archive: Archive) -> Path | None:
 
     None also, with a message, where the archive doesn't provide one.
     """
-    if major(run.run([QEMU, "--version"], doing="ask for QEMU's version").stdout) >= ENOUGH:
+    if major_version(run.run([QEMU, "--version"], doing="ask for QEMU's version").stdout) >= ENOUGH:
         return None
 
     def argv(target: Path) -> list[str]:
@@ -39,14 +39,14 @@ def root(cache: Path, archive: Archive) -> Path | None:
     cache.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(chr(0).join(argv(Path("root"))).encode()).hexdigest()
     try:
-        entry = files.cached(cache, f"qemu-{RELEASE}-{digest[:12]}", make, what="the emulator")
+        entry = files.cached_folder(cache, f"qemu-{RELEASE}-{digest[:12]}", make, what="the emulator")
     except ProgramFailed as error:
         console.say(f"  {error.message}\n  gdsdeploy uses this machine's QEMU instead; the hosts run more slowly")
         return None
     return entry / "root"
 
 
-def major(output: str) -> int:
+def major_version(output: str) -> int:
     """The major version in the output of ``qemu-system-x86_64 --version``; 0 without one."""
     match = re.search(r"version (\d+)", output)
     return int(match[1]) if match else 0

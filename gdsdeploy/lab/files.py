@@ -19,7 +19,7 @@ Make = Callable[[Path], object]
 
 
 @contextmanager
-def locked(path: Path, *, what: str) -> Iterator[None]:
+def hold_lock(path: Path, *, what: str) -> Iterator[None]:
     """Hold the lock file ``path`` for the block; print that another process holds it (``what``).
 
     The lock file is removed at the end; a waiter that locked a removed file takes the new one.
@@ -83,7 +83,7 @@ def _owned(path: Path) -> bool:
     return all(entry.lstat().st_uid == os.geteuid() for entry in itertools.chain([path], entries))
 
 
-def cached(directory: Path, name: str, make: Make, *, what: str) -> Path:
+def cached_folder(directory: Path, name: str, make: Make, *, what: str) -> Path:
     """The folder ``directory/name``, made once by ``make`` in a temporary folder; other processes wait for it.
 
     What an interrupted run left is removed.
@@ -91,7 +91,7 @@ def cached(directory: Path, name: str, make: Make, *, what: str) -> Path:
     entry = directory / name
     if entry.is_dir():
         return entry
-    with locked(directory / f"{name}.lock", what=what):
+    with hold_lock(directory / f"{name}.lock", what=what):
         if entry.is_dir():
             return entry
         for leftover in directory.glob(f"{name}.tmp-*"):

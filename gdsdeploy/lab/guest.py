@@ -55,7 +55,7 @@ _KERNEL = "linux-image-amd64"
 
 
 @dataclass(frozen=True)
-class Preinstalled:
+class ImagePackages:
     """Packages in a host's image.
 
     sources: one-line apt sources.  packages: (name, version).  kernel: whether a kernel is among them.
@@ -72,10 +72,10 @@ def source_line(index: Mapping[str, Any]) -> str:
     return f"deb {signed} {index['uri']} {index['suite']} {' '.join(index['components'])}"
 
 
-def preinstalled(target: Target) -> Preinstalled:
+def image_packages(target: Target) -> ImagePackages:
     """The locked packages of one profile that a host needs if it doesn't build its modules."""
     chosen = [package for package in target.packages if package.needed_by in ("host", "both")]
-    return Preinstalled(
+    return ImagePackages(
         sources=tuple(source_line(index.model_dump()) for index in target.indices),
         packages=tuple((package.package, package.version) for package in chosen),
         kernel=any(package.part == "kernel-image" for package in chosen),
@@ -115,7 +115,7 @@ def release(name: str) -> Release:
     return RELEASES[name]
 
 
-def packages(kind: str, preinstalled: Preinstalled | None = None) -> tuple[str, ...]:
+def packages(kind: str, preinstalled: ImagePackages | None = None) -> tuple[str, ...]:
     """Packages of a base system of ``kind`` ("vm" or "light") beside Debian's required ones.
 
     preinstalled: packages installed later; a kernel among them replaces Debian's.
@@ -124,7 +124,7 @@ def packages(kind: str, preinstalled: Preinstalled | None = None) -> tuple[str, 
     return tuple(sorted(name for name in chosen if name != _KERNEL or preinstalled is None or not preinstalled.kernel))
 
 
-def further_kernel(kind: str, rel: Release, preinstalled: Preinstalled | None = None) -> str:
+def further_kernel(kind: str, rel: Release, preinstalled: ImagePackages | None = None) -> str:
     """An apt pattern for the second kernel of VM hosts, empty without one; archives may drop that kernel."""
     if kind != "vm" or not rel.kernel or (preinstalled is not None and preinstalled.kernel):
         return ""

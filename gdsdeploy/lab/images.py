@@ -16,7 +16,7 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.lab import files, guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.guest import Preinstalled, Release
+from gdsdeploy.lab.guest import ImagePackages, Release
 
 #: A VM host's disk, a sparse file.
 DISK_BYTES = 12 << 30
@@ -35,7 +35,7 @@ class VmBase:
     kernel: Path
 
 
-def light_base(cache: Path, rel: Release, archive: Archive, preinstalled: Preinstalled | None = None) -> Path:
+def light_base(cache: Path, rel: Release, archive: Archive, preinstalled: ImagePackages | None = None) -> Path:
     """Root folder of the base system of light hosts with ``preinstalled`` packages; made when missing."""
 
     def make(work: Path) -> None:
@@ -45,7 +45,11 @@ def light_base(cache: Path, rel: Release, archive: Archive, preinstalled: Preins
 
 
 def vm_base(
-    cache: Path, rel: Release, archive: Archive, early: Callable[[Path], None], preinstalled: Preinstalled | None = None
+    cache: Path,
+    rel: Release,
+    archive: Archive,
+    early: Callable[[Path], None],
+    preinstalled: ImagePackages | None = None,
 ) -> VmBase:
     """The base system of VM hosts with ``preinstalled`` packages; made when missing.
 
@@ -76,7 +80,7 @@ def vm_base(
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
 
 
-def entry_name(rel: Release, archive: Archive, kind: str, preinstalled: Preinstalled | None = None) -> str:
+def entry_name(rel: Release, archive: Archive, kind: str, preinstalled: ImagePackages | None = None) -> str:
     """Name of a base system in the cache; it depends on the recipe and on the archive."""
     recipe = {
         "archive": {name: str(value) for name, value in asdict(archive).items()},
@@ -93,7 +97,7 @@ def entry_name(rel: Release, archive: Archive, kind: str, preinstalled: Preinsta
 
 
 def mmdebstrap_argv(
-    rel: Release, archive: Archive, kind: str, root: Path, tree: Path, preinstalled: Preinstalled | None = None
+    rel: Release, archive: Archive, kind: str, root: Path, tree: Path, preinstalled: ImagePackages | None = None
 ) -> list[str]:
     """The mmdebstrap command that makes ``root``; ``tree``: folder of files that the hook copies into it."""
     arguments = [tree.as_posix(), kind, guest.USER, guest.NVME_MOUNT]
@@ -136,7 +140,7 @@ def _source(archive: Archive, uri: str, suite: str) -> str:
     return f"deb [signed-by={archive.keyring}] {uri} {suite} main"
 
 
-def _preinstall_hook(preinstalled: Preinstalled) -> str:
+def _preinstall_hook(preinstalled: ImagePackages) -> str:
     """The hook that installs ``preinstalled`` into a complete base system."""
     packages = [f"{name}={version}" for name, version in preinstalled.packages]
     return _hook("begin.sh", [str(len(preinstalled.sources)), *preinstalled.sources, *packages])
@@ -176,7 +180,7 @@ def purge(cache: Path, used: set[Path]) -> list[Path]:
             remaining.append(entry)
             continue
         name = entry.name.split(".tmp-")[0]
-        with files.locked(cache / f"{name}.lock", what=f"the cached {name}"):
+        with files.hold_lock(cache / f"{name}.lock", what=f"the cached {name}"):
             files.remove_tree(entry, within=cache)
     if cache.is_dir() and not any(cache.iterdir()):
         cache.rmdir()
@@ -184,13 +188,15 @@ def purge(cache: Path, used: set[Path]) -> list[Path]:
 
 
 def _cached(
-    cache: Path, rel: Release, archive: Archive, kind: str, make: files.Make, preinstalled: Preinstalled | None
+    cache: Path, rel: Release, archive: Archive, kind: str, make: files.Make, preinstalled: ImagePackages | None
 ) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
-    return files.cached(cache, entry_name(rel, archive, kind, preinstalled), make, what=f"the {rel.name} base system")
+    return files.cached_folder(
+        cache, entry_name(rel, archive, kind, preinstalled), make, what=f"the {rel.name} base system"
+    )
 
 
-def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path, preinstalled: Preinstalled | None) -> Path:
+def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path, preinstalled: ImagePackages | None) -> Path:
     """Make ``work/root`` from the archive, with a log beside it."""
     root = work / "root"
     title = f"Making the {rel.name} base system of {'VM' if kind == 'vm' else 'light'} hosts"

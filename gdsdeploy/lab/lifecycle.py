@@ -13,7 +13,7 @@ from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import emulator, files, fleet, guest, images, qemu, requirements, ssh
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.guest import Preinstalled
+from gdsdeploy.lab.guest import ImagePackages
 from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 
@@ -34,7 +34,7 @@ def up(
     release: str | None = None,
     *,
     nodes: int = 0,
-    preinstalled: Preinstalled | None = None,
+    preinstalled: ImagePackages | None = None,
     confirm: Callable[[str], bool] = yes,
 ) -> Lab:
     """Bring lab ``lab_name`` up with at least these numbers of hosts; all answer at the end.
@@ -53,7 +53,7 @@ def up(
         )
     requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, confirm=confirm)
     archive = archives.controller_archive()
-    with lab.locked():
+    with lab.exclusive():
         if not lab.exists():
             lab.write({"release": rel.name, "hosts": []})
         lab.directory.chmod(0o700)
@@ -67,7 +67,7 @@ def up(
     return lab
 
 
-def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, Preinstalled | None]], archive: Archive) -> None:
+def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, ImagePackages | None]], archive: Archive) -> None:
     for group, (count, preinstalled) in groups.items():
         if lab.lacks(group, count):
             lab.add_hosts(group, count, images.light_base(cache_directory(), lab.release, archive, preinstalled))
@@ -75,7 +75,7 @@ def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, Preinstalled | None]
 
 
 def _raise_vms(
-    lab: Lab, count: int, archive: Archive, preinstalled: Preinstalled | None, pool: ThreadPoolExecutor
+    lab: Lab, count: int, archive: Archive, preinstalled: ImagePackages | None, pool: ThreadPoolExecutor
 ) -> None:
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def down(lab: Lab) -> None:
     """Stop the lab's processes and delete the lab; caches stay.  Without such a lab, do nothing."""
     if not lab.directory.exists():
         return
-    with lab.locked():
+    with lab.exclusive():
         if lab.exists():
             for host in lab.hosts():
                 with console.step(f"Stopping {host.name}"):

@@ -114,7 +114,7 @@ def accelerator(cache: Path, kernel: Path | None) -> str | None:
         return forced
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
-    with files.locked(cache / "accelerator.lock", what="the trial of KVM"):
+    with files.hold_lock(cache / "accelerator.lock", what="the trial of KVM"):
         earlier = files.read_json(cache / "accelerator.json") or {}
         boot = process.boot_id()
         if earlier.get("boot") == boot:

@@ -81,7 +81,9 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
         for folder in ("root", "upper", "work"):
             files.remove_tree(work / folder, within=work)
 
-    return files.cached(cache_directory(), name, make, what=f"the stand-in for {kernel.release}") / "gds_lab_gpu.ko"
+    return (
+        files.cached_folder(cache_directory(), name, make, what=f"the stand-in for {kernel.release}") / "gds_lab_gpu.ko"
+    )
 
 
 def plug(lab: Lab, host: Host, kernel_release: str, kernel_version: str | None = None) -> None:

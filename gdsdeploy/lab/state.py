@@ -68,9 +68,9 @@ class Lab:
         return (self.directory / "lab.json").is_file()
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Exclude other gdsdeploy processes from this lab."""
-        with files.locked(labs_directory() / f".{self.name}.lock", what=f"lab {self.name}"):
+        with files.hold_lock(labs_directory() / f".{self.name}.lock", what=f"lab {self.name}"):
             yield
 
     def read(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Lab:
                     value["hosts"].append(asdict(Record(name, kind, port, base.as_posix())))
             value["hosts"].sort(key=lambda host: (host["kind"], *_name_and_number(host["name"])))
 
-        with self._mutex, files.locked(labs_directory() / ".ports.lock", what="the choice of ports"):
+        with self._mutex, files.hold_lock(labs_directory() / ".ports.lock", what="the choice of ports"):
             self.update(add)
 
     def host_key(self, name: str) -> tuple[str, str]:

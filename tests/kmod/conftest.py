@@ -180,7 +180,7 @@ def _base(suite: str) -> Path:
         target = [suite, str(work / "root"), source.uri]
         run.run(run.as_root([*argv, *target]), doing="make a root for building modules", log=work / "log")
 
-    return files.cached(cache, f"{suite}-{recipe}", make, what="the root for building modules") / "root"
+    return files.cached_folder(cache, f"{suite}-{recipe}", make, what="the root for building modules") / "root"
 
 
 @pytest.fixture

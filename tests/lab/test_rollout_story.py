@@ -142,7 +142,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made = Lab(unique("rollout"))
     with pytest.MonkeyPatch.context() as patch:
         try:
-            preinstalled = guest.preinstalled(lock(first).targets["vm"])
+            preinstalled = guest.image_packages(lock(first).targets["vm"])
             labs.up(made.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
             builder_key.give(made)
             old = provisioned(made)

@@ -158,7 +158,7 @@ def test_what_is_printed_says_who_when_which_boot_and_which_digests(folder: Path
     assert lines[5] == f"  gpu1: {VERDICT}, boot {BOOT}, evidence sha256:e, expectation sha256:x"
     names = ("report.json", "gdsdeploy.lock")
     assert lines[6:] == [f"  sha256:{statement.sha256((folder / name).read_bytes())} {name}" for name in names]
-    part = statement.Validated.model_validate({**PREDICATE, "left_out": ["gpu2"], "hosts": {}})
+    part = statement.ValidationPredicate.model_validate({**PREDICATE, "left_out": ["gpu2"], "hosts": {}})
     assert part.lines()[-1] == "these hosts were not asked: gpu2"
     made = archive(tmp_path / "modules.tar", "a")
     _, *lines = printed(made)

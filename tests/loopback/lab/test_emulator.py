@@ -78,7 +78,7 @@ def test_an_archive_without_it_costs_time_only(
 
 @pytest.mark.parametrize(("said", "number"), [(OLD, 7), (NEW, 10), ("QEMU emulator version 11.1.3", 11), ("", 0)])
 def test_version(said: str, number: int) -> None:
-    assert emulator.major(said) == number
+    assert emulator.major_version(said) == number
 
 
 def test_command() -> None:

@@ -63,12 +63,12 @@ def test_one_that_would_not_load_decides(answers: tuple[bool | None, ...], expec
 
 
 def test_without_nvidia_fs_a_preflight_is_a_full_one() -> None:
-    assert trial.effective("quick", target()) == "quick"
-    assert trial.effective("quick", target(mode="compat")) == "full"
+    assert trial.effective_mode("quick", target()) == "quick"
+    assert trial.effective_mode("quick", target(mode="compat")) == "full"
 
 
 def test_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     trial.require_machine(target())
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(GdsError, match="of x86_64 and this machine of aarch64"):
+    with pytest.raises(GdsError, match="for x86_64, and this machine is aarch64"):
         trial.require_machine(target())
