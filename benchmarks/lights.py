@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 
 PROGRAM = Path(sys.executable).parent / "gdsdeploy"
@@ -26,7 +26,7 @@ def write_fleet(lab: Lab) -> Path:
     return path
 
 
-def spread(hosts: list[Host]) -> None:
+def spread(hosts: list[LabHost]) -> None:
     """Make every host a copy of the first, with a name and keys of its own."""
     first, *others = hosts
     for host in hosts:

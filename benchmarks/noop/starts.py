@@ -15,7 +15,7 @@ from pathlib import Path
 from small import fleet
 
 from gdsdeploy import console
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lights import command
@@ -52,7 +52,7 @@ def main() -> None:
     console.data(json.dumps(found, indent=2))
 
 
-def counted(host: Host, *arguments: str | Path) -> dict[str, object]:
+def counted(host: LabHost, *arguments: str | Path) -> dict[str, object]:
     """Starts of Python on the host while a command of gdsdeploy's runs."""
     host.ssh(["sudo", "truncate", "--size=0", LOG])
     command(*arguments)

@@ -8,7 +8,7 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import lifecycle
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.nspawn import LightHost
 from gdsdeploy.lab.state import Lab, group_of
 
@@ -16,7 +16,7 @@ from gdsdeploy.lab.state import Lab, group_of
 _FORGET = "rm -f /etc/lab-seeded /var/lib/systemd/random-seed && : >/etc/machine-id && sync"
 
 
-def clone(lab: Lab, host: Host, count: int) -> list[Host]:
+def clone(lab: Lab, host: LabHost, count: int) -> list[LabHost]:
     """Add copies of ``host`` to its group until the group has ``count`` hosts; return the new, running hosts.
 
     Each has its own name, address, SSH key and machine id; all other files are copies.  ``host`` restarts.

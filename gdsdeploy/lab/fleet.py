@@ -10,11 +10,11 @@ from jinja2 import Environment, StrictUndefined
 from gdsdeploy import atomic, console
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, group_of
 
 
-def render(name: str, hosts: Sequence[Host], release: guest.Release, archive: Archive) -> str:
+def render(name: str, hosts: Sequence[LabHost], release: guest.Release, archive: Archive) -> str:
     """The fleet file: it provisions VM hosts and nodes, and builds on the other light hosts."""
     # YAML, not HTML: escaping would corrupt addresses.
     environment = Environment(

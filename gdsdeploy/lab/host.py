@@ -16,7 +16,7 @@ from gdsdeploy.lab import files, process, ssh
 
 
 @dataclass(frozen=True)
-class Record:
+class HostRecord:
     """A host in the lab's record.
 
     kind: "vm" or "light".  port: of its sshd, on the controller's loopback.  base: its cached base system.
@@ -28,7 +28,7 @@ class Record:
     base: str
 
 
-class Host(ABC):
+class LabHost(ABC):
     """A host of a lab; its ``directory`` holds all its files."""
 
     #: Whether the processes of this kind belong to root.
@@ -36,7 +36,7 @@ class Host(ABC):
     #: Names of the programs that can be this host.
     programs: tuple[str, ...] = ()
 
-    def __init__(self, record: Record, directory: Path, ssh_config: Path) -> None:
+    def __init__(self, record: HostRecord, directory: Path, ssh_config: Path) -> None:
         self.record = record
         self.directory = directory
         self.ssh_config = ssh_config

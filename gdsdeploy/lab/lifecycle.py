@@ -14,7 +14,7 @@ from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import emulator, files, fleet, guest, images, qemu, requirements, ssh
 from gdsdeploy.lab.archive import Archive
 from gdsdeploy.lab.guest import ImagePackages
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 
 DEFAULT_RELEASE = "trixie"
@@ -99,7 +99,7 @@ def _raise_vms(
     start(lab, "vm", archive)
 
 
-def _stopped(lab: Lab, kind: str) -> list[Host]:
+def _stopped(lab: Lab, kind: str) -> list[LabHost]:
     return [host for host in lab.hosts() if host.kind == kind and not host.running()]
 
 
@@ -120,7 +120,7 @@ def start(lab: Lab, kind: str, archive: Archive) -> None:
             host.wait_ssh(VM_PATIENCE) if kind == "vm" else host.wait_ssh()
 
 
-def make(lab: Lab, host: Host, archive: Archive) -> None:
+def make(lab: Lab, host: LabHost, archive: Archive) -> None:
     """Make the missing files of ``host``."""
     public = lab.key.with_name("id_ed25519.pub").read_text()
     key = lab.host_key(host.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import files, guest, process
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 
 #: Exists where systemd is process 1 (sd_booted(3)).
 SYSTEMD_BOOTED = Path("/run/systemd/system")
@@ -47,7 +47,7 @@ def namespace_argv(name: str, root: Path) -> list[str]:
     return ["unshare", *namespaces, "sh", script, root.as_posix(), name]
 
 
-class LightHost(Host):
+class LightHost(LabHost):
     """A light host, run by nspawn, or in a plain namespace where nspawn can't run."""
 
     runs_as_root = True

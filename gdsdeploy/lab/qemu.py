@@ -12,7 +12,7 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import emulator as emulators
 from gdsdeploy.lab import files, guest, process
-from gdsdeploy.lab.host import Host, Record
+from gdsdeploy.lab.host import HostRecord, LabHost
 
 QEMU = emulators.QEMU
 MEMORY_MIB, NVME_BYTES = 2048, 2 << 30
@@ -28,7 +28,7 @@ ACCELERATORS = {
 }
 
 
-def qemu_argv(host: Host, accelerator: str, root: Path | None = None) -> list[str]:
+def qemu_argv(host: LabHost, accelerator: str, root: Path | None = None) -> list[str]:
     """The command line of a VM host's machine; ``root``: from :func:`gdsdeploy.lab.emulator.root`."""
     folder = host.directory
     disk = f"file={_escape(folder / 'disk.qcow2')},if=none,id=root,format=qcow2,cache=unsafe,discard=unmap"
@@ -50,13 +50,13 @@ def qemu_argv(host: Host, accelerator: str, root: Path | None = None) -> list[st
     ]
 
 
-class VmHost(Host):
+class VmHost(LabHost):
     """A QEMU machine; accelerator: "kvm" or "tcg".  emulator: from :func:`gdsdeploy.lab.emulator.root`."""
 
     programs = (QEMU, emulators.LOADER)
 
     def __init__(
-        self, record: Record, directory: Path, ssh_config: Path, accelerator: str, emulator: Path | None = None
+        self, record: HostRecord, directory: Path, ssh_config: Path, accelerator: str, emulator: Path | None = None
     ) -> None:
         super().__init__(record, directory, ssh_config)
         self._accelerator = accelerator

@@ -14,7 +14,7 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import files, guest, images
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, cache_directory
 
 _SOURCES = ("gds_lab_gpu.c", "Kbuild")
@@ -86,7 +86,7 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
     )
 
 
-def plug(lab: Lab, host: Host, kernel_release: str, kernel_version: str | None = None) -> None:
+def plug(lab: Lab, host: LabHost, kernel_release: str, kernel_version: str | None = None) -> None:
     """Give ``host`` a stand-in GPU under kernel ``kernel_release``, now and at each boot.
 
     The kernel need not be installed.  Raises LabUnavailable for a light host, which has no kernel.
@@ -94,7 +94,7 @@ def plug(lab: Lab, host: Host, kernel_release: str, kernel_version: str | None =
     plug_all(lab, [host], Kernel(kernel_release, kernel_version))
 
 
-def plug_all(lab: Lab, hosts: Sequence[Host], kernel: Kernel) -> None:
+def plug_all(lab: Lab, hosts: Sequence[LabHost], kernel: Kernel) -> None:
     """:func:`plug` for several hosts."""
     for host in hosts:
         if host.kind != "vm":

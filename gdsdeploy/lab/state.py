@@ -13,7 +13,7 @@ from typing import Any
 
 from gdsdeploy import atomic, errors, paths
 from gdsdeploy.lab import files, guest, ssh
-from gdsdeploy.lab.host import Host, Record
+from gdsdeploy.lab.host import HostRecord, LabHost
 from gdsdeploy.lab.nspawn import LightHost
 from gdsdeploy.lab.qemu import VmHost
 
@@ -102,26 +102,26 @@ class Lab:
         """The Debian release of the lab's hosts."""
         return guest.release(self.read()["release"])
 
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[LabHost]:
         """All hosts of the lab, light ones first, in the order they were made."""
         value = self.read()
-        return [self._host(Record(**host), value) for host in value["hosts"]]
+        return [self._host(HostRecord(**host), value) for host in value["hosts"]]
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> LabHost:
         """The host called ``name``; raises LabUnavailable when the lab has none."""
         hosts = {host.name: host for host in self.hosts()}
         if name not in hosts:
             raise errors.LabUnavailable(f"lab {self.name} has no host {name}", hint=f"It has: {', '.join(hosts)}")
         return hosts[name]
 
-    def _host(self, record: Record, value: dict[str, Any]) -> Host:
+    def _host(self, record: HostRecord, value: dict[str, Any]) -> LabHost:
         directory = self.directory / "hosts" / record.name
         if record.kind == "light":
             return LightHost(record, directory, self.ssh_config)
         emulator = Path(value["emulator"]) if value.get("emulator") else None
         return VmHost(record, directory, self.ssh_config, value.get("accelerator") or "tcg", emulator)
 
-    def group(self, group: str) -> list[Host]:
+    def group(self, group: str) -> list[LabHost]:
         """The hosts of ``group``: "vm", "light" (builders), or "node" (light hosts to provision)."""
         return [host for host in self.hosts() if group_of(host.name) == group]
 
@@ -130,7 +130,7 @@ class Lab:
         return len(self.group(group)) < count
 
     def add_hosts(self, group: str, count: int, base: Path) -> None:
-        """Record hosts of ``group`` until there are ``count``, each with an unused port."""
+        """HostRecord hosts of ``group`` until there are ``count``, each with an unused port."""
         kind, prefix = GROUPS[group]
 
         def add(value: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class Lab:
                 if name not in names:
                     port = free_port(FIRST_PORT[kind], used_ports)
                     used_ports.add(port)
-                    value["hosts"].append(asdict(Record(name, kind, port, base.as_posix())))
+                    value["hosts"].append(asdict(HostRecord(name, kind, port, base.as_posix())))
             value["hosts"].sort(key=lambda host: (host["kind"], *_name_and_number(host["name"])))
 
         with self._mutex, files.hold_lock(labs_directory() / ".ports.lock", what="the choice of ports"):

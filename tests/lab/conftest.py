@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Host, Lab, state
+from gdsdeploy.lab import Lab, state
 from tests import groups
 from tests.lab import builder_key
 from tests.naming import unique

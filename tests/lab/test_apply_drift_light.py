@@ -27,7 +27,7 @@ from gdsdeploy.converge.provision import provision
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.model.finding import PASS
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.validate.validate import Asked, validate
 from gdsdeploy.zipapp import hostapp
@@ -166,7 +166,7 @@ def document(uri: str, key: Key, sums: dict[tuple[str, int], str]) -> dict[str, 
     return {"version": 1, "resources": [{"resource": r, "instance": i, "desired": d} for r, i, d in resources]}
 
 
-def send(host: Host, files: dict[str, bytes]) -> None:
+def send(host: LabHost, files: dict[str, bytes]) -> None:
     """Files below /srv/drift."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
@@ -179,7 +179,7 @@ def send(host: Host, files: dict[str, bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     """A light host that has the desired state, its packages and the drifts in /srv/drift."""
     folder = tmp_path_factory.mktemp("drift")
     key = Key.generate(tmp_path_factory.mktemp("key") / "home", "drift")
@@ -201,7 +201,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         key.forget()
 
 
-def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(host: Host) -> None:
+def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(host: LabHost) -> None:
     said = host.ssh(["sudo", "python3", "/srv/drift/drifts_apt.py", "200", "1"], timeout=600).stdout
     report = json.loads(said)
     assert report["problems"] == []
@@ -244,7 +244,7 @@ print(json.dumps([[*key, value] for key, value in watch.snapshot().items()]))
 AROUND = ("/var/lib/gdsdeploy/gate.json", "/var/lib/prometheus", "/var/lib/sudo")
 
 
-def snapshot(host: Host) -> dict[tuple[str, str], Any]:
+def snapshot(host: LabHost) -> dict[tuple[str, str], Any]:
     said = host.ssh(["sudo", "python3", "-B", "-c", SNAPSHOT]).stdout
     return {
         (kind, subject): tuple(value) if isinstance(value, list) else value

@@ -28,7 +28,7 @@ from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC, public_pem
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.zipapp import hostapp
@@ -67,7 +67,7 @@ def fleet(lab: Lab) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hosts(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Host]:
+def hosts(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabHost, LabHost]:
     """Both with the same kernel; what was built is on the first only."""
     folder = tmp_path_factory.mktemp("roots")
     one, other = Root(folder / "one"), Root(folder / "other")
@@ -97,11 +97,11 @@ def supplies(fleet: Path) -> dict[str, Supply]:
     return dict(plan_fleet(load_fleet(fleet), lock, fleet, ["build1", "build2"]).supplies)
 
 
-def fetched(host: Host, path: str) -> bytes:
+def fetched(host: LabHost, path: str) -> bytes:
     return base64.b64decode(host.ssh(["sudo", "base64", path]).stdout)
 
 
-def receive(host: Host, archive: Path | str, tmp: Path, key: bytes = b"") -> tuple[int, str]:
+def receive(host: LabHost, archive: Path | str, tmp: Path, key: bytes = b"") -> tuple[int, str]:
     """Run the role as provision would, with build1's public key; its exit code and output."""
     (tmp / "build1.pub").write_bytes(key)
     variables = {
@@ -142,7 +142,7 @@ def test_one_of_two_bare_hosts_builds(fleet: Path, lab: Lab, tmp_path: Path, mon
 
 
 def test_what_one_has_built_the_other_receives(
-    fleet: Path, hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Path, hosts: tuple[LabHost, LabHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     first, second = hosts
@@ -188,7 +188,7 @@ def test_what_one_has_built_the_other_receives(
     assert (status, "changed=0" in said) == (0, True), said
 
 
-def test_nothing_of_a_tampered_build_stays(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_nothing_of_a_tampered_build_stays(hosts: tuple[LabHost, LabHost], tmp_path: Path) -> None:
     first, second = hosts
     second.ssh(["sudo", "python3", PROGRAM, "kmod", "remove", "--kernel", RELEASE])
     data = bytearray(fetched(first, ARCHIVE))

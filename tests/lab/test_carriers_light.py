@@ -27,7 +27,7 @@ from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive import pack
 from gdsdeploy.host.archive.provenance import Builder, Origin, public_pem
 from gdsdeploy.host.kmod.kernel import Kernel
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from tests.lab.publishing import Published, published
@@ -75,7 +75,7 @@ def fleet(small: Lab) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+def site(host: LabHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     """Where the host pulls from; it has ansible-core and git of its own archive, and knows authority and signer."""
     with published(tmp_path_factory.mktemp("site") / "site") as made:
         put(host, "/usr/local/share/ca-certificates/site.crt", made.authority)
@@ -108,7 +108,7 @@ def render(fleet: Path, folder: Path, carrier: str, *words: str) -> dict[str, An
     return found
 
 
-def text(host: Host, path: str) -> str:
+def text(host: LabHost, path: str) -> str:
     return host.ssh(["sudo", "cat", path], ok=(0, 1)).stdout
 
 
@@ -116,7 +116,7 @@ def locked(fleet: Path) -> str:
     return lockfile.read(lockfile.beside(fleet)).digest
 
 
-def pull(host: Host, site: Published, *words: str, tags: str = PULL) -> tuple[int, str]:
+def pull(host: LabHost, site: Published, *words: str, tags: str = PULL) -> tuple[int, str]:
     """As a timer on the host would: exit code, and what was said; a plain web server cannot give one commit alone."""
     argv = ["sudo", "env", "LC_ALL=C.UTF-8", "ansible-pull", "--url", f"{site.uri}/repo.git", "--checkout", "main",
             "--directory", CHECKOUT, "--inventory", "inventory/hosts.yml", "--full", "--verify-commit", "--tags", tags,
@@ -136,7 +136,7 @@ def rendered(fleet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ansible_runner_carries_it(host: Host, fleet: Path, rendered: Path) -> None:
+def test_ansible_runner_carries_it(host: LabHost, fleet: Path, rendered: Path) -> None:
     folder = rendered / "runner"
     shutil.copy(fleet.parent / "id_ed25519", folder / "env" / "ssh_key")
     run("ansible-runner", "run", folder, "-p", "provision.yml", "--ident", "one", "--cmdline", f"--tags {RUN}")
@@ -165,7 +165,7 @@ def test_awx_finds_nothing_left_to_do(fleet: Path, rendered: Path, tmp_path: Pat
     assert "failed=0" in said
 
 
-def test_a_host_pulls_the_lock_that_is_meant_and_no_other(host: Host, fleet: Path, site: Published) -> None:
+def test_a_host_pulls_the_lock_that_is_meant_and_no_other(host: LabHost, fleet: Path, site: Published) -> None:
     render(fleet, site.checkout, "pull")
     site.commit()
     shutil.copy(lockfile.beside(fleet), site.served / "gdsdeploy.lock")
@@ -192,7 +192,7 @@ def test_a_host_pulls_the_lock_that_is_meant_and_no_other(host: Host, fleet: Pat
     assert (status, "changed=0" in said) == (0, True), said
 
 
-def test_the_next_lock_comes_when_both_are_published(host: Host, fleet: Path, site: Published) -> None:
+def test_the_next_lock_comes_when_both_are_published(host: LabHost, fleet: Path, site: Published) -> None:
     """Needs the host as the test before has left it."""
     old = locked(fleet)
     target = lockfile.read(lockfile.beside(fleet)).targets["gds"]
@@ -227,7 +227,7 @@ def test_the_next_lock_comes_when_both_are_published(host: Host, fleet: Path, si
 
 
 def test_modules_are_fetched_and_held_against_the_manifest(
-    host: Host, site: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: LabHost, site: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host whose modules are fetched over HTTPS; it has a kernel's modules, and neither headers nor compiler."""
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
@@ -275,7 +275,7 @@ def test_modules_are_fetched_and_held_against_the_manifest(
     assert (status, "changed=0" in said) == (0, True), said
 
 
-def test_the_same_folder_takes_it_back(host: Host, rendered: Path) -> None:
+def test_the_same_folder_takes_it_back(host: LabHost, rendered: Path) -> None:
     # ansible-runner keeps what --cmdline said for every run after it: docs/carriers.md.
     (rendered / "runner" / "env" / "cmdline").unlink()
     run("ansible-runner", "run", rendered / "runner", "-p", "remove.yml")

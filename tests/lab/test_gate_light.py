@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy.host import checks
 from gdsdeploy.host.gate.gate import Settings
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
@@ -33,7 +33,7 @@ BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; do
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     """A light host with the host program, an expectation that it cannot meet, and two services."""
     name = unique("gate")
     try:
@@ -59,13 +59,13 @@ def given(**settings: Any) -> dict[str, Any]:
     }
 
 
-def show(host: Host, unit: str, *names: str) -> dict[str, str]:
+def show(host: LabHost, unit: str, *names: str) -> dict[str, str]:
     words = [f"--property={name}" for name in names]
     lines = host.ssh(["systemctl", "show", *words, unit]).stdout.splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
-def reboot(host: Host) -> dict[str, Any]:
+def reboot(host: LabHost) -> dict[str, Any]:
     """Boot anew, and wait for the end of the boot; the gate's record of it."""
     host.stop()
     host.start()
@@ -75,7 +75,7 @@ def reboot(host: Host) -> dict[str, Any]:
     return found
 
 
-def test_the_role_puts_the_gate_there_once(host: Host, tmp_path: Path) -> None:
+def test_the_role_puts_the_gate_there_once(host: LabHost, tmp_path: Path) -> None:
     assert play(host, tmp_path, "gds_gate", **given())
     assert play(host, tmp_path, "gds_gate", **given()) == []
     assert host.ssh(["systemctl", "is-enabled", "gds-gate.service"]).stdout.strip() == "enabled"
@@ -83,7 +83,7 @@ def test_the_role_puts_the_gate_there_once(host: Host, tmp_path: Path) -> None:
     assert host.ssh(["test", "-e", RECORD], ok=(1,)).status == 1, "the boot that ran was not judged"
 
 
-def test_at_boot_it_closes_before_anything_gets_work(host: Host) -> None:
+def test_at_boot_it_closes_before_anything_gets_work(host: LabHost) -> None:
     record = reboot(host)
     assert record["state"] == "closed"
     assert record["boot_id"] == host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
@@ -101,7 +101,7 @@ def test_at_boot_it_closes_before_anything_gets_work(host: Host) -> None:
     assert host.ssh(["test", "-e", "/run/gdsdeploy/healthy"], ok=(1,)).status == 1
 
 
-def test_it_adds_less_than_two_seconds_to_a_boot(host: Host) -> None:
+def test_it_adds_less_than_two_seconds_to_a_boot(host: LabHost) -> None:
     """Its own time, which is what waits for it; the best of three, and longer where this machine is busy otherwise."""
     names = ("ExecMainStartTimestampMonotonic", "ExecMainExitTimestampMonotonic", "CPUUsageNSec")
     taken = []
@@ -115,7 +115,7 @@ def test_it_adds_less_than_two_seconds_to_a_boot(host: Host) -> None:
     assert min(taken) < 2 * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0))), taken
 
 
-def test_an_open_gate_lets_everything_start(host: Host, tmp_path: Path) -> None:
+def test_an_open_gate_lets_everything_start(host: LabHost, tmp_path: Path) -> None:
     waivers = [{"check": item.id, "until": "9999-12-31", "reason": "a test"} for item in checks.listed()]
     assert len(play(host, tmp_path, "gds_gate", **given(waivers=waivers))) == 1
     assert host.ssh(["sudo", "systemctl", "start", BEHIND], timeout=60).status == 0, "it has the gate judge again"
@@ -124,13 +124,13 @@ def test_an_open_gate_lets_everything_start(host: Host, tmp_path: Path) -> None:
     assert show(host, BEHIND, "ActiveState")["ActiveState"] == "active"
 
 
-def test_provision_has_the_boot_judged(host: Host, tmp_path: Path) -> None:
+def test_provision_has_the_boot_judged(host: LabHost, tmp_path: Path) -> None:
     host.ssh(["sudo", "rm", RECORD])
     assert play(host, tmp_path, "gds_gate", gds_gate_step="run") == []
     assert json.loads(host.ssh(["cat", RECORD]).stdout)["state"] == "open"
 
 
-def test_a_fleet_without_a_gate_takes_it_away(host: Host, tmp_path: Path) -> None:
+def test_a_fleet_without_a_gate_takes_it_away(host: LabHost, tmp_path: Path) -> None:
     assert play(host, tmp_path, "gds_gate", **given(), gds_gate_enabled=False)
     left = host.ssh(["find", "/etc/systemd/system", "/etc/gdsdeploy", "/run/gdsdeploy", METRICS], ok=(0, 1)).stdout
     assert "gate" not in left

@@ -19,7 +19,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy.host.boot.grubmenu import entries
 from gdsdeploy.lab import guest
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
@@ -81,7 +81,7 @@ def kernel_package(folder: Path, release: str, tree: Path | None = None) -> Path
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     """A light host with GRUB, the host program and the expectation."""
     name = unique("guard")
     try:
@@ -97,7 +97,7 @@ def host() -> Iterator[Host]:
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory, host: Host) -> None:
+def packages(tmp_path_factory: pytest.TempPathFactory, host: LabHost) -> None:
     """Both kernels' packages, on the host: the locked one comes with good modules, as if DKMS had built them."""
     folder = tmp_path_factory.mktemp("kernels")
     good = Root(folder / "good")
@@ -110,26 +110,26 @@ def packages(tmp_path_factory: pytest.TempPathFactory, host: Host) -> None:
     host.ssh(["tar", "-C", "/tmp", "-xf", "-"], input=buffer.getvalue())
 
 
-def install(host: Host, release: str) -> str:
+def install(host: LabHost, release: str) -> str:
     """Install a kernel as a user does; what the terminal shows."""
     return dpkg(host, "--install", f"/tmp/linux-image-{release}.deb")
 
 
-def dpkg(host: Host, *words: str) -> str:
+def dpkg(host: LabHost, *words: str) -> str:
     done = host.ssh(["sudo", "sh", "-c", f"dpkg {' '.join(words)} 2>&1"], timeout=120)
     assert host.ssh(["dpkg", "--audit"]).stdout == ""
     return done.stdout
 
 
-def default(host: Host) -> str:
+def default(host: LabHost) -> str:
     return str(json.loads(host.ssh([*PROGRAM, "boot", "show", "--json"]).stdout)["default"])
 
 
-def journal(host: Host) -> str:
+def journal(host: LabHost) -> str:
     return host.ssh(["sudo", "journalctl", "--quiet", "--identifier=gdsdeploy-guard", "--output=cat"]).stdout
 
 
-def test_the_role_puts_the_guard_there_once(host: Host, packages: None, tmp_path: Path) -> None:
+def test_the_role_puts_the_guard_there_once(host: LabHost, packages: None, tmp_path: Path) -> None:
     given = {"gds_kernel_release": RELEASE, "gds_kernel_packages": []}
     assert play(host, tmp_path, "gds_kernel", **given)
     assert host.ssh(["ls", *HOOKS]).stdout.split() == sorted(HOOKS)
@@ -137,7 +137,7 @@ def test_the_role_puts_the_guard_there_once(host: Host, packages: None, tmp_path
     assert play(host, tmp_path, "gds_kernel", **given) == []
 
 
-def test_a_kernel_without_modules_does_not_become_the_default(host: Host, packages: None) -> None:
+def test_a_kernel_without_modules_does_not_become_the_default(host: LabHost, packages: None) -> None:
     assert f"the locked kernel {RELEASE} is the boot default, and its modules are good" in install(host, RELEASE)
     said = install(host, NEWER)
     assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in said
@@ -152,7 +152,7 @@ def test_a_kernel_without_modules_does_not_become_the_default(host: Host, packag
     assert {item["release"]: item["admitted"] for item in status["kernels"]} == {RELEASE: True, NEWER: False}
 
 
-def test_a_default_that_others_moved_is_brought_back(host: Host, packages: None) -> None:
+def test_a_default_that_others_moved_is_brought_back(host: LabHost, packages: None) -> None:
     """As an administrator does who wants the newest kernel."""
     menu = host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
     entry = next(item for item in entries(menu) if item.release == NEWER and "advanced" in item.path)
@@ -165,7 +165,7 @@ def test_a_default_that_others_moved_is_brought_back(host: Host, packages: None)
     assert default(host) == RELEASE
 
 
-def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: Host, packages: None) -> None:
+def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: LabHost, packages: None) -> None:
     other = {**asdict(WANTED), "driver_version": "580.1", "kernel_release": NEWER}
     put(host, "/tmp/other.json", json.dumps(other).encode())
     refused = host.ssh([*PROGRAM, "guard", "default", "--expectation", "/tmp/other.json"], ok=(1,))
@@ -173,7 +173,7 @@ def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: Hos
     assert default(host) == RELEASE
 
 
-def test_a_host_without_python_installs_kernels_all_the_same(host: Host, packages: None) -> None:
+def test_a_host_without_python_installs_kernels_all_the_same(host: LabHost, packages: None) -> None:
     host.ssh(["sudo", "mv", "/usr/bin/python3", "/usr/bin/python3.away"])
     try:
         assert f"gdsdeploy: kernel {NEWER}: nobody can tell whether it may boot by default" in install(host, NEWER)
@@ -183,14 +183,14 @@ def test_a_host_without_python_installs_kernels_all_the_same(host: Host, package
     assert "python3 is missing" in journal(host)
 
 
-def test_the_last_good_kernel_does_not_go_silently(host: Host, packages: None) -> None:
+def test_the_last_good_kernel_does_not_go_silently(host: LabHost, packages: None) -> None:
     said = dpkg(host, "--purge", f"linux-image-{RELEASE}")
     assert f"the locked kernel {RELEASE} was removed" in said
     assert f"the next boot ({NEWER}) comes up without GPUDirect Storage" in said
     assert "provision this host before it reboots" in journal(host)
 
 
-def test_what_is_installed_is_held(host: Host, tmp_path: Path) -> None:
+def test_what_is_installed_is_held(host: LabHost, tmp_path: Path) -> None:
     """Also what was there before, which stays when all is taken back."""
     shown = host.ssh(["apt-cache", "policy", "libnuma1", "tzdata"]).stdout
     wanted = [
@@ -206,7 +206,7 @@ def test_what_is_installed_is_held(host: Host, tmp_path: Path) -> None:
     assert play(host, tmp_path, "gds_packages", gds_packages_wanted=wanted) == []
 
 
-def test_remove_dismisses_the_guard(host: Host, packages: None, tmp_path: Path) -> None:
+def test_remove_dismisses_the_guard(host: LabHost, packages: None, tmp_path: Path) -> None:
     assert play(host, tmp_path, "gds_remove")
     assert host.ssh(["apt-mark", "showhold"]).stdout == ""
     assert host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Status}", "tzdata"]).stdout == "installed"

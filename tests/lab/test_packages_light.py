@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Host, Lab
+from gdsdeploy.lab import Lab, LabHost
 from tests.lab.roleplay import play
 from tests.naming import unique
 
@@ -47,17 +47,17 @@ def version(name: str, number: int) -> dict[str, str]:
     return {"package": name, "version": str(number)}
 
 
-def installed(host: Host) -> set[str]:
+def installed(host: LabHost) -> set[str]:
     shown = host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package} ${Version}\n"]).stdout
     return {line[3:] for line in shown.splitlines() if line[1] == "i" and ("stack" in line)}
 
 
-def held(host: Host) -> set[str]:
+def held(host: LabHost) -> set[str]:
     return {name for name in host.ssh(["apt-mark", "showhold"]).stdout.split() if "stack" in name}
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     """A light host whose apt knows the packages."""
     name = unique("packages")
     try:
@@ -69,7 +69,7 @@ def host() -> Iterator[Host]:
         labs.down(Lab(name))
 
 
-def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(host: Host, tmp_path: Path) -> None:
+def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(host: LabHost, tmp_path: Path) -> None:
     names = ["stack-driver", "stack-source", "stack-library1"]
     first = [version(name, 1) for name in [*names, "linux-image-stack"]]
     assert play(host, tmp_path, "gds_packages", gds_packages_wanted=first)

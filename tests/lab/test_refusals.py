@@ -17,7 +17,7 @@ import yaml
 
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import ssh
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, free_port
 from gdsdeploy.lock import lockfile
 from tests.naming import unique
@@ -46,7 +46,7 @@ def victim(small: Lab) -> Host:
 
 
 @pytest.fixture
-def fleet(small: Lab, victim: Host, tmp_path: Path) -> Callable[..., Path]:
+def fleet(small: Lab, victim: LabHost, tmp_path: Path) -> Callable[..., Path]:
     """Writes a fleet of the victim alone, with changes, and a real lock for it; returns the fleet file."""
 
     def write(change: Callable[[dict[str, Any]], None] = lambda _: None) -> Path:
@@ -70,7 +70,7 @@ def fleet(small: Lab, victim: Host, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(autouse=True)
-def untouched(victim: Host) -> Iterator[None]:
+def untouched(victim: LabHost) -> Iterator[None]:
     """After each refusal, nothing of ours is on the host."""
     yield
     assert victim.ssh(["sudo", "sh", "-c", f"ls -d {' '.join(TRACES)} 2>/dev/null"], ok=(2,)).stdout == ""
@@ -87,7 +87,7 @@ def refused(fleet: Path, *, status: int) -> str:
 
 
 @pytest.fixture
-def fault(victim: Host) -> Iterator[Callable[[str, str], None]]:
+def fault(victim: LabHost) -> Iterator[Callable[[str, str], None]]:
     """Makes a fault by one root shell command on the victim and mends it by another.
 
     The second one waits as root beforehand, so that it does not need what the fault takes away.
@@ -118,7 +118,7 @@ def test_nobody_answers(fleet: Callable[..., Path]) -> None:
     assert f"victim (127.0.0.1:{port})" in said
 
 
-def test_another_host_key(fleet: Callable[..., Path], victim: Host, tmp_path: Path) -> None:
+def test_another_host_key(fleet: Callable[..., Path], victim: LabHost, tmp_path: Path) -> None:
     ssh.make_key(tmp_path / "other", "another host's key")
     known = tmp_path / "known_hosts"
     known.write_text(f"[127.0.0.1]:{victim.port} {(tmp_path / 'other.pub').read_text()}")

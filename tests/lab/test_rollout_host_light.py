@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Host, Lab
+from gdsdeploy.lab import Lab, LabHost
 from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import put
 from tests.naming import unique
@@ -33,7 +33,7 @@ until [ -n "$(dpkg-query -W -f '${db:Status-Status}' slow 2>/dev/null | grep hal
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     name = unique("rollout-host")
     try:
         made = labs.up(name, vms=0, lights=1).host("build1")
@@ -43,13 +43,13 @@ def host() -> Iterator[Host]:
         labs.down(Lab(name))
 
 
-def rollout(host: Host, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
+def rollout(host: LabHost, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
     done = host.ssh(["sudo", "python3", PROGRAM, "rollout", *words, "--json"], ok=ok, timeout=120)
     value: dict[str, Any] = json.loads(done.stdout)
     return value
 
 
-def another_boot(host: Host, previous: str) -> str:
+def another_boot(host: LabHost, previous: str) -> str:
     """The host's next boot: its machine ends when it reboots, and is started again."""
     deadline = time.monotonic() + 60
     while host.running():
@@ -60,7 +60,7 @@ def another_boot(host: Host, previous: str) -> str:
     return host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
 
 
-def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: Host) -> None:
+def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: LabHost) -> None:
     before = rollout(host, "status")
     assert before["packages"] == {"manager": "dpkg", "broken": [], "interrupted": False, "locks": []}
     host.ssh(["sudo", "sh", "-c", SLOW], timeout=60)
@@ -84,7 +84,7 @@ def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: Host) -> None:
     assert rollout(host, "status")["reboot"]["blocked"] == []
 
 
-def test_two_orders_at_once_are_one_reboot(host: Host) -> None:
+def test_two_orders_at_once_are_one_reboot(host: LabHost) -> None:
     first = rollout(host, "status")["boot_id"]
     order = f"sudo python3 {PROGRAM} rollout reboot --boot-id {first} --rollout plan-1 --json"
     said = host.ssh(["sh", "-c", f"{order} & {order}; wait"], timeout=60).stdout.splitlines()
@@ -98,7 +98,7 @@ def test_two_orders_at_once_are_one_reboot(host: Host) -> None:
     assert noted.splitlines() == [f"rollout plan-1 has this host rebooted in 2 s (boot {first})"]
 
 
-def test_a_host_where_grub_cannot_forget_an_entry_is_told_so(host: Host) -> None:
+def test_a_host_where_grub_cannot_forget_an_entry_is_told_so(host: LabHost) -> None:
     """Its files are on an overlay, and a boot loader has no business there."""
     once = rollout(host, "status")["once"]
     assert (once["state"], once["possible"]) == ("none", False)
@@ -106,7 +106,7 @@ def test_a_host_where_grub_cannot_forget_an_entry_is_told_so(host: Host) -> None
     assert refused["kind"] == "no-one-shot"
 
 
-def test_a_snapshot_is_as_the_host_is_until_something_changes(host: Host) -> None:
+def test_a_snapshot_is_as_the_host_is_until_something_changes(host: LabHost) -> None:
     before = rollout(host, "snapshot", "--packages", "bash,slow")
     assert before["packages"]["slow"] == {"version": "1", "held": False}
     compare = ["sudo", "python3", PROGRAM, "rollout", "compare", "--with", "-", "--json"]

@@ -21,7 +21,6 @@ from gdsdeploy import lab as labs
 from gdsdeploy.converge.provision import provision
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.lock import Lock

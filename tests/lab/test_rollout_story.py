@@ -28,7 +28,6 @@ from gdsdeploy import paths
 from gdsdeploy.converge import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab import guest, standin
-from gdsdeploy.lab.host import Host
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock

@@ -24,7 +24,7 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.slurm import Node, node_from
 from gdsdeploy.lab import ssh
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
@@ -85,7 +85,7 @@ OPEN = [{"check": item.id, "until": "9999-12-31", "reason": "a test"} for item i
 class Cluster:
     """Slurm on three hosts, and a drainer that speaks to it as a fleet file says."""
 
-    hosts: dict[str, Host]
+    hosts: dict[str, LabHost]
     drainer: Drainer
     ran: set[str] = field(default_factory=set)
 
@@ -150,7 +150,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def boot_id(host: Host) -> str:
+def boot_id(host: LabHost) -> str:
     return host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
 
 
@@ -176,7 +176,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         labs.down(Lab(name))
 
 
-def prepare(host: Host, folder: Path) -> None:
+def prepare(host: LabHost, folder: Path) -> None:
     """Slurm of the archive, with one configuration and key for all that are made like this host; no daemon runs yet."""
     host.ssh(["sudo", "sh", "-s"], input=INSTALL, timeout=600)
     nodes = "\n".join(NODE.format(host=host, port=free_port()) for host in (ONE, TWO))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import Host, Lab, standin
+from gdsdeploy.lab import Lab, LabHost, standin
 from gdsdeploy.zipapp import hostapp
 from tests.lab.test_story import gdsdeploy
 
@@ -40,7 +40,7 @@ open("{FOLDER}/changed.ko", "wb").write(data.replace(old, b"license=gPL", 1))
 
 
 @pytest.fixture(scope="module")
-def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     """The VM host with the modules in FOLDER, the driver loaded and nvidia-fs not."""
     machine, builder = lab.host("gpu1"), lab.host("build1")
     machine.wait_ssh(420)
@@ -85,7 +85,7 @@ def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         machine.power_cycle()
 
 
-def audited(host: Host, *names: str) -> dict[str, set[str]]:
+def audited(host: LabHost, *names: str) -> dict[str, set[str]]:
     """File → ids of the errors that the audit finds in it."""
     release = host.ssh(["uname", "-r"]).stdout.strip()
     argv = f"python3 {PROGRAM} kmod audit --kernel {release} --peermem --json {FOLDER}/driver.ko"
@@ -99,14 +99,14 @@ def audited(host: Host, *names: str) -> dict[str, set[str]]:
     }
 
 
-def refusals(host: Host, *names: str) -> dict[str, tuple[int, str]]:
+def refusals(host: LabHost, *names: str) -> dict[str, tuple[int, str]]:
     """File → errno of loading it, and what the kernel wrote."""
     argv = ["sudo", "python3", "-", *(f"{FOLDER}/{name}.ko" for name in names)]
     said = json.loads(host.ssh(argv, input=(HERE / "load_modules.py").read_text(), timeout=600).stdout)
     return {Path(name).stem: (item["errno"], "\n".join(item["kernel"])) for name, item in said.items()}
 
 
-def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: Host) -> None:
+def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: LabHost) -> None:
     names = ("good", "crc", "vermagic", "truncated", "stub", "malformed", "changed", "own")
     assert audited(host, *names) == {
         "good": set(),
@@ -135,7 +135,7 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: H
     assert "should be" in said["vermagic"][1]
 
 
-def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: Host) -> None:
+def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: LabHost) -> None:
     names = ("good", "stranger", "own", "changed")
     assert audited(host, "good", "stranger") == {"good": set(), "stranger": set()}
     host.ssh(["sudo", "tee", ENFORCE], input="Y\n")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import Host, Lab
+from gdsdeploy.lab import Lab, LabHost
 from gdsdeploy.zipapp import hostapp
 
 pytestmark = pytest.mark.lab
@@ -82,7 +82,7 @@ sync
 """
 
 
-def wait_for(host: Host, previous: str) -> str:
+def wait_for(host: LabHost, previous: str) -> str:
     """Wait until the host answers in another boot than ``previous``; returns that boot's id."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -94,13 +94,13 @@ def wait_for(host: Host, previous: str) -> str:
     raise AssertionError(f"{host.name} is still in boot {previous}")
 
 
-def rollout(host: Host, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
+def rollout(host: LabHost, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
     done = host.ssh(["sudo", "python3", PROGRAM, "rollout", *words, "--json"], ok=ok, timeout=300)
     value: dict[str, Any] = json.loads(done.stdout)
     return value
 
 
-def put_program(host: Host) -> None:
+def put_program(host: LabHost) -> None:
     host.ssh(["tee", PROGRAM], input=hostapp.build())
 
 

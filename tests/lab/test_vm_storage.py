@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
-from gdsdeploy.lab import Host
+from gdsdeploy.lab import LabHost
 from gdsdeploy.zipapp import hostapp
 
 pytestmark = pytest.mark.lab
@@ -37,8 +37,8 @@ PATIENCE = 600
 @pytest.fixture(scope="module")
 def tried(lab: Any) -> dict[str, dict[str, Any]]:
     """Name of the layer → what the program says of it."""
-    vm: Host = lab.host("gpu1")
-    light: Host = lab.host("build1")
+    vm: LabHost = lab.host("gpu1")
+    light: LabHost = lab.host("build1")
     vm.wait_ssh(420)
     light.wait_ssh()
     status = vm.ssh(["cat", "/var/lib/dpkg/status"]).stdout

@@ -30,7 +30,7 @@ from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
@@ -174,7 +174,7 @@ def dkms(target: Target) -> list[str]:
     return ["nice", "-n", "5", "sh", "-c", " && ".join(steps)]
 
 
-def unbuild(host: Host, target: Target) -> None:
+def unbuild(host: LabHost, target: Target) -> None:
     """Take away the modules, whether DKMS has built them or they were received."""
     for item in reversed(items(target)):
         # It complains of what is not there.
@@ -184,14 +184,14 @@ def unbuild(host: Host, target: Target) -> None:
     assert host.ssh(look, ok=(0, 1)).stdout == ""
 
 
-def timed(host: Host, *argv: str, data: bytes | None = None) -> tuple[float, float]:
+def timed(host: LabHost, *argv: str, data: bytes | None = None) -> tuple[float, float]:
     """Processor seconds and seconds that ``argv`` took on the host, as root."""
     done = host.ssh(["sudo", "python3", "-c", TIMED, *argv], input=data, timeout=3600)
     cpu, seconds = done.stdout.split()
     return float(cpu), float(seconds)
 
 
-def receive(host: Host, fleet: Path, want: str, target: Target) -> tuple[float, float]:
+def receive(host: LabHost, fleet: Path, want: str, target: Target) -> tuple[float, float]:
     """Take the build out of the cache, bring it, audit and install it: processor seconds of both sides, and seconds."""
     begin, cpu = time.perf_counter(), time.process_time()
     with run_archives.opened(fleet) as shelf:

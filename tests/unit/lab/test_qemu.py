@@ -9,11 +9,11 @@ import pytest
 
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import files, process, qemu
-from gdsdeploy.lab.host import Record
+from gdsdeploy.lab.host import HostRecord
 
 
 def vm(folder: Path) -> qemu.VmHost:
-    return qemu.VmHost(Record("gpu1", "vm", 22011, "/c/trixie/disk.qcow2"), folder, folder / "ssh_config", "tcg")
+    return qemu.VmHost(HostRecord("gpu1", "vm", 22011, "/c/trixie/disk.qcow2"), folder, folder / "ssh_config", "tcg")
 
 
 def test_machine() -> None:
