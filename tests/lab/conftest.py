@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Lab, state
+from gdsdeploy.lab import Lab, LabHost, state
 from tests import groups
 from tests.lab import builder_key
 from tests.naming import unique
@@ -67,7 +67,7 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-def vm(lab: Lab) -> Host:
+def vm(lab: Lab) -> LabHost:
     """The VM host, answering."""
     host = lab.host("gpu1")
     host.wait_ssh(420)
@@ -75,7 +75,7 @@ def vm(lab: Lab) -> Host:
 
 
 @pytest.fixture
-def light(lab: Lab) -> Host:
+def light(lab: Lab) -> LabHost:
     """The light host, answering."""
     host = lab.host("build1")
     host.wait_ssh()

@@ -57,7 +57,7 @@ def small() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def host(small: Lab) -> Host:
+def host(small: Lab) -> LabHost:
     made = small.host("build1")
     made.wait_ssh()
     return made

@@ -40,7 +40,7 @@ def small() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def victim(small: Lab) -> Host:
+def victim(small: Lab) -> LabHost:
     """A light host that nothing was installed on."""
     return small.host("build1")
 

@@ -21,6 +21,7 @@ from gdsdeploy import lab as labs
 from gdsdeploy.converge.provision import provision
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.lock import Lock
@@ -68,7 +69,7 @@ class Site:
     def names(self) -> list[str]:
         return list(self.ways)
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> LabHost:
         return self.lab.host(name)
 
     def root(self, name: str, script: str, ok: tuple[int, ...] = (0,)) -> str:

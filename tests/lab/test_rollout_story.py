@@ -28,6 +28,7 @@ from gdsdeploy import paths
 from gdsdeploy.converge import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab import guest, standin
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock
@@ -78,7 +79,7 @@ class Fleet:
     def path(self) -> Path:
         return self.lab.fleet_path
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> LabHost:
         return self.lab.host(name)
 
     def lock_of(self, name: str) -> str:

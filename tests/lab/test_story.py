@@ -273,7 +273,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     assert run["hosts"]["gpu1"]["changed"] == [
         "gds_cufile: Configure libcufile",
         "gds_modules: Build or receive the modules, and audit them",
-        "gds_reboot: See whether a reboot is needed and allowed",
+        "gds_reboot: Check whether a reboot is needed and allowed",
         "gds_reboot: Reboot",
     ]
     validated(lab, status=0)
