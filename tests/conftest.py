@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def worker(config: pytest.Config) -> str | None:
     """The name of this process, where others run tests beside it."""
-    given = getattr(config, "workerinput", None)
-    return given["workerid"] if given else None
+    worker_input = getattr(config, "workerinput", None)
+    return worker_input["workerid"] if worker_input else None
 
 
 @pytest.hookimpl(tryfirst=True)

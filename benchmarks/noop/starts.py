@@ -43,13 +43,13 @@ def main() -> None:
     with fleet(options.lab, 1) as (path, lab):
         host = lab.hosts()[0]
         host.ssh(["sudo", "sh", "-c", COUNT])
-        found = {
+        results = {
             "provision, everything": counted(host, "provision", path),
             "plan": counted(host, "plan", path),
             "provision, nothing": counted(host, "provision", path),
             "provision --force-roles, nothing": counted(host, "provision", path, "--force-roles"),
         }
-    console.data(json.dumps(found, indent=2))
+    console.data(json.dumps(results, indent=2))
 
 
 def counted(host: LabHost, *arguments: str | Path) -> dict[str, object]:

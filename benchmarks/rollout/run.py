@@ -42,11 +42,11 @@ def main() -> None:
     if len(options.hosts) != len(options.concurrency):
         parser.error("give one number of hosts for each concurrency")
     between = options.shortest, options.longest
-    found = [
+    results = [
         measure(hosts, lanes, options.waves, options.rounds, between)
         for lanes, hosts in zip(options.concurrency, options.hosts, strict=True)
     ]
-    console.data(json.dumps(found, indent=2))
+    console.data(json.dumps(results, indent=2))
 
 
 class Programs:
@@ -81,8 +81,8 @@ def measure(hosts: int, lanes: int, waves: int, rounds: int, between: tuple[floa
         "waves": waves,
         "steps": hosts * len(FORWARD),
         "events": events,
-        "bare_seconds": [round(item, 2) for item in bare],
-        "driver_seconds": [round(item, 2) for item in driven],
+        "bare_seconds": [round(seconds, 2) for seconds in bare],
+        "driver_seconds": [round(seconds, 2) for seconds in driven],
         "overhead_percent": round(100 * extra / middle[0], 2),
         "overhead_ms_per_host": round(1000 * extra / hosts, 1),
         "overhead_ms_per_wave": round(1000 * extra / waves, 1),

@@ -141,8 +141,8 @@ class LabHost(ABC):
         if not self.log.is_file():
             return ""
         lines = self.log.read_bytes()[-4000:].decode(errors="replace").splitlines()
-        shown = [text for text in ("".join(c for c in line if c.isprintable()) for line in lines) if text.strip()]
-        return "".join(f"\n  | {line}" for line in shown[-12:])
+        printable = [text for text in ("".join(c for c in line if c.isprintable()) for line in lines) if text.strip()]
+        return "".join(f"\n  | {line}" for line in printable[-12:])
 
     def _record_process(self, pid: int) -> None:
         current = process.identify(pid)

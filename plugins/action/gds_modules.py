@@ -53,21 +53,21 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
 
     def _require_key(self, record: Path, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
         """Put the builder's public key on record where none is; raises GdsError where another one is."""
-        shown = record.with_name(f".{record.name}.{os.getpid()}")
-        self.play("fetch", {"src": PUBLIC_KEY, "dest": str(shown), "flat": True}, variables)
+        fetched_key = record.with_name(f".{record.name}.{os.getpid()}")
+        self.play("fetch", {"src": PUBLIC_KEY, "dest": str(fetched_key), "flat": True}, variables)
         try:
-            if not _PEM.fullmatch(shown.read_bytes()):
+            if not _PEM.fullmatch(fetched_key.read_bytes()):
                 message = f"{options['builder']} has no Ed25519 public key in {PUBLIC_KEY}"
                 raise GdsError("builder-key", message, "look at that machine, then provision it again")
             with contextlib.suppress(FileExistsError):
                 # One of two runs that see a first key puts it on record.
-                os.link(shown, record)
-            if record.read_bytes() == shown.read_bytes():
+                os.link(fetched_key, record)
+            if record.read_bytes() == fetched_key.read_bytes():
                 record.with_name(f"{record.name}.new").unlink(missing_ok=True)
                 return
-            shown.replace(record.with_name(f"{record.name}.new"))
+            fetched_key.replace(record.with_name(f"{record.name}.new"))
         finally:
-            shown.unlink(missing_ok=True)
+            fetched_key.unlink(missing_ok=True)
         message = f"{options['builder']} signs its modules with another key than the one on record: {record}"
         command = f"gdsdeploy kmod builders FLEET --accept {options['builder']}, then again"
         hint = f"if it was installed anew, or gdsdeploy was removed there: {command}"

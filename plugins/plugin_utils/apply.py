@@ -146,7 +146,7 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
 
     def _warn(self, answer: Mapping[str, Any], host: str) -> None:
         """Show the program's notes, and what a check can't tell."""
-        unknown = [text for item in answer.get("resources", []) for text in item.get("unknown", [])]
+        unknown = [text for resource in answer.get("resources", []) for text in resource.get("unknown", [])]
         for text in [*answer.get("notes", []), *(f"can't tell what would change: {text}" for text in unknown)]:
             display.warning(f"{host}: {text}")
 
@@ -159,8 +159,8 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
 
     def _interpreter(self, variables: Mapping[str, Any]) -> str:
         """What the user named, or ``python3``: nothing is searched on the host."""
-        named = str(self._templar.template(variables.get("ansible_python_interpreter") or "auto"))
-        return "python3" if named.startswith("auto") else named
+        interpreter = str(self._templar.template(variables.get("ansible_python_interpreter") or "auto"))
+        return "python3" if interpreter.startswith("auto") else interpreter
 
     def _run(self, variables: Mapping[str, Any]) -> list[str]:
         """A run of several tasks keeps the host for itself; see ``apply --help``."""
@@ -169,44 +169,44 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
 
 
 def _document(resource: str, options: Mapping[str, Any], desired: Mapping[str, Any]) -> bytes:
-    item = {"resource": resource, "instance": options.get("instance", ""), "desired": desired}
-    return json.dumps({"version": 1, "resources": [item]}).encode()
+    request = {"resource": resource, "instance": options.get("instance", ""), "desired": desired}
+    return json.dumps({"version": 1, "resources": [request]}).encode()
 
 
 def _program() -> bytes:
     """The host program; packed once in a run, for all hosts and tasks of it."""
-    named = os.environ.get(VARIABLE)
-    if named or PACKED.is_file():
-        return Path(named or PACKED).read_bytes()
-    kept = Path(C.DEFAULT_LOCAL_TMP) / PACKED.name
-    if not kept.is_file():
-        hostapp.build(kept)
-    return kept.read_bytes()
+    configured = os.environ.get(VARIABLE)
+    if configured or PACKED.is_file():
+        return Path(configured or PACKED).read_bytes()
+    program = Path(C.DEFAULT_LOCAL_TMP) / PACKED.name
+    if not program.is_file():
+        hostapp.build(program)
+    return program.read_bytes()
 
 
 def _without_none(value: Any) -> Any:
     """A validated value without the options that have no value."""
     if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_none(element) for key, element in value.items() if element is not None}
+    return [_without_none(element) for element in value] if isinstance(value, list) else value
 
 
 def _result(answer: Mapping[str, Any], *, diff: bool) -> dict[str, Any]:
     """The result of the task; what a check can't tell counts as a change."""
     results = answer.get("resources", [])
-    changes = [change for item in results for change in item["changes"]]
-    unknown = any(item.get("unknown") for item in results)
-    found: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
-    found["report"] = results[0].get("report", {}) if results else {}
+    changes = [change for resource in results for change in resource["changes"]]
+    unknown = any(resource.get("unknown") for resource in results)
+    outcome: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
+    outcome["report"] = results[0].get("report", {}) if results else {}
     if diff:
-        found["diff"] = [_diff(entry) for item in results for entry in item.get("diffs", [])]
-    refusals = [refusal for item in results for refusal in item.get("refusals", [])]
+        outcome["diff"] = [_diff(entry) for resource in results for entry in resource.get("diffs", [])]
+    refusals = [refusal for resource in results for refusal in resource.get("refusals", [])]
     error = answer.get("error")
     if error is None and refusals:
         # Of a check: none of the changes would be made.
-        found["changed"] = False
-        error = {**refusals[0], "kind": "refused", "message": "; ".join(item["message"] for item in refusals)}
-    return found if error is None else {**found, **_failure(error["kind"], error["message"], error["hint"])}
+        outcome["changed"] = False
+        error = {**refusals[0], "kind": "refused", "message": "; ".join(refusal["message"] for refusal in refusals)}
+    return outcome if error is None else {**outcome, **_failure(error["kind"], error["message"], error["hint"])}
 
 
 def _diff(entry: Mapping[str, str]) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Raw(str):
 
 def edges(release: Release) -> list[bytes]:
     """Each key of the release with a wrong type, and each number just inside and outside of its limits."""
-    found: list[bytes] = []
+    documents: list[bytes] = []
     for name, key in keys(release).items():
         limits = key.enforced_for(release)
         wrong = [Raw("[[]]")]
@@ -74,11 +74,11 @@ def edges(release: Release) -> list[bytes]:
             wrong += [limits.max + step] if limits.max is not None else []
             wrong += [(limits.min or 0) + 1] if step > 1 else []
             wrong += [2**key.bits] if key.bits == 32 else []
-        found += [_one(name, value) for value in wrong]
+        documents += [_one(name, value) for value in wrong]
         if key.type in {"uint", "int"} and name != "properties.max_device_cache_size_kb":
             inside = {limits.min, limits.max, *limits.also, key.limits_for(release).max} - {None}
-            found += [_one(name, value) for value in inside]
-    return found
+            documents += [_one(name, value) for value in inside]
+    return documents
 
 
 def _one(name: str, value: Any) -> bytes:

@@ -77,10 +77,10 @@ def program(os_name: str) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
             work = Path(unfinished)
-            found = libraries.debian_package("gds-tools", VERSIONS[os_name], os_name, work)
+            unpacked = libraries.debian_package("gds-tools", VERSIONS[os_name], os_name, work)
             ready = work / "ready"
             ready.mkdir()
-            (found / "usr/libexec/gds/tools/gdscheck").rename(ready / "gdscheck")
+            (unpacked / "usr/libexec/gds/tools/gdscheck").rename(ready / "gdscheck")
             try:
                 ready.rename(folder)
             except OSError:

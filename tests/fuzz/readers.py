@@ -216,12 +216,12 @@ def reported(report: Report, number: int) -> None:
     formats: list[Callable[[Report], object]] = [
         json_object.render, html.render, junit.render, prometheus.render, text.details, text.fleet_table,
     ]  # fmt: skip
-    made = formats[number % len(formats)](report)
-    if isinstance(made, str):
-        made.encode()
+    document = formats[number % len(formats)](report)
+    if isinstance(document, str):
+        document.encode()
 
 
-def judged(data: bytes) -> None:
+def read_judgement(data: bytes) -> None:
     evidence = evidence_file.document("x", data.decode("utf-8", "replace"))
     host = validate.judged(expected(), evidence, validate.Asked(day="2026-11-22"), ())
     reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
@@ -257,8 +257,8 @@ def damaged_bundle(data: bytes, random: Random) -> bytes:
     if random.random() < 0.3:
         data = flipped(data, random) if random.random() < 0.5 else damaged(data, random)
         return data if random.random() < 0.5 else damaged(gzip.compress(data, 1), random)
-    made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=made, mode="w") as new:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=archive, mode="w") as new:
         names = [name for name in old.getnames() if name.endswith(".json")]
         chosen = random.choice(names)
         for name in names:
@@ -267,7 +267,7 @@ def damaged_bundle(data: bytes, random: Random) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             new.addfile(info, io.BytesIO(content))
-    return made.getvalue()
+    return archive.getvalue()
 
 
 def read_bundle(path: Path) -> None:
@@ -278,9 +278,9 @@ def compared(data: bytes) -> None:
     good = changes.report_from(
         json_object.render(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
     )
-    found = changes.compare(good, changes.report_from(data.decode("utf-8", "replace")))
-    changes.to_text(found)
-    changes.to_json(found)
+    differences = changes.compare(good, changes.report_from(data.decode("utf-8", "replace")))
+    changes.to_text(differences)
+    changes.to_json(differences)
 
 
 @functools.cache
@@ -295,8 +295,8 @@ def goldens() -> list[bytes]:
 
 
 def read_golden(data: bytes) -> None:
-    wanted = golden.from_json(data.decode("utf-8", "replace"))
-    golden.differences(wanted, facts_from(loads(evidence()[0])).topology)
+    expectation = golden.from_json(data.decode("utf-8", "replace"))
+    golden.differences(expectation, facts_from(loads(evidence()[0])).topology)
 
 
 # ── what hosts say ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -320,9 +320,9 @@ def redacted(data: bytes) -> None:
 
 def keys_on_record(path: Path) -> None:
     host = replace(HOST, known_hosts=(path,))
-    found = known_hosts.known_keys(host)
-    known_hosts.recorded(found, b"key")
-    known_hosts.refusal(host, found, "ssh-ed25519", b"key")
+    recorded_keys = known_hosts.known_keys(host)
+    known_hosts.recorded(recorded_keys, b"key")
+    known_hosts.refusal(host, recorded_keys, "ssh-ed25519", b"key")
 
 
 KNOWN_HOSTS = b"""# comment
@@ -338,8 +338,8 @@ def plan_answer(data: bytes) -> None:
 
 
 def gate_record(data: bytes) -> None:
-    given = Answer("gpu1", raw_answer(data), None, 0.0)
-    host = validate._recorded(expected(), given, validate.Asked(day="2026-11-22"), ())
+    answer = Answer("gpu1", raw_answer(data), None, 0.0)
+    host = validate._recorded(expected(), answer, validate.Asked(day="2026-11-22"), ())
     reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 
@@ -414,9 +414,9 @@ def cufile(data: bytes) -> None:
 
 
 def gdscheck(data: bytes) -> None:
-    found = runs.read(data)
-    json.dumps(gdscheck_document.document(found, "x"))
-    gdscheck_document.text(found, "x")
+    result = runs.read(data)
+    json.dumps(gdscheck_document.document(result, "x"))
+    gdscheck_document.text(result, "x")
 
 
 @functools.cache
@@ -449,12 +449,12 @@ BUILDER = Builder("build1", bytes(32), run="r")
 def archives() -> list[bytes]:
     module = FOLDER / "nvidia.ko"
     module.write_bytes(module_bytes())
-    item = {"name": "nvidia", "file": module.name, "sha256": sha256(str(module)), "size": module.stat().st_size}
+    row = {"name": "nvidia", "file": module.name, "sha256": sha256(str(module)), "size": module.stat().st_size}
     manifest = {"format": FORMAT, "kernel_release": "6.1", "vermagic": "v", "symvers": "s", "compiler": "c",
-                "key": {"driver": "550"}, "modules": [item]}  # fmt: skip
-    made = io.BytesIO()
-    pack.write_archive(made, manifest, [str(module)], BUILDER)
-    return [made.getvalue()]
+                "key": {"driver": "550"}, "modules": [row]}  # fmt: skip
+    archive = io.BytesIO()
+    pack.write_archive(archive, manifest, [str(module)], BUILDER)
+    return [archive.getvalue()]
 
 
 def signed_archive(path: Path) -> None:
@@ -488,16 +488,16 @@ def signed_statement(data: bytes) -> None:
 @functools.cache
 def folders() -> list[bytes]:
     """Tar files of a folder with a statement, packed or not."""
-    found = []
+    packed = []
     for form in ("w", "w:gz"):
-        made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode=form) as tar:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode=form) as tar:
             for name, data in (("modules.tar", archives()[0]), ("modules.tar.intoto.json", statements()[0])):
                 member = tarfile.TarInfo(f"folder/{name}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-        found.append(made.getvalue())
-    return found
+        packed.append(archive.getvalue())
+    return packed
 
 
 def verified(path: Path) -> None:
@@ -524,14 +524,14 @@ REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
 EXAMPLES = TESTS.parent / "examples"
 EXPECTATION = EVIDENCE / "hosts/lab-vm.expectation.json"
 PLAN = json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()
-LINES = b"\n".join(ansible.MARK.encode() + json.dumps(item).encode() for item in EVENTS)
+LINES = b"\n".join(ansible.MARK.encode() + json.dumps(event).encode() for event in EVENTS)
 
 READERS = (
     Reader("fleet.yml", seeds(*sorted(EXAMPLES.glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),
     Reader("gdsdeploy.lock", locks, of_file("gdsdeploy.lock", read_lock), (LockInvalid,), damaged_lock),
     Reader("journal", journals, of_file("journal.sqlite", read_journal), (JournalUnusable,), damaged_journal),
     Reader("support bundle", bundles, of_file("case.tar.gz", read_bundle), (GdsError,), damaged_bundle),
-    Reader("evidence, judged and reported", evidence, judged, (EvidenceFileError,), damaged_json),
+    Reader("evidence, judged and reported", evidence, read_judgement, (EvidenceFileError,), damaged_json),
     Reader("evidence: mode, explain, topology", evidence, explained, (EvidenceFileError, GdsError), damaged_json),
     Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
     Reader("saved report (diff)", reports, compared, (ValueError,), damaged_json),

@@ -99,27 +99,27 @@ def release(data: bytes) -> None:
 
 
 def package_list(data: bytes) -> None:
-    found = packages.PackageList(
+    parsed = packages.PackageList(
         data, packages.Origin("r", "trixie", "main", "debian", ("amd64", "all"), "https://r.example/Packages")
     )
-    for name in list(found.names()):
-        for candidate in found.named(name):
-            found.stanza(candidate)
-    found.providing("v")
+    for name in list(parsed.names()):
+        for candidate in parsed.named(name):
+            parsed.stanza(candidate)
+    parsed.providing("v")
 
 
 def primary(data: bytes) -> None:
     listing, _, files = data.partition(b"\0\0\0")
-    found = rpmprimary.Primary(
+    parsed = rpmprimary.Primary(
         listing, rpmprimary.Origin("r", ("x86_64", "noarch"), "https://r.example/p"), lambda: files
     )
-    for name in list(found.names()):
-        found.named(name)
+    for name in list(parsed.names()):
+        parsed.named(name)
     for name in ("nvidia-driver", "/usr/bin/nvidia", "/opt/x"):
-        found.providing(name)
+        parsed.providing(name)
 
 
 def module_metadata(data: bytes) -> None:
-    found = Modules()
-    found.add(data, "https://r.example/modules.yaml")
-    found.enable({})
+    parsed = Modules()
+    parsed.add(data, "https://r.example/modules.yaml")
+    parsed.enable({})

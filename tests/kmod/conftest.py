@@ -53,7 +53,7 @@ _UNPACK = (
 #: them are unpacked.
 _THIN = (
     "path-exclude=*/lib/modules/*/kernel/*",
-    *(f"path-include=*/lib/modules/*/kernel/{kept}" for kept in ("lib/*", "drivers/infiniband/*")),
+    *(f"path-include=*/lib/modules/*/kernel/{folder}" for folder in ("lib/*", "drivers/infiniband/*")),
 )
 
 
@@ -75,14 +75,16 @@ class Builder:
         return self._kernels()[1]
 
     def _kernels(self) -> list[str]:
-        found = [folder.name for folder in (self.base / "usr/lib/modules").iterdir()]
-        return sorted(found, key=lambda release: [int(part) for part in re.findall(r"\d+", release)])
+        releases = [folder.name for folder in (self.base / "usr/lib/modules").iterdir()]
+        return sorted(releases, key=lambda release: [int(part) for part in re.findall(r"\d+", release)])
 
     def source(self, name: str) -> str:
         """The folder of the archive's sources of ``name``: ``nvidia-fs`` or ``nvidia-current-open``."""
-        found = [item.name for item in (self.base / ARCHIVE.lstrip("/")).iterdir() if item.name.startswith(name + "-")]
-        assert len(found) == 1
-        return f"{ARCHIVE}/{found[0]}"
+        names = [
+            entry.name for entry in (self.base / ARCHIVE.lstrip("/")).iterdir() if entry.name.startswith(name + "-")
+        ]
+        assert len(names) == 1
+        return f"{ARCHIVE}/{names[0]}"
 
     @property
     def modules(self) -> str:
@@ -143,10 +145,10 @@ class Builder:
         return f"/usr/lib/modules/{release}"
 
     def audit(self, *words: str, status: int = 0) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = json.loads(
+        results: list[dict[str, object]] = json.loads(
             self.gdsdeploy("kmod", "audit", "--kernel", self.kernel, "--json", *words, status=status).stdout
         )
-        return found
+        return results
 
 
 @pytest.fixture(scope="session")

@@ -64,9 +64,9 @@ def next_driver(host: Builder, *, fits: bool) -> None:
 
 def installed(host: Builder, kernel: str = "") -> str:
     """The nvidia-fs that modprobe would load; empty when there is none."""
-    found = host.run("sh", "-c", f"find /usr/lib/modules/{kernel or host.kernel} -name 'nvidia-fs.ko*'").stdout.split()
-    assert len(found) <= 1
-    return found[0] if found else ""
+    files = host.run("sh", "-c", f"find /usr/lib/modules/{kernel or host.kernel} -name 'nvidia-fs.ko*'").stdout.split()
+    assert len(files) <= 1
+    return files[0] if files else ""
 
 
 def driver_of(host: Builder, file: str) -> str:
@@ -95,7 +95,7 @@ def host(registered: Builder, copy_host: Any, tmp_path: Path) -> Iterator[Builde
 def test_every_kernel_with_headers_gets_both_and_a_second_run_does_nothing(host: Builder) -> None:
     first = json.loads(host.run("cat", "/build/first.json").stdout)
     assert first["changed"]
-    assert [(item["kernel_release"], item["package"]) for item in first["done"]] == [
+    assert [(entry["kernel_release"], entry["package"]) for entry in first["done"]] == [
         (kernel, package) for kernel in (host.kernel, host.other_kernel) for package in (DRIVER, NVIDIA_FS)
     ]
     status = host.run("dkms", "status").stdout

@@ -40,14 +40,14 @@ def lab() -> Lab:
     """
     if not _labs:
         keep = os.environ.get("GDSDEPLOY_KEEP_LAB") == "1"
-        made = Lab("test-kept" if keep else unique("test"))
+        running = Lab("test-kept" if keep else unique("test"))
         if not keep:
-            _finished.append(lambda: labs.down(made))
+            _finished.append(lambda: labs.down(running))
         _finished.append(_labs.clear)
-        _labs.append(made)
-    made = labs.up(_labs[0].name, vms=1, lights=1)
-    builder_key.give(made)
-    return made
+        _labs.append(running)
+    running = labs.up(_labs[0].name, vms=1, lights=1)
+    builder_key.give(running)
+    return running
 
 
 @pytest.hookimpl(wrapper=True)

@@ -43,13 +43,13 @@ LOCKED = ("drift-driver", "drift-kernel", "drift-cufile")
 
 def packages() -> dict[str, tuple[str, bool]]:
     """By dpkg: the version, with its state where that isn't installed, and whether it is held."""
-    shown = output("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want} ${db:Status-Status}\n")
-    found = {}
-    for line in shown.splitlines():
+    listing = output("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want} ${db:Status-Status}\n")
+    versions = {}
+    for line in listing.splitlines():
         name, *version, want, state = line.split(" ")
         text = " ".join(version) + ("" if state == "installed" else f" {state}")
-        found[name] = ("" if state == "not-installed" else text.strip(), want == "hold")
-    return found
+        versions[name] = ("" if state == "not-installed" else text.strip(), want == "hold")
+    return versions
 
 
 def dpkg(*words: str, ok: tuple[int, ...] = (0,)) -> None:
@@ -243,21 +243,21 @@ def clear_lists() -> None:
 
 def catalogue(written: list[str]) -> list[Drift]:
     """All drifts of a host on which these files and folders are managed."""
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for name in sorted(set(written)):
         path = Path(name)
         if path.is_dir():
-            found += of_folder(name, removable=name != "/var/lib/gdsdeploy")
+            drifts += of_folder(name, removable=name != "/var/lib/gdsdeploy")
         else:
-            found += of_file(name, follows=ADAPTS if name.endswith(".service") else STAYS)
+            drifts += of_file(name, follows=ADAPTS if name.endswith(".service") else STAYS)
     for name in LOCKED:
-        found += of_package(name)
+        drifts += of_package(name)
     for unit in UNITS:
-        found += of_unit(unit)
+        drifts += of_unit(unit)
     slurm = Path("/usr/lib/gdsdeploy/slurm-health")
     initrd = next(Path("/boot").glob("initrd.img-*"))
     return [
-        *found,
+        *drifts,
         *of_packages(),
         *of_apt(),
         Drift("slurm's program", (str(slurm),), lambda: append_new(slurm), REPAIRED),
@@ -282,10 +282,10 @@ def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     document = json.loads((HERE / "desired.json").read_text())
     rounds = Rounds(Program(str(HERE / "gdsdeploy-host.pyz")), Watch(packages, UNITS), document)
-    written, kept = rounds.begin(), HERE / "written.json"
-    if not kept.exists():
-        kept.write_text(json.dumps(written))
-    written = json.loads(kept.read_text())
+    written, report_path = rounds.begin(), HERE / "written.json"
+    if not report_path.exists():
+        report_path.write_text(json.dumps(written))
+    written = json.loads(report_path.read_text())
     only = sys.argv[3:]
     chosen = [drift for drift in catalogue(written) if not only or any(word in drift.name for word in only)]
     for drifts in dealt(chosen, count, seed):

@@ -30,12 +30,12 @@ def load(path: Path) -> int:
 
 def main() -> None:
     """Try every file that was named."""
-    said = {}
+    results = {}
     for path in map(Path, sys.argv[1:]):
         before = len(output("dmesg", "--notime").splitlines())
         number = load(path)
-        said[path.name] = {"errno": number, "kernel": output("dmesg", "--notime").splitlines()[before:]}
-    sys.stdout.write(json.dumps(said))
+        results[path.name] = {"errno": number, "kernel": output("dmesg", "--notime").splitlines()[before:]}
+    sys.stdout.write(json.dumps(results))
 
 
 main()

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    made = Lab(unique("nodes"))
+    rehearsal = Lab(unique("nodes"))
     try:
-        yield labs.up(made.name, vms=0, lights=0, nodes=1)
+        yield labs.up(rehearsal.name, vms=0, lights=0, nodes=1)
     finally:
-        labs.down(made)
+        labs.down(rehearsal)
 
 
 def test_a_lab_of_nodes_alone_has_a_fleet(lab: Lab) -> None:

@@ -48,11 +48,11 @@ def version(name: str, number: int) -> dict[str, str]:
 
 
 def installed(host: LabHost) -> set[str]:
-    shown = host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package} ${Version}\n"]).stdout
-    return {line[3:] for line in shown.splitlines() if line[1] == "i" and ("stack" in line)}
+    listing = host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package} ${Version}\n"]).stdout
+    return {line[3:] for line in listing.splitlines() if line[1] == "i" and ("stack" in line)}
 
 
-def held(host: LabHost) -> set[str]:
+def holds(host: LabHost) -> set[str]:
     return {name for name in host.ssh(["apt-mark", "showhold"]).stdout.split() if "stack" in name}
 
 
@@ -61,10 +61,10 @@ def host() -> Iterator[LabHost]:
     """A light host whose apt knows the packages."""
     name = unique("packages")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
-        made.wait_ssh()
-        made.ssh(["sudo", "sh", "-c", REPOSITORY])
-        yield made
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        light.wait_ssh()
+        light.ssh(["sudo", "sh", "-c", REPOSITORY])
+        yield light
     finally:
         labs.down(Lab(name))
 
@@ -73,7 +73,7 @@ def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(
     names = ["stack-driver", "stack-source", "stack-library1"]
     first = [version(name, 1) for name in [*names, "linux-image-stack"]]
     assert play(host, tmp_path, "gds_packages", gds_packages_wanted=first)
-    assert held(host) == {*names, "linux-image-stack"}
+    assert holds(host) == {*names, "linux-image-stack"}
 
     second: dict[str, Any] = {
         "gds_packages_wanted": [version("stack-driver", 2), version("stack-library2", 2)],
@@ -84,7 +84,7 @@ def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(
     # The kernel before stays, and so does its hold: it may be the one that runs.
     kernel = "linux-image-stack"
     assert installed(host) == {"stack-driver 2", "stack-library2 2", f"{kernel} 1"}
-    assert held(host) == {"stack-driver", "stack-library2", kernel}
+    assert holds(host) == {"stack-driver", "stack-library2", kernel}
     assert play(host, tmp_path, "gds_packages", **second) == []
     assert play(host, tmp_path, "gds_packages", gds_packages_wanted=[version("stack-source", 2)])
     assert play(host, tmp_path, "gds_packages", **second) == [], "what was built for this version may stay"

@@ -45,12 +45,12 @@ def host() -> Iterator[LabHost]:
     """A light host with the host program, a service of OFED's name, one of a scheduler's, and nv_peer_mem's."""
     name = unique("peermem")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
-        put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        put(light, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
         for unit in ("slurmd", "openibd", "nv_peer_mem"):
-            put(made, f"/etc/systemd/system/{unit}.service", SERVICE.format(name=unit).encode())
-        made.ssh(["sudo", "systemctl", "enable", "slurmd", "openibd", "nv_peer_mem"])
-        yield made
+            put(light, f"/etc/systemd/system/{unit}.service", SERVICE.format(name=unit).encode())
+        light.ssh(["sudo", "systemctl", "enable", "slurmd", "openibd", "nv_peer_mem"])
+        yield light
     finally:
         labs.down(Lab(name))
 
@@ -75,8 +75,8 @@ def test_the_role_puts_the_unit_there_once(host: LabHost, tmp_path: Path) -> Non
 
 def test_without_a_module_it_says_why(host: LabHost) -> None:
     assert host.ssh(["sudo", "systemctl", "start", "gds-peermem"], ok=(1,)).status == 1
-    said = host.ssh(["sudo", "journalctl", "-u", "gds-peermem", "-o", "cat"]).stdout
-    assert "there is no nvidia-peermem for kernel" in said
+    journal = host.ssh(["sudo", "journalctl", "-u", "gds-peermem", "-o", "cat"]).stdout
+    assert "there is no nvidia-peermem for kernel" in journal
 
 
 def test_at_boot_it_comes_after_the_rdma_core_and_before_its_users(host: LabHost) -> None:
@@ -97,13 +97,13 @@ def test_it_is_unloaded_before_ofed_restarts_and_loaded_after(host: LabHost) -> 
 
 
 def test_where_dma_buf_serves_it_is_dismissed(host: LabHost, tmp_path: Path) -> None:
-    given = {"gds_peermem_rdma": "dmabuf"}
+    options = {"gds_peermem_rdma": "dmabuf"}
     host.ssh(["sudo", "rm", "-f", LOG])
-    assert play(host, tmp_path, "gds_peermem", **given)
+    assert play(host, tmp_path, "gds_peermem", **options)
     assert order(host) == ["peermem unloads"]
     assert host.ssh(["test", "-e", UNIT], ok=(1,)).status == 1
-    left = host.ssh(["find", "/etc/systemd/system", "-name", "gds-peermem.service"]).stdout
-    assert left == "", "no link is left either"
+    files_left = host.ssh(["find", "/etc/systemd/system", "-name", "gds-peermem.service"]).stdout
+    assert files_left == "", "no link is left either"
 
 
 def test_nv_peer_mem_is_as_it_was_when_its_condition_goes(host: LabHost, tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ until [ -n "$(dpkg-query -W -f '${db:Status-Status}' slow 2>/dev/null | grep hal
 def host() -> Iterator[LabHost]:
     name = unique("rollout-host")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
-        put(made, PROGRAM, hostapp.build())
-        yield made
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        put(light, PROGRAM, hostapp.build())
+        yield light
     finally:
         labs.down(Lab(name))
 
@@ -66,8 +66,8 @@ def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: LabHost) -> Non
     host.ssh(["sudo", "sh", "-c", SLOW], timeout=60)
     pid = int(host.ssh(["systemctl", "show", "--property=MainPID", "--value", "install-slow"]).stdout)
     status = rollout(host, "status")
-    assert {(item["pid"], item["program"]) for item in status["packages"]["locks"]} == {(pid, "dpkg")}
-    assert any(f"dpkg (process {pid}) holds" in item for item in status["reboot"]["blocked"])
+    assert {(entry["pid"], entry["program"]) for entry in status["packages"]["locks"]} == {(pid, "dpkg")}
+    assert any(f"dpkg (process {pid}) holds" in entry for entry in status["reboot"]["blocked"])
     refused = rollout(host, "reboot", "--boot-id", before["boot_id"], ok=(30,))["error"]
     assert refused["kind"] == "packages-busy"
 
@@ -87,8 +87,8 @@ def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: LabHost) -> Non
 def test_two_orders_at_once_are_one_reboot(host: LabHost) -> None:
     first = rollout(host, "status")["boot_id"]
     order = f"sudo python3 {PROGRAM} rollout reboot --boot-id {first} --rollout plan-1 --json"
-    said = host.ssh(["sh", "-c", f"{order} & {order}; wait"], timeout=60).stdout.splitlines()
-    assert sorted(json.loads(line)["did"] for line in said) == ["already ordered", "ordered"]
+    answers = host.ssh(["sh", "-c", f"{order} & {order}; wait"], timeout=60).stdout.splitlines()
+    assert sorted(json.loads(line)["did"] for line in answers) == ["already ordered", "ordered"]
     second = another_boot(host, first)
     assert second != first
     assert rollout(host, "reboot", "--boot-id", first)["did"] == "already rebooted"
@@ -113,7 +113,7 @@ def test_a_snapshot_is_as_the_host_is_until_something_changes(host: LabHost) -> 
     assert json.loads(host.ssh(compare, input=json.dumps(before)).stdout) == {"same": True, "differences": []}
     changes = "apt-mark hold bash; dpkg --purge slow; echo options nvidia x=1 >/etc/modprobe.d/gdsdeploy.conf"
     host.ssh(["sudo", "sh", "-c", changes])
-    found = json.loads(host.ssh(compare, input=json.dumps(before)).stdout)["differences"]
-    assert [(item["what"], item["name"]) for item in found] == [
+    differences = json.loads(host.ssh(compare, input=json.dumps(before)).stdout)["differences"]
+    assert [(entry["what"], entry["name"]) for entry in differences] == [
         ("hold", "bash"), ("package", "slow"), ("file", "/etc/modprobe.d/gdsdeploy.conf"),
     ]  # fmt: skip

@@ -81,10 +81,10 @@ class Site:
     def plan(self, lock: Lock, *waves: Wave, **settings: Any) -> Plan:
         """A plan to bring the hosts of ``waves`` to ``lock``."""
         lockfile.write(lockfile.beside(self.path), lock)
-        kept = releases.store(self.path, lock)
+        release = releases.store(self.path, lock)
         self.number += 1
         return Plan(
-            id=f"test-{self.number}", fleet=str(self.path), lock_digest=lock.digest, fleet_digest=kept.fleet_digest,
+            id=f"test-{self.number}", fleet=str(self.path), lock_digest=lock.digest, fleet_digest=release.fleet_digest,
             waves=waves, settings=Rollout(**settings).model_dump(mode="json"), max_unavailable=len(self.ways),
         )  # fmt: skip
 
@@ -101,8 +101,8 @@ class Ran:
 
     def failed(self, name: str) -> tuple[str, Mapping[str, Any]]:
         """Where a host failed first, and why."""
-        found = next(event for event in self.events if event.kind is Kind.FAIL and event.host == name)
-        return str(found.data["step"]), found.data["error"]
+        failure = next(event for event in self.events if event.kind is Kind.FAIL and event.host == name)
+        return str(failure.data["step"]), failure.data["error"]
 
     def steps(self, name: str) -> list[str]:
         return [str(e.data["step"]) for e in self.events if e.kind is Kind.BEGIN and e.host == name]
@@ -160,16 +160,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(folder / "cache"))
             small = small_stack.make(folder / "repository", server.uri, key)
             ways = {host.name: Way(host.port) for host in lab.hosts()}
-            made = Site(lab, folder / "fleet.yml", small, ways, server.uri)
-            small_stack.write(made.path, fleet_of(made), small.old)
-            small_stack.stock(folder / "modules", made.path, small.old, small.new)
+            rollout_site = Site(lab, folder / "fleet.yml", small, ways, server.uri)
+            small_stack.write(rollout_site.path, fleet_of(rollout_site), small.old)
+            small_stack.stock(folder / "modules", rollout_site.path, small.old, small.new)
             for host in lab.hosts():
                 host.wait_ssh()
             run = provision(
-                load_fleet(made.path), small.old, made.path, names=made.names, extra=[], progress=lambda _: None
+                load_fleet(rollout_site.path),
+                small.old,
+                rollout_site.path,
+                names=rollout_site.names,
+                extra=[],
+                progress=lambda _: None,
             )
             assert run.failures() == {}
-            yield made
+            yield rollout_site
         finally:
             labs.down(Lab(name))
             key.forget()
@@ -198,8 +203,10 @@ def is_old(site: Site, name: str) -> None:
         "small-driver",
         "small-kernel",
     ]
-    left = "ls -d /var/lib/gdsdeploy-restore /etc/apt/sources.list.d/gdsdeploy-restore* /etc/apt/keyrings/*restore*"
-    assert site.root(name, left + " 2>/dev/null", ok=(2,)) == ""
+    leftovers = (
+        "ls -d /var/lib/gdsdeploy-restore /etc/apt/sources.list.d/gdsdeploy-restore* /etc/apt/keyrings/*restore*"
+    )
+    assert site.root(name, leftovers + " 2>/dev/null", ok=(2,)) == ""
     expectation = yaml.safe_load(site.root(name, "cat /etc/gdsdeploy/expectation.json"))
     assert expectation["lock_digest"] == site.small.old.digest
     assert site.root(name, f"python3 {PROGRAM} guard judge >/dev/null && echo good") == "good\n"
@@ -234,10 +241,10 @@ def test_hosts_without_room_are_refused_and_stay_untouched(site: Site) -> None:
         for name, folder in folders.items():
             site.root(name, emptied(folder))
     assert set(ran.outcomes().values()) == {Outcome.REFUSED}
-    said = {name: ran.failed(name)[1]["message"] for name in site.names}
-    assert "/boot" in said[one]
-    assert "/lib/modules" in said[two]
-    assert "/var" in said[three]
+    messages = {name: ran.failed(name)[1]["message"] for name in site.names}
+    assert "/boot" in messages[one]
+    assert "/lib/modules" in messages[two]
+    assert "/var" in messages[three]
     assert all(ran.steps(name) == ["preflight"] for name in site.names)
 
 
@@ -267,7 +274,7 @@ class Cutter:
     way: Way
     done: bool = False
 
-    def told(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         # Ansible's first task is under way by then.
         if "▸" in text or "changed" in text:
             self.cut()
@@ -278,9 +285,9 @@ class Cutter:
             self.way.cut()
 
 
-def failed_with(effects: RealEffects, task: Task, told: Callable[[str], None]) -> GdsError | None:
+def failed_with(effects: RealEffects, task: Task, tell: Callable[[str], None]) -> GdsError | None:
     try:
-        effects.perform(task, told)
+        effects.perform(task, tell)
     except GdsError as error:
         return error
     return None
@@ -291,7 +298,7 @@ def test_the_connection_breaks_in_every_step_and_each_is_taken_up_again(site: Si
     name = site.names[0]
     plan = site.plan(site.small.new, Wave("one", (name,)))
     effects = RealEffects.of_plan(plan, patience=PATIENCE)
-    known: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     before: dict[str, Any] = {}
     talked = []
     for step in (*FORWARD[:-1], *BACK):
@@ -302,22 +309,22 @@ def test_the_connection_breaks_in_every_step_and_each_is_taken_up_again(site: Si
         if step in (Step.BOOT, Step.UNDO_BOOT):
             # They wait for a host that does not answer.
             threading.Timer(1.0, way.mend).start()
-        failure = failed_with(effects, Task(name, step, 1, dict(known)), cutter.told)
+        failure = failed_with(effects, Task(name, step, 1, dict(results)), cutter.tell)
         way.mend()
         if failure is not None:
             assert isinstance(failure, HostUnreachable), (step, failure)
             assert name in failure.message
             talked.append(step)
-        found = effects.perform(Task(name, step, 2, dict(known)), lambda _: None)
-        known |= found
+        outcome = effects.perform(Task(name, step, 2, dict(results)), lambda _: None)
+        results |= outcome
         if step is Step.SNAPSHOT:
-            before = found["snapshot"]
+            before = outcome["snapshot"]
         if step is Step.VALIDATE:
             assert site.version(name) == "550.2 hi"
     # Where there is no scheduler nobody has to be told.
     assert set(talked) == {*FORWARD, *BACK} - {Step.DRAIN, Step.BOOT, Step.UNDO_BOOT}
-    assert known["returned"] is True
-    assert known["validated_boot"] == before["boot_id"]
+    assert results["returned"] is True
+    assert results["validated_boot"] == before["boot_id"]
     is_old(site, name)
 
 
@@ -326,17 +333,17 @@ def test_what_is_under_way_ends_soon_when_it_is_told_to_stop(site: Site) -> None
     name = site.names[1]
     plan = site.plan(site.small.new, Wave("one", (name,)))
     effects = RealEffects.of_plan(plan, patience=PATIENCE)
-    known: dict[str, Any] = dict(effects.perform(Task(name, Step.PREFLIGHT), lambda _: None))
-    known |= effects.perform(Task(name, Step.SNAPSHOT, 1, known), lambda _: None)
+    results: dict[str, Any] = dict(effects.perform(Task(name, Step.PREFLIGHT), lambda _: None))
+    results |= effects.perform(Task(name, Step.SNAPSHOT, 1, results), lambda _: None)
 
-    def told(text: str) -> None:
+    def tell(text: str) -> None:
         if "▸" in text:
             effects.stop()
 
     with pytest.raises(Interrupted):
-        effects.perform(Task(name, Step.APPLY, 1, known), told)
+        effects.perform(Task(name, Step.APPLY, 1, results), tell)
     with pytest.raises(Interrupted):
-        effects.perform(Task(name, Step.APPLY, 2, known), told)
+        effects.perform(Task(name, Step.APPLY, 2, results), tell)
     assert site.version(name) == "550.1 hi"
 
 

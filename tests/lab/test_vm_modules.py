@@ -94,7 +94,7 @@ def audited(host: LabHost, *names: str) -> dict[str, set[str]]:
     text = host.ssh(["sh", "-c", script], ok=(0, 1, 3), timeout=600).stdout
     results: list[list[dict[str, Any]]] = json.loads(f"[{text.rstrip().rstrip(',')}]")
     return {
-        Path(result["file"]).stem: {item["id"] for item in result["findings"] if item["severity"] == "error"}
+        Path(result["file"]).stem: {answer["id"] for answer in result["findings"] if answer["severity"] == "error"}
         for _, result in results
     }
 
@@ -102,8 +102,8 @@ def audited(host: LabHost, *names: str) -> dict[str, set[str]]:
 def refusals(host: LabHost, *names: str) -> dict[str, tuple[int, str]]:
     """File → errno of loading it, and what the kernel wrote."""
     argv = ["sudo", "python3", "-", *(f"{FOLDER}/{name}.ko" for name in names)]
-    said = json.loads(host.ssh(argv, input=(HERE / "load_modules.py").read_text(), timeout=600).stdout)
-    return {Path(name).stem: (item["errno"], "\n".join(item["kernel"])) for name, item in said.items()}
+    answers = json.loads(host.ssh(argv, input=(HERE / "load_modules.py").read_text(), timeout=600).stdout)
+    return {Path(name).stem: (answer["errno"], "\n".join(answer["kernel"])) for name, answer in answers.items()}
 
 
 def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: LabHost) -> None:
@@ -118,8 +118,8 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: L
         "changed": {"signature-wrong"},
         "own": set(),
     }
-    said = refusals(host, *names)
-    numbers = {name: errno.errorcode.get(number, "loaded") for name, (number, _) in said.items()}
+    answers = refusals(host, *names)
+    numbers = {name: errno.errorcode.get(number, "loaded") for name, (number, _) in answers.items()}
     assert numbers == {
         "good": "loaded",
         "crc": "EINVAL",
@@ -130,9 +130,9 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: L
         "changed": "EKEYREJECTED",
         "own": "loaded",
     }
-    assert "disagrees about version of symbol nvidia_p2p_get_pages" in said["crc"][1]
-    assert "version magic" in said["vermagic"][1]
-    assert "should be" in said["vermagic"][1]
+    assert "disagrees about version of symbol nvidia_p2p_get_pages" in answers["crc"][1]
+    assert "version magic" in answers["vermagic"][1]
+    assert "should be" in answers["vermagic"][1]
 
 
 def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: LabHost) -> None:
@@ -145,9 +145,9 @@ def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(hos
         "own": set(),
         "changed": {"signature-wrong"},
     }
-    said = refusals(host, *names)
+    answers = refusals(host, *names)
     rejected = (errno.EKEYREJECTED,) * 3
-    assert tuple(said[name][0] for name in ("good", "stranger", "changed")) == rejected
-    assert "oading of unsigned module is rejected" in said["good"][1]
-    assert "oading of module with unavailable key is rejected" in said["stranger"][1]
-    assert said["own"][0] == 0
+    assert tuple(answers[name][0] for name in ("good", "stranger", "changed")) == rejected
+    assert "oading of unsigned module is rejected" in answers["good"][1]
+    assert "oading of module with unavailable key is rejected" in answers["stranger"][1]
+    assert answers["own"][0] == 0

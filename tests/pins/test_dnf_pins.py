@@ -64,15 +64,15 @@ class DnfMachine:
         # The plugin's parts lie beside it, and gpg keeps its homes below the cache.
         env = {"PATH": "/usr/sbin:/usr/bin", "LC_ALL": "C", "PYTHONPATH": str(self.plugins), "no_proxy": "127.0.0.1"}
         done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)
-        said = done.stdout + done.stderr
-        assert done.returncode in (0, 1), said
-        table = re.split(r"^(?:Skipping packages|Transaction Summary)", said, maxsplit=1, flags=re.MULTILINE)[0]
+        output = done.stdout + done.stderr
+        assert done.returncode in (0, 1), output
+        table = re.split(r"^(?:Skipping packages|Transaction Summary)", output, maxsplit=1, flags=re.MULTILINE)[0]
         changed, _, removed = table.partition("\nRemoving")
         rows = r"^ (\S+)\s+(?:x86_64|noarch)\s+(\S+)\s+\S+\s+[0-9.]+ \S$"
         gone = [name for name, _ in re.findall(rows, removed, re.MULTILINE)]
-        assert "Dependencies resolved." in said or re.search(r"^(Error|Problem|No match|Unable)", said, re.MULTILINE), (
-            said
-        )
+        assert "Dependencies resolved." in output or re.search(
+            r"^(Error|Problem|No match|Unable)", output, re.MULTILINE
+        ), output
         return {**dict(re.findall(rows, changed, re.MULTILINE)), **dict.fromkeys(gone, "removed")}
 
     def write(self, path: str, text: str) -> None:
@@ -88,12 +88,12 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["apt-get", "--quiet", "download", "dnf-plugins-core"], cwd=folder, check=True, capture_output=True)
     (package,) = folder.glob("*.deb")
     subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
-    kept = folder / "versionlock"
-    kept.mkdir()
+    plugin_folder = folder / "versionlock"
+    plugin_folder.mkdir()
     source = folder / "usr/lib/python3/dist-packages"
-    (source / "dnf-plugins/versionlock.py").rename(kept / "versionlock.py")
-    (source / "dnfpluginscore").rename(kept / "dnfpluginscore")
-    return kept
+    (source / "dnf-plugins/versionlock.py").rename(plugin_folder / "versionlock.py")
+    (source / "dnfpluginscore").rename(plugin_folder / "dnfpluginscore")
+    return plugin_folder
 
 
 @pytest.fixture(scope="module")

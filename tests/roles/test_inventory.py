@@ -58,9 +58,9 @@ def test_rendered_variables_fit_the_specification(role: str, alone: bool, fleet:
     spec = yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())
     options = spec["argument_specs"]["main"]["options"]
     for name, values in rendered(self_building(fleet) if alone else fleet, lock).items():
-        given = {key: value for key, value in values.items() if key.startswith(f"{role}_")}
-        assert given.keys() <= options.keys(), f"{name}: {role} does not know {given.keys() - options.keys()}"
-        result = ArgumentSpecValidator(options).validate(given)
+        variables = {key: value for key, value in values.items() if key.startswith(f"{role}_")}
+        assert variables.keys() <= options.keys(), f"{name}: {role} does not know {variables.keys() - options.keys()}"
+        result = ArgumentSpecValidator(options).validate(variables)
         assert not result.error_messages, f"{name}: {result.error_messages}"
 
 
@@ -74,9 +74,9 @@ def test_host_keys_are_checked_with_the_fleets_own_file(fleet: Fleet, lock: Lock
 
 
 def test_a_host_with_a_builder_needs_no_compiler(fleet: Fleet, lock: Lock) -> None:
-    found = rendered(fleet, lock)
-    host = {p["package"] for key, value in found["gpu1"].items() if key.endswith("_packages") for p in value}
-    builder = {p["package"] for key, value in found["build1"].items() if key.endswith("_packages") for p in value}
+    inventory = rendered(fleet, lock)
+    host = {p["package"] for key, value in inventory["gpu1"].items() if key.endswith("_packages") for p in value}
+    builder = {p["package"] for key, value in inventory["build1"].items() if key.endswith("_packages") for p in value}
     assert {
         "libcuda1",
         "libcufile0",
@@ -87,9 +87,9 @@ def test_a_host_with_a_builder_needs_no_compiler(fleet: Fleet, lock: Lock) -> No
     assert not host & {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"}
     assert {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"} <= builder
     assert not builder & {"libcufile0", "gds-tools"}
-    assert found["gpu1"]["gds_modules_from"] == "receive"
-    assert found["build1"]["gds_modules_from"] == "build"
-    assert found["gpu1"]["gds_modules_archive"] == found["build1"]["gds_modules_archive"] != ""
+    assert inventory["gpu1"]["gds_modules_from"] == "receive"
+    assert inventory["build1"]["gds_modules_from"] == "build"
+    assert inventory["gpu1"]["gds_modules_archive"] == inventory["build1"]["gds_modules_archive"] != ""
 
 
 def test_a_host_without_a_builder_builds_its_own(fleet: Fleet, lock: Lock) -> None:
@@ -109,15 +109,15 @@ def test_a_host_without_a_kernel_of_its_own_is_not_booted_and_loads_nothing(flee
 
 
 def test_what_depends_on_the_driver_moves_with_it(fleet: Fleet, lock: Lock) -> None:
-    found = rendered(fleet, lock)
-    assert {"gds-tools", "libcufile0"} <= {item["package"] for item in found["gpu1"]["gds_driver_along"]}
-    assert found["gpu1"]["gds_driver_along"] == found["gpu1"]["gds_cufile_packages"]
-    assert found["build1"]["gds_driver_along"] == []
-    leaving = {item["package"] for item in found["gpu1"]["gds_driver_leaving"]}
+    inventory = rendered(fleet, lock)
+    assert {"gds-tools", "libcufile0"} <= {entry["package"] for entry in inventory["gpu1"]["gds_driver_along"]}
+    assert inventory["gpu1"]["gds_driver_along"] == inventory["gpu1"]["gds_cufile_packages"]
+    assert inventory["build1"]["gds_driver_along"] == []
+    leaving = {entry["package"] for entry in inventory["gpu1"]["gds_driver_leaving"]}
     assert leaving == {"nvidia-open-kernel-dkms", "nvidia-fs-dkms"}, "it may have built them before"
-    assert found["build1"]["gds_driver_leaving"] == [], "all of a builder's comes in one transaction"
+    assert inventory["build1"]["gds_driver_leaving"] == [], "all of a builder's comes in one transaction"
     for name in ("gpu1", "build1"):
-        assert {"dkms", "libcuda1", "nvidia-fs-dkms"} <= set(found[name]["gds_driver_locked"])
+        assert {"dkms", "libcuda1", "nvidia-fs-dkms"} <= set(inventory[name]["gds_driver_locked"])
 
 
 def test_every_locked_package_of_a_machine_is_pinned(fleet: Fleet, lock: Lock) -> None:
@@ -163,4 +163,4 @@ def test_a_repository_of_the_fleets_own_brings_its_key_and_offers_nothing_else(f
     fleet = fleet.model_copy(update={"repositories": {**fleet.repositories, **added}})
     host = rendered(fleet, lock)["gpu1"]
     assert host["gds_repo_keys"] == [{"src": "/keys/cuda.gpg", "dest": place}]
-    assert [item["exclusive"] for item in host["gds_repo_indices"]] == [True, *[False] * len(target.indices)]
+    assert [entry["exclusive"] for entry in host["gds_repo_indices"]] == [True, *[False] * len(target.indices)]

@@ -62,8 +62,8 @@ def action(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
-    made: Callable[..., Any] = loaded.ActionModule
-    return made
+    plugin: Callable[..., Any] = loaded.ActionModule
+    return plugin
 
 
 def host(key: str) -> dict[str, str]:
@@ -95,9 +95,9 @@ def test_what_is_no_key_is_not_put_on_record(action: Callable[..., Any], tmp_pat
     for before in ({}, {record.name: FIRST}):
         for name, text in before.items():
             (record.parent / name).write_text(text)
-        for shown in ("", "nonsense", FIRST.replace("PUBLIC", "PRIVATE"), FIRST * 2, FIRST.replace("MCow", "MCoX")):
+        for text in ("", "nonsense", FIRST.replace("PUBLIC", "PRIVATE"), FIRST * 2, FIRST.replace("MCow", "MCoX")):
             with pytest.raises(Refused, match="build1 has no Ed25519 public key") as caught:
-                action(host(shown)).finish(options, {})
+                action(host(text)).finish(options, {})
             assert caught.value.kind == "builder-key"
         assert {path.name: path.read_text() for path in record.parent.iterdir()} == before
     assert not archive.exists()
@@ -129,12 +129,16 @@ def test_a_receiver_gets_the_key_of_its_builder(action: Callable[..., Any], tmp_
     with pytest.raises(Refused, match="only with its builder's public key"):
         action({}).prepare({**options, "builder_key": ""}, {})
     record.write_text("key")
-    found = action({}).prepare(options, {})
-    assert (found["builder"], found["builder_key"], found["archive_sha256"]) == ("build1", "key", "digest of x.tar")
-    kept = action({}).prepare({**options, "archive": ""}, {})
-    assert not {"archive_sha256", "builder_key"} & set(kept)
+    desired = action({}).prepare(options, {})
+    assert (desired["builder"], desired["builder_key"], desired["archive_sha256"]) == (
+        "build1",
+        "key",
+        "digest of x.tar",
+    )
+    desired_without = action({}).prepare({**options, "archive": ""}, {})
+    assert not {"archive_sha256", "builder_key"} & set(desired_without)
 
 
 def test_a_builder_without_a_name_has_that_of_the_inventory(action: Callable[..., Any]) -> None:
-    found = action({}).prepare({**BUILDS, "builder": ""}, {"inventory_hostname": "gpu7"})
-    assert (found["builder"], found["hand_over"]) == ("gpu7", True)
+    desired = action({}).prepare({**BUILDS, "builder": ""}, {"inventory_hostname": "gpu7"})
+    assert (desired["builder"], desired["hand_over"]) == ("gpu7", True)

@@ -56,8 +56,8 @@ def poisoned(value: Any, texts: Iterator[str]) -> Any:
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, Mapping):
-        return {key: poisoned(item, texts) for key, item in value.items()}
-    return [poisoned(item, texts) for item in value] if isinstance(value, list) else value
+        return {key: poisoned(element, texts) for key, element in value.items()}
+    return [poisoned(element, texts) for element in value] if isinstance(value, list) else value
 
 
 def evil() -> Iterator[str]:
@@ -70,8 +70,8 @@ def played(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "inventory.yml").write_text(dump({"all": {"hosts": {"gpu1": {**values, **local}}}}), encoding="utf-8")
     (folder / "play.yml").write_text(PLAY)
-    made = ansible.environment(control_dir=folder, program=folder / "none", inherited=os.environ)
-    env = {name: value for name, value in {**os.environ, **made}.items() if value is not None}
+    environment = ansible.environment(control_dir=folder, program=folder / "none", inherited=os.environ)
+    env = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
     del env["ANSIBLE_CALLBACKS_ENABLED"]
     command = [
         sys.executable,
@@ -84,8 +84,8 @@ def played(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     ]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads((folder / "out.json").read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads((folder / "out.json").read_text(encoding="utf-8"))
+    return results
 
 
 @pytest.fixture
@@ -121,10 +121,10 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     gate = Gate(file="/run/" + text)
     profile = fleet.profiles["gds"].model_copy(update={"driver": driver, "gate": gate})
     values = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
-    found = played(tmp_path, values)
-    assert found["gds_driver_options"] == {"NVreg_X": text}
-    assert found["gds_cufile_content"] == found["gds_host_expectation"] == f"// of {text}\n"
-    assert json.loads(found["gds_gate_settings"])["file"] == "/run/" + text
+    results = played(tmp_path, values)
+    assert results["gds_driver_options"] == {"NVreg_X": text}
+    assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"
+    assert json.loads(results["gds_gate_settings"])["file"] == "/run/" + text
     resources = {entry["resource"]: entry["desired"] for entry in desired.document(values, desired.Files())}
     assert resources["cufile"]["content"] == f"// of {text}\n"
     assert resources["driver_options"]["options"] == {"NVreg_X": text}
@@ -134,9 +134,9 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
 def test_connection_variables_are_data_too(fleet: Fleet) -> None:
     host = fleet.hosts["gpu1"]
     ssh = fleet.ssh.model_copy(update={"identity_file": EVIL[1]})
-    made = fleet.model_copy(update={"ssh": ssh, "hosts": {"gpu1": host}})
+    changed_fleet = fleet.model_copy(update={"ssh": ssh, "hosts": {"gpu1": host}})
     sources = Sources(Path("/fleet"), Path("/p"), Path("/m"), {"gpu1": ""}, {"gpu1": ""})
-    text = dump(inventory(made, lockfile.read(LAB / "gdsdeploy.lock"), sources))
+    text = dump(inventory(changed_fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources))
     (line,) = {line.strip() for line in text.splitlines() if "ansible_ssh_private_key_file" in line and "1/0" in line}
     assert line.startswith("ansible_ssh_private_key_file: !unsafe ")
 

@@ -72,13 +72,13 @@ def policy(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, fleet: Path) -> Path:
     """A folder as ``validate --attest`` leaves it."""
-    made = tmp_path / "acceptance"
+    acceptance = tmp_path / "acceptance"
     host = HostReport("gpu1", "gds", boot_id=BOOT, evidence_digest="sha256:e", expectation_digest="sha256:x")
     report = Report(
         str(fleet), lockfile.read(fleet.with_name("gdsdeploy.lock")).digest, "2026-01-01T00:00:00Z", (host,)
     )
-    signing.of_validation(report, fleet, made, keys.signer(None), ["kernel.running"])
-    return made
+    signing.of_validation(report, fleet, acceptance, keys.signer(None), ["kernel.running"])
+    return acceptance
 
 
 def verify(policy: Path, *paths: Path) -> tuple[Result, dict[str, Any]]:
@@ -89,10 +89,10 @@ def verify(policy: Path, *paths: Path) -> tuple[Result, dict[str, Any]]:
 
 def refused(policy: Path, path: Path, kind: type[GdsError], words: str) -> None:
     """There is an error of this kind with these words; all name the file."""
-    result, found = verify(policy, path)
+    result, output = verify(policy, path)
     assert isinstance(result.exception, GdsError)
-    assert (kind.__name__, True) in [(item["kind"], words in item["message"]) for item in found["errors"]], found
-    assert all(str(path) in item["message"] for item in found["errors"])
+    assert (kind.__name__, True) in [(error["kind"], words in error["message"]) for error in output["errors"]], output
+    assert all(str(path) in error["message"] for error in output["errors"])
 
 
 def test_a_lock_is_signed_and_verified(fleet: Path, policy: Path) -> None:
@@ -100,10 +100,10 @@ def test_a_lock_is_signed_and_verified(fleet: Path, policy: Path) -> None:
     lock = fleet.with_name("gdsdeploy.lock")
     statement = lock.with_name("gdsdeploy.lock.intoto.json")
     for path in (lock, statement):
-        result, found = verify(policy, path)
+        result, output = verify(policy, path)
         assert result.exit_code == 0, result.output
-        (item,) = found["verified"]
-        assert (item["kind"], item["signer"], item["files"]) == ("lock", "operator", ["gdsdeploy.lock"])
+        (verified,) = output["verified"]
+        assert (verified["kind"], verified["signer"], verified["files"]) == ("lock", "operator", ["gdsdeploy.lock"])
     payload = json.loads(base64.b64decode(json.loads(statement.read_text())["payload"]))
     assert payload["predicate"]["lock"] == lockfile.read(lock).digest
     assert set(payload["predicate"]) == {"tool", "signed_by", "signed_at", "lock", "fleet"}
@@ -116,10 +116,10 @@ def test_a_lock_is_signed_and_verified(fleet: Path, policy: Path) -> None:
 
 
 def test_a_folder_holds_what_was_signed_and_nothing_else(folder: Path, policy: Path, tmp_path: Path) -> None:
-    result, found = verify(policy, folder)
+    result, output = verify(policy, folder)
     assert result.exit_code == 0, result.output
-    assert found["verified"][0]["files"] == ["report.json", "gdsdeploy.lock"]
-    assert found["verified"][0]["statement"]["predicate"]["hosts"]["gpu1"]["boot_id"] == BOOT
+    assert output["verified"][0]["files"] == ["report.json", "gdsdeploy.lock"]
+    assert output["verified"][0]["statement"]["predicate"]["hosts"]["gpu1"]["boot_id"] == BOOT
     payload = json.loads(base64.b64decode(json.loads((folder / signing.VALIDATION).read_text())["payload"]))
     (host,) = payload["predicate"]["hosts"].items()
     assert host == ("gpu1", {"verdict": VERDICT, "boot_id": BOOT, "expectation": "sha256:x", "evidence": "sha256:e"})
@@ -160,8 +160,8 @@ def test_what_is_printed_says_who_when_which_boot_and_which_digests(folder: Path
     assert lines[6:] == [f"  sha256:{statement.sha256((folder / name).read_bytes())} {name}" for name in names]
     part = statement.ValidationPredicate.model_validate({**PREDICATE, "left_out": ["gpu2"], "hosts": {}})
     assert part.lines()[-1] == "these hosts were not asked: gpu2"
-    made = archive(tmp_path / "modules.tar", "a")
-    _, *lines = printed(made)
+    modules = archive(tmp_path / "modules.tar", "a")
+    _, *lines = printed(modules)
     assert re.fullmatch(r"  built on build1, finished at 20\S+Z, run run-1", lines[0])
     assert re.fullmatch(r"  build key sha256:[0-9a-f]{64}", lines[1])
     assert [line.split()[1] for line in lines[2:]] == ["manifest.json", "modules/nvidia.ko"]
@@ -177,9 +177,9 @@ def test_what_follows_the_end_of_a_tar_file_is_noticed(form: str, folder: Path, 
     whole = packed.read_bytes() + more.read_bytes()
     packed.write_bytes(gzip.compress(whole) if form else whole)
     refused(policy, packed, AttestationInvalid, "something follows its end")
-    made = archive(tmp_path / "modules.tar", "a")
-    made.write_bytes(made.read_bytes() + more.read_bytes())
-    refused(policy, made, AttestationInvalid, "something follows its end")
+    modules = archive(tmp_path / "modules.tar", "a")
+    modules.write_bytes(modules.read_bytes() + more.read_bytes())
+    refused(policy, modules, AttestationInvalid, "something follows its end")
 
 
 @pytest.mark.parametrize("top", ["../acceptance", "/acceptance", "a//b", "./././a"])
@@ -224,30 +224,33 @@ def test_a_folder_without_a_statement_holds_nothing(tmp_path: Path, policy: Path
 
 
 def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder: Path, policy: Path) -> None:
-    made = archive(tmp_path / "modules.tar", "a")
-    result, found = verify(policy, made)
+    modules = archive(tmp_path / "modules.tar", "a")
+    result, output = verify(policy, modules)
     assert result.exit_code == 0, result.output
-    assert (found["verified"][0]["kind"], found["verified"][0]["signer"]) == ("modules", "build1")
-    shutil.copy(made, folder / "modules.tar")
+    assert (output["verified"][0]["kind"], output["verified"][0]["signer"]) == ("modules", "build1")
+    shutil.copy(modules, folder / "modules.tar")
     assert verify(policy, folder)[0].exit_code == 0
     packed = tmp_path / "acceptance.tar.gz"
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(folder, ".")
-    result, found = verify(policy, packed)
+    result, output = verify(policy, packed)
     assert result.exit_code == 0, result.output
-    assert [item["place"] for item in found["verified"]] == [f"{packed}/{signing.VALIDATION}", f"{packed}/modules.tar"]
-    data = made.read_bytes()
-    made.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
-    refused(policy, made, AttestationInvalid, "does not have its manifest's sha256")
-    shutil.copy(made, folder / "modules.tar")
+    assert [verified["place"] for verified in output["verified"]] == [
+        f"{packed}/{signing.VALIDATION}",
+        f"{packed}/modules.tar",
+    ]
+    data = modules.read_bytes()
+    modules.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
+    refused(policy, modules, AttestationInvalid, "does not have its manifest's sha256")
+    shutil.copy(modules, folder / "modules.tar")
     (folder / "notes.txt").write_text("extra")
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(folder, ".")
     for path in (folder, packed):
         refused(policy, path, AttestationInvalid, f"{path}/modules.tar: is not what was signed")
         refused(policy, path, AttestationInvalid, "notes.txt: no statement that holds is about this file")
-    archive(made, "a", signer=OTHER)
-    refused(policy, made, AttestationRefused, "no key that")
+    archive(modules, "a", signer=OTHER)
+    refused(policy, modules, AttestationRefused, "no key that")
 
 
 def test_a_tar_file_is_not_read_for_each_of_its_files(
@@ -302,13 +305,13 @@ def test_a_flipped_character_of_a_statement_is_refused(folder: Path, policy: Pat
     def flip(where: int, other: int) -> None:
         changed = text[:where] + chr(other) + text[where + 1 :]
         place.write_text(changed)
-        result, found = verify(policy, folder)
+        result, output = verify(policy, folder)
         if result.exit_code == 0:
             # Signed is what the envelope decodes to.
             assert dsse.read(changed.encode(), "x").payload == dsse.read(text.encode(), "x").payload
         else:
             assert isinstance(result.exception, (AttestationInvalid, AttestationRefused))
-            assert found["errors"]
+            assert output["errors"]
 
     flip()
 
@@ -370,9 +373,9 @@ def test_one_good_signature_of_several_is_enough(folder: Path, policy: Path, tmp
     second = json.loads(dsse.seal(base64.b64decode(first["payload"]), keys.signer(other)))
     for signatures in (second["signatures"] + first["signatures"], first["signatures"] + second["signatures"]):
         place.write_text(json.dumps({**first, "signatures": signatures}))
-        result, found = verify(policy, folder)
+        result, output = verify(policy, folder)
         assert result.exit_code == 0, result.output
-        assert found["verified"][0]["signer"] == "operator"
+        assert output["verified"][0]["signer"] == "operator"
     place.write_text(json.dumps(second))
     refused(policy, folder, AttestationRefused, f"(signed by {second['signatures'][0]['keyid'][:16]})")
     # Its own signature under the name of the accepted key.
@@ -441,15 +444,15 @@ def test_of_two_processes_that_make_the_operators_key_both_have_the_first(monkey
         assert path.read_bytes() == first
 
     monkeypatch.setattr(keys, "_make", both)
-    found = keys.signer(None).public_key
-    assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == found == keys.signer(None).public_key
+    public = keys.signer(None).public_key
+    assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == public == keys.signer(None).public_key
     assert {path.name for path in place.parent.iterdir()} == {"operator.key", "operator.pub"}
     for text in (None, EVIL.public):
         place.with_suffix(".pub").unlink()
         if text:
             place.with_suffix(".pub").write_text(text)
         keys.signer(None)
-        assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == found
+        assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == public
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

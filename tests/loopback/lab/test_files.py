@@ -28,10 +28,10 @@ def test_interrupted_entry_is_discarded_and_made_anew(tmp_path: Path) -> None:
 
 
 def test_entry_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
-    made: list[Path] = []
+    folders: list[Path] = []
 
     def make(work: Path) -> None:
-        made.append(work)
+        folders.append(work)
         time.sleep(0.3)
 
     threads = [
@@ -42,7 +42,7 @@ def test_entry_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 1
+    assert len(folders) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 

@@ -72,16 +72,16 @@ BEGINS = guest.ImagePackages(
 def test_what_hosts_begin_with_is_installed_last_and_exactly(mirror: Archive) -> None:
     argv = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"), BEGINS)
     plain = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"))
-    hooks = [item for item in argv if item.startswith("--customize-hook=")]
+    hooks = [word for word in argv if word.startswith("--customize-hook=")]
     assert hooks[-1] == (
         f'--customize-hook=sh {guest.data("guest/begin.sh")} "$1" 1 '
         "'deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free' "
         "linux-image-6.1.0-50-amd64=6.1.176-1 libcuda1=535.261.03-1"
     )
-    assert hooks[:-1] == [item for item in plain if item.startswith("--customize-hook=")]
-    assert "linux-image-amd64" in next(item for item in plain if item.startswith("--include"))
-    assert "linux-image" not in next(item for item in argv if item.startswith("--include")), "it boots its own kernel"
-    names = {images.entry_name(TRIXIE, mirror, "vm", item) for item in (None, BEGINS, replace(BEGINS, packages=()))}
+    assert hooks[:-1] == [word for word in plain if word.startswith("--customize-hook=")]
+    assert "linux-image-amd64" in next(word for word in plain if word.startswith("--include"))
+    assert "linux-image" not in next(word for word in argv if word.startswith("--include")), "it boots its own kernel"
+    names = {images.entry_name(TRIXIE, mirror, "vm", image) for image in (None, BEGINS, replace(BEGINS, packages=()))}
     assert len(names) == 3
 
 

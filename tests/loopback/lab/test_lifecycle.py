@@ -48,20 +48,20 @@ class Machines:
 
 @pytest.fixture
 def machines(home: Path, mirror: Archive, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    found = Machines()
+    imitation = Machines()
     for kind in (qemu.VmHost, nspawn.LightHost):
-        monkeypatch.setattr(kind, "start", lambda self: found.start(self))
-        monkeypatch.setattr(kind, "stop", lambda self: found.stop(self))
-        monkeypatch.setattr(kind, "create", lambda self, seed: found.create(self, seed))
-        monkeypatch.setattr(kind, "wait_ssh", lambda self, timeout=0: found.wait(self, timeout))
-    monkeypatch.setattr(LabHost, "running", lambda self: self.directory in found.up)
-    monkeypatch.setattr(images, "light_base", lambda *_: found.base("light"))
-    monkeypatch.setattr(images, "vm_base", lambda *_: images.VmBase(found.base("vm"), Path("/c/vmlinuz")))
+        monkeypatch.setattr(kind, "start", lambda self: imitation.start(self))
+        monkeypatch.setattr(kind, "stop", lambda self: imitation.stop(self))
+        monkeypatch.setattr(kind, "create", lambda self, seed: imitation.create(self, seed))
+        monkeypatch.setattr(kind, "wait_ssh", lambda self, timeout=0: imitation.wait(self, timeout))
+    monkeypatch.setattr(LabHost, "running", lambda self: self.directory in imitation.up)
+    monkeypatch.setattr(images, "light_base", lambda *_: imitation.base("light"))
+    monkeypatch.setattr(images, "vm_base", lambda *_: images.VmBase(imitation.base("vm"), Path("/c/vmlinuz")))
     monkeypatch.setattr(qemu, "accelerator", lambda cache, kernel: "tcg")
-    monkeypatch.setattr(emulator, "root", lambda cache, archive: found.emulator)
+    monkeypatch.setattr(emulator, "root", lambda cache, archive: imitation.emulator)
     monkeypatch.setattr(lifecycle.requirements, "ensure", lambda **_: None)
     monkeypatch.setattr(lifecycle.archives, "controller_archive", lambda: mirror)
-    return found
+    return imitation
 
 
 def did(machines: Machines) -> list[str]:

@@ -37,11 +37,11 @@ def yes(question: str) -> bool:
 def test_packages_are_listed_beforehand_and_installed(
     bare: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[str] = []
-    confirm: Callable[[str], bool] = lambda question: not asked.append(question)  # type: ignore[func-returns-value]  # noqa: E731
+    questions: list[str] = []
+    confirm: Callable[[str], bool] = lambda question: not questions.append(question)  # type: ignore[func-returns-value]  # noqa: E731
     requirements.ensure(vms=True, lights=False, confirm=confirm)
     assert "qemu-system-x86: runs the VM hosts" in capsys.readouterr().err
-    assert len(asked) == 1
+    assert len(questions) == 1
     packages = ["debian-archive-keyring", "e2fsprogs", "mmdebstrap", "openssh-client", "qemu-system-x86", "qemu-utils"]
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
     assert bare == [

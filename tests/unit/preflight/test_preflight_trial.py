@@ -25,25 +25,25 @@ def outcome(module: str, *files: dict[str, Any], error: str = "", ident: str = "
 
 
 def test_each_of_the_drivers_modules_has_its_own_answer() -> None:
-    found = trial.modules_of(outcome("driver", built("nvidia", True, NOTE), built("nvidia_uvm", None)))
-    assert [(m.module, m.builds, m.loads) for m in found] == [("nvidia", True, True), ("nvidia_uvm", True, None)]
-    assert found[0].findings == (NOTE,)
+    results = trial.modules_of(outcome("driver", built("nvidia", True, NOTE), built("nvidia_uvm", None)))
+    assert [(m.module, m.builds, m.loads) for m in results] == [("nvidia", True, True), ("nvidia_uvm", True, None)]
+    assert results[0].findings == (NOTE,)
 
 
 def test_what_does_not_build_does_not_load() -> None:
-    (found,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-fs does not build: too few arguments"))
-    assert (found.builds, found.loads) == (False, False)
-    assert found.error.endswith("too few arguments")
+    (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-fs does not build: too few arguments"))
+    assert (results.builds, results.loads) == (False, False)
+    assert results.error.endswith("too few arguments")
 
 
 def test_peermem_without_ofed_was_not_tried() -> None:
-    (found,) = trial.modules_of(outcome("nvidia-peermem", error="in any words", ident="peermem-stub"))
-    assert (found.builds, found.loads) == (None, None)
+    (results,) = trial.modules_of(outcome("nvidia-peermem", error="in any words", ident="peermem-stub"))
+    assert (results.builds, results.loads) == (None, None)
 
 
 def test_an_error_that_only_speaks_of_a_stub_is_a_failed_build() -> None:
-    (found,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-peermem for kernel 6 would be a stub that fails"))
-    assert (found.builds, found.loads) == (False, False)
+    (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-peermem for kernel 6 would be a stub that fails"))
+    assert (results.builds, results.loads) == (False, False)
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(False, True), (True, None)])
