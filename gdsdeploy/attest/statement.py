@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from gdsdeploy import __version__
 from gdsdeploy.errors import AttestationInvalid
@@ -94,46 +94,29 @@ class ValidationPredicate(LockPredicate):
         return lines
 
 
-class _Parameters(_Model):
-    build_key: str
-
-
-class _Definition(_Model):
-    build_type: Literal["urn:gdsdeploy:kernel-modules:v1"] = Field(alias="buildType")
-    internal: _Parameters = Field(alias="internalParameters")
-
-
-class _Builder(_Model):
-    id: Annotated[str, StringConstraints(pattern=f"^{provenance.BUILDER}")]
-
-
-class _Metadata(_Model):
-    run: str = Field(alias="invocationId")
-    finished: str = Field(alias="finishedOn")
-
-
-class _Details(_Model):
-    builder: _Builder
-    metadata: _Metadata
+def _at(*keys: str) -> Any:
+    return Field(validation_alias=AliasPath(*keys))
 
 
 class ModulesPredicate(_Model):
     """The predicate of an archive of modules: SLSA's."""
 
-    definition: _Definition = Field(alias="buildDefinition")
-    details: _Details = Field(alias="runDetails")
+    build_type: Literal["urn:gdsdeploy:kernel-modules:v1"] = _at("buildDefinition", "buildType")
+    build_key: str = _at("buildDefinition", "internalParameters", "build_key")
+    builder_id: Annotated[str, StringConstraints(pattern=f"^{provenance.BUILDER}")] = _at("runDetails", "builder", "id")
+    run: str = _at("runDetails", "metadata", "invocationId")
+    finished: str = _at("runDetails", "metadata", "finishedOn")
 
     @property
     def builder(self) -> str:
         """The builder's name in its fleet."""
-        return self.details.builder.id.removeprefix(provenance.BUILDER)
+        return self.builder_id.removeprefix(provenance.BUILDER)
 
     def lines(self) -> list[str]:
         """The predicate for people."""
-        metadata = self.details.metadata
         return [
-            f"built on {self.builder}, finished at {metadata.finished}, run {metadata.run or 'none'}",
-            f"build key {self.definition.internal.build_key}",
+            f"built on {self.builder}, finished at {self.finished}, run {self.run or 'none'}",
+            f"build key {self.build_key}",
         ]
 
 

@@ -36,7 +36,6 @@ def root(cache: Path, archive: Archive) -> Path | None:
             doing = f"fetch {RELEASE}'s QEMU"
             run.run(run.as_root([*images.CONTAINED, *argv(work / "root")]), doing=doing, log=work / "log")
 
-    cache.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(chr(0).join(argv(Path("root"))).encode()).hexdigest()
     try:
         entry = files.cached_folder(cache, f"qemu-{RELEASE}-{digest[:12]}", make, what="the emulator")

@@ -38,20 +38,9 @@ class LabHost(ABC):
 
     def __init__(self, record: HostRecord, directory: Path, ssh_config: Path) -> None:
         self.record = record
+        self.name, self.kind, self.port = record.name, record.kind, record.port
         self.directory = directory
         self.ssh_config = ssh_config
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def kind(self) -> str:
-        return self.record.kind
-
-    @property
-    def port(self) -> int:
-        return self.record.port
 
     @property
     def stop_signal(self) -> int:

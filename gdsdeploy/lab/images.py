@@ -41,7 +41,8 @@ def light_base(cache: Path, rel: Release, archive: Archive, preinstalled: ImageP
     def make(work: Path) -> None:
         _bootstrap(rel, archive, "light", work, preinstalled)
 
-    return _cached(cache, rel, archive, "light", make, preinstalled) / "root"
+    name = entry_name(rel, archive, "light", preinstalled)
+    return files.cached_folder(cache, name, make, what=f"the {rel.name} base system") / "root"
 
 
 def vm_base(
@@ -76,7 +77,8 @@ def vm_base(
                 (work / part).unlink()
             files.remove_tree(root, within=work)
 
-    entry = _cached(cache, rel, archive, "vm", make, preinstalled)
+    name = entry_name(rel, archive, "vm", preinstalled)
+    entry = files.cached_folder(cache, name, make, what=f"the {rel.name} base system")
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
 
 
@@ -185,15 +187,6 @@ def purge(cache: Path, used: set[Path]) -> list[Path]:
     if cache.is_dir() and not any(cache.iterdir()):
         cache.rmdir()
     return remaining
-
-
-def _cached(
-    cache: Path, rel: Release, archive: Archive, kind: str, make: files.Make, preinstalled: ImagePackages | None
-) -> Path:
-    cache.mkdir(parents=True, exist_ok=True)
-    return files.cached_folder(
-        cache, entry_name(rel, archive, kind, preinstalled), make, what=f"the {rel.name} base system"
-    )
 
 
 def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path, preinstalled: ImagePackages | None) -> Path:

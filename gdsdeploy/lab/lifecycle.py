@@ -78,7 +78,6 @@ def _raise_vms(
     lab: Lab, count: int, archive: Archive, preinstalled: ImagePackages | None, pool: ThreadPoolExecutor
 ) -> None:
     cache = cache_directory()
-    cache.mkdir(parents=True, exist_ok=True)
     if lab.lacks("vm", count):
         # The firmware's trial needs no kernel, and a kernel's trial no disk.
         trials = [pool.submit(qemu.accelerator, cache, None)]

@@ -78,7 +78,6 @@ def layer(packages: Sequence[Path], *, what: str, step: Callable[[str], Abstract
     """
     names = sorted(path.name for path in packages)
     name = hashlib.sha256("\n".join([_RECIPE, *names]).encode()).hexdigest()[:20]
-    _layers().mkdir(parents=True, exist_ok=True)
 
     def make(work: Path) -> None:
         script = str(resources.files("gdsdeploy") / "preflight" / "unpack.sh")
