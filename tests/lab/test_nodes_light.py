@@ -53,5 +53,5 @@ def test_clones_are_hosts_of_their_own_with_all_that_the_first_had(lab: Lab) -> 
 def test_nothing_begins_as_a_host_that_does_not_run(lab: Lab) -> None:
     first = lab.host("node1")
     first.stop()
-    with pytest.raises(LabUnavailable, match="node1 does not run"):
+    with pytest.raises(LabUnavailable, match="node1 isn't running"):
         labs.clone(lab, first, 4)
