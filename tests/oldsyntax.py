@@ -1,4 +1,4 @@
-"""Which syntax of a source came after Python 3.0, for what has to compile before it can refuse an old Python."""
+"""Find syntax newer than Python 3.0 in code that has to compile on any Python 3 to print its error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _NEWER = {
     "AnnAssign", "AsyncFor", "AsyncFunctionDef", "AsyncWith", "Await", "FormattedValue", "JoinedStr", "MatMult",
     "Match", "NamedExpr", "TemplateStr", "TryStar", "TypeAlias", "YieldFrom",
 }  # fmt: skip
-#: Modules that every Python 3 has; ``typing`` came with 3.5, and is there to be imported by mistake.
+#: Modules that every Python 3 has, unlike ``typing``, which came with 3.5.
 _MODULES = {"io", "json", "os", "select", "signal", "stat", "struct", "sys", "tempfile", "time"}
 
 
 def newer(source: str) -> list[str]:
-    """``line N: what`` for each piece of syntax that Python 3.0 lacks, and for each import at the top that it lacks.
+    """``line N: what`` for each syntax element and top-level import that Python 3.0 doesn't have.
 
-    ``ast.parse`` with an old ``feature_version`` refuses some of it, and lets the rest through: both are asked.
+    ``ast.parse`` with an old ``feature_version`` detects only some of them.
     """
     problems = []
     try:
@@ -35,7 +35,7 @@ def newer(source: str) -> list[str]:
 
 
 def _newer(node: ast.AST, source: str) -> list[str]:
-    """What of one node is too new; its children are looked at on their own."""
+    """The too new elements of one node, without its children."""
     name = type(node).__name__
     problems = [name] if name in _NEWER else []
     if isinstance(node, ast.arguments) and node.posonlyargs:
