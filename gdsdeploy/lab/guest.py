@@ -27,8 +27,8 @@ DISK_ID = 0x6D5EED01
 NVME_LABEL, NVME_MOUNT = "nvme", "/mnt/nvme"
 
 _COMMON_PACKAGES = (
-    "ca-certificates", "dbus", "iproute2", "kmod", "openssh-server", "procps", "python3", "python3-apt", "sudo",
-    "systemd", "systemd-sysv", "udev",
+    "ca-certificates", "dbus", "iproute2", "kmod", "openssh-server", "procps", "python3",
+    "python3-apt", "sudo", "systemd", "systemd-sysv", "udev",
 )  # fmt: skip
 _VM_PACKAGES = ("e2fsprogs", "grub-pc-bin", "grub2-common", "initramfs-tools", "linux-image-amd64", "pciutils", "zstd")
 #: The modules that hosts keep of the kernel's 4,200: an emulated depmod of all takes a minute and a half.

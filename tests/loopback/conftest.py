@@ -23,8 +23,9 @@ settings.load_profile("gdsdeploy")
 
 def _lacking() -> str:
     """Programs that this machine has not, and Debian's packages that have them."""
-    missing = [item for item in requirements.missing(vms=False, lights=False, also=REQUIREMENTS) if item in REQUIREMENTS]
-    return "".join(f"\n  {item.program}: package {item.package}" for item in missing)
+    missing = requirements.missing(vms=False, lights=False, also=REQUIREMENTS)
+    missing = [program for program in missing if program in REQUIREMENTS]
+    return "".join(f"\n  {program.program}: package {program.package}" for program in missing)
 
 
 def _named() -> Generator[None, object, object]:

@@ -80,7 +80,7 @@ def test_the_first_key_is_put_on_record_and_another_is_refused(action: Callable[
     assert archive.exists()
     archive.unlink()
     other = action(host(SECOND))
-    with pytest.raises(Refused, match="build1 signs its modules with another key than the one on record") as caught:
+    with pytest.raises(Refused, match="build1 signs its modules with a key other than the recorded one") as caught:
         other.finish(options, {})
     assert caught.value.kind == "builder-key"
     assert "gdsdeploy kmod builders FLEET --accept build1" in caught.value.hint
@@ -115,7 +115,7 @@ def test_of_two_runs_that_see_a_first_key_one_records_it(
         link(source, target)
 
     monkeypatch.setattr(os, "link", meanwhile)
-    with pytest.raises(Refused, match="another key than the one on record"):
+    with pytest.raises(Refused, match="a key other than the recorded one"):
         late.finish(options, {})
     assert record.read_text() == FIRST
 
@@ -126,7 +126,7 @@ def test_a_receiver_gets_the_key_of_its_builder(action: Callable[..., Any], tmp_
     options = {**BUILDS, "source": "receive", "archive": str(archive), "builder_key": str(record)}
     with pytest.raises(Refused, match=r"build1\.pub"):
         action({}).prepare(options, {})
-    with pytest.raises(Refused, match="only with its builder's public key"):
+    with pytest.raises(Refused, match="needs its builder's public key"):
         action({}).prepare({**options, "builder_key": ""}, {})
     record.write_text("key")
     desired = action({}).prepare(options, {})
