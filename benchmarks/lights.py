@@ -27,7 +27,7 @@ def write_fleet(lab: Lab) -> Path:
 
 
 def spread(hosts: list[LabHost]) -> None:
-    """Make every host a copy of the first, with a name and keys of its own."""
+    """Make every host a copy of the first, with its own name and keys."""
     first, *others = hosts
     for host in hosts:
         host.stop()

@@ -32,7 +32,7 @@ from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher
 
 OS, ARCHITECTURE = "debian-13", "amd64"
-#: Who is measured: apt reads its lists anew, as gdsdeploy does, or has them parsed in its own binary cache.
+#: Measured programs: apt reads its lists, like gdsdeploy, or uses its binary cache of them.
 OURS, APT, CACHED = "gdsdeploy lock", "apt-get -s install", "apt-get -s install, its cache warm"
 
 

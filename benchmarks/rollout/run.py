@@ -55,14 +55,14 @@ class Programs:
     def __init__(self, between: tuple[float, float]) -> None:
         self._between = between
 
-    def perform(self, task: Task, _told: Callable[[str], None]) -> Mapping[str, Any]:
+    def perform(self, task: Task, _tell: Callable[[str], None]) -> Mapping[str, Any]:
         seconds = random.Random(f"{task.host} {task.step}").uniform(*self._between)  # noqa: S311 - the same for the same step
         run.run(["sleep", f"{seconds:.3f}"], doing="take time")
         boot = "2" if task.step in {Step.BOOT, Step.VALIDATE} else "1"
         return {"boot_id": boot, "validated_boot": boot, "drained": True, "returned": True, "disruption": "reboot"}
 
     def stop(self) -> None:
-        """Nobody does."""
+        """Not used."""
 
 
 def measure(hosts: int, lanes: int, waves: int, rounds: int, between: tuple[float, float]) -> dict[str, object]:

@@ -129,7 +129,7 @@ def fleet_of(folder: Path, server: loopback_sshd.Sshd, number: int, **others: di
 
 
 def paired(folder: Path, server: loopback_sshd.Sshd, number: int, rounds: int) -> dict[str, Any]:
-    """Both in turn, each in a process of its own, for its peak of memory."""
+    """Both in turn, each in its own process, for its peak memory."""
     fleet = fleet_of(folder, server, number)
     runs: dict[str, list[dict[str, float]]] = {"true": [], "validate": []}
     for _ in range(rounds if number < 200 else 1):

@@ -1,4 +1,4 @@
-"""Run one program as on a host with a GPU: in a mount namespace of its own, started by gdschecks.py.
+"""Run one program as on a host with a GPU: in a private mount namespace, started by gdschecks.py.
 
 Standard input is a JSON object: ``ask`` (path of gdsdeploy/cufile/ask.py, whose overlays are used), ``libcuda`` and
 ``libcufile`` (paths, the first may be null), ``config`` (text of /etc/cufile.json), ``proc`` and ``sys`` (path below

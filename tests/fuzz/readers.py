@@ -125,7 +125,7 @@ def locks() -> list[bytes]:
 
 
 def damaged_lock(data: bytes, random: Random) -> bytes:
-    """Half of them with a digest that fits, as somebody makes it who knows how."""
+    """Half of them with a matching digest, as an attacker could compute it."""
     if random.random() < 0.5:
         return damaged(data, random)
     value = changed(yaml.load(data, Loader=yaml.CSafeLoader), random)
@@ -179,7 +179,7 @@ def damaged_journal(data: bytes, random: Random) -> bytes:
 
 
 def redigest(shell: sqlite3.Connection) -> None:
-    """As somebody does who knows how digests are made."""
+    """With recomputed digests, as an attacker could do it."""
     for key, number, at, kind, host, data in shell.execute(
         "SELECT rollout, number, time, kind, host, data FROM event"
     ).fetchall():

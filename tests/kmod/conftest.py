@@ -208,7 +208,7 @@ def with_driver(kbuild_base: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def driver(with_driver: Builder, tmp_path: Path) -> Iterator[Builder]:
-    """A host of its own with the driver installed."""
+    """A separate host with the driver installed."""
     yield from _copy(with_driver, tmp_path / "host")
 
 
@@ -223,7 +223,7 @@ def make_host() -> Callable[[Path, Path], Builder]:
 
 
 def _copy(host: Builder, folder: Path) -> Iterator[Builder]:
-    """A host of its own that is what ``host`` was, and goes away after the test."""
+    """A copy of ``host`` that is removed after the test."""
     copied = Builder(host.base, folder)
     copied.folder.mkdir()
     for name in ("work", "root"):

@@ -138,7 +138,7 @@ def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: 
 
 
 def test_the_stock_makefile_takes_the_first_source_that_a_listing_has(fresh: Builder) -> None:
-    # A leftover with another page table, sorted before the driver's own tree by nobody's decision.
+    # A leftover with another page table, whose name sorts before the driver's tree.
     fresh.write("/usr/src/nvidia-000/nvidia/nv-p2p.h", "#define NVIDIA_P2P_PAGE_TABLE_VERSION 0x00020000\n")
     fresh.run("cp", "-r", fresh.source("nvidia-current-open"), "/usr/src/nvidia-current-open-550.163.01")
     stock = fresh.run("make", "-C", fresh.source("nvidia-fs"), "-n", "nv_symbols", f"KVER={fresh.kernel}").stdout

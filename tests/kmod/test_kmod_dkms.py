@@ -63,7 +63,7 @@ def next_driver(host: Builder, *, fits: bool) -> None:
 
 
 def installed(host: Builder, kernel: str = "") -> str:
-    """The nvidia-fs that modprobe would load; empty when there is none."""
+    """The nvidia-fs that modprobe would load, or empty."""
     files = host.run("sh", "-c", f"find /usr/lib/modules/{kernel or host.kernel} -name 'nvidia-fs.ko*'").stdout.split()
     assert len(files) <= 1
     return files[0] if files else ""

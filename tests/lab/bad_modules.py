@@ -1,4 +1,4 @@
-"""Runs on the builder: modules that a kernel has to refuse, each made of one that it takes, and that one.
+"""Runs on the builder: write damaged modules that a kernel has to refuse, and the good one.
 
 Arguments: the host program, the kernel's release, the folder to write to.
 """
@@ -17,7 +17,7 @@ from gdsdeploy.host.secure_boot.signature import read_signature
 
 
 def plain(release: str, name: str) -> bytes:
-    """The module that was built here under that file name, unpacked and without a signature."""
+    """The module of that file name from this builder, unpacked and unsigned."""
     places = (Path(f"/lib/modules/{release}/updates"), Path("/var/lib/dkms"))
     modules = [path for place in places for path in place.rglob(name) if release in str(path)]
     with open_plain(str(modules[0])) as file:
@@ -49,7 +49,7 @@ def main(program: str, release: str, folder: Path) -> None:
         subprocess.run([*command, "keygen", "--name", "nobody", *files], check=True)
     subprocess.run([*command, "sign", "--kernel", release, *files, str(stranger)], check=True)
     signed = stranger.read_bytes()
-    # The first byte of the message, which no longer is a SEQUENCE.
+    # The message no longer starts with a SEQUENCE.
     (folder / "malformed.ko").write_bytes(signed[: len(good)] + b"\x31" + signed[len(good) + 1 :])
 
 

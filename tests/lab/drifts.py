@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: What apply does about a drift: it repairs it, leaves it alone, works around it, refuses it or can't tell.
+#: What apply does about a drift: repairs, ignores, works around or refuses it, or can't tell.
 REPAIRED, STAYS, ADAPTS, REFUSED, UNKNOWN = "repaired", "stays", "adapts", "refused", "unknown"
-#: Something of a host: ("path", PATH), ("version", PACKAGE), ("hold", PACKAGE) or ("outdated", UNIT).
+#: A part of a host: ("path", PATH), ("version", PACKAGE), ("hold", PACKAGE) or ("outdated", UNIT).
 Key = tuple[str, str]
 Snapshot = dict[Key, Any]
-#: Never looked at, by the beginning of their paths, and why.
+#: Prefixes of paths that aren't compared, and why.
 SKIPPED = {
     "/dev": "no files of the disk",
     "/proc": "no files of the disk",
@@ -56,9 +56,9 @@ SKIPPED = {
     "/usr/lib/x86_64-linux-gnu": "the distribution's own libraries",
     "/usr/share": "what packages contain, which goes with their versions",
 }
-#: Of these the result of a repair may differ from what was before: an initramfs is made anew, a record gets longer.
+#: A repair may change these: an initramfs is rebuilt, a record gets longer.
 ANEW = ("/boot/initrd.img-", "/var/lib/gdsdeploy/before.json")
-#: Records of our own that changes of these kinds are written down in.
+#: gdsdeploy's records, by kinds of changes.
 RECORDS = {
     **dict.fromkeys(("write", "make", "delete", "stream"), "/var/lib/gdsdeploy/before.json"),
     **dict.fromkeys(("install", "upgrade", "downgrade"), "/var/lib/gdsdeploy/installed"),
@@ -68,10 +68,10 @@ RECORDS = {
 
 @dataclass(frozen=True)
 class Drift:
-    """Something that happens to a host.
+    """A change on a host, made outside of gdsdeploy.
 
-    ``subjects``: what it touches; two drifts of one round share none.  ``undo``: for what apply leaves alone.
-    ``own``: beginnings of paths that stay as the drift has made them.
+    ``subjects``: what it changes; two drifts of one round share none.  ``undo``: for drifts that apply ignores.
+    ``own``: prefixes of paths that keep the drift's state.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Drift:
     outcome: str = REPAIRED
     undo: Callable[[], None] | None = None
     own: tuple[str, ...] = ()
-    #: packages that stay as the drift has made them
+    #: packages that keep the drift's state
     packages: tuple[str, ...] = ()
 
     def keeps(self, key: Key) -> bool:
@@ -93,7 +93,7 @@ class Drift:
 
 @dataclass
 class Program:
-    """The host program of a zipapp, imported once; each call runs in a child of its own, as if it were started."""
+    """The host program of a zipapp, imported once; each call runs in its own child process."""
 
     zipapp: str
     main: Callable[[Sequence[str]], int] = field(init=False)
@@ -181,7 +181,7 @@ class Watch:
             try:
                 self._sums[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
             except PermissionError:
-                # Of a user who isn't in this namespace: nobody here can change it either.
+                # Its owner isn't in this namespace, so no process here can change it.
                 self._sums[key] = "unreadable"
         return ("file", *own, f"sha256:{self._sums[key]}")
 
@@ -252,7 +252,7 @@ def _effects(change: Mapping[str, str], differences: Mapping[Key, Any]) -> tuple
         folders = [("path", str(Path(path).parent)) for _, path in links]
         read_again = [key for key in differences if key[0] == "outdated"]
         effects = list(dict.fromkeys([*links, *(key for key in folders if key in differences), *read_again]))
-        # A unit whose file is written is enabled anew, which may find its links as they have to be.
+        # A unit whose file is written is enabled again; its links may already be right.
         return effects, change["reason"] == "links"
     if kind == "initramfs":
         return [key for key in differences if key[1].startswith(ANEW) and key[1].endswith(subject)], True
@@ -525,7 +525,7 @@ def of_file(name: str, follows: str = STAYS) -> list[Drift]:
         Drift(f"chmod 0600 {name}", subjects, lambda: path.chmod(0o600)),
         Drift(f"chmod 0777 {name}", subjects, lambda: path.chmod(0o777)),
         Drift(f"chown {name}", subjects, lambda: os.chown(path, 1234, 4321)),
-        Drift(f"link elsewhere {name}", subjects, linked(b"of somebody else\n")),
+        Drift(f"link elsewhere {name}", subjects, linked(b"of another program\n")),
         Drift(f"dangling link {name}", subjects, replaced(lambda: path.symlink_to("/srv/drift/nothing"))),
         Drift(f"link to the same {name}", subjects, linked(None), follows, back, subjects),
         Drift(f"folder {name}", subjects, replaced(path.mkdir), REFUSED, back),
@@ -542,7 +542,7 @@ def of_folder(name: str, *, removable: bool = True) -> list[Drift]:
 
     def replaced() -> None:
         put_aside(path)
-        path.write_bytes(b"a file of somebody else\n")
+        path.write_bytes(b"a file of another program\n")
 
     drifts = [
         Drift(f"chmod 0700 {name}", subjects, lambda: path.chmod(0o700)),
@@ -557,7 +557,7 @@ def of_folder(name: str, *, removable: bool = True) -> list[Drift]:
 
 
 def foreign(name: str, text: str, outcome: str = STAYS) -> Drift:
-    """A file of somebody else's, which stays; its folder is there."""
+    """Another program's file, which stays, in an existing folder."""
     path = Path(name)
     return Drift(f"foreign {name}", (name,), lambda: _write(path, text), outcome, lambda: clear(path), (name,))
 

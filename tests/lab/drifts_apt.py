@@ -193,7 +193,7 @@ def of_unit(unit: str) -> list[Drift]:
 
     def overridden() -> None:
         override.mkdir()
-        (override / "other.conf").write_text("[Unit]\nDescription=of somebody else\n")
+        (override / "other.conf").write_text("[Unit]\nDescription=of another program\n")
 
     def restored() -> None:
         put_back(path)

@@ -104,7 +104,7 @@ def catalogue(written: list[str], folder: Path) -> list[Drift]:
         foreign(f"{MODULES}/other.module", "[other]\nname=other\nstream=1\nprofiles=\nstate=enabled\n"),
         foreign("/etc/pki/rpm-gpg/RPM-GPG-KEY-other", "none\n"),
     ]
-    # The namespace knows one user: there is nobody else to own a file.
+    # The namespace has only one user, so no other user can own a file.
     # A folder of the system's that is there keeps its mode.
     return [drift for drift in drifts if not drift.name.startswith(("chown", "chmod 0700 /etc/pki/rpm-gpg"))]
 

@@ -1,4 +1,4 @@
-"""Exchange modules under a real kernel, as ``rollout reload`` does; prints what came of each try as one JSON object.
+"""Exchange modules under a real kernel, as ``rollout reload`` does; print the outcome of each try as one JSON object.
 
 Runs on the VM host as root: ``python3 - PROGRAM``.  Modules of the kernel's own stand for NVIDIA's: three that need
 each other, and one with a device file, which a service holds.  Other files are mounted over theirs for a while, so that
@@ -102,7 +102,7 @@ def try_exchange():
 
 
 def killed():
-    """An exchange whose program is killed when everything is unloaded."""
+    """An exchange whose program is killed after it has unloaded everything."""
     child = os.fork()
     if child == 0:
         reload._load = lambda chosen: os._exit(9)

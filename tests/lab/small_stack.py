@@ -1,4 +1,4 @@
-"""A stack of small packages in a signed repository of its own, and two locks of it whose difference is quick.
+"""A stack of small packages in its own signed repository, and two locks with a small difference.
 
 The packages are real ones of dpkg's, the repository is signed and served on loopback, which light hosts share; only
 what is in the packages is imitated.  The modules are archives in the controller's cache, as a builder leaves them.

@@ -66,7 +66,7 @@ def show(host: LabHost, unit: str, *names: str) -> dict[str, str]:
 
 
 def reboot(host: LabHost) -> dict[str, Any]:
-    """Boot anew, and wait for the end of the boot; the gate's record of it."""
+    """Reboot and wait for the end of the boot; return the gate's record."""
     host.stop()
     host.start()
     host.wait_ssh()

@@ -141,7 +141,7 @@ def test_a_kernel_without_modules_does_not_become_the_default(host: LabHost, pac
     assert f"the locked kernel {RELEASE} is the boot default, and its modules are good" in install(host, RELEASE)
     output = install(host, NEWER)
     assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in output
-    assert f"{RELEASE} becomes the boot default again" in output, "nobody had chosen a default, so GRUB took the newest"
+    assert f"{RELEASE} becomes the boot default again" in output, "no default was set, so GRUB chose the newest"
     assert default(host) == RELEASE
     assert f"{RELEASE} stays the boot default" in install(host, NEWER)
     assert f"kernel {NEWER} is not admitted" in journal(host)

@@ -71,13 +71,13 @@ def fleet(small: Lab, victim: LabHost, tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(autouse=True)
 def untouched(victim: LabHost) -> Iterator[None]:
-    """After each refusal, nothing of ours is on the host."""
+    """After each refusal, no file of gdsdeploy is on the host."""
     yield
     assert victim.ssh(["sudo", "sh", "-c", f"ls -d {' '.join(TRACES)} 2>/dev/null"], ok=(2,)).stdout == ""
 
 
 def refused(fleet: Path, *, status: int) -> str:
-    """Provision, expect the exit code, and return what was said."""
+    """Provision, expect the exit code, and return the message."""
     argv = [GDSDEPLOY, "provision", fleet]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
     assert "Traceback" not in done.stderr, done.stderr

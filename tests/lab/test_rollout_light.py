@@ -44,7 +44,7 @@ pytestmark = pytest.mark.lab
 PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 PLACED = f"/usr/lib/modules/{RELEASE}/updates/gdsdeploy"
 PATIENCE = Patience(packages=3, poll=0.3, knock=15, settle=5)
-#: Holds dpkg's lock as another package manager would, until it is told to let go.
+#: Holds dpkg's lock like another package manager, until it is stopped.
 HOLDER = (
     "import fcntl,os,time; f=open('/var/lib/dpkg/lock-frontend','w'); fcntl.lockf(f,fcntl.LOCK_EX);"
     "open('/run/held','w').close();"
@@ -122,7 +122,7 @@ def roll(site: Site, plan: Plan, when: Callable[[Event], None] = lambda _: None,
 
 
 def invariants(plan: Plan, events: list[Event]) -> None:
-    """Whatever has happened: nobody returned unvalidated, nobody forgotten, nobody above the budget."""
+    """In every case: no host returned unvalidated, no host forgotten, the budget kept."""
     passed: dict[str, str] = {}
     away: set[str] = set()
     ended: dict[str, str] = {}
@@ -151,7 +151,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     key = Key.generate(tmp_path_factory.mktemp("key") / "home", "small")
     name = unique("roll")
-    # Of their own, as the journal and what hosts were provisioned with are kept there; sockets need short names.
+    # Separate folders for the journal and the releases; sockets need short names.
     state = tempfile.TemporaryDirectory(prefix="gds-")
     with state, pytest.MonkeyPatch.context() as patch, serve(folder / "repository") as server:
         patch.setenv("GDSDEPLOY_STATE_DIR", state.name)
@@ -269,7 +269,7 @@ def test_a_package_manager_at_work_is_waited_for_and_then_refused(site: Site) ->
 
 @dataclass
 class Cutter:
-    """Breaks the way to a host as soon as a step has said something, or after some seconds."""
+    """Breaks the connection to a host at a step's first message, or after some seconds."""
 
     way: Way
     done: bool = False
@@ -321,7 +321,7 @@ def test_the_connection_breaks_in_every_step_and_each_is_taken_up_again(site: Si
             before = outcome["snapshot"]
         if step is Step.VALIDATE:
             assert site.version(name) == "550.2 hi"
-    # Where there is no scheduler nobody has to be told.
+    # Without a scheduler, there is nothing to drain.
     assert set(talked) == {*FORWARD, *BACK} - {Step.DRAIN, Step.BOOT, Step.UNDO_BOOT}
     assert results["returned"] is True
     assert results["validated_boot"] == before["boot_id"]

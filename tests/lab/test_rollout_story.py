@@ -97,7 +97,7 @@ class Fleet:
         return self.host(name).ssh(["sudo", "sh", "-c", f"{look}; {boot}"]).stdout
 
     def mark(self) -> dict[str, str]:
-        """What :meth:`untouched` says of each host now, for a comparison later."""
+        """The result of :meth:`untouched` for each host, for a later comparison."""
         for name in (*NODES, *MACHINES):
             self.host(name).ssh(["sudo", "touch", "/var/lib/mark"])
         return {name: self.untouched(name) for name in (*NODES, *MACHINES)}
@@ -184,7 +184,7 @@ def provisioned(lab: Lab) -> Lock:
     from_cache = all(planned[name]["modules"]["from"] == "cache" for name in ("gpu1", "node1"))
     without_builder = ["--limit", "gpu*,node*"] if from_cache else []
     gdsdeploy("provision", lab.fleet_path, *without_builder)
-    # It runs the locked kernel, so nobody rebooted it; at its only boot its packages asked for modules to come.
+    # It ran the locked kernel, so it wasn't rebooted; at its only boot, its packages requested the modules.
     lab.host("gpu1").ssh(["sudo", "systemctl", "restart", "systemd-modules-load.service"], timeout=PATIENCE)
     labs.clone(lab, lab.host("node1"), len(NODES))
     write(lab, "old")

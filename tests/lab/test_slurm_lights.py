@@ -70,7 +70,7 @@ ReturnToService=2
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 NODE = "NodeName=node-{host} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
-#: Stands for what brings a host to its lock, which has a test of its own.
+#: Stands for the provisioning of a host, which other tests cover.
 PULL = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo pulled >>/var/tmp/pulled'\n"
 PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
 #: The page's node, and its settings but for how often: nobody waits for five minutes here.

@@ -78,7 +78,7 @@ def provisioned(lab: Lab, locked: Target) -> dict[str, Any]:
 
 def test_the_host_was_rebooted_into_the_locked_kernel(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
     assert boot_id(lab) != provisioned["boot"]
-    assert lab.host("gpu1").process() == provisioned["process"], "the machine stayed, its kernel started anew"
+    assert lab.host("gpu1").process() == provisioned["process"], "the machine stayed, its kernel started again"
     assert lab.host("gpu1").ssh(["uname", "-r"]).stdout.strip() == locked.kernel.release
 
 
@@ -148,7 +148,7 @@ for event in postinst postrm; do
     chmod 0755 "DEBIAN/$event"
 done
 dpkg-deb --build --root-owner-group . /tmp/kernel.deb >/dev/null
-# Nobody boots it, so it needs no initramfs.
+# No host boots it, so it needs no initramfs.
 INITRD=No dpkg --install /tmp/kernel.deb 2>&1
 """
 

@@ -1,4 +1,4 @@
-"""What the audit says of a module is what the real kernel does with it.
+"""The audit of a module agrees with the real kernel.
 
 Goes on with the machines of test_story.py: modules that its builder really built, damaged one by one, audited on the VM
 host first and then handed to its kernel.  Enforced signatures come last: they last until the VM is rebooted.
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lab
 
 HERE = Path(__file__).parent
 PROGRAM, FOLDER = "/tmp/gdsdeploy-host.pyz", "/tmp/bad"
-#: A module of the kernel itself that nothing needs and nobody has loaded.
+#: A module of the kernel that isn't loaded and that nothing needs.
 OWN = "kernel/lib/crc7.ko.xz"
 ENFORCE = "/sys/module/module/parameters/sig_enforce"
 

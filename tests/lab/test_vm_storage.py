@@ -36,7 +36,7 @@ PATIENCE = 600
 
 @pytest.fixture(scope="module")
 def trials(lab: Any) -> dict[str, dict[str, Any]]:
-    """Name of the layer → what the program says of it."""
+    """Name of the layer → the program's result."""
     vm: LabHost = lab.host("gpu1")
     light: LabHost = lab.host("build1")
     vm.wait_ssh(420)

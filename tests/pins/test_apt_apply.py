@@ -16,7 +16,7 @@ import pytest
 from gdsdeploy.zipapp import hostapp
 from tests.pins.inplace import in_place
 
-#: A machine of its own, with a repository of two versions of a stack in /srv.
+#: A private machine, with a repository of two versions of a stack in /srv.
 MACHINE = r"""
 for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log; do mount -t tmpfs tmpfs $folder; done
 rm -rf /var/lib/gdsdeploy

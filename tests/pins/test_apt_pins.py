@@ -148,7 +148,7 @@ def test_another_release_of_the_system_is_closed_without_closing_the_system(serv
     older = f"{ours}:2|{uri}/|Debian|Debian|bookworm|bookworm"
     indices = [index(uri, "trixie"), index(uri, "bookworm", exclusive=True)]
     assert exclusive([system, lacking, older], indices) == [(f"{uri}/ bookworm", "o=Debian,l=Debian,n=bookworm")]
-    # Without a name of its own it cannot be told from the system's.
+    # Without its own name, it can't be distinguished from the system's.
     assert exclusive([line.rpartition("|")[0] + "|" for line in (system, lacking, older)], indices) == []
 
 

@@ -116,7 +116,7 @@ def machine_with_dnf(
         "etc/dnf/dnf.conf",
         f"[main]\npluginpath={plugins}\npluginconfpath={machine.root}/etc/dnf/plugins\nreposdir={machine.root}/etc/yum.repos.d\n"
         f"cachedir={tmp_path}/cache\nlogdir={tmp_path}/log\npersistdir={tmp_path}/persist\nmodule_platform_id=platform:el9\n"
-        # As RHEL's kernels say of themselves.
+        # Like RHEL's kernels.
         "installonlypkgs=kernel kernel-core kernel-modules kernel-modules-core\ninstall_weak_deps=0\nbest=0\n",
     )
     machine.write(

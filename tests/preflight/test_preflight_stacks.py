@@ -29,7 +29,7 @@ OLD = "6.1.0-50-amd64"
 
 
 def preflight(capsys: pytest.CaptureFixture[str], fleet: Path, *words: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the document, and what was said."""
+    """Exit code, document and messages."""
     status = commandline.run("kmod", "preflight", fleet, "--json", *words)
     captured = capsys.readouterr()
     return status, json.loads(captured.out) if captured.out else {}, commandline.plain(captured.err)
@@ -67,7 +67,7 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     assert [module["module"] for module in document["cells"][0]["modules"]] == ["nvidia", "nvidia_fs"]
     assert not list((paths.cache() / "preflight" / "work").iterdir())
 
-    # All of it again, and a quick one, from what was kept; then one anew.
+    # All of it again, and a quick one, from the records; then one without.
     begun = time.monotonic()
     status, again, messages = preflight(capsys, fleet, *words)
     assert (status, brief(again)) == (24, brief(document))

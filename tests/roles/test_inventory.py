@@ -149,7 +149,7 @@ def test_p2pdma_loads_no_nvidia_fs(fleet: Fleet, lock: Lock) -> None:
 def test_kernels_that_a_rule_refused_are_kept_out(fleet: Fleet, lock: Lock) -> None:
     denied = rendered(fleet, lock)["gpu1"]["gds_repo_deny"]
     assert {"linux-image-6.12.107+deb13-amd64", "linux-headers-6.12.107+deb13-amd64"} <= set(denied)
-    # It merely lacks its headers: nobody can build for it, so nothing breaks.
+    # Only its headers are missing: no host can build for it, so nothing breaks.
     assert "linux-image-6.12.105+deb13-amd64" not in denied
     assert f"linux-image-{lock.targets['gds'].kernel.release}" not in denied
 

@@ -84,7 +84,7 @@ def test_the_first_key_is_put_on_record_and_another_is_refused(action: Callable[
         other.finish(options, {})
     assert caught.value.kind == "builder-key"
     assert "gdsdeploy kmod builders FLEET --accept build1" in caught.value.hint
-    assert not archive.exists(), "nobody receives what it built"
+    assert not archive.exists(), "no host receives its modules"
     assert (record.read_text(), record.with_name("build1.pub.new").read_text()) == (FIRST, SECOND)
 
 

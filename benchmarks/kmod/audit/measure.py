@@ -1,4 +1,4 @@
-"""Time the audit of a root's modules, and depmod's check of them; standard library only, to run in a root of its own.
+"""Time the audit of a root's modules, and depmod's check of them; standard library only, to run in a separate root.
 
     python3 measure.py PROGRAM.pyz RELEASE ROOT ROUNDS
 

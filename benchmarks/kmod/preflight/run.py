@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     same = {name: crc for name, crc in unit.items() if name.startswith("nvidia_p2p_")} == driver
     runs |= {"unit": quick.run, "driver": whole.run}
     with tempfile.TemporaryDirectory() as state:
-        # The build logs of a benchmark are nobody's evidence.
+        # The build logs of a benchmark aren't kept.
         os.environ["GDSDEPLOY_STATE_DIR"] = state
         with Watch("a quick preflight: those versions, nvidia-fs and its audit") as preflight:
             record = trial.trial(stack, layers, "quick")

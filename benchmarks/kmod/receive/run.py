@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the lab up, for another run")
     options = parser.parse_args()
     lab = labs.up(options.lab, vms=0, lights=options.hosts)
-    # A cache of its own: what this machine has built before must not count.
+    # A separate cache, without this machine's earlier builds.
     with tempfile.TemporaryDirectory() as folder:
         try:
             console.data(json.dumps(measure(lab, folder, options.dkms or options.hosts), indent=2))
@@ -168,7 +168,7 @@ def items(target: Target) -> list[str]:
 
 
 def dkms(target: Target) -> list[str]:
-    """Build and install everything, as on a host that nobody has built for."""
+    """Build and install everything, as on a host without a builder."""
     where = f"-k {target.kernel.release} --force"
     steps = [f"dkms {verb} {module} {where}" for module in items(target) for verb in ("build", "install")]
     return ["nice", "-n", "5", "sh", "-c", " && ".join(steps)]

@@ -1,4 +1,4 @@
-"""The fleet file that a lab begins with."""
+"""The first fleet file of a lab."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_reused_number_is_not_our_process_and_is_never_signalled(sleeper: proces
     earlier = replace(sleeper, start=sleeper.start - 1)
     assert not process.alive(earlier)
     process.stop(earlier)
-    assert process.alive(sleeper), "stop() signalled somebody else's process"
+    assert process.alive(sleeper), "stop() signalled another process"
     process.stop(sleeper)
 
 
@@ -66,7 +66,7 @@ def test_zombie_has_ended(sleeper: process.Process) -> None:
     deadline = time.monotonic() + 5
     while process.alive(sleeper) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert Path(f"/proc/{sleeper.pid}").exists(), "nobody reaped it yet"
+    assert Path(f"/proc/{sleeper.pid}").exists(), "it isn't reaped yet"
     assert not process.alive(sleeper)
     assert process.identify(sleeper.pid) is None
     os.waitpid(sleeper.pid, 0)

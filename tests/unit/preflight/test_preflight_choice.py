@@ -93,7 +93,7 @@ def test_the_compiler_comes_with_what_it_needs_and_without_the_kernel_itself() -
     assert {"gcc-14", "libgcc", "libc6", "pahole", "kmod", "python3-minimal"} <= set(names)
     assert len(names) == len(set(names))
     assert not [name for name in names if name.startswith("linux-") and name != "linux-base"]
-    # An image needs this to boot, and nobody boots here.
+    # An image needs this only to boot.
     assert "initramfs-tools" not in names
 
 
