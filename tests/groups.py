@@ -37,7 +37,7 @@ ORDER = (
 LONGEST = "machines"
 
 
-def placed(path: str) -> tuple[int, str]:
+def position(path: str) -> tuple[int, str]:
     """The position and the group of a test module, named by its path below tests/."""
     for place, (pattern, group) in enumerate(ORDER):
         if fnmatch(path, pattern):
@@ -47,4 +47,4 @@ def placed(path: str) -> tuple[int, str]:
 
 def of(nodeid: str) -> tuple[int, str]:
     """The position and the group of a test."""
-    return placed(nodeid.partition("::")[0].removeprefix("tests/"))
+    return position(nodeid.partition("::")[0].removeprefix("tests/"))

@@ -38,7 +38,7 @@ def main() -> None:
         "--libcufile", nargs="*", default=["1.4.0.31", "1.9.1.3", "1.15.1.6", "1.20.0.107"], choices=libraries.SOURCES
     )
     options = parser.parse_args()
-    results = {version: measured(version, files(version, options.files, options.seed)) for version in options.libcufile}
+    results = {version: measure(version, files(version, options.files, options.seed)) for version in options.libcufile}
     console.data(json.dumps({"files": options.files, "cpus": len(os.sched_getaffinity(0)), **results}, indent=2))
 
 
@@ -60,7 +60,7 @@ def files(version: str, count: int, seed: int) -> dict[str, bytes]:
     return documents
 
 
-def measured(version: str, documents: dict[str, bytes]) -> dict[str, object]:
+def measure(version: str, documents: dict[str, bytes]) -> dict[str, object]:
     """Seconds of check and of effective over all of ``documents``, and what of it passed inside the library."""
     release, jobs = release_of(version), len(os.sched_getaffinity(0))
     begin = time.perf_counter()

@@ -44,15 +44,15 @@ def main() -> None:
         host = lab.hosts()[0]
         host.ssh(["sudo", "sh", "-c", COUNT])
         results = {
-            "provision, everything": counted(host, "provision", path),
-            "plan": counted(host, "plan", path),
-            "provision, nothing": counted(host, "provision", path),
-            "provision --force-roles, nothing": counted(host, "provision", path, "--force-roles"),
+            "provision, everything": count_starts(host, "provision", path),
+            "plan": count_starts(host, "plan", path),
+            "provision, nothing": count_starts(host, "provision", path),
+            "provision --force-roles, nothing": count_starts(host, "provision", path, "--force-roles"),
         }
     console.data(json.dumps(results, indent=2))
 
 
-def counted(host: LabHost, *arguments: str | Path) -> dict[str, object]:
+def count_starts(host: LabHost, *arguments: str | Path) -> dict[str, object]:
     """Starts of Python on the host while a command of gdsdeploy's runs."""
     host.ssh(["sudo", "truncate", "--size=0", LOG])
     command(*arguments)

@@ -66,7 +66,7 @@ class Programs:
 
 
 def measure(hosts: int, lanes: int, waves: int, rounds: int, between: tuple[float, float]) -> dict[str, object]:
-    plan = planned(hosts, lanes, waves)
+    plan = make_plan(hosts, lanes, waves)
     bare, driven, processor, events = [], [], [], 0
     for _ in range(rounds):
         bare.append(alone(plan, lanes, Programs(between)))
@@ -90,7 +90,7 @@ def measure(hosts: int, lanes: int, waves: int, rounds: int, between: tuple[floa
     }
 
 
-def planned(hosts: int, lanes: int, waves: int) -> Plan:
+def make_plan(hosts: int, lanes: int, waves: int) -> Plan:
     names = [f"gpu{number:03}" for number in range(hosts)]
     size = -(-hosts // waves)
     parts = tuple(Wave(str(at), tuple(names[at * size : (at + 1) * size])) for at in range(waves))

@@ -40,7 +40,7 @@ SILENT = {"kind": "HostUnreachable", "message": "no answer", "hint": None}
 REPAIR = 3600
 
 
-def planned(hosts: int, parallel: int, unavailable: str, threshold: str) -> Plan:
+def make_plan(hosts: int, parallel: int, unavailable: str, threshold: str) -> Plan:
     """Racks of forty, two kinds of hosts, and at most one of each group of replicas at a time."""
     settings = Rollout.model_validate({
         "parallel": parallel, "max_unavailable": unavailable, "apart": ["replica"], "order": ["rack"],
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     arguments = parser.parse_args(argv)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    plan = planned(arguments.hosts, arguments.parallel, arguments.max_unavailable, arguments.threshold)
+    plan = make_plan(arguments.hosts, arguments.parallel, arguments.max_unavailable, arguments.threshold)
     results = play(plan, arguments)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / arguments.hosts
     results["peak_bytes_a_host"] = round(peak)

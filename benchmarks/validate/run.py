@@ -105,7 +105,7 @@ def main() -> None:
                 "load": [round(value, 1) for value in os.getloadavg()],
             }
             if "growth" in options.parts:
-                results["growth"] = [paired(folder, server, number, options.rounds) for number in options.hosts]
+                results["growth"] = [compare(folder, server, number, options.rounds) for number in options.hosts]
             if "suites" in options.parts:
                 results["suites"] = suites(folder, server, options.suite_hosts)
             if "bad-hosts" in options.parts:
@@ -128,7 +128,7 @@ def fleet_of(folder: Path, server: loopback_sshd.Sshd, number: int, **others: di
     return LoopbackFleet(place, server, {**hosts, **others}).path
 
 
-def paired(folder: Path, server: loopback_sshd.Sshd, number: int, rounds: int) -> dict[str, Any]:
+def compare(folder: Path, server: loopback_sshd.Sshd, number: int, rounds: int) -> dict[str, Any]:
     """Both in turn, each in its own process, for its peak memory."""
     fleet = fleet_of(folder, server, number)
     runs: dict[str, list[dict[str, float]]] = {"true": [], "validate": []}

@@ -209,7 +209,7 @@ def _tar(path: Path) -> _Files:
             digests[name] = digest.hexdigest()
             if name.endswith(SUFFIX):
                 contents[name] = content
-    return _Files(digests, contents, lambda names: _unpacked(path, names))
+    return _Files(digests, contents, lambda names: _copies(path, names))
 
 
 @contextmanager
@@ -229,7 +229,7 @@ def _name(member: str) -> str:
     return name
 
 
-def _unpacked(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path]]:
+def _copies(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path]]:
     """Temporary copies of these members of a tar file, which is read once."""
     with _damage(packed):
         for member, _, pieces in tarball.members(str(packed), _LARGE) if names else ():

@@ -74,10 +74,10 @@ def remove_tree(path: Path, *, within: Path) -> None:
     if not inside.is_symlink() and not inside.exists():
         return
     argv = ["rm", "-rf", "--one-file-system", "--", inside.as_posix()]
-    run.run(argv if _owned(inside) else run.as_root(argv), doing=f"remove {inside}")
+    run.run(argv if _is_owned(inside) else run.as_root(argv), doing=f"remove {inside}")
 
 
-def _owned(path: Path) -> bool:
+def _is_owned(path: Path) -> bool:
     """Whether the whole tree belongs to this user; only root can remove root's files."""
     entries = (Path(folder) / name for folder, folders, leaves in os.walk(path) for name in (*folders, *leaves))
     return all(entry.lstat().st_uid == os.geteuid() for entry in itertools.chain([path], entries))

@@ -91,21 +91,21 @@ def _raise_vms(
             for trial in trials:
                 trial.result()
         lab.add_hosts("vm", count, base.disk)
-    if stopped := _stopped(lab, "vm"):
+    if stopped := _stopped_hosts(lab, "vm"):
         accelerator = qemu.accelerator(cache, Path(stopped[0].record.base).with_name("vmlinuz"))
         root = emulator.root(cache, archive) if accelerator == "tcg" else None
         lab.update(lambda value: value.update(accelerator=accelerator, emulator=root.as_posix() if root else None))
     start(lab, "vm", archive)
 
 
-def _stopped(lab: Lab, kind: str) -> list[LabHost]:
+def _stopped_hosts(lab: Lab, kind: str) -> list[LabHost]:
     return [host for host in lab.hosts() if host.kind == kind and not host.running()]
 
 
 def start(lab: Lab, kind: str, archive: Archive) -> None:
     """Make and start the hosts of ``kind`` that aren't running; return when they answer."""
     lab.write_access()
-    stopped = _stopped(lab, kind)
+    stopped = _stopped_hosts(lab, kind)
     for host in stopped:
         if port_in_use(host.port):
             raise LabUnavailable(

@@ -102,12 +102,12 @@ def root(layers: Sequence[Layer]) -> Iterator[Root]:
     try:
         build = work / "build"
         build.mkdir()
-        yield Root(build, ":".join(f"layers/{layer.name}" for layer in layers), _unprivileged())
+        yield Root(build, ":".join(f"layers/{layer.name}" for layer in layers), _needs_user_namespace())
     finally:
         _remove(work, place)
 
 
-def _unprivileged() -> bool:
+def _needs_user_namespace() -> bool:
     """Whether to use a user namespace: this process isn't root, and the kernel permits it."""
     if os.geteuid() == 0:
         return False

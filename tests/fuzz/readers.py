@@ -87,12 +87,12 @@ FOLDER = Path(_PLACE.name)
 def of_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
     """A reader of bytes from a reader of a file."""
 
-    def written(data: bytes) -> object:
+    def from_file(data: bytes) -> object:
         path = FOLDER / name
         path.write_bytes(data)
         return read(path)
 
-    return written
+    return from_file
 
 
 def seeds(*files: Path | bytes) -> Callable[[], list[bytes]]:
@@ -157,7 +157,7 @@ _EDITS = (
 def damaged_journal(data: bytes, random: Random) -> bytes:
     """Bytes of the file, or what an editor of SQL would do."""
     if random.random() < 0.5:
-        return damaged(data, random) if random.random() < 0.3 else flipped(data, random)
+        return damaged(data, random) if random.random() < 0.3 else flip(data, random)
     path = FOLDER / "edited.sqlite"
     path.write_bytes(data)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as shell, contextlib.suppress(sqlite3.Error):
@@ -187,7 +187,7 @@ def redigest(shell: sqlite3.Connection) -> None:
         shell.execute("UPDATE event SET digest = ? WHERE rollout IS ? AND number IS ?", (digest, key, number))
 
 
-def flipped(data: bytes, random: Random) -> bytes:
+def flip(data: bytes, random: Random) -> bytes:
     content = bytearray(data)
     for _ in range(random.randint(1, 20)):
         content[random.randrange(len(content))] = random.randrange(256)
@@ -211,7 +211,7 @@ def expected() -> expectation.Expectation:
     return expectation.from_json((EVIDENCE / "hosts/lab-vm.expectation.json").read_text())
 
 
-def reported(report: Report, number: int) -> None:
+def report_in_a_format(report: Report, number: int) -> None:
     """In one of the formats: each takes longer than all the rest."""
     formats: list[Callable[[Report], object]] = [
         json_object.render, html.render, junit.render, prometheus.render, text.details, text.fleet_table,
@@ -224,10 +224,10 @@ def reported(report: Report, number: int) -> None:
 def read_judgement(data: bytes) -> None:
     evidence = evidence_file.document("x", data.decode("utf-8", "replace"))
     host = validate.judged(expected(), evidence, validate.Asked(day="2026-11-22"), ())
-    reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
+    report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 
-def explained(data: bytes) -> None:
+def explain_host(data: bytes) -> None:
     facts = facts_from(evidence_file.document("x", data.decode("utf-8", "replace")))
     mode._text(facts)
     json.dumps(mode._document(facts))
@@ -255,7 +255,7 @@ def bundles() -> list[bytes]:
 def damaged_bundle(data: bytes, random: Random) -> bytes:
     """Damage to one of its files, or to the archive."""
     if random.random() < 0.3:
-        data = flipped(data, random) if random.random() < 0.5 else damaged(data, random)
+        data = flip(data, random) if random.random() < 0.5 else damaged(data, random)
         return data if random.random() < 0.5 else damaged(gzip.compress(data, 1), random)
     archive = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=archive, mode="w") as new:
@@ -271,10 +271,10 @@ def damaged_bundle(data: bytes, random: Random) -> bytes:
 
 
 def read_bundle(path: Path) -> None:
-    reported(judge(bundle.read(path), progress=lambda _: None), path.stat().st_size // 512)
+    report_in_a_format(judge(bundle.read(path), progress=lambda _: None), path.stat().st_size // 512)
 
 
-def compared(data: bytes) -> None:
+def compare_reports(data: bytes) -> None:
     good = changes.report_from(
         json_object.render(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
     )
@@ -314,7 +314,7 @@ def secrets() -> list[bytes]:
     return ["\n".join(random.sample(sorted(probes.values()), 20)).encode() for random in map(Random, range(5))]
 
 
-def redacted(data: bytes) -> None:
+def redact_and_read(data: bytes) -> None:
     Redactor().text(data.decode("utf-8", "replace"))
 
 
@@ -340,7 +340,7 @@ def plan_answer(data: bytes) -> None:
 def gate_record(data: bytes) -> None:
     answer = Answer("gpu1", raw_answer(data), None, 0.0)
     host = validate._recorded(expected(), answer, validate.Asked(day="2026-11-22"), ())
-    reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
+    report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 
 @functools.cache
@@ -437,7 +437,7 @@ def kernel_module(data: bytes) -> None:
 
 
 def damaged_module(data: bytes, random: Random) -> bytes:
-    return flipped(data, random) if random.random() < 0.7 else damaged(data, random)
+    return flip(data, random) if random.random() < 0.7 else damaged(data, random)
 
 
 # ── signed statements ────────────────────────────────────────────────────────────────────────────────────────────
@@ -464,7 +464,7 @@ def signed_archive(path: Path) -> None:
 @functools.cache
 def statements() -> list[bytes]:
     """Envelopes, which are damaged, and statements, which a trusted key may have signed by mistake."""
-    envelope = json.loads(archive.read_provenance(str(_written(archives()[0]))))
+    envelope = json.loads(archive.read_provenance(str(_write(archives()[0]))))
     when, hosts = "2026-11-22T00:00:00Z", (HostReport("gpu1", "gds"),)
     lock = statement.of_lock(b"", b"", digest="sha256:0", who="a@b", when=when)
     validation = statement.of_validation(
@@ -473,7 +473,7 @@ def statements() -> list[bytes]:
     return [json.dumps(envelope).encode(), base64.b64decode(envelope["payload"]), lock, validation]
 
 
-def _written(data: bytes) -> Path:
+def _write(data: bytes) -> Path:
     path = FOLDER / "seed.tar"
     path.write_bytes(data)
     return path
@@ -500,7 +500,7 @@ def folders() -> list[bytes]:
     return packed
 
 
-def verified(path: Path) -> None:
+def verify_file(path: Path) -> None:
     """A policy that accepts no key: what is in the file is looked at all the same, and the errors are a result."""
     attested.verify(path, policy.Policy(Path("trust.yml"), {}))
 
@@ -513,7 +513,7 @@ def policies() -> list[bytes]:
     return [yaml.safe_dump(text).encode()]
 
 
-def trusted(path: Path) -> None:
+def read_policy(path: Path) -> None:
     policy.read(path, dt.date(2026, 1, 1))
 
 
@@ -532,15 +532,15 @@ READERS = (
     Reader("journal", journals, of_file("journal.sqlite", read_journal), (JournalUnusable,), damaged_journal),
     Reader("support bundle", bundles, of_file("case.tar.gz", read_bundle), (GdsError,), damaged_bundle),
     Reader("evidence, judged and reported", evidence, read_judgement, (EvidenceFileError,), damaged_json),
-    Reader("evidence: mode, explain, topology", evidence, explained, (EvidenceFileError, GdsError), damaged_json),
+    Reader("evidence: mode, explain, topology", evidence, explain_host, (EvidenceFileError, GdsError), damaged_json),
     Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
-    Reader("saved report (diff)", reports, compared, (ValueError,), damaged_json),
+    Reader("saved report (diff)", reports, compare_reports, (ValueError,), damaged_json),
     Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
     Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answers to a rollout", rollout_answers, rollout_answer, (HostUnfit,), damaged_answer),
-    Reader("text with secrets, masked", secrets, redacted, ()),
+    Reader("text with secrets, masked", secrets, redact_and_read, ()),
     Reader("known_hosts", seeds(KNOWN_HOSTS), of_file("known_hosts", keys_on_record), ()),
     Reader("event lines of Ansible", seeds(LINES), event, ()),
     Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
@@ -548,8 +548,8 @@ READERS = (
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
     Reader("archive of modules", archives, of_file("modules.tar", signed_archive), (PackError,), damaged_module),
     Reader("signed statement", statements, signed_statement, (AttestationInvalid,), damaged_json),
-    Reader("signed folder as a tar file", folders, of_file("case.tar", verified), (), damaged_module),
-    Reader("policy of accepted keys", policies, of_file("trust.yml", trusted), (GdsError,)),
+    Reader("signed folder as a tar file", folders, of_file("case.tar", verify_file), (), damaged_module),
+    Reader("policy of accepted keys", policies, of_file("trust.yml", read_policy), (GdsError,)),
     Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
     Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),
     Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),

@@ -82,19 +82,19 @@ def fetching(data: bytes) -> Any:
     return SimpleNamespace(small=lambda _: data)
 
 
-def unsigned(document: bytes, **_: object) -> Signed:
+def accept_unsigned(document: bytes, **_: object) -> Signed:
     """In place of gpgv, which other tests cover."""
     return Signed(document, ("A" * 40,))
 
 
 def repomd(data: bytes) -> None:
-    with mock.patch.object(rpm, "verify", unsigned):
+    with mock.patch.object(rpm, "verify", accept_unsigned):
         rpm.repomd(fetching(data), rpm.Repository("r", **REPOSITORY), now=NOW).index()
 
 
 def release(data: bytes) -> None:
     repository = apt.Repository("r", suites=("trixie",), components=("main",), **REPOSITORY)
-    with mock.patch.object(apt, "verify", unsigned):
+    with mock.patch.object(apt, "verify", accept_unsigned):
         apt.release(fetching(data), repository, "trixie", now=NOW).index()
 
 

@@ -206,7 +206,7 @@ def unexplained(changes: Sequence[Mapping[str, str]], before: Snapshot, after: S
     """Changes that the snapshots don't show, and differences of the snapshots that no change says."""
     differences = differing(before, after)
     problems = []
-    for change in _joined(changes):
+    for change in _join(changes):
         differences.pop(("path", RECORDS.get(change["kind"], "")), None)
         keys, required = _effects(change, differences)
         if required and not keys:
@@ -218,7 +218,7 @@ def unexplained(changes: Sequence[Mapping[str, str]], before: Snapshot, after: S
     return problems + [f"unpredicted: {key[0]} {key[1]}: {was} → {now}" for key, (was, now) in differences.items()]
 
 
-def _joined(changes: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _join(changes: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     """The same changes; a package that is first finished and then moved has one, from the first to the last version."""
     joined: list[Mapping[str, str]] = []
     for change in changes:
@@ -499,14 +499,14 @@ def of_file(name: str, follows: str = STAYS) -> list[Drift]:
     """
     path = Path(name)
 
-    def replaced(by: Callable[[], Any]) -> Callable[[], None]:
+    def replace(by: Callable[[], Any]) -> Callable[[], None]:
         def make() -> None:
             put_aside(path)
             by()
 
         return make
 
-    def linked(text: bytes | None) -> Callable[[], None]:
+    def link(text: bytes | None) -> Callable[[], None]:
         def make() -> None:
             same = path.read_bytes()
             target = _elsewhere(path, same if text is None else text)
@@ -525,11 +525,11 @@ def of_file(name: str, follows: str = STAYS) -> list[Drift]:
         Drift(f"chmod 0600 {name}", subjects, lambda: path.chmod(0o600)),
         Drift(f"chmod 0777 {name}", subjects, lambda: path.chmod(0o777)),
         Drift(f"chown {name}", subjects, lambda: os.chown(path, 1234, 4321)),
-        Drift(f"link elsewhere {name}", subjects, linked(b"of another program\n")),
-        Drift(f"dangling link {name}", subjects, replaced(lambda: path.symlink_to("/srv/drift/nothing"))),
-        Drift(f"link to the same {name}", subjects, linked(None), follows, back, subjects),
-        Drift(f"folder {name}", subjects, replaced(path.mkdir), REFUSED, back),
-        Drift(f"pipe {name}", subjects, replaced(lambda: os.mkfifo(path)), REFUSED, back),
+        Drift(f"link elsewhere {name}", subjects, link(b"of another program\n")),
+        Drift(f"dangling link {name}", subjects, replace(lambda: path.symlink_to("/srv/drift/nothing"))),
+        Drift(f"link to the same {name}", subjects, link(None), follows, back, subjects),
+        Drift(f"folder {name}", subjects, replace(path.mkdir), REFUSED, back),
+        Drift(f"pipe {name}", subjects, replace(lambda: os.mkfifo(path)), REFUSED, back),
     ]
     if follows == REPAIRED:
         drifts = [drift for drift in drifts if drift.name != f"link to the same {name}"]
@@ -540,7 +540,7 @@ def of_folder(name: str, *, removable: bool = True) -> list[Drift]:
     """Everything that happens to a folder that is managed; with what is in it."""
     path, subjects = Path(name), (name,)
 
-    def replaced() -> None:
+    def replace() -> None:
         put_aside(path)
         path.write_bytes(b"a file of another program\n")
 
@@ -551,7 +551,7 @@ def of_folder(name: str, *, removable: bool = True) -> list[Drift]:
     if removable:
         drifts += [
             Drift(f"removed {name}", subjects, lambda: shutil.rmtree(path)),
-            Drift(f"file {name}", subjects, replaced, REFUSED, lambda: put_back(path)),
+            Drift(f"file {name}", subjects, replace, REFUSED, lambda: put_back(path)),
         ]
     return drifts
 

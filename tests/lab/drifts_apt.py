@@ -134,30 +134,30 @@ def of_packages() -> list[Drift]:
         shutil.copy2(HELD, HERE / "held")
         HELD.write_text("drift-cufile\n")
 
-    def remembered() -> None:
+    def remember() -> None:
         shutil.copy2(HERE / "held", HELD)
 
     def left_unpacked() -> None:
         dpkg("--unpack", deb("drift-foreign", 1))
         dpkg("--purge", "drift-cufile")
 
-    def gone(name: str) -> Callable[[], None]:
+    def remove_packages(name: str) -> Callable[[], None]:
         return lambda: dpkg("--purge", name)
 
     foreigner = ("drift-foreign",)
     return [
-        Drift("tools along", every, along, STAYS, gone("drift-tools"), packages=("drift-tools",)),
+        Drift("tools along", every, along, STAYS, remove_packages("drift-tools"), packages=("drift-tools",)),
         Drift("a source that leaves", every, source),
-        Drift("an obsolete hold", every, obsolete, STAYS, gone("drift-old"), packages=("drift-old",)),
+        Drift("an obsolete hold", every, obsolete, STAYS, remove_packages("drift-old"), packages=("drift-old",)),
         Drift("no dependency", every, lambda: dpkg("--purge", "drift-driver", "drift-common")),
         Drift("no package", every, lambda: dpkg("--purge", *LOCKED, "drift-common")),
-        Drift("no record of holds", every, forgotten, STAYS, remembered, own=(str(HELD),)),
+        Drift("no record of holds", every, forgotten, STAYS, remember, own=(str(HELD),)),
         Drift("hold of others", ("packages/dash",), lambda: hold("dash"), STAYS, lambda: unhold("dash"), (), ("dash",)),
         Drift(
             "package of others", ("packages/drift-foreign",), lambda: dpkg("--install", deb("drift-foreign", 1)), STAYS,
-            gone("drift-foreign"), (), foreigner,
+            remove_packages("drift-foreign"), (), foreigner,
         ),
-        Drift("unpacked of others", every, left_unpacked, STAYS, gone("drift-foreign"), (), foreigner),
+        Drift("unpacked of others", every, left_unpacked, STAYS, remove_packages("drift-foreign"), (), foreigner),
     ]  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def of_unit(unit: str) -> list[Drift]:
         override.mkdir()
         (override / "other.conf").write_text("[Unit]\nDescription=of another program\n")
 
-    def restored() -> None:
+    def restore() -> None:
         put_back(path)
         output("systemctl", "daemon-reload")
 
@@ -204,7 +204,7 @@ def of_unit(unit: str) -> list[Drift]:
         Drift(f"unlink {unit}", subjects, lambda: min(links()).unlink()),
         Drift(f"unlink everywhere {unit}", subjects, unlink_all),
         Drift(f"link elsewhere {unit}", subjects, elsewhere),
-        Drift(f"mask {unit}", subjects, mask, REFUSED, restored),
+        Drift(f"mask {unit}", subjects, mask, REFUSED, restore),
         Drift(f"override {unit}", subjects, overridden, ADAPTS, lambda: clear(override), (str(override),)),
     ]
 
@@ -217,7 +217,7 @@ def of_apt() -> list[Drift]:
     def had_already() -> None:
         other.write_text(ours.read_text().partition("\n")[2])
 
-    def malformed() -> None:
+    def damage() -> None:
         (SOURCES / "malformed.list").write_text("deb\n")
 
     return [
@@ -230,7 +230,7 @@ def of_apt() -> list[Drift]:
             (str(SOURCES), "/etc/apt/preferences.d"),
         ),
         Drift("no lists", subjects, lambda: clear_lists()),
-        Drift("a malformed entry", subjects, malformed, UNKNOWN, (SOURCES / "malformed.list").unlink),
+        Drift("a malformed entry", subjects, damage, UNKNOWN, (SOURCES / "malformed.list").unlink),
         foreign(f"{SOURCES}/disabled.sources", "Enabled: no\nTypes: deb\nURIs: http://none.example\nSuites: x\n"),
         foreign("/etc/apt/preferences.d/other.pref", "Package: none\nPin: version 1\nPin-Priority: 1\n"),
     ]

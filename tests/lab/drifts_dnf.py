@@ -54,7 +54,7 @@ def of_locks(folder: Path) -> list[Drift]:
     def others() -> None:
         shutil.copy2(copy, LOCKS)
 
-    def removed() -> None:
+    def remove() -> None:
         shutil.copy2(LOCKS, copy)
         LOCKS.unlink()
 
@@ -66,7 +66,7 @@ def of_locks(folder: Path) -> list[Drift]:
         Drift("no locks of ours", subjects, rewritten(lambda text: text.partition("# BEGIN")[0])),
         Drift("a lock of others", subjects, rewritten(lambda text: f"{text}other-0:1-1.*\n"), STAYS, others, own),
         Drift("other locks of others", subjects, rewritten(lambda text: text.replace("ht", "x")), STAYS, others, own),
-        Drift("no locks at all", subjects, removed, STAYS, others, own),
+        Drift("no locks at all", subjects, remove, STAYS, others, own),
         Drift("empty locks", subjects, rewritten(lambda _: ""), STAYS, others, own),
         Drift("chmod 0600 locks", subjects, lambda: LOCKS.chmod(0o600)),
     ]  # fmt: skip
@@ -82,11 +82,11 @@ def of_stream() -> list[Drift]:
         Drift("another stream", subjects, lambda: state("other", "enabled")),
         Drift("disabled stream", subjects, lambda: state("", "disabled")),
         Drift("no stream", subjects, STREAM.unlink),
-        Drift("another stream by dnf", subjects, switched),
+        Drift("another stream by dnf", subjects, switch),
     ]
 
 
-def switched() -> None:
+def switch() -> None:
     for words in (("reset", "drift"), ("enable", "drift:other")):
         output("dnf", "--quiet", "--assumeyes", "module", *words)
 

@@ -40,7 +40,7 @@ def call(*argv):
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
 
 
-def changed(name, old=b"", new=b""):
+def replace_module(name, old=b"", new=b""):
     """Another module in the place of this one: unsigned, with another build id, and ``new`` instead of ``old``."""
     path = Path(needed.file_of(name))
     with lzma.open(path) as file:
@@ -101,7 +101,7 @@ def try_exchange():
     }
 
 
-def killed():
+def kill_exchange():
     """An exchange whose program is killed after it has unloaded everything."""
     child = os.fork()
     if child == 0:
@@ -119,21 +119,21 @@ try:
         call("modprobe", name)
     OLD = {name: stack.build_id(name) for name in NAMES}
     results["the same"] = try_exchange()
-    changed("dm_log")
+    replace_module("dm_log")
     results["not kept"] = try_exchange()
     restore()
     put_aside()
-    changed("dm_log")
+    replace_module("dm_log")
     chosen = reload.plan(boot_id(), IDENT, of=STACK)
     results["plan"] = chosen.document()
     results["other kernel"] = reload.plan(boot_id(), IDENT, "9.9.9", STACK).reasons
     with Path(DEVICE).open("rb"):
         results["in use"] = try_exchange()
     release = os.uname().release.encode()
-    changed("dm_region_hash", release + b" SMP ", release + b" XMP ")
+    replace_module("dm_region_hash", release + b" SMP ", release + b" XMP ")
     results["refused by the kernel"] = try_exchange()
     restore()
-    changed("dm_log")
+    replace_module("dm_log")
     FILE.write_text(f"[Service]\nExecStart=/bin/sh -c 'exec 3<{DEVICE}; exec sleep infinity'\n")
     call("systemctl", "daemon-reload")
     call("systemctl", "start", UNIT)
@@ -141,10 +141,10 @@ try:
     results["again"] = try_exchange()
     restore()
     # Back to the old ones: what is loaded now is what is to be kept.
-    changed("dm_log")
+    replace_module("dm_log")
     put_aside()
     restore()
-    results["killed"] = [killed(), [module["name"] for module in gpu.modules("/", NAMES)], stack.active(UNIT)]
+    results["killed"] = [kill_exchange(), [module["name"] for module in gpu.modules("/", NAMES)], stack.active(UNIT)]
     results["finished"] = try_exchange()
 finally:
     restore()

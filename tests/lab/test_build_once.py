@@ -97,7 +97,7 @@ def supplies(fleet: Path) -> dict[str, Supply]:
     return dict(plan_fleet(load_fleet(fleet), lock, fleet, ["build1", "build2"]).supplies)
 
 
-def fetched(host: LabHost, path: str) -> bytes:
+def fetch(host: LabHost, path: str) -> bytes:
     return base64.b64decode(host.ssh(["sudo", "base64", path]).stdout)
 
 
@@ -149,10 +149,10 @@ def test_what_one_has_built_the_other_receives(
     words = ["kmod", "pack", "--builder", "build1", "--kernel", RELEASE, "--json", "--output", ARCHIVE]
     packed = json.loads(first.ssh(["sudo", "python3", PROGRAM, *words]).stdout)
     before = supplies(fleet)
-    key = fetched(first, PUBLIC)
+    key = fetch(first, PUBLIC)
     BuilderKeys.of(fleet).path("build1").write_bytes(key)
     with run_archives.opened(fleet) as shelf:
-        archive_of(before["build2"].want, shelf.folder).write_bytes(fetched(first, ARCHIVE))
+        archive_of(before["build2"].want, shelf.folder).write_bytes(fetch(first, ARCHIVE))
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), before) == []
     (entry,) = cache.default(print).entries()
     assert entry.manifest == packed
@@ -191,10 +191,10 @@ def test_what_one_has_built_the_other_receives(
 def test_nothing_of_a_tampered_build_stays(hosts: tuple[LabHost, LabHost], tmp_path: Path) -> None:
     first, second = hosts
     second.ssh(["sudo", "python3", PROGRAM, "kmod", "remove", "--kernel", RELEASE])
-    data = bytearray(fetched(first, ARCHIVE))
+    data = bytearray(fetch(first, ARCHIVE))
     data[data.index(b"\x7fELF") + 200] ^= 1
     (tmp_path / "bad.tar").write_bytes(bytes(data))
-    status, output = receive(second, tmp_path / "bad.tar", tmp_path, fetched(first, PUBLIC))
+    status, output = receive(second, tmp_path / "bad.tar", tmp_path, fetch(first, PUBLIC))
     assert status == 2
     assert "does not have its manifest" in output
     files_left = second.ssh(

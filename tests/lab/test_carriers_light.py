@@ -126,7 +126,7 @@ def pull(host: LabHost, site: Published, *words: str, tags: str = PULL) -> tuple
 
 
 @pytest.fixture(scope="module")
-def rendered(fleet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def render_into(fleet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders for ansible-runner and AWX, not where they were rendered, as on the machine that runs them."""
     folder = tmp_path_factory.mktemp("elsewhere")
     for carrier, words in (("runner", ["--ask"]), ("awx", [])):
@@ -136,8 +136,8 @@ def rendered(fleet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ansible_runner_carries_it(host: LabHost, fleet: Path, rendered: Path) -> None:
-    folder = rendered / "runner"
+def test_ansible_runner_carries_it(host: LabHost, fleet: Path, render_into: Path) -> None:
+    folder = render_into / "runner"
     shutil.copy(fleet.parent / "id_ed25519", folder / "env" / "ssh_key")
     run("ansible-runner", "run", folder, "-p", "provision.yml", "--ident", "one", "--cmdline", f"--tags {RUN}")
     events = [json.loads(path.read_text()) for path in (folder / "artifacts/one/job_events").glob("*.json")]
@@ -150,9 +150,9 @@ def test_ansible_runner_carries_it(host: LabHost, fleet: Path, rendered: Path) -
     assert text(host, PREFERENCES)
 
 
-def test_awx_finds_nothing_left_to_do(fleet: Path, rendered: Path, tmp_path: Path) -> None:
+def test_awx_finds_nothing_left_to_do(fleet: Path, render_into: Path, tmp_path: Path) -> None:
     """AWX reads an inventory source once, and gives it to each job as a script that prints it."""
-    project = rendered / "awx"
+    project = render_into / "awx"
     listed = run("ansible-inventory", "-i", "inventory/hosts.yml", "--list", "--export", cwd=project)
     (tmp_path / "listed.json").write_text(listed)
     script = tmp_path / "hosts"
@@ -275,9 +275,9 @@ def test_modules_are_fetched_and_held_against_the_manifest(
     assert (status, "changed=0" in output) == (0, True), output
 
 
-def test_the_same_folder_takes_it_back(host: LabHost, rendered: Path) -> None:
+def test_the_same_folder_takes_it_back(host: LabHost, render_into: Path) -> None:
     # ansible-runner keeps what --cmdline said for every run after it: docs/carriers.md.
-    (rendered / "runner" / "env" / "cmdline").unlink()
-    run("ansible-runner", "run", rendered / "runner", "-p", "remove.yml")
+    (render_into / "runner" / "env" / "cmdline").unlink()
+    run("ansible-runner", "run", render_into / "runner", "-p", "remove.yml")
     listing = f"ls -d {EXPECTATION} {PREFERENCES} /usr/lib/gdsdeploy /etc/systemd/system/gds-gate.service"
     assert host.ssh(["sudo", "sh", "-c", listing], ok=(2,)).stdout == ""

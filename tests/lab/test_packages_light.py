@@ -47,7 +47,7 @@ def version(name: str, number: int) -> dict[str, str]:
     return {"package": name, "version": str(number)}
 
 
-def installed(host: LabHost) -> set[str]:
+def installed_versions(host: LabHost) -> set[str]:
     listing = host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package} ${Version}\n"]).stdout
     return {line[3:] for line in listing.splitlines() if line[1] == "i" and ("stack" in line)}
 
@@ -83,7 +83,7 @@ def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(
     assert play(host, tmp_path, "gds_packages", **second)
     # The kernel before stays, and so does its hold: it may be the one that runs.
     kernel = "linux-image-stack"
-    assert installed(host) == {"stack-driver 2", "stack-library2 2", f"{kernel} 1"}
+    assert installed_versions(host) == {"stack-driver 2", "stack-library2 2", f"{kernel} 1"}
     assert holds(host) == {"stack-driver", "stack-library2", kernel}
     assert play(host, tmp_path, "gds_packages", **second) == []
     assert play(host, tmp_path, "gds_packages", gds_packages_wanted=[version("stack-source", 2)])
@@ -96,4 +96,4 @@ def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(
         "gds_packages_locked": names,
     }
     assert play(host, tmp_path, "gds_packages", **back)
-    assert installed(host) == {"stack-driver 1", "stack-library1 1", f"{kernel} 1"}
+    assert installed_versions(host) == {"stack-driver 1", "stack-library1 1", f"{kernel} 1"}

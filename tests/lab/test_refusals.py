@@ -76,7 +76,7 @@ def untouched(victim: LabHost) -> Iterator[None]:
     assert victim.ssh(["sudo", "sh", "-c", f"ls -d {' '.join(TRACES)} 2>/dev/null"], ok=(2,)).stdout == ""
 
 
-def refused(fleet: Path, *, status: int) -> str:
+def expect_refusal(fleet: Path, *, status: int) -> str:
     """Provision, expect the exit code, and return the message."""
     argv = [GDSDEPLOY, "provision", fleet]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
@@ -114,7 +114,7 @@ def test_check_mode_changes_nothing_on_a_bare_host(fleet: Callable[..., Path]) -
 
 def test_nobody_answers(fleet: Callable[..., Path]) -> None:
     port = free_port(23000, set())
-    message = refused(fleet(lambda value: value["hosts"]["victim"].update(port=port)), status=20)
+    message = expect_refusal(fleet(lambda value: value["hosts"]["victim"].update(port=port)), status=20)
     assert f"victim (127.0.0.1:{port})" in message
 
 
@@ -122,28 +122,28 @@ def test_another_host_key(fleet: Callable[..., Path], victim: LabHost, tmp_path:
     ssh.make_key(tmp_path / "other", "another host's key")
     known_hosts = tmp_path / "known_hosts"
     known_hosts.write_text(f"[127.0.0.1]:{victim.port} {(tmp_path / 'other.pub').read_text()}")
-    message = refused(fleet(lambda value: value["ssh"].update(known_hosts=str(known_hosts))), status=21)
+    message = expect_refusal(fleet(lambda value: value["ssh"].update(known_hosts=str(known_hosts))), status=21)
     assert "victim" in message
     assert str(known_hosts) in message
 
 
 def test_no_python(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault("mv /usr/bin/python3 /usr/bin/python3.away", "mv /usr/bin/python3.away /usr/bin/python3")
-    message = refused(fleet(), status=22)
+    message = expect_refusal(fleet(), status=22)
     assert "victim" in message
     assert "python3" in message
 
 
 def test_no_sudo(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault("chmod 0 /usr/bin/sudo", "chmod 4755 /usr/bin/sudo")
-    message = refused(fleet(), status=22)
+    message = expect_refusal(fleet(), status=22)
     assert "victim" in message
     assert "sudo" in message
 
 
 def test_a_full_disk(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault("mount -t tmpfs -o size=8m tmpfs /boot", "umount /boot")
-    message = refused(fleet(), status=22)
+    message = expect_refusal(fleet(), status=22)
     assert "victim: there is no room for the installation: /boot has 8 MiB free, 200 are needed" in message
 
 
@@ -156,7 +156,7 @@ def test_another_operating_system(fleet: Callable[..., Path]) -> None:
                 ["bookworm-security"] if name == "debian-security" else ["bookworm", "bookworm-updates"]
             )
 
-    message = refused(fleet(older), status=22)
+    message = expect_refusal(fleet(older), status=22)
     assert "victim: this host runs debian-13, but its profile was locked for debian-12" in message
 
 
@@ -165,7 +165,7 @@ def test_a_package_that_only_a_person_can_repair(fleet: Callable[..., Path], fau
         "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install reinstreq half-installed/' /var/lib/dpkg/status",
         "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install ok installed/' /var/lib/dpkg/status",
     )
-    message = refused(fleet(), status=22)
+    message = expect_refusal(fleet(), status=22)
     assert "victim: packages on this host are half-installed" in message
     assert "sudo" in message
 
@@ -181,7 +181,7 @@ def relock(fleet: Path, package: str, **change: str) -> None:
 def test_a_package_that_the_archive_no_longer_has(fleet: Callable[..., Path]) -> None:
     path = fleet()
     relock(path, "libcufile0", version="1.9.1.2~12.4.1-1")
-    message = refused(path, status=23)
+    message = expect_refusal(path, status=23)
     assert "victim: gds_repo" in message
     assert "libcufile0=1.9.1.2~12.4.1-1" in message
 
@@ -189,7 +189,7 @@ def test_a_package_that_the_archive_no_longer_has(fleet: Callable[..., Path]) ->
 def test_a_package_with_another_content_under_the_same_version(fleet: Callable[..., Path]) -> None:
     path = fleet()
     relock(path, "nvidia-modprobe", sha256="0" * 64)
-    message = refused(path, status=23)
+    message = expect_refusal(path, status=23)
     assert "victim: gds_repo" in message
     assert "apt on this host does not offer the locked files of: nvidia-modprobe=" in message
 
@@ -198,11 +198,11 @@ def test_an_edited_lock(fleet: Callable[..., Path]) -> None:
     path = fleet()
     lock = lockfile.beside(path)
     lock.write_text(lock.read_text().replace("550.163.01-2", "550.163.01-3", 1))
-    assert "edited by hand" in refused(path, status=11)
+    assert "edited by hand" in expect_refusal(path, status=11)
 
 
 def test_a_lock_of_another_fleet(fleet: Callable[..., Path]) -> None:
     path = fleet()
     path.write_text(path.read_text().replace("'550'", "'545'").replace('"550"', "'545'"))
-    message = refused(path, status=12)
+    message = expect_refusal(path, status=12)
     assert "pin driver: the fleet file says 545, the lock has 550" in message

@@ -215,7 +215,7 @@ def is_old(site: Site, name: str) -> None:
 # -- before anything is changed
 
 
-def filled(folder: str, size: str) -> str:
+def fill(folder: str, size: str) -> str:
     """A script that lays a small file system over ``folder``, with what was there."""
     place = f"/run/full{folder.replace('/', '-')}"
     return (
@@ -224,7 +224,7 @@ def filled(folder: str, size: str) -> str:
     )
 
 
-def emptied(folder: str) -> str:
+def empty(folder: str) -> str:
     """A script that takes it away again."""
     return f"umount --lazy {folder} && umount --lazy /run/full{folder.replace('/', '-')}"
 
@@ -234,12 +234,12 @@ def test_hosts_without_room_are_refused_and_stay_untouched(site: Site) -> None:
     one, two, three = site.names
     folders = {one: "/boot", two: "/usr/lib/modules", three: "/var"}
     for name, size in ((one, "8m"), (two, "8m"), (three, "300m")):
-        site.root(name, filled(folders[name], size))
+        site.root(name, fill(folders[name], size))
     try:
         ran = roll(site, site.plan(site.small.new, Wave("all", tuple(site.names), halt_at=9)))
     finally:
         for name, folder in folders.items():
-            site.root(name, emptied(folder))
+            site.root(name, empty(folder))
     assert set(ran.outcomes().values()) == {Outcome.REFUSED}
     messages = {name: ran.failed(name)[1]["message"] for name in site.names}
     assert "/boot" in messages[one]
@@ -382,12 +382,12 @@ def test_a_host_that_cannot_be_taken_back_stays_out_of_work_until_somebody_helps
 
     def when(event: Event) -> None:
         if (event.kind, event.data.get("step")) == (Kind.END, "snapshot"):
-            site.root(name, filled("/var", "600m") + " && cat /dev/zero > /var/zero || true")
+            site.root(name, fill("/var", "600m") + " && cat /dev/zero > /var/zero || true")
 
     ran = roll(site, site.plan(site.small.new, Wave("one", (name,))), when)
     assert ran.outcomes() == {name: Outcome.KEPT}
     assert ran.failed(name)[0] == "apply"
-    site.root(name, emptied("/var"))
+    site.root(name, empty("/var"))
     is_old(site, name)
 
 

@@ -126,7 +126,7 @@ class Cluster:
     def gate(self, host: str) -> str:
         return str(json.loads(self.hosts[host].ssh(["cat", "/run/gdsdeploy/gate.json"]).stdout)["state"])
 
-    def booted(self, host: str, before: str) -> str:
+    def boot(self, host: str, before: str) -> str:
         """Wait for another boot than ``before``, whose end has come; its id."""
         end = time.monotonic() + 120
         script = "cat /proc/sys/kernel/random/boot_id; systemctl is-active gds-gate slurmd | paste -s"
@@ -232,7 +232,7 @@ def test_a_rollout_drains_reboots_and_returns_a_node(cluster: Cluster) -> None:
     put(host, "/etc/gdsdeploy/gate.json", Settings(slurm=True).to_json().encode())
     before = boot_id(host)
     host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
-    cluster.booted(ONE, before)
+    cluster.boot(ONE, before)
     assert cluster.gate(ONE) == "closed"
     cluster.until(ONE, lambda node: node.states == ["IDLE", "DRAIN"])
     assert cluster.judge(ONE, OPEN) == "open"
@@ -266,7 +266,7 @@ def test_a_drain_of_somebody_else_outlives_drain_reboot_and_gate(cluster: Cluste
     assert nodes == {"drained": False, "reason": "DIMM 3 is bad", "was": "DIMM 3 is bad"}
     before = boot_id(host)
     host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
-    cluster.booted(TWO, before)
+    cluster.boot(TWO, before)
     assert cluster.gate(TWO) == "open"
     cluster.until(TWO, lambda node: node.states == ["IDLE", "DRAIN"])
     assert cluster.drainer.undrain(TWO, REASON, told=messages) == {
@@ -291,7 +291,7 @@ def test_slurm_carries_it_and_the_gate_decides(cluster: Cluster, verdict: str) -
     cluster.submit(TWO, f"sleep 4; touch {mark}")
     cluster.scontrol("reboot", "ASAP", "nextstate=DOWN", "reason=gdsdeploy: reboot", f"node-{TWO}")
     assert "REBOOT_REQUESTED" in cluster.show(TWO).states
-    cluster.booted(TWO, before)
+    cluster.boot(TWO, before)
     assert host.ssh(["test", "-e", mark], ok=(0, 1)).status == 0
     assert host.ssh(["cat", "/var/tmp/pulled"]).stdout.count("pulled") == (1 if verdict == "open" else 2)
     assert cluster.gate(TWO) == verdict
@@ -308,7 +308,7 @@ def test_slurm_with_nextstate_resume_is_held_by_the_health_check(cluster: Cluste
     put(host, "/etc/gdsdeploy/gate.json", Settings(slurm=True).to_json().encode())
     before = boot_id(host)
     cluster.scontrol("reboot", "ASAP", "nextstate=RESUME", "reason=firmware", f"node-{TWO}")
-    cluster.booted(TWO, before)
+    cluster.boot(TWO, before)
     node = cluster.until(TWO, lambda node: node.reason.startswith("gdsdeploy: "))
     assert "DRAIN" in node.states
     assert cluster.judge(TWO, OPEN) == "open"

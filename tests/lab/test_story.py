@@ -47,7 +47,7 @@ def gdsdeploy(*argv: str | Path, status: int = 0) -> subprocess.CompletedProcess
     return done
 
 
-def validated(lab: Lab, *, status: int) -> dict[str, dict[str, Any]]:
+def validate_host(lab: Lab, *, status: int) -> dict[str, dict[str, Any]]:
     """Validate the VM host; its findings by check."""
     report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", status=status).stdout)
     (host,) = report["hosts"].values()
@@ -203,7 +203,7 @@ def test_faults_made_on_the_host_are_found_by_name(lab: Lab, provisioned: dict[s
     host = lab.host("gpu1")
     host.ssh(["sudo", "sh", "-c", FAULTS])
     try:
-        report = validated(lab, status=30)
+        report = validate_host(lab, status=30)
     finally:
         host.ssh(["sudo", "sh", "-c", MENDED])
     failed = {name: finding["found"] for name, finding in report.items() if finding["verdict"] == "fail"}
@@ -253,7 +253,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     # The kernel takes it: the symbol versions are equal, so only the record inside the module tells.
     assert locked.nvidia_fs is not None
     assert host.ssh(["cat", "/sys/module/nvidia_fs/version"]).stdout.strip() == locked.nvidia_fs.version
-    findings = validated(lab, status=30)
+    findings = validate_host(lab, status=30)
     failed = {name for name, finding in findings.items() if finding["verdict"] == "fail"}
     assert failed == {"nvidia-fs.driver-tree", "modules.running", "modules.next-boot"}
     assert "535" in findings["nvidia-fs.driver-tree"]["found"]
@@ -276,7 +276,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
         "gds_reboot: Check whether a reboot is needed and allowed",
         "gds_reboot: Reboot",
     ]
-    validated(lab, status=0)
+    validate_host(lab, status=0)
     gdsdeploy("plan", lab.fleet_path)
 
 

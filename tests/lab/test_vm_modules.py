@@ -85,7 +85,7 @@ def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost
         machine.power_cycle()
 
 
-def audited(host: LabHost, *names: str) -> dict[str, set[str]]:
+def audit_errors(host: LabHost, *names: str) -> dict[str, set[str]]:
     """File → ids of the errors that the audit finds in it."""
     release = host.ssh(["uname", "-r"]).stdout.strip()
     argv = f"python3 {PROGRAM} kmod audit --kernel {release} --peermem --json {FOLDER}/driver.ko"
@@ -108,7 +108,7 @@ def refusals(host: LabHost, *names: str) -> dict[str, tuple[int, str]]:
 
 def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: LabHost) -> None:
     names = ("good", "crc", "vermagic", "truncated", "stub", "malformed", "changed", "own")
-    assert audited(host, *names) == {
+    assert audit_errors(host, *names) == {
         "good": set(),
         "crc": {"symbol-crc"},
         "vermagic": {"vermagic"},
@@ -137,9 +137,9 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: L
 
 def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: LabHost) -> None:
     names = ("good", "stranger", "own", "changed")
-    assert audited(host, "good", "stranger") == {"good": set(), "stranger": set()}
+    assert audit_errors(host, "good", "stranger") == {"good": set(), "stranger": set()}
     host.ssh(["sudo", "tee", ENFORCE], input="Y\n")
-    assert audited(host, *names) == {
+    assert audit_errors(host, *names) == {
         "good": {"unsigned"},
         "stranger": {"signature-key"},
         "own": set(),

@@ -109,7 +109,7 @@ def changes(line: str) -> list[str]:
     return [" ".join(filter(None, (e["kind"], e["subject"], e["before"], e["after"]))) for e in entries]
 
 
-def converged(program: Path, *names: str) -> tuple[list[str], list[str]]:
+def converge(program: Path, *names: str) -> tuple[list[str], list[str]]:
     """The changes that the last of these documents made, after the others, and the packages then."""
     script = "\n".join(f"say {n} --check; say {n}; say {n} --check; state" for n in names)
     lines = run(program, script)
@@ -122,7 +122,7 @@ def converged(program: Path, *names: str) -> tuple[list[str], list[str]]:
 
 def test_a_fresh_host_gets_what_apt_says_it_will_get(program: Path) -> None:
     names = ["stack-driver", "stack-source", "stack-library1", "linux-image-stack"]
-    done, state = converged(program, "first")
+    done, state = converge(program, "first")
     assert done == sorted(
         [*(f"install {name} 1" for name in [*names, "stack-common"]), *(f"hold {name} held" for name in names)]
     )
@@ -134,7 +134,7 @@ def test_a_fresh_host_gets_what_apt_says_it_will_get(program: Path) -> None:
 
 def test_another_driver_comes_and_takes_its_place(program: Path) -> None:
     """The kernel before stays, and so does its hold: it may be the one that runs."""
-    done, state = converged(program, "first", "second")
+    done, state = converge(program, "first", "second")
     assert done == sorted(
         [
             *("unhold stack-library1 held", "remove stack-library1 1", "remove stack-source 1"),
@@ -145,7 +145,7 @@ def test_another_driver_comes_and_takes_its_place(program: Path) -> None:
 
 
 def test_the_driver_before_comes_again(program: Path) -> None:
-    done, state = converged(program, "first", "second", "back")
+    done, state = converge(program, "first", "second", "back")
     assert {"downgrade stack-driver 2 1", "remove stack-library2 2", "install stack-library1 1"} <= set(done)
     assert state == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=1", "hi|stack-library1=1"]
 

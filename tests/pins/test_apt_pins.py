@@ -45,7 +45,7 @@ def index(uri: str, suite: str = "", *, exclusive: bool = False) -> Index:
     return Index("any", uri, suite, [], "/any.gpg", exclusive)
 
 
-def moved(machine: AptMachine, command: str, stack: set[str]) -> dict[str, str]:
+def moves(machine: AptMachine, command: str, stack: set[str]) -> dict[str, str]:
     """What of the stack a command would move, and what it would bring that belongs to another one."""
     simulated = machine.simulate(*command.split())
     foreign = re.compile(r"nvidia|libcu(da|file)|gds-tools|linux-image-6|linux-headers-6")
@@ -56,9 +56,9 @@ def moved(machine: AptMachine, command: str, stack: set[str]) -> dict[str, str]:
 def test_with_the_pins_nothing_moves(
     command: str, with_cuda: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
-    assert moved(with_cuda, command, stack) != {}, "without the pins, this would not be worth a test"
+    assert moves(with_cuda, command, stack) != {}, "without the pins, this would not be worth a test"
     with_cuda.preferences(OURS, preferences(with_cuda, variables))
-    assert moved(with_cuda, command, stack) == {}
+    assert moves(with_cuda, command, stack) == {}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,15 +69,15 @@ def test_a_repository_that_is_added_later_moves_nothing_of_an_installed_stack(
     machine.run("apt-mark", "hold", *stack)
     machine.source("cuda", f"deb [signed-by={signing_key.keyring}] {served.uri}/cuda ./")
     machine.run("apt-get", "update")
-    assert stack.isdisjoint(moved(machine, command, stack))
+    assert stack.isdisjoint(moves(machine, command, stack))
 
 
 def test_a_host_without_nvidias_repository_keeps_its_stack(
     machine: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
-    assert stack <= moved(machine, "dist-upgrade", stack).keys()
+    assert stack <= moves(machine, "dist-upgrade", stack).keys()
     machine.preferences(OURS, preferences(machine, variables))
-    assert moved(machine, "dist-upgrade", stack) == {}
+    assert moves(machine, "dist-upgrade", stack) == {}
     others = machine.simulate("dist-upgrade")
     assert "libc6" in others, "what is not of the stack gets its security updates"
     assert "linux-image-amd64" not in others
@@ -90,7 +90,7 @@ def test_no_other_file_of_preferences_wins(
     with_cuda.preferences(name, cudarepo.PIN_BRANCH)
     assert with_cuda.candidate("nvidia-smi").startswith("580.")
     with_cuda.preferences(OURS, preferences(with_cuda, variables))
-    assert moved(with_cuda, "dist-upgrade", stack) == {}
+    assert moves(with_cuda, "dist-upgrade", stack) == {}
     assert with_cuda.candidate("nvidia-smi") == "550.163.01-2"
 
 
@@ -160,7 +160,7 @@ def test_a_hold_keeps_a_package_that_others_want_removed(
     assert machine.simulate("remove", "libcufile0")["libcufile0"] == "removed"
     machine.run("apt-mark", "hold", *sorted(stack))
     assert machine.simulate("remove", "libcufile0") == {}
-    assert moved(machine, "dist-upgrade", stack) == {}
+    assert moves(machine, "dist-upgrade", stack) == {}
     version = next(p["version"] for p in variables["gds_repo_pins"] if p["package"] == "libcufile0") + "+deb13u9"
     command = ("install", f"libcufile0={version}", f"gds-tools={version}")
     assert machine.simulate(*command) == {}
@@ -176,10 +176,10 @@ def test_unattended_upgrades_leave_the_stack_alone(
     )
     (package,) = tmp_path.glob("unattended-upgrades_*.deb")
     subprocess.run(["dpkg-deb", "--extract", package, tmp_path / "unpacked"], check=True)
-    before = unattended(machine, tmp_path)
+    before = unattended_upgrade(machine, tmp_path)
     assert {"libc6", "libcuda1", "linux-image-amd64"} <= before
     machine.preferences(OURS, preferences(machine, variables))
-    after = unattended(machine, tmp_path)
+    after = unattended_upgrade(machine, tmp_path)
     assert "libc6" in after
     assert after & (stack | {"linux-image-amd64"}) == set()
 
@@ -191,7 +191,7 @@ exec /usr/bin/python3 "$2" --dry-run --debug
 """
 
 
-def unattended(machine: AptMachine, tmp_path: Path) -> set[str]:
+def unattended_upgrade(machine: AptMachine, tmp_path: Path) -> set[str]:
     """What an unattended upgrade would upgrade."""
     (machine.root / "etc/apt/apt.conf.d/99test").write_text(
         'Unattended-Upgrade::Origins-Pattern { "origin=Debian"; };\nUnattended-Upgrade::SyslogEnable "false";\n'

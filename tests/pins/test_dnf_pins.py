@@ -151,7 +151,7 @@ def pin(machine: DnfMachine) -> None:
     machine.write("etc/dnf/plugins/versionlock.list", dnf.merged("", lines))
 
 
-def moved(machine: DnfMachine, command: str) -> dict[str, str]:
+def moves(machine: DnfMachine, command: str) -> dict[str, str]:
     names = {rpm.name for rpm in STACK}
     foreign = re.compile(r"(kmod-)?nvidia-(?!driver-assistant)|libnvidia|libcufile|gds-tools|cuda-drivers|kernel")
     return {n: v for n, v in machine.would(*command.split()).items() if n in names or foreign.match(n)}
@@ -159,9 +159,9 @@ def moved(machine: DnfMachine, command: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_with_the_locks_nothing_moves(command: str, machine_with_dnf: DnfMachine, rpm_served: Server) -> None:
-    assert moved(machine_with_dnf, command) != {}, "without the locks, this would not be worth a test"
+    assert moves(machine_with_dnf, command) != {}, "without the locks, this would not be worth a test"
     pin(machine_with_dnf)
-    assert moved(machine_with_dnf, command) == {}
+    assert moves(machine_with_dnf, command) == {}
 
 
 def test_what_is_not_of_the_stack_may_come(machine_with_dnf: DnfMachine, rpm_served: Server) -> None:
@@ -179,10 +179,10 @@ def test_our_repository_is_checked_and_offers_nothing_but_the_lock(
     (tmp_path / "key").write_text(signing_key.armoured())
     index = Index("cuda", f"{rpm_served.uri}/all", "", [], str(tmp_path / "key"), exclusive=True)
     machine.write("etc/yum.repos.d/gdsdeploy.repo", dnf.render_repositories([index], PINS))
-    assert listed(machine) == {f"{rpm.name} {rpm.version.split(':')[-1]}" for rpm in STACK}
+    assert list_versions(machine) == {f"{rpm.name} {rpm.version.split(':')[-1]}" for rpm in STACK}
 
 
-def listed(machine: DnfMachine) -> set[str]:
+def list_versions(machine: DnfMachine) -> set[str]:
     argv = [
         "dnf", "--assumeyes", "--quiet", f"--installroot={machine.root}", f"--config={machine.root}/etc/dnf/dnf.conf",
         "--releasever=9", "--forcearch=x86_64", "repoquery", "--available", "--qf", "%{name} %{version}-%{release}",

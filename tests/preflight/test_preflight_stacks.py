@@ -117,7 +117,7 @@ def test_versions_that_are_not_on_offer_are_refused_with_those_that_are(
 
 
 def test_interrupted_it_leaves_neither_processes_nor_folders(fleet: Path) -> None:
-    child, work = _started(fleet)
+    child, work = _start(fleet)
     os.killpg(child.pid, signal.SIGINT)
     _, messages = child.communicate(timeout=30)
     assert child.returncode == 130
@@ -128,7 +128,7 @@ def test_interrupted_it_leaves_neither_processes_nor_folders(fleet: Path) -> Non
 
 
 def test_killed_it_leaves_no_process(fleet: Path) -> None:
-    child, work = _started(fleet)
+    child, work = _start(fleet)
     assert _processes_of(work.parent)
     child.kill()
     child.communicate(timeout=30)
@@ -138,7 +138,7 @@ def test_killed_it_leaves_no_process(fleet: Path) -> None:
     assert not _processes_of(work.parent)
 
 
-def _started(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
+def _start(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
     """A preflight that has begun to compile, and where it works."""
     argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--mode", "full"]
     child = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -42,7 +42,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return resources.collections()
 
 
-def documented(module: str) -> dict[str, Any]:
+def documented_options(module: str) -> dict[str, Any]:
     """The options of a module, with those of its documentation's fragments."""
     path = ROOT / "plugins" / "modules" / f"{module}.py"
     doc = yaml.safe_load(_literal(path, "DOCUMENTATION"))
@@ -61,7 +61,7 @@ def _literal(path: Path, name: str) -> str:
 @pytest.mark.parametrize("module", [name for name in MODULES if name not in COMMANDS])
 def test_the_options_of_a_module_are_the_desired_state_of_its_resource(module: str) -> None:
     name = module.removeprefix("gds_")
-    options, desired = documented(module), schema.schema(registry.resource(name).desired_type)
+    options, desired = documented_options(module), schema.schema(registry.resource(name).desired_type)
     own, derived = FILES.get(name, (set(), set()))
     assert options.keys() - {"state", "instance"} - own == desired["properties"].keys() - derived
     for option, value in desired["properties"].items():
@@ -89,7 +89,7 @@ def test_modules_are_documented(collections: Path, tmp_path: Path) -> None:
     done = subprocess.run(argv, env=environment(collections, tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name, doc in json.loads(done.stdout).items():
-        assert doc["doc"].get("options", {}).keys() == documented(name.rpartition(".")[2]).keys()
+        assert doc["doc"].get("options", {}).keys() == documented_options(name.rpartition(".")[2]).keys()
         assert doc["examples"]
         assert "changes" in doc["return"]
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
 
 
-def rendered(fleet_file: Path) -> dict[str, dict[str, Any]]:
+def render(fleet_file: Path) -> dict[str, dict[str, Any]]:
     fleet, lock = load_fleet(fleet_file), lockfile.read(LAB / "gdsdeploy.lock")
     groups = plan_fleet.variables(inventory(fleet, lock, plan_fleet.sources(fleet, lock, fleet_file.parent)))
     return {name: values for name, (_, values) in groups.items()}
@@ -40,10 +40,10 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_mirror_takes_the_place_of_every_index(fleet: Path) -> None:
-    before = rendered(fleet)
+    before = render(fleet)
     mirror = {"uri": "http://mirror.example/gds/", "keyring": "keys/mirror.gpg"}
     fleet.write_text(yaml.safe_dump({**yaml.safe_load(fleet.read_text()), "mirror": mirror}))
-    after = rendered(fleet)
+    after = render(fleet)
     spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
     for name, values in after.items():
         (index,) = values["gds_repo_indices"]

@@ -51,13 +51,13 @@ PLAY = """
 """
 
 
-def poisoned(value: Any, texts: Iterator[str]) -> Any:
+def poison(value: Any, texts: Iterator[str]) -> Any:
     """The same with every text replaced; the keys of mappings that are names of variables stay."""
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, Mapping):
-        return {key: poisoned(element, texts) for key, element in value.items()}
-    return [poisoned(element, texts) for element in value] if isinstance(value, list) else value
+        return {key: poison(element, texts) for key, element in value.items()}
+    return [poison(element, texts) for element in value] if isinstance(value, list) else value
 
 
 def evil() -> Iterator[str]:
@@ -65,7 +65,7 @@ def evil() -> Iterator[str]:
         yield from EVIL
 
 
-def played(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+def play(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """The variables as a task of a real ansible-playbook has them."""
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "inventory.yml").write_text(dump({"all": {"hosts": {"gpu1": {**values, **local}}}}), encoding="utf-8")
@@ -93,7 +93,7 @@ def fleet() -> Fleet:
     return load_fleet(LAB / "fleet.yml")
 
 
-def rendered(fleet: Fleet, text: str) -> dict[str, Any]:
+def render(fleet: Fleet, text: str) -> dict[str, Any]:
     sources = Sources(
         fleet_dir=Path("/fleet"),
         program=Path("/cache/gdsdeploy-host.pyz"),
@@ -107,10 +107,10 @@ def rendered(fleet: Fleet, text: str) -> dict[str, Any]:
 
 
 def test_every_text_arrives_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
-    values = poisoned(rendered(fleet, "x"), evil())
+    values = poison(render(fleet, "x"), evil())
     values |= {f"gds_own_{number}": text for number, text in enumerate(EVIL)}
     values["gds_nested"] = {text: [text, {"a": text}] for text in EVIL}
-    assert played(tmp_path, values) == json.loads(json.dumps(values))
+    assert play(tmp_path, values) == json.loads(json.dumps(values))
     assert not (tmp_path / "PWNED").exists()
 
 
@@ -120,8 +120,8 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     driver = fleet.profiles["gds"].driver.model_copy(update={"options": {"NVreg_X": text}})
     gate = Gate(file="/run/" + text)
     profile = fleet.profiles["gds"].model_copy(update={"driver": driver, "gate": gate})
-    values = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
-    results = played(tmp_path, values)
+    values = render(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
+    results = play(tmp_path, values)
     assert results["gds_driver_options"] == {"NVreg_X": text}
     assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"
     assert json.loads(results["gds_gate_settings"])["file"] == "/run/" + text

@@ -116,7 +116,7 @@ def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
     built, received = [], []
     for number, host in enumerate(hosts):
         if number < builders:
-            built.append(timed(host, *dkms(target)))
+            built.append(time_command(host, *dkms(target)))
             console.say(f"  {host.name}: DKMS: {built[-1][0]:.1f} s of processor time in {built[-1][1]:.0f} s")
             unbuild(host, target)
         received.append(receive(host, fleet, sources_of[host.name][1], target))
@@ -184,7 +184,7 @@ def unbuild(host: LabHost, target: Target) -> None:
     assert host.ssh(look, ok=(0, 1)).stdout == ""
 
 
-def timed(host: LabHost, *argv: str, data: bytes | None = None) -> tuple[float, float]:
+def time_command(host: LabHost, *argv: str, data: bytes | None = None) -> tuple[float, float]:
     """Processor seconds and seconds that ``argv`` took on the host, as root."""
     done = host.ssh(["sudo", "python3", "-c", TIMED, *argv], input=data, timeout=3600)
     cpu, seconds = done.stdout.split()
@@ -199,7 +199,7 @@ def receive(host: LabHost, fleet: Path, want: str, target: Target) -> tuple[floa
         data = archive_of(want, shelf.folder).read_bytes()
     here = time.process_time() - cpu
     archive, release = ARCHIVE.format(target.kernel.release), target.kernel.release
-    on_host, _ = timed(
+    on_host, _ = time_command(
         host, "sh", "-c", f"cat > {archive} && python3 {PROGRAM} kmod install --kernel {release} {archive}", data=data
     )
     return here + on_host, time.perf_counter() - begin

@@ -15,12 +15,12 @@ def test_interrupted_entry_is_discarded_and_made_anew(tmp_path: Path) -> None:
     leftover = tmp_path / "base.tmp-dead"
     (leftover / "root").mkdir(parents=True)
 
-    def interrupted(work: Path) -> None:
+    def interrupt(work: Path) -> None:
         (work / "half").write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        files.cached_folder(tmp_path, "base", interrupted, what="a base")
+        files.cached_folder(tmp_path, "base", interrupt, what="a base")
     assert list(tmp_path.iterdir()) == [], "half an entry, an earlier one or a lock stayed"
     entry = files.cached_folder(tmp_path, "base", lambda work: (work / "whole").write_text("whole"), what="a base")
     assert [path.name for path in entry.iterdir()] == ["whole"]

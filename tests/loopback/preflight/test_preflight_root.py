@@ -44,10 +44,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     subprocess.run(["cc", "-static", "-o", first / "bin" / "program", folder / "program.c"], check=True)
     (first / "usr" / "lib" / "data").write_text("first")
     (second / "lib" / "data").write_text("second")
-    return [_packed(first), _packed(second)]
+    return [_pack(first), _pack(second)]
 
 
-def _packed(content: Path) -> Path:
+def _pack(content: Path) -> Path:
     control = content / "DEBIAN" / "control"
     control.parent.mkdir()
     control.write_text(

@@ -15,7 +15,7 @@ STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hi
 NOTE = {"id": "unsigned", "severity": "note", "message": "is unsigned", "hint": ""}
 
 
-def built(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[str, Any]:
+def built_module(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[str, Any]:
     return {"name": name, "audit": {"module": name, "ok": ok, "findings": list(findings)}}
 
 
@@ -25,7 +25,7 @@ def outcome(module: str, *files: dict[str, Any], error: str = "", ident: str = "
 
 
 def test_each_of_the_drivers_modules_has_its_own_answer() -> None:
-    results = trial.modules_of(outcome("driver", built("nvidia", True, NOTE), built("nvidia_uvm", None)))
+    results = trial.modules_of(outcome("driver", built_module("nvidia", True, NOTE), built_module("nvidia_uvm", None)))
     assert [(m.module, m.builds, m.loads) for m in results] == [("nvidia", True, True), ("nvidia_uvm", True, None)]
     assert results[0].findings == (NOTE,)
 
@@ -48,7 +48,9 @@ def test_an_error_that_only_speaks_of_a_stub_is_a_failed_build() -> None:
 
 @pytest.mark.parametrize(("wanted", "expected"), [(False, True), (True, None)])
 def test_a_stub_counts_only_where_peermem_is_wanted(wanted: bool, expected: bool | None) -> None:
-    modules = trial.modules_of(outcome("driver", built("nvidia", True), built("nvidia_peermem", True, STUB)))
+    modules = trial.modules_of(
+        outcome("driver", built_module("nvidia", True), built_module("nvidia_peermem", True, STUB))
+    )
     assert modules[1].loads is False
     assert trial.all_load(modules, wants_peermem=wanted) is expected
 
