@@ -23,10 +23,7 @@ from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.lock import Lock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/lab"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/unit/host/kmod"))
-import small_stack
-
+from tests.lab import small_stack
 from tests.repos.archive import Key, serve
 
 

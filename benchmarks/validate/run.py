@@ -25,16 +25,15 @@ from typing import Any
 import paramiko
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
-
-import loopback_sshd  # noqa: E402
-from loopback_fleet import LoopbackFleet  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from gdsdeploy import console  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.ssh import transport  # noqa: E402
 from gdsdeploy.validate.validate import validate  # noqa: E402
+from tests.loopback import loopback_sshd  # noqa: E402
+from tests.loopback.loopback_fleet import LoopbackFleet  # noqa: E402
 
 #: What a hand-written suite asks of a GDS host, forty times one round trip or more.
 SUITE = """
