@@ -31,6 +31,8 @@ from gdsdeploy import console  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.ssh import transport  # noqa: E402
+from gdsdeploy.ssh.endpoint import Endpoint  # noqa: E402
+from gdsdeploy.ssh.metering import Meter  # noqa: E402
 from gdsdeploy.validate.validate import validate  # noqa: E402
 from tests.loopback import loopback_sshd  # noqa: E402
 from tests.loopback.loopback_fleet import LoopbackFleet  # noqa: E402
@@ -171,11 +173,11 @@ def measure(what: str, fleet_path: Path) -> dict[str, float]:
     }
 
 
-def bare_true(endpoint: transport.Endpoint) -> int:
+def bare_true(endpoint: Endpoint) -> int:
     """Log in with the transport's own checks, run `true`, and wait for its status."""
     client = paramiko.SSHClient()
     try:
-        transport._connect(client, endpoint, 300.0, None)
+        transport._connect(client, endpoint, 300.0, None, Meter(transport.ANSWER_LIMIT))
         _, stdout, _ = client.exec_command("true")
         return stdout.channel.recv_exit_status()
     finally:

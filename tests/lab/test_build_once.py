@@ -161,9 +161,9 @@ def test_what_one_has_built_the_other_receives(
     assert {name: supply.source for name, supply in after.items()} == {"build1": "build", "build2": "cache"}
     assert after["build2"].origin == "build1"
     with run_archives.opened(fleet) as shelf:
-        entry = shelf.look(after["build2"].want, ["build1"])
-        assert entry is not None
-        assert (entry.builder, entry.manifest) == ("build1", packed)
+        shelved = shelf.look(after["build2"].want, ["build1"])
+        assert shelved is not None
+        assert (shelved.builder, shelved.manifest) == ("build1", packed)
         archive = archive_of(after["build2"].want, shelf.folder)
         status, output = receive(second, archive, tmp_path, public_pem(b"e" * 32).encode())
         assert status == 2
