@@ -186,16 +186,16 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     name = f"drift-{os.getpid()}"
     try:
         with serve(folder / "repository") as server:
-            changes = labs.up(name, vms=0, lights=1).host("build1")
+            light = labs.up(name, vms=0, lights=1).host("build1")
             debs = build(folder)
             desired = document(server.uri, key, publish(folder / "repository", debs, key))
             files = {f"debs/{file.name}": file.read_bytes() for file in debs.values()}
             files |= {script: (HERE / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")}
             files |= {"desired.json": json.dumps(desired).encode(), "gdsdeploy-host.pyz": hostapp.build()}
-            changes.wait_ssh()
-            send(changes, files)
-            changes.ssh(["sudo", "sh", "-c", PREPARE.format(uri=server.uri)])
-            yield changes
+            light.wait_ssh()
+            send(light, files)
+            light.ssh(["sudo", "sh", "-c", PREPARE.format(uri=server.uri)])
+            yield light
     finally:
         labs.down(Lab(name))
         key.forget()
