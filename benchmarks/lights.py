@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 
 PROGRAM = Path(sys.executable).parent / "gdsdeploy"
@@ -26,8 +26,8 @@ def write_fleet(lab: Lab) -> Path:
     return path
 
 
-def spread(hosts: list[Host]) -> None:
-    """Make every host a copy of the first, with a name and keys of its own."""
+def spread(hosts: list[LabHost]) -> None:
+    """Make every host a copy of the first, with its own name and keys."""
     first, *others = hosts
     for host in hosts:
         host.stop()

@@ -1,6 +1,4 @@
-"""What holds for every test: in which order they run, and that neither two runs on one machine nor two processes of one
-run share Ansible's folder or a lab.
-"""
+"""Settings for all tests: their order, and separate Ansible folders and labs for each process of each run."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def worker(config: pytest.Config) -> str | None:
-    """The name of this process, where others run tests beside it."""
-    given = getattr(config, "workerinput", None)
-    return given["workerid"] if given else None
+    """The name of this process among parallel ones; None without others."""
+    worker_input = getattr(config, "workerinput", None)
+    return worker_input["workerid"] if worker_input else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,13 +43,13 @@ SHARES = Path("/sys/fs/cgroup/cpu")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let the longest group go first where processes run side by side; what a test starts inherits its priority."""
+    """Give the longest group priority among parallel processes; a test's children inherit it."""
     if worker(item.config) is None or os.geteuid() != 0:
         return
     longest = groups.of(item.nodeid)[1] == groups.LONGEST
     os.setpriority(os.PRIO_PROCESS, 0, 0 if longest else 5)
     if (SHARES / "cpu.shares").is_file():
-        # A nice value counts within a session only, and each host of a lab has sessions of its own.
+        # A nice value counts only within a session, and each host of a lab has its own sessions.
         others = _others()
         others.mkdir(exist_ok=True)
         (others / "cpu.shares").write_text("512")
@@ -65,7 +63,7 @@ def _others() -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have processes take tests by their groups; SIGTERM interrupts all of them, as Ctrl-C does."""
+    """Distribute tests by group; SIGTERM interrupts all processes, like Ctrl-C."""
     from tests.scheduling import Scheduler  # tests/host, a suite for users, comes here too, and they have no xdist
 
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -73,7 +71,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Take the run's folder away, and labs that a process could not take down before it ended."""
+    """Remove the run's folder, and labs that a process didn't take down."""
     if worker(config) is not None:
         return
     with contextlib.suppress(OSError):  # It has none, or a process is still in it.

@@ -1,19 +1,17 @@
 """Groups of tests, which run together in one process, and the order in which they begin.
 
-``make test`` has two processes.  Each takes the next group when it has come to the end of one, so all of them end at
-about the same time, on machines of any speed, if what takes longest begins first.
+``make test`` has two processes.  Each takes the next group when it has finished one.  The longest groups start first,
+so all processes end at about the same time.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatch
 
-#: Groups of tests in the order in which they begin: (pattern of the path, name of the group, or the path where there is
-#: none).  What takes longest begins first, and what costs nothing fills the time until all processes are done.
+#: Groups of tests in their order: (pattern of the path, name of the group; None: the path).  The longest start first.
 ORDER = (
-    # All that needs most of an emulated machine, one after the other: side by side they would wait for each other's
-    # processors.  The first three share one lab, and go on with what the one before has left of its machine.  What its
-    # builder compiles is in the user's cache when the rollout wants it.
+    # Tests that need most of an emulated machine run one after the other.  The first three share one lab, and each
+    # continues with the previous one's machines.  The builder's modules are in the user's cache for the rollout.
     ("lab/test_lab.py", "machines"),
     ("lab/test_story.py", "machines"),
     ("lab/test_vm_modules.py", "machines"),
@@ -23,8 +21,8 @@ ORDER = (
     ("lab/test_vm_*.py", "another machine"),
     ("lab/*", None),
     ("loopback/*", None),
-    # They compile on both processors, which they leave to the first machine's builder at the beginning.  Their drivers
-    # and layers are made once for each process.
+    # They compile on both processors, so they start after the first machine's builder.  Each process has its own
+    # drivers and layers.
     ("kmod/*", "kmod"),
     ("preflight/*", "preflight"),
     ("pins/*", None),
@@ -35,12 +33,12 @@ ORDER = (
 )
 
 
-#: The group that is waited for at the end: the others leave it the processors, of which it needs one most of the time.
+#: The group that ends last; the others have a lower priority.
 LONGEST = "machines"
 
 
-def placed(path: str) -> tuple[int, str]:
-    """Where the tests of a module (its path below tests/) come, and the group that they are in."""
+def position(path: str) -> tuple[int, str]:
+    """The position and the group of a test module, named by its path below tests/."""
     for place, (pattern, group) in enumerate(ORDER):
         if fnmatch(path, pattern):
             return place, group or path
@@ -48,5 +46,5 @@ def placed(path: str) -> tuple[int, str]:
 
 
 def of(nodeid: str) -> tuple[int, str]:
-    """The same of a test, by its id."""
-    return placed(nodeid.partition("::")[0].removeprefix("tests/"))
+    """The position and the group of a test."""
+    return position(nodeid.partition("::")[0].removeprefix("tests/"))

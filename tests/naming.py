@@ -1,4 +1,4 @@
-"""Names that no other run of the tests has, and a list of the labs that have them, so that none outlives its run."""
+"""Unique names for labs, and a list of these labs for the cleanup of a run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ RUN = "GDSDEPLOY_TESTS_RUN"
 
 
 def unique(what: str) -> str:
-    """A name for a lab, and a note that it may exist.
+    """A new name for a lab, which is noted for the cleanup.
 
-    A process id comes again, and a run that was killed may have left the lab that had it.
+    The process id alone isn't unique: a killed run may have left a lab with the same one.
     """
     name = f"{what}-{os.getpid()}-{secrets.token_hex(2)}"
     notes = Path(os.environ[RUN]) / "labs"

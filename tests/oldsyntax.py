@@ -1,4 +1,4 @@
-"""Which syntax of a source came after Python 3.0, for what has to compile before it can refuse an old Python."""
+"""Find syntax newer than Python 3.0 in code that has to compile on any Python 3 to print its error."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ _NEWER = {
     "AnnAssign", "AsyncFor", "AsyncFunctionDef", "AsyncWith", "Await", "FormattedValue", "JoinedStr", "MatMult",
     "Match", "NamedExpr", "TemplateStr", "TryStar", "TypeAlias", "YieldFrom",
 }  # fmt: skip
-#: Modules that every Python 3 has; ``typing`` came with 3.5, and is there to be imported by mistake.
+#: Modules that every Python 3 has, unlike ``typing``, which came with 3.5.
 _MODULES = {"io", "json", "os", "select", "signal", "stat", "struct", "sys", "tempfile", "time"}
 
 
 def newer(source: str) -> list[str]:
-    """``line N: what`` for each piece of syntax that Python 3.0 lacks, and for each import at the top that it lacks.
+    """``line N: what`` for each syntax element and top-level import that Python 3.0 doesn't have.
 
-    ``ast.parse`` with an old ``feature_version`` refuses some of it, and lets the rest through: both are asked.
+    ``ast.parse`` with an old ``feature_version`` detects only some of them.
     """
-    found = []
+    problems = []
     try:
         ast.parse(source, feature_version=(3, 4))
     except SyntaxError as error:
-        found.append(f"line {error.lineno}: {error.msg}")
+        problems.append(f"line {error.lineno}: {error.msg}")
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        found += [f"line {getattr(node, 'lineno', 0)}: {what}" for what in _newer(node, source)]
+        problems += [f"line {getattr(node, 'lineno', 0)}: {what}" for what in _newer(node, source)]
     for node in tree.body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        found += [f"line {node.lineno}: import of {name}" for name in names if name not in _MODULES]
-    return sorted(set(found))
+        problems += [f"line {node.lineno}: import of {name}" for name in names if name not in _MODULES]
+    return sorted(set(problems))
 
 
 def _newer(node: ast.AST, source: str) -> list[str]:
-    """What of one node is too new; its children are looked at on their own."""
+    """The too new elements of one node, without its children."""
     name = type(node).__name__
-    found = [name] if name in _NEWER else []
+    problems = [name] if name in _NEWER else []
     if isinstance(node, ast.arguments) and node.posonlyargs:
-        found.append("positional-only arguments")
+        problems.append("positional-only arguments")
     if isinstance(node, ast.List | ast.Tuple | ast.Set) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
-        found += ["unpacking in a display" for item in node.elts if isinstance(item, ast.Starred)]
+        problems += ["unpacking in a display" for element in node.elts if isinstance(element, ast.Starred)]
     if isinstance(node, ast.Dict) and None in node.keys:
-        found.append("unpacking in a dict")
+        problems.append("unpacking in a dict")
     if isinstance(node, ast.With) and len(node.items) > 1:
-        found.append("with of several things")
+        problems.append("with of several things")
     if isinstance(node, ast.Raise) and isinstance(node.cause, ast.Constant):
-        found.append("raise from None")
+        problems.append("raise from None")
     if isinstance(node, ast.Constant) and node.kind == "u":
-        found.append("u before a string")
+        problems.append("u before a string")
     if isinstance(node, ast.Call):
-        stars = [item for item in node.args if isinstance(item, ast.Starred)]
-        stars += [item.value for item in node.keywords if item.arg is None]
+        stars = [element for element in node.args if isinstance(element, ast.Starred)]
+        stars += [element.value for element in node.keywords if element.arg is None]
         if len(stars) > 1 or (stars and re.search(r",\s*\)$", ast.get_source_segment(source, node) or "")):
-            found.append("several unpacked arguments, or a comma after one")
+            problems.append("several unpacked arguments, or a comma after one")
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        found += ["type parameters"] if getattr(node, "type_params", ()) else []
-    return found
+        problems += ["type parameters"] if getattr(node, "type_params", ()) else []
+    return problems

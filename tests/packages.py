@@ -1,7 +1,4 @@
-"""Programs that the tests start, and Debian's packages that have them.
-
-``python -m tests.packages`` installs what is missing, and says so before it does, as the lab does for its own.
-"""
+"""Programs that the tests start, and their Debian packages.  ``python -m tests.packages`` installs missing ones."""
 
 from __future__ import annotations
 
@@ -12,27 +9,29 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.lab import requirements
 from gdsdeploy.lab.requirements import Requirement
 
-WANTED = (
+REQUIREMENTS = (
     Requirement("gpg", "gnupg", "signs the repositories that tests serve"),
     Requirement("gpgv", "gpgv", "verifies repository indices"),
     Requirement("openssl", "openssl", "makes the certificates that tests show"),
     Requirement("git", "git", "publishes what hosts of tests pull"),
     Requirement("/usr/sbin/sshd", "openssh-server", "answers the tests of the transport"),
-    Requirement("sudo", "sudo", "is what those tests become root with"),
-    Requirement("depmod", "kmod", "is what the order of modules is compared with"),
+    Requirement("sudo", "sudo", "makes those tests root"),
+    Requirement("depmod", "kmod", "is compared with the order of modules"),
     Requirement(
         "/usr/lib/python3/dist-packages/apt/__init__.py", "python3-apt", "runs unattended-upgrades on imitations"
     ),
-    Requirement("/usr/lib/python3/dist-packages/distro_info.py", "python3-distro-info", "is what it needs beside"),
+    Requirement(
+        "/usr/lib/python3/dist-packages/distro_info.py", "python3-distro-info", "is what unattended-upgrades needs"
+    ),
     Requirement("grub-editenv", "grub-common", "keeps the boot default that the kernel guard sets"),
     Requirement("kernel-install", "systemd", "runs the kernel guard's plugin"),
     Requirement("slurmctld", "slurmctld", "drains and resumes the node of the boot gate's tests"),
     Requirement("slurmd", "slurmd", "is that node"),
-    Requirement("scontrol", "slurm-client", "is how the gate speaks to it"),
-    Requirement("munged", "munge", "tells them that it is root who speaks"),
+    Requirement("scontrol", "slurm-client", "connects the gate to them"),
+    Requirement("munged", "munge", "authenticates root to them"),
     Requirement("kubectl", "kubernetes-client", "cordons and drains the nodes of an imitated cluster"),
     Requirement("cc", "gcc", "compiles the stand-in libcuda"),
-    Requirement("/usr/include/stdio.h", "libc6-dev", "is what small programs of tests are linked with"),
+    Requirement("/usr/include/stdio.h", "libc6-dev", "links the small programs of tests"),
     Requirement("ps", "procps", "lists processes"),
     Requirement("mkfs.ext4", "e2fsprogs", "makes filesystems on which direct I/O is tried"),
     Requirement("mkfs.xfs", "xfsprogs", "makes filesystems on which direct I/O is tried"),
@@ -41,14 +40,14 @@ WANTED = (
     Requirement("zstd", "zstd", "compresses modules"),
     Requirement("rpmbuild", "rpm", "builds the packages of the rpm repositories that tests serve"),
     Requirement("createrepo_c", "createrepo-c", "writes their metadata"),
-    Requirement("dnf", "dnf", "is what the choice of rpm packages is compared with"),
+    Requirement("dnf", "dnf", "is compared with the choice of rpm packages"),
 )
 
 
 def main() -> int:
-    """Install what tests and lab lack; return the exit status."""
+    """Install missing packages of the tests and of the lab; return the exit status."""
     try:
-        requirements.ensure(vms=True, lights=True, also=WANTED, confirm=lambda _: True)
+        requirements.ensure(vms=True, lights=True, also=REQUIREMENTS, confirm=lambda _: True)
     except GdsError as error:
         console.error(error.message, error.hint)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""Whole groups of tests to each of several processes; for pytest-xdist, which users of tests/host need not have."""
+"""Distribute whole groups of tests to pytest-xdist's processes; tests/host works without xdist."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from xdist.workermanage import NodeManager
 
 from tests import groups
 
-#: Seconds that a process has to clear away what it made, when all of it is interrupted.
+#: Seconds for a process's cleanup after an interruption.
 CLEARING = 120
 
 
 class Scheduler(LoadScopeScheduling):
-    """Hands out whole groups, in the order in which they were collected."""
+    """Distribute whole groups in the order of their collection."""
 
     def __init__(self, config: Any, log: Any) -> None:
-        # By itself it would begin with the groups that have the most tests.
+        # The default order starts with the groups that have the most tests.
         config.option.loadscopereorder = False
         NodeManager.EXIT_TIMEOUT = CLEARING
         super().__init__(config, log)
@@ -26,6 +26,6 @@ class Scheduler(LoadScopeScheduling):
         return groups.of(nodeid)[1]
 
     def _reschedule(self, node: Any) -> None:
-        # The next group is taken when the last test of one begins, which may take minutes: no sooner.
+        # A process takes the next group only when it starts its last test, which may take minutes.
         if node.shutting_down or not self.workqueue or self._pending_of(self.assigned_work[node]) <= 1:
             super()._reschedule(node)

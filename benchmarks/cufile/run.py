@@ -38,29 +38,29 @@ def main() -> None:
         "--libcufile", nargs="*", default=["1.4.0.31", "1.9.1.3", "1.15.1.6", "1.20.0.107"], choices=libraries.SOURCES
     )
     options = parser.parse_args()
-    found = {version: measured(version, files(version, options.files, options.seed)) for version in options.libcufile}
-    console.data(json.dumps({"files": options.files, "cpus": len(os.sched_getaffinity(0)), **found}, indent=2))
+    results = {version: measure(version, files(version, options.files, options.seed)) for version in options.libcufile}
+    console.data(json.dumps({"files": options.files, "cpus": len(os.sched_getaffinity(0)), **results}, indent=2))
 
 
 def files(version: str, count: int, seed: int) -> dict[str, bytes]:
     """Name → content, half of them with one whole number replaced."""
     chance = random.Random(seed)  # noqa: S311 - the same files each time
     numbers = [name.split(".") for name, key in keys(release_of(version)).items() if key.type == "uint"]
-    made: dict[str, bytes] = {}
+    documents: dict[str, bytes] = {}
     for number in range(count):
-        given: dict[str, dict[str, int]] = {}
+        sections: dict[str, dict[str, int]] = {}
         section, *_, last = chance.choice([name for name in numbers if len(name) == 2])
         if number % 2:
-            given = {section: {last: chance.choice([0, 1, 3, 64, 100, 1024, 65536])}}
+            sections = {section: {last: chance.choice([0, 1, 3, 64, 100, 1024, 65536])}}
         text = render("gds", Profile.model_validate({"os": "debian-13"}), version)
         document = json.loads("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//")))
-        for name, values in given.items():
+        for name, values in sections.items():
             document.setdefault(name, {}).update(values)
-        made[f"{number}.json"] = json.dumps(document, indent=4).encode() + text.encode()
-    return made
+        documents[f"{number}.json"] = json.dumps(document, indent=4).encode() + text.encode()
+    return documents
 
 
-def measured(version: str, documents: dict[str, bytes]) -> dict[str, object]:
+def measure(version: str, documents: dict[str, bytes]) -> dict[str, object]:
     """Seconds of check and of effective over all of ``documents``, and what of it passed inside the library."""
     release, jobs = release_of(version), len(os.sched_getaffinity(0))
     begin = time.perf_counter()
@@ -68,18 +68,18 @@ def measured(version: str, documents: dict[str, bytes]) -> dict[str, object]:
     checked = time.perf_counter() - begin
     library = libraries.library(version)
     begin = time.perf_counter()
-    answers = [item.answer for item in effective(library, documents, folders=FOLDERS)]
-    asked = time.perf_counter() - begin
+    answers = [result.answer for result in effective(library, documents, folders=FOLDERS)]
+    seconds = time.perf_counter() - begin
     inside = sum(answer.inside or 0.0 for answer in answers)
     agreed = sum(ours == answer.accepted for ours, answer in zip(accepted, answers, strict=True))
     return {
         "check": {"seconds": round(checked, 3), "ms_per_file": round(checked / len(documents) * 1000, 3)},
         "effective": {
-            "seconds": round(asked, 3),
-            "ms_per_file": round(asked / len(documents) * 1000, 3),
+            "seconds": round(seconds, 3),
+            "ms_per_file": round(seconds / len(documents) * 1000, 3),
             "library_seconds": round(inside, 3),
             # Children run side by side, so that their seconds add up to more than those that passed.
-            "library_share": round(inside / (asked * jobs), 3),
+            "library_share": round(inside / (seconds * jobs), 3),
         },
         "accepted": sum(bool(answer.accepted) for answer in answers),
         "agreed": agreed,

@@ -32,7 +32,7 @@ from gdsdeploy.repo import apt
 from gdsdeploy.repo.fetch import Fetcher
 
 OS, ARCHITECTURE = "debian-13", "amd64"
-#: Who is measured: apt reads its lists anew, as gdsdeploy does, or has them parsed in its own binary cache.
+#: Measured programs: apt reads its lists, like gdsdeploy, or uses its binary cache of them.
 OURS, APT, CACHED = "gdsdeploy lock", "apt-get -s install", "apt-get -s install, its cache warm"
 
 
@@ -48,11 +48,11 @@ class Run:
 def copy_indices(root: Path) -> dict[str, apt.Repository]:
     """Debian's own signed indices below ``root``, one folder a repository; returns the repositories by name."""
     intent = {"version": 1, "profiles": {"gds": {"os": OS}}, "hosts": {"gpu1": "gds"}}
-    found: dict[str, apt.Repository] = {}
+    copies: dict[str, apt.Repository] = {}
     with Fetcher() as fetcher:
         for repository in repo_settings.repositories(Fleet.model_validate(intent), "gds", stack_platform_for(OS)):
             assert isinstance(repository, apt.Repository)
-            found[repository.name] = repository
+            copies[repository.name] = repository
             for suite in repository.suites:
                 release = apt.release(fetcher, repository, suite, now=datetime.now(UTC))
                 folder = root / repository.name / "dists" / suite
@@ -64,7 +64,7 @@ def copy_indices(root: Path) -> dict[str, apt.Repository]:
                     (folder / path).parent.mkdir(parents=True)
                     (folder / path).write_bytes(fetcher.small(release.base + path, limit=size))
                     assert (folder / path).stat().st_size == size, f"{path} ({sha256}) is cut short"
-    return found
+    return copies
 
 
 def fleet_file(root: Path, work: Path, repositories: Mapping[str, apt.Repository]) -> Path:
@@ -117,10 +117,10 @@ def measure(argv: Sequence[str], env: Mapping[str, str]) -> tuple[Run, str]:
     return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024), text
 
 
-def agree(plan: str, wanted: Mapping[str, str]) -> None:
+def agree(plan: str, expected: Mapping[str, str]) -> None:
     """End this program unless apt would install exactly the versions that the lock has."""
     installed = dict(re.findall(r"^Inst (\S+) \((\S+) ", plan, re.MULTILINE))
-    different = {name: installed.get(name) for name in wanted if installed.get(name) != wanted[name]}
+    different = {name: installed.get(name) for name in expected if installed.get(name) != expected[name]}
     if different:
         sys.exit(f"apt would install something else: {different}")
 
@@ -136,9 +136,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run and the ratios to FILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-bench-") as folder:
-        found = compare(Path(folder), arguments.rounds)
+        results = compare(Path(folder), arguments.rounds)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 def compare(work: Path, rounds: int) -> dict[str, object]:
@@ -155,8 +155,8 @@ def compare(work: Path, rounds: int) -> dict[str, object]:
     measure([*apt_get, *own_cache, "update"], env)
     measure(ours, env)
     target = yaml.safe_load((work / "gdsdeploy.lock").read_text())["targets"]["gds"]
-    wanted = {package["package"]: package["version"] for package in target["packages"]}
-    install = ["--simulate", "install", *(f"{name}={version}" for name, version in wanted.items())]
+    expected = {package["package"]: package["version"] for package in target["packages"]}
+    install = ["--simulate", "install", *(f"{name}={version}" for name, version in expected.items())]
     sides = {OURS: ours, APT: [*apt_get, *lists_alone, *install], CACHED: [*apt_get, *own_cache, *install]}
     measure(sides[CACHED], env)
     runs: dict[str, list[Run]] = {name: [] for name in sides}
@@ -165,9 +165,9 @@ def compare(work: Path, rounds: int) -> dict[str, object]:
             took, text = measure(argv, env)
             runs[name].append(took)
             if name != OURS:
-                agree(text, wanted)
+                agree(text, expected)
     medians = {name: median(each) for name, each in runs.items()}
-    console.data(f"{len(wanted)} packages, the same versions from all; medians of {rounds} rounds:")
+    console.data(f"{len(expected)} packages, the same versions from all; medians of {rounds} rounds:")
     for name, each in medians.items():
         console.data(f"  {name:<38} {each.wall:6.2f} s  {each.cpu:6.2f} s of processor  {each.peak:5.0f} MiB at peak")
     a = medians[OURS]

@@ -67,7 +67,7 @@ def satisfied(fleet: Path, names: list[str]) -> bool:
     """Whether every machine is as the lock wants it."""
     lock = lockfile.read(lockfile.beside(fleet))
     plans = plan_fleet(load_fleet(fleet), lock, fleet, names).hosts.values()
-    return all(isinstance(found, HostPlan) and found.satisfied for found in plans)
+    return all(isinstance(plan, HostPlan) and plan.satisfied for plan in plans)
 
 
 def measure(fleet: Path, names: list[str], rounds: int) -> dict[str, object]:
@@ -89,13 +89,13 @@ def _measure(fleet: Path, names: list[str], rounds: int, modules: Path) -> dict[
     inventory.write_text(archive.sub(rf"\g<1>{modules}/\2", inventory.read_text()))
     argv = ansible.argv("provision", inventory, limit=names, extra=[])
     program = hostapp.keep(paths.cache() / "program")
-    made = ansible.environment(control_dir=paths.state() / "runs" / "cm", program=program)
-    env = {name: value for name, value in {**os.environ, **made}.items() if value is not None}
+    environment = ansible.environment(control_dir=paths.state() / "runs" / "cm", program=program)
+    env = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
     for _ in range(rounds):
         begin = time.perf_counter()
-        said = command("provision", fleet, *limit)
+        output = command("provision", fleet, *limit)
         noop.append(time.perf_counter() - begin)
-        assert "Nothing to change" in said, said
+        assert "Nothing to change" in output, output
         begin = time.perf_counter()
         played = subprocess.run(argv, check=False, capture_output=True, text=True, env=env).stdout
         roles.append(time.perf_counter() - begin)
@@ -104,12 +104,12 @@ def _measure(fleet: Path, names: list[str], rounds: int, modules: Path) -> dict[
     middle = statistics.median(noop), statistics.median(roles)
     return {
         "hosts": len(names),
-        "noop_seconds": [round(item, 2) for item in noop],
-        "ansible_seconds": [round(item, 2) for item in roles],
+        "noop_seconds": [round(seconds, 2) for seconds in noop],
+        "ansible_seconds": [round(seconds, 2) for seconds in roles],
         "noop_median": round(middle[0], 2),
         "ansible_median": round(middle[1], 2),
         "ratio": round(middle[1] / middle[0], 1),
-        "load": [round(item, 1) for item in load],
+        "load": [round(value, 1) for value in load],
     }
 
 

@@ -23,18 +23,15 @@ from gdsdeploy.lock.resolve.target import pins
 from gdsdeploy.model.lock import Lock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/lab"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/unit/host/kmod"))
-import small_stack
-
+from tests.lab import small_stack
 from tests.repos.archive import Key, serve
 
 
 @contextlib.contextmanager
 def fleet(name: str, count: int) -> Iterator[tuple[Path, Lab]]:
     """The fleet file of ``count`` hosts of a lab, which goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="gds-noop-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="gds-noop-") as temporary:
+        folder = Path(temporary)
         key = Key.generate(folder / "key" / "home", "small")
         os.environ["NO_PROXY"] = "127.0.0.1"
         try:
@@ -62,7 +59,7 @@ def _of_fleet(path: Path, lock: Lock) -> Lock:
 
 
 def _fleet(lab: Lab, small: small_stack.Small, uri: str) -> dict[str, object]:
-    known = yaml.safe_load(lab.fleet_path.read_text())["ssh"]
-    paths = {entry: str(lab.fleet_path.parent / known[entry]) for entry in ("identity_file", "known_hosts")}
+    ssh = yaml.safe_load(lab.fleet_path.read_text())["ssh"]
+    paths = {entry: str(lab.fleet_path.parent / ssh[entry]) for entry in ("identity_file", "known_hosts")}
     hosts = {host.name: {"profile": "gds", "address": "127.0.0.1", "port": host.port} for host in lab.hosts()}
-    return small_stack.fleet(small, uri, hosts, {**known, **paths})
+    return small_stack.fleet(small, uri, hosts, {**ssh, **paths})

@@ -15,7 +15,7 @@ from pathlib import Path
 from small import fleet
 
 from gdsdeploy import console
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from lights import command
@@ -43,16 +43,16 @@ def main() -> None:
     with fleet(options.lab, 1) as (path, lab):
         host = lab.hosts()[0]
         host.ssh(["sudo", "sh", "-c", COUNT])
-        found = {
-            "provision, everything": counted(host, "provision", path),
-            "plan": counted(host, "plan", path),
-            "provision, nothing": counted(host, "provision", path),
-            "provision --force-roles, nothing": counted(host, "provision", path, "--force-roles"),
+        results = {
+            "provision, everything": count_starts(host, "provision", path),
+            "plan": count_starts(host, "plan", path),
+            "provision, nothing": count_starts(host, "provision", path),
+            "provision --force-roles, nothing": count_starts(host, "provision", path, "--force-roles"),
         }
-    console.data(json.dumps(found, indent=2))
+    console.data(json.dumps(results, indent=2))
 
 
-def counted(host: Host, *arguments: str | Path) -> dict[str, object]:
+def count_starts(host: LabHost, *arguments: str | Path) -> dict[str, object]:
     """Starts of Python on the host while a command of gdsdeploy's runs."""
     host.ssh(["sudo", "truncate", "--size=0", LOG])
     command(*arguments)

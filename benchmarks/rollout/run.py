@@ -43,11 +43,11 @@ def main() -> None:
     if len(options.hosts) != len(options.concurrency):
         parser.error("give one number of hosts for each concurrency")
     between = options.shortest, options.longest
-    found = [
+    results = [
         measure(hosts, lanes, options.waves, options.rounds, between)
         for lanes, hosts in zip(options.concurrency, options.hosts, strict=True)
     ]
-    console.data(json.dumps(found, indent=2))
+    console.data(json.dumps(results, indent=2))
 
 
 class Programs:
@@ -56,18 +56,18 @@ class Programs:
     def __init__(self, between: tuple[float, float]) -> None:
         self._between = between
 
-    def perform(self, task: Task, _told: Callable[[str], None]) -> Mapping[str, Any]:
+    def perform(self, task: Task, _tell: Callable[[str], None]) -> Mapping[str, Any]:
         seconds = random.Random(f"{task.host} {task.step}").uniform(*self._between)  # noqa: S311 - the same for the same step
         run.run(["sleep", f"{seconds:.3f}"], doing="take time")
         boot = "2" if task.step in {Step.BOOT, Step.VALIDATE} else "1"
         return {"boot_id": boot, "validated_boot": boot, "drained": True, "returned": True, "disruption": "reboot"}
 
     def stop(self) -> None:
-        """Nobody does."""
+        """Not used."""
 
 
 def measure(hosts: int, lanes: int, waves: int, rounds: int, between: tuple[float, float]) -> dict[str, object]:
-    plan = planned(hosts, lanes, waves)
+    plan = make_plan(hosts, lanes, waves)
     bare, driven, processor, events = [], [], [], 0
     for _ in range(rounds):
         bare.append(alone(plan, lanes, Programs(between)))
@@ -82,8 +82,8 @@ def measure(hosts: int, lanes: int, waves: int, rounds: int, between: tuple[floa
         "waves": waves,
         "steps": hosts * len(FORWARD),
         "events": events,
-        "bare_seconds": [round(item, 2) for item in bare],
-        "driver_seconds": [round(item, 2) for item in driven],
+        "bare_seconds": [round(seconds, 2) for seconds in bare],
+        "driver_seconds": [round(seconds, 2) for seconds in driven],
         "overhead_percent": round(100 * extra / middle[0], 2),
         "overhead_ms_per_host": round(1000 * extra / hosts, 1),
         "overhead_ms_per_wave": round(1000 * extra / waves, 1),
@@ -91,7 +91,7 @@ def measure(hosts: int, lanes: int, waves: int, rounds: int, between: tuple[floa
     }
 
 
-def planned(hosts: int, lanes: int, waves: int) -> Plan:
+def make_plan(hosts: int, lanes: int, waves: int) -> Plan:
     names = [f"gpu{number:03}" for number in range(hosts)]
     size = -(-hosts // waves)
     parts = tuple(Wave(str(at), tuple(names[at * size : (at + 1) * size])) for at in range(waves))

@@ -41,18 +41,18 @@ SILENT = {"kind": "HostUnreachable", "message": "no answer", "hint": None}
 REPAIR = 3600
 
 
-def planned(hosts: int, parallel: int, unavailable: str, threshold: str) -> Plan:
+def make_plan(hosts: int, parallel: int, unavailable: str, threshold: str) -> Plan:
     """Racks of forty, two kinds of hosts, and at most one of each group of replicas at a time."""
     settings = Rollout.model_validate({
         "parallel": parallel, "max_unavailable": unavailable, "apart": ["replica"], "order": ["rack"],
         "failures": {"canary": 2, "later": threshold},
     })  # fmt: skip
     labels = {f"gpu{i:05}": {"rack": f"r{i // 40:04}", "replica": f"g{i // 4}"} for i in range(hosts)}
-    found = layout(settings, [Candidate(name, each, f"kind{i % 2}") for i, (name, each) in enumerate(labels.items())])
+    waves = layout(settings, [Candidate(name, each, f"kind{i % 2}") for i, (name, each) in enumerate(labels.items())])
     return Plan(
         id="20261121T1054-7f3a", fleet="/fleet.yml", lock_digest="sha256:b", fleet_digest="sha256:f",
-        waves=found.waves, settings=settings.model_dump(mode="json"), labels=labels,
-        max_unavailable=found.max_unavailable, expected=dict.fromkeys(labels, 1400.0),
+        waves=waves.waves, settings=settings.model_dump(mode="json"), labels=labels,
+        max_unavailable=waves.max_unavailable, expected=dict.fromkeys(labels, 1400.0),
     )  # fmt: skip
 
 
@@ -150,20 +150,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threshold", default="5%", help="failed hosts at which it halts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the figures there, too")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    plan = planned(given.hosts, given.parallel, given.max_unavailable, given.threshold)
-    found = play(plan, given)
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / given.hosts
-    found["peak_bytes_a_host"] = round(peak)
+    plan = make_plan(arguments.hosts, arguments.parallel, arguments.max_unavailable, arguments.threshold)
+    results = play(plan, arguments)
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / arguments.hosts
+    results["peak_bytes_a_host"] = round(peak)
     console.data(f"memory at its peak, plan, machine and simulation together: {peak / 1024:.1f} KiB a host")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def play(plan: Plan, given: argparse.Namespace) -> dict[str, Any]:
+def play(plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
     """One rollout from its beginning to its end; prints and returns its figures."""
-    simulation = Simulation(plan, given.seed, given.fail, given.lost)
+    simulation = Simulation(plan, arguments.seed, arguments.fail, arguments.lost)
     start = simulation.now
     simulation.run()
     machine = simulation.machine
@@ -172,7 +172,7 @@ def play(plan: Plan, given: argparse.Namespace) -> dict[str, Any]:
          "seconds": (wave.closed or simulation.now) - wave.opened, "counts": dict(+wave.counts)}
         for wave in machine.waves if wave.opened
     ]  # fmt: skip
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "hosts": len(machine.hosts), "waves": waves, "phase": machine.phase, "halts": simulation.halts,
         "outcomes": machine.outcomes(), "virtual_seconds": simulation.now - start, "events": simulation.events,
         "most_unavailable": simulation.most_out, "max_unavailable": plan.max_unavailable,
@@ -184,15 +184,15 @@ def play(plan: Plan, given: argparse.Namespace) -> dict[str, Any]:
         times = f"{duration(wave['opened']):>10} {duration(wave['seconds']):>10}"
         console.data(f"{wave['name']:<10} {wave['hosts']:>6} {times}  {ended}")
     console.data(
-        f"{machine.phase} after {duration(found['virtual_seconds'])} h of virtual time; halted "
+        f"{machine.phase} after {duration(results['virtual_seconds'])} h of virtual time; halted "
         f"{len(simulation.halts)} times; at most {simulation.most_out} of {plan.max_unavailable} hosts out at a time"
     )
     console.data(
         f"the machine took {simulation.cpu:.2f} s of processor time for {simulation.events} events and the decisions "
         f"after each: {simulation.cpu / simulation.events * 1e6:.0f} µs an event, "
-        f"{simulation.cpu / given.hosts * 1e3:.2f} ms a host"
+        f"{simulation.cpu / arguments.hosts * 1e3:.2f} ms a host"
     )
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -25,16 +25,17 @@ from typing import Any
 import paramiko
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
-
-import loopback_sshd  # noqa: E402
-from loopback_fleet import LoopbackFleet  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from gdsdeploy import console  # noqa: E402
 from gdsdeploy.fleetfile.load import load_fleet  # noqa: E402
 from gdsdeploy.lock import lockfile  # noqa: E402
 from gdsdeploy.ssh import transport  # noqa: E402
+from gdsdeploy.ssh.endpoint import Endpoint  # noqa: E402
+from gdsdeploy.ssh.metering import Meter  # noqa: E402
 from gdsdeploy.validate.validate import validate  # noqa: E402
+from tests.loopback import loopback_sshd  # noqa: E402
+from tests.loopback.loopback_fleet import LoopbackFleet  # noqa: E402
 
 #: What a hand-written suite asks of a GDS host, forty times one round trip or more.
 SUITE = """
@@ -98,44 +99,47 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gds-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        server = loopback_sshd.start(made(folder / "sshd"), "MaxSessions 20")
+        server = loopback_sshd.start(make_fleet(folder / "sshd"), "MaxSessions 20")
         try:
-            found: dict[str, Any] = {"processors": os.cpu_count(), "load": [round(item, 1) for item in os.getloadavg()]}
+            results: dict[str, Any] = {
+                "processors": os.cpu_count(),
+                "load": [round(value, 1) for value in os.getloadavg()],
+            }
             if "growth" in options.parts:
-                found["growth"] = [paired(folder, server, number, options.rounds) for number in options.hosts]
+                results["growth"] = [compare(folder, server, number, options.rounds) for number in options.hosts]
             if "suites" in options.parts:
-                found["suites"] = suites(folder, server, options.suite_hosts)
+                results["suites"] = suites(folder, server, options.suite_hosts)
             if "bad-hosts" in options.parts:
-                found["bad_hosts"] = bad_hosts(folder, server)
-            found["load_after"] = [round(item, 1) for item in os.getloadavg()]
+                results["bad_hosts"] = bad_hosts(folder, server)
+            results["load_after"] = [round(value, 1) for value in os.getloadavg()]
         finally:
             server.stop()
-    console.data(json.dumps(found, indent=2))
+    console.data(json.dumps(results, indent=2))
 
 
-def made(folder: Path) -> Path:
+def make_fleet(folder: Path) -> Path:
     folder.mkdir()
     return folder
 
 
 def fleet_of(folder: Path, server: loopback_sshd.Sshd, number: int, **others: dict[str, Any]) -> Path:
     """A fleet of ``number`` hosts, and ``others`` with what reaches them."""
-    hosts = {f"h{item:03}": {"profile": "right"} for item in range(number)}
+    hosts = {f"h{index:03}": {"profile": "right"} for index in range(number)}
     place = Path(tempfile.mkdtemp(dir=folder))
     return LoopbackFleet(place, server, {**hosts, **others}).path
 
 
-def paired(folder: Path, server: loopback_sshd.Sshd, number: int, rounds: int) -> dict[str, Any]:
-    """Both in turn, each in a process of its own, for its peak of memory."""
+def compare(folder: Path, server: loopback_sshd.Sshd, number: int, rounds: int) -> dict[str, Any]:
+    """Both in turn, each in its own process, for its peak memory."""
     fleet = fleet_of(folder, server, number)
     runs: dict[str, list[dict[str, float]]] = {"true": [], "validate": []}
     for _ in range(rounds if number < 200 else 1):
-        for what, taken in runs.items():
+        for what, samples in runs.items():
             argv = [sys.executable, __file__, "--measure", what, "--fleet", str(fleet)]
-            taken.append(json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout))
+            samples.append(json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout))
     middle = {
-        what: {key: round(statistics.median(item[key] for item in taken), 2) for key in taken[0]}
-        for what, taken in runs.items()
+        what: {key: round(statistics.median(value[key] for value in samples), 2) for key in samples[0]}
+        for what, samples in runs.items()
     }
     ratios = {key: round(middle["validate"][key] / middle["true"][key], 2) for key in middle["true"]}
     return {"hosts": number, **middle, "ratio": ratios}
@@ -169,11 +173,11 @@ def measure(what: str, fleet_path: Path) -> dict[str, float]:
     }
 
 
-def bare_true(endpoint: transport.Endpoint) -> int:
+def bare_true(endpoint: Endpoint) -> int:
     """Log in with the transport's own checks, run `true`, and wait for its status."""
     client = paramiko.SSHClient()
     try:
-        transport._connect(client, endpoint, 300.0, None)
+        transport._connect(client, endpoint, 300.0, None, Meter(transport.ANSWER_LIMIT))
         _, stdout, _ = client.exec_command("true")
         return stdout.channel.recv_exit_status()
     finally:
@@ -183,17 +187,17 @@ def bare_true(endpoint: transport.Endpoint) -> int:
 def suites(folder: Path, server: loopback_sshd.Sshd, number: int) -> dict[str, Any]:
     """The testinfra suite over both of its backends, against `gdsdeploy validate`, each as a user starts it."""
     fleet = fleet_of(folder, server, number)
-    place = made(folder / "suite")
+    place = make_fleet(folder / "suite")
     (place / "test_host.py").write_text(SUITE)
-    names = [f"h{item:03}" for item in range(number)]
+    names = [f"h{value:03}" for value in range(number)]
     settings = {"HostName": "127.0.0.1", "Port": server.port, "User": "root", "IdentityFile": server.identity,
                 "IdentitiesOnly": "yes", "UserKnownHostsFile": server.known_hosts, "BatchMode": "yes"}  # fmt: skip
     lines = [f"  {key} {value}\n" for key, value in settings.items()]
     (place / "ssh_config").write_text("".join(["Host *\n", *lines]))
-    found: dict[str, Any] = {"hosts": number, "assertions": ASSERTIONS}
+    results: dict[str, Any] = {"hosts": number, "assertions": ASSERTIONS}
     begin = time.perf_counter()
     subprocess.run([PROGRAM, "validate", fleet], capture_output=True, check=False)
-    found["validate"] = round(time.perf_counter() - begin, 1)
+    results["validate"] = round(time.perf_counter() - begin, 1)
     for backend in ("paramiko", "ssh"):
         hosts = ",".join(f"{backend}://{name}" for name in names)
         argv = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", f"--hosts={hosts}",
@@ -201,16 +205,16 @@ def suites(folder: Path, server: loopback_sshd.Sshd, number: int) -> dict[str, A
         begin = time.perf_counter()
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert f"{number * ASSERTIONS} passed" in done.stdout, done.stdout[-2000:]
-        found[backend] = round(time.perf_counter() - begin, 1)
-        found[f"{backend}_ratio"] = round(found[backend] / found["validate"], 1)
-    return found
+        results[backend] = round(time.perf_counter() - begin, 1)
+        results[f"{backend}_ratio"] = round(results[backend] / results["validate"], 1)
+    return results
 
 
 def bad_hosts(folder: Path, server: loopback_sshd.Sshd) -> dict[str, Any]:
     """Four good hosts beside one that hangs, one that floods and one that dies: what they cost the others."""
-    flood = loopback_sshd.start(made(folder / "flood"), "ForceCommand cat /dev/zero")
-    dying = loopback_sshd.start(made(folder / "dying"), "ForceCommand head -c 1000 >/dev/null; kill -9 $PPID")
-    hanging = loopback_sshd.start(made(folder / "hanging"), "ForceCommand sleep 600")
+    flood = loopback_sshd.start(make_fleet(folder / "flood"), "ForceCommand cat /dev/zero")
+    dying = loopback_sshd.start(make_fleet(folder / "dying"), "ForceCommand head -c 1000 >/dev/null; kill -9 $PPID")
+    hanging = loopback_sshd.start(make_fleet(folder / "hanging"), "ForceCommand sleep 600")
     try:
         others = {
             name: {"profile": "right", "port": bad.port, "identity_file": str(bad.identity),

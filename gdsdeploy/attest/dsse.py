@@ -1,4 +1,4 @@
-"""Signed envelopes: what was signed → one JSON object, and back."""
+"""DSSE envelopes as JSON."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gdsdeploy.host.io import jsontext
 
 
 def seal(payload: bytes, signer: Signer) -> bytes:
-    """An envelope of ``payload`` with one signature."""
+    """An envelope of ``payload`` with one signature, as JSON."""
     envelope = Envelope(payload, PAYLOAD_TYPE, {})
     envelope.sign(signer)
     return (json.dumps(envelope.to_dict(), indent=2, sort_keys=True) + "\n").encode()
 
 
 def read(data: bytes, place: str) -> Envelope:
-    """An envelope from a file; raises AttestationInvalid that names ``place``."""
+    """The envelope in a file's content; raises AttestationInvalid that names ``place``."""
     if len(data) > LIMIT:
-        raise AttestationInvalid(f"{place}: larger than {LIMIT >> 20} MiB; no signed statement is")
+        raise AttestationInvalid(f"{place}: larger than {LIMIT >> 20} MiB, the limit for a signed statement")
     try:
         envelope = Envelope.from_dict(jsontext.loads(data.decode()))
         kind = envelope.payload_type
@@ -36,7 +36,7 @@ def read(data: bytes, place: str) -> Envelope:
 
 
 def signed_by(envelope: Envelope, keys: Iterable[Key]) -> str | None:
-    """The id of the one of ``keys`` by which it has a good signature; None: there is none."""
+    """The id of one of ``keys`` with a good signature of ``envelope``, or None."""
     accepted = list(keys)
     try:
         return next(iter(envelope.verify(accepted, 1))) if accepted else None

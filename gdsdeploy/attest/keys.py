@@ -1,4 +1,4 @@
-"""Keys that sign statements: Ed25519 as PEM; a private one is a file of mode 0600, made at first use."""
+"""Ed25519 keys in PEM that sign statements; the operator's private key is made at first use, with mode 0600."""
 
 from __future__ import annotations
 
@@ -33,49 +33,51 @@ def default() -> Path:
 
 
 def signer(path: Path | None) -> Signer:
-    """What signs with the private key in ``path``; None: the operator's own, which is made if it isn't there.
+    """The signer of the private key in ``path``; None: the operator's key, made and published beside it if missing.
 
-    Its own public key is beside the operator's key afterwards.
-    Raises SigningKeyUnusable where the file is missing, open to others, or no Ed25519 key.
+    Raises SigningKeyUnusable where the file is missing, readable by others, or isn't an Ed25519 key.
     """
     place = path or default()
     try:
         if path is None and not place.exists():
             _make(place)
-        open_to = exposure(str(place), place.stat())
-        if open_to is not None:
-            words, command = open_to
-            raise SigningKeyUnusable(f"{place} {words}", hint=f"{command}, and make a new key if others may have it")
+        exposed = exposure(str(place), place.stat())
+        if exposed is not None:
+            problem, command = exposed
+            raise SigningKeyUnusable(f"{place} {problem}", hint=f"{command}; make a new key if others may have it")
         private = serialization.load_pem_private_key(reading.whole(str(place), LIMIT), password=None)
+        if not isinstance(private, Ed25519PrivateKey):
+            raise _not_a_key(str(place), "private")
+        if path is None:
+            place = place.with_suffix(".pub")
+            _publish(private.public_key(), place)
     except OSError as error:
-        raise _unusable(place, error, own=path is None) from None
+        own = "Set GDSDEPLOY_STATE_DIR to a folder that you can write to"
+        hint = own if path is None else "Leave out --key: gdsdeploy then makes a key"
+        raise SigningKeyUnusable(f"{place}: {error.strerror}", hint=hint) from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise _not_a_key(str(place), "private") from None
-    if not isinstance(private, Ed25519PrivateKey):
-        raise _not_a_key(str(place), "private")
-    if path is None:
-        _publish(private.public_key(), place.with_suffix(".pub"))
-    return CryptoSigner(private, _named(private.public_key()))
+    return CryptoSigner(private, _identify(private.public_key()))
 
 
 def public(pem: bytes, place: str) -> Key:
-    """A public key from PEM; raises SigningKeyUnusable that names ``place``."""
+    """The public key in ``pem``; raises SigningKeyUnusable that names ``place``."""
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
         raise _not_a_key(place, "public") from None
     if not isinstance(key, Ed25519PublicKey):
         raise _not_a_key(place, "public")
-    return _named(key)
+    return _identify(key)
 
 
-def _named(key: Ed25519PublicKey) -> SSlibKey:
-    """Known by the SHA-256 of its 32 bytes, as builders' keys are."""
+def _identify(key: Ed25519PublicKey) -> SSlibKey:
+    """The key with the SHA-256 of its 32 bytes as its id, like builders' keys."""
     return SSlibKey.from_crypto(key, keyid=hashlib.sha256(key.public_bytes(*_RAW)).hexdigest())
 
 
 def _make(place: Path) -> None:
-    """Make a key; where another process has made one meanwhile, that one stays."""
+    """Make a key, unless another process makes one at the same time."""
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.NamedTemporaryFile(dir=place.parent) as file:
         file.write(Ed25519PrivateKey.generate().private_bytes(*_PRIVATE))
@@ -87,16 +89,8 @@ def _make(place: Path) -> None:
 
 def _publish(key: Ed25519PublicKey, place: Path) -> None:
     pem = key.public_bytes(*_PUBLIC)
-    try:
-        if not place.exists() or place.read_bytes() != pem:
-            atomic.write(place, pem)
-    except OSError as error:
-        raise _unusable(place, error, own=True) from None
-
-
-def _unusable(place: Path, error: OSError, *, own: bool) -> SigningKeyUnusable:
-    hint = "Set GDSDEPLOY_STATE_DIR to a folder that you can write to" if own else "Leave --key out: a key is made then"
-    return SigningKeyUnusable(f"{place}: {error.strerror}", hint=hint)
+    if not place.exists() or place.read_bytes() != pem:
+        atomic.write(place, pem)
 
 
 def _not_a_key(place: str, kind: str) -> SigningKeyUnusable:

@@ -1,4 +1,4 @@
-"""Whose statements are accepted: a YAML file of keys, and for each kind of statement which of them may sign it."""
+"""A policy: a YAML file with public keys, and the keys that may sign each kind of statement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Policy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     version: Literal[1]
-    #: The last day on which it holds, in UTC.
+    #: The last day on which it is valid, in UTC.
     expires: dt.date | None = None
     #: Name → PEM of a public key, or a file with it, relative to the policy.
     keys: Annotated[dict[_Text, _Text], Field(min_length=1)]
@@ -48,20 +48,21 @@ class Policy:
 
 
 def read(path: Path, today: dt.date) -> Policy:
-    """A policy that holds on the day ``today`` (UTC).
+    """The policy in ``path``, valid on the day ``today`` (UTC).
 
     Raises PolicyInvalid with every problem, SigningKeyUnusable for a key, AttestationRefused when it has expired.
     """
     absent = ("no such file", "Write one: gdsdeploy verify --help has an example")
-    made = checked(yamlfile.read(path, error=PolicyInvalid, absent=absent), _Policy, error=PolicyInvalid, also=_unknown)
-    if made.expires is not None and made.expires < today:
-        hint = "Review its keys, and set another day"
-        raise AttestationRefused(f"{path}: the policy has expired on {made.expires}", hint=hint)
-    known = {name: _key(path, name, text) for name, text in made.keys.items()}
-    return Policy(path, {kind: {name: known[name] for name in names} for kind, names in made.accept.items()})
+    content = yamlfile.read(path, error=PolicyInvalid, absent=absent)
+    policy = checked(content, _Policy, error=PolicyInvalid, also=_unknown_keys)
+    if policy.expires is not None and policy.expires < today:
+        hint = "Review its keys, then set a later day in expires"
+        raise AttestationRefused(f"{path}: the policy has expired on {policy.expires}", hint=hint)
+    public = {name: _key(path, name, text) for name, text in policy.keys.items()}
+    return Policy(path, {kind: {name: public[name] for name in names} for kind, names in policy.accept.items()})
 
 
-def _unknown(policy: _Policy) -> list[tuple[tuple[str | int, ...], str]]:
+def _unknown_keys(policy: _Policy) -> list[tuple[tuple[str | int, ...], str]]:
     return [
         (("accept", kind, number), f"there is no key {name!r}")
         for kind, names in policy.accept.items()

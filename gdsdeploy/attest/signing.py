@@ -23,12 +23,12 @@ VALIDATION = f"validation{SUFFIX}"
 
 
 def opened(path: Path | None) -> Signer:
-    """The key in ``path``, or the operator's own, which is made at first use.  Raises SigningKeyUnusable."""
+    """The signer of the key in ``path``, or of the operator's own, made at first use; raises SigningKeyUnusable."""
     own = keys.default()
-    made = path is None and not own.exists()
+    is_new = path is None and not own.exists()
     signer = keys.signer(path)
     others = f"; others verify with {own.with_suffix('.pub')}" if path is None else ""
-    verb = "Made a key to sign with" if made else "Signing with"
+    verb = "Made a key to sign with" if is_new else "Signing with"
     console.say(f"{verb}: {path or own} (key {signer.public_key.keyid[:16]}){others}")
     return signer
 
@@ -36,16 +36,15 @@ def opened(path: Path | None) -> Signer:
 def of_lock(fleet: Path, signer: Signer) -> None:
     """Sign the lock beside ``fleet``; raises GdsError where a file cannot be read or written."""
     path = lockfile.beside(fleet)
-    payload = statement.of_lock(_read(path), _read(fleet), digest=lockfile.read(path).digest, who=_who(), when=now())
+    digest = lockfile.read(path).digest
+    payload = statement.of_lock(_read(path), _read(fleet), digest=digest, who=_user_at_host(), when=now())
     _write({path.with_name(path.name + SUFFIX): dsse.seal(payload, signer)})
 
 
 def require_target(target: Path) -> None:
-    """Raise GdsError where ``target`` is neither a file of statements nor a folder: better before hosts are asked."""
+    """Raise GdsError if ``target`` is neither a file of statements nor a folder; call it before hosts are asked."""
     if target.exists() and not target.is_dir() and not _is_file(target):
-        raise GdsError(
-            f"{target}: is a file", hint="Name a folder, or a file that ends in .json for the statement alone"
-        )
+        raise GdsError(f"{target}: is a file", hint="Name a folder, or a .json file for the statement alone")
 
 
 def _is_file(target: Path) -> bool:
@@ -53,15 +52,15 @@ def _is_file(target: Path) -> bool:
 
 
 def of_validation(report: Report, fleet: Path, target: Path, signer: Signer, only: Sequence[str] = ()) -> None:
-    """Sign ``report``; write the statement to the file ``target``, or to a folder with the files that it covers.
+    """Sign ``report``; write the statement to the file ``target``, or with its files to a folder.  Raises GdsError.
 
-    only: checks that were asked for; empty: all.  Raises GdsError.
+    only: the selected checks; empty: all.
     """
     text, lock = json_object.render(report).encode(), _read(lockfile.beside(fleet))
-    asked = {host.host for host in report.hosts}
-    left_out = [name for name in load_fleet(fleet).hosts if name not in asked]
+    hosts = {host.host for host in report.hosts}
+    left_out = [name for name in load_fleet(fleet).hosts if name not in hosts]
     payload = statement.of_validation(
-        report, text, lock, _read(fleet), only=only, left_out=left_out, who=_who(), when=now()
+        report, text, lock, _read(fleet), only=only, left_out=left_out, who=_user_at_host(), when=now()
     )
     sealed = dsse.seal(payload, signer)
     if _is_file(target):
@@ -70,11 +69,11 @@ def of_validation(report: Report, fleet: Path, target: Path, signer: Signer, onl
     try:
         target.mkdir(exist_ok=True)
     except OSError as error:
-        raise GdsError(f"{target}: cannot be made: {error.strerror}") from None
+        raise GdsError(f"{target}: cannot be created: {error.strerror}") from None
     _write({target / "report.json": text, target / "gdsdeploy.lock": lock, target / VALIDATION: sealed})
 
 
-def _who() -> str:
+def _user_at_host() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""What is signed: an in-toto Statement v1 about files, of one of three kinds; pure."""
+"""Statements: in-toto Statement v1 about files, of one of three kinds; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from gdsdeploy import __version__
 from gdsdeploy.errors import AttestationInvalid
@@ -43,27 +43,26 @@ class Subject(_Model):
     digest: _Digests
 
 
-class Signed(_Model):
-    """The predicate of a lock.  Every predicate says who, when and what as ``lines`` for people."""
+class LockPredicate(_Model):
+    """The predicate of a lock."""
 
     tool: str
     #: user@host
     signed_by: str
     #: RFC 3339, UTC
     signed_at: str
-    #: the lock's own digest
+    #: digests of the lock and of the fleet file
     lock: str
-    #: of the fleet file
     fleet: str
 
     def lines(self) -> list[str]:
-        """Who, when and what."""
+        """The predicate for people."""
         when = f"signed at {self.signed_at} by {self.signed_by} with {self.tool}"
         return [when, f"lock {self.lock}", f"fleet file {self.fleet}"]
 
 
 class ValidatedHost(_Model):
-    """What a validation found on a host; empty: it gave none."""
+    """A host's result; empty where the host gave none."""
 
     verdict: str
     boot_id: str
@@ -71,78 +70,65 @@ class ValidatedHost(_Model):
     evidence: str
 
 
-class Validated(Signed):
+class ValidationPredicate(LockPredicate):
     """The predicate of a validation."""
 
     began: str
     verdict: str
-    #: checks that were asked for; empty: all
+    #: the selected checks; empty: all
     only: list[str]
-    #: hosts of the fleet file that were not asked
+    #: hosts of the fleet file without a result
     left_out: list[str]
     hosts: dict[str, ValidatedHost]
 
     def lines(self) -> list[str]:
-        """Who, when and what, and which boot of each host."""
-        found = [*super().lines(), f"verdict {self.verdict}, validation began at {self.began}"]
+        """The predicate for people, with the boot of each host."""
+        lines = [*super().lines(), f"verdict {self.verdict}, validation began at {self.began}"]
         if self.only:
-            found.append(f"only these checks were made: {', '.join(self.only)}")
+            lines.append(f"only these checks were made: {', '.join(self.only)}")
         if self.left_out:
-            found.append(f"these hosts were not asked: {', '.join(self.left_out)}")
+            lines.append(f"these hosts were not asked: {', '.join(self.left_out)}")
         for name, host in self.hosts.items():
             digests = f"evidence {host.evidence or 'none'}, expectation {host.expectation or 'none'}"
-            found.append(f"{name}: {host.verdict}, boot {host.boot_id or 'unknown'}, {digests}")
-        return found
+            lines.append(f"{name}: {host.verdict}, boot {host.boot_id or 'unknown'}, {digests}")
+        return lines
 
 
-class _Parameters(_Model):
-    build_key: str
+def _at(*keys: str) -> Any:
+    return Field(validation_alias=AliasPath(*keys))
 
 
-class _Definition(_Model):
-    build_type: Literal["urn:gdsdeploy:kernel-modules:v1"] = Field(alias="buildType")
-    internal: _Parameters = Field(alias="internalParameters")
-
-
-class _Builder(_Model):
-    id: Annotated[str, StringConstraints(pattern=f"^{provenance.BUILDER}")]
-
-
-class _Metadata(_Model):
-    run: str = Field(alias="invocationId")
-    finished: str = Field(alias="finishedOn")
-
-
-class _Details(_Model):
-    builder: _Builder
-    metadata: _Metadata
-
-
-class Built(_Model):
+class ModulesPredicate(_Model):
     """The predicate of an archive of modules: SLSA's."""
 
-    definition: _Definition = Field(alias="buildDefinition")
-    details: _Details = Field(alias="runDetails")
+    build_type: Literal["urn:gdsdeploy:kernel-modules:v1"] = _at("buildDefinition", "buildType")
+    build_key: str = _at("buildDefinition", "internalParameters", "build_key")
+    builder_id: Annotated[str, StringConstraints(pattern=f"^{provenance.BUILDER}")] = _at("runDetails", "builder", "id")
+    run: str = _at("runDetails", "metadata", "invocationId")
+    finished: str = _at("runDetails", "metadata", "finishedOn")
 
     @property
     def builder(self) -> str:
-        """The machine's name in its fleet."""
-        return self.details.builder.id.removeprefix(provenance.BUILDER)
+        """The builder's name in its fleet."""
+        return self.builder_id.removeprefix(provenance.BUILDER)
 
     def lines(self) -> list[str]:
-        """Who, when and what."""
-        about = self.details.metadata
+        """The predicate for people."""
         return [
-            f"built on {self.builder}, finished at {about.finished}, run {about.run or 'none'}",
-            f"build key {self.definition.internal.build_key}",
+            f"built on {self.builder}, finished at {self.finished}, run {self.run or 'none'}",
+            f"build key {self.build_key}",
         ]
 
 
-_PREDICATES: Mapping[Kind, type[Signed | Built]] = {"lock": Signed, "validation": Validated, "modules": Built}
+_PREDICATES: Mapping[Kind, type[LockPredicate | ModulesPredicate]] = {
+    "lock": LockPredicate,
+    "validation": ValidationPredicate,
+    "modules": ModulesPredicate,
+}
 
 
 class Statement(_Model):
-    """in-toto's; keys that it does not know are left to others."""
+    """An in-toto statement; unknown keys are ignored."""
 
     type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: Annotated[list[Subject], Field(min_length=1, max_length=10_000)]
@@ -151,42 +137,42 @@ class Statement(_Model):
 
     @property
     def kind(self) -> Kind | None:
-        """Of which of our kinds it is."""
+        """Its kind; None for another program's."""
         return TYPES.get(self.predicate_type)
 
     def files(self) -> dict[str, str]:
         """File name → hexadecimal SHA-256."""
-        return {item.name: item.digest.sha256 for item in self.subject}
+        return {subject.name: subject.digest.sha256 for subject in self.subject}
 
-    def about(self) -> Signed | Built:
-        """Its predicate, as its kind has it; raises ValidationError."""
+    def about(self) -> LockPredicate | ModulesPredicate:
+        """Its predicate; raises ValidationError."""
         return _PREDICATES[TYPES[self.predicate_type]].model_validate(self.predicate)
 
 
 def read(payload: bytes, place: str) -> Statement:
-    """A statement from what was signed; raises AttestationInvalid that names ``place``."""
+    """The statement in a signed payload; raises AttestationInvalid that names ``place``."""
     try:
-        made = Statement.model_validate(jsontext.loads(payload.decode()))
-        if made.kind is not None:
-            made.about()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise AttestationInvalid(f"{place}: no in-toto statement: {where}: {first['msg']}") from None
+        statement = Statement.model_validate(jsontext.loads(payload.decode()))
+        if statement.kind is not None:
+            statement.about()
     except ValueError as error:
-        raise AttestationInvalid(f"{place}: no in-toto statement: {error}") from None
-    if len(made.files()) != len(made.subject):
+        problem = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise AttestationInvalid(f"{place}: no in-toto statement: {problem}") from None
+    if len(statement.files()) != len(statement.subject):
         raise AttestationInvalid(f"{place}: names a file more than once")
-    if made.kind is None:
+    if statement.kind is None:
         hint = f"gdsdeploy knows: {', '.join(TYPES)}"
-        raise AttestationInvalid(f"{place}: unknown kind of statement: {made.predicate_type[:100]!r}", hint=hint)
-    return made
+        raise AttestationInvalid(f"{place}: unknown kind of statement: {statement.predicate_type[:100]!r}", hint=hint)
+    return statement
 
 
 def of_lock(lock: bytes, fleet: bytes, *, digest: str, who: str, when: str) -> bytes:
-    """A statement about gdsdeploy.lock.  digest: the lock's own.  who: user@host.  when: RFC 3339, UTC."""
-    about = {"lock": digest, "fleet": f"sha256:{sha256(fleet)}"}
-    return _made("lock", {"gdsdeploy.lock": lock}, about, who, when)
+    """A statement about gdsdeploy.lock.  digest: the lock's.  who: user@host.  when: RFC 3339, UTC."""
+    predicate = {"lock": digest, "fleet": f"sha256:{sha256(fleet)}"}
+    return _encode("lock", {"gdsdeploy.lock": lock}, predicate, who, when)
 
 
 def of_validation(
@@ -202,10 +188,10 @@ def of_validation(
 ) -> bytes:
     """A statement about report.json (``text``) and gdsdeploy.lock.
 
-    only: checks that were asked for, empty: all.  left_out: hosts of the fleet file that were not asked.
+    only: the selected checks, empty: all.  left_out: hosts of the fleet file without a result.
     who: user@host.  when: RFC 3339, UTC.
     """
-    about = {
+    predicate = {
         "lock": report.lock_digest,
         "fleet": f"sha256:{sha256(fleet)}",
         "began": report.when,
@@ -222,19 +208,19 @@ def of_validation(
             for host in report.hosts
         },
     }
-    return _made("validation", {"report.json": text, "gdsdeploy.lock": lock}, about, who, when)
+    return _encode("validation", {"report.json": text, "gdsdeploy.lock": lock}, predicate, who, when)
 
 
 def sha256(data: bytes) -> str:
-    """Hexadecimal."""
+    """The hexadecimal SHA-256."""
     return hashlib.sha256(data).hexdigest()
 
 
-def _made(kind: Kind, files: Mapping[str, bytes], about: Mapping[str, Any], who: str, when: str) -> bytes:
+def _encode(kind: Kind, files: Mapping[str, bytes], predicate: Mapping[str, Any], who: str, when: str) -> bytes:
     value = {
         "_type": provenance.STATEMENT,
         "subject": [{"name": name, "digest": {"sha256": sha256(data)}} for name, data in files.items()],
         "predicateType": _TYPE_OF[kind],
-        "predicate": {"tool": f"gdsdeploy {__version__}", "signed_by": who, "signed_at": when, **about},
+        "predicate": {"tool": f"gdsdeploy {__version__}", "signed_by": who, "signed_at": when, **predicate},
     }
     return json.dumps(value, sort_keys=True).encode()

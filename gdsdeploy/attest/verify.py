@@ -1,6 +1,6 @@
-"""Verify files, folders and tar files against a policy, offline; in a folder every file has to be covered.
+"""Verify files, folders and tar files against a policy, offline; in a folder, a statement has to cover every file.
 
-A statement is a file ``*.intoto.json``; an archive of modules has its own inside.
+A statement is a file ``*.intoto.json``; an archive of modules contains its own.
 """
 
 from __future__ import annotations
@@ -12,39 +12,38 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from gdsdeploy.attest import dsse, statement
 from gdsdeploy.attest.policy import Policy
-from gdsdeploy.attest.statement import Built, Kind, Statement
+from gdsdeploy.attest.statement import Kind, ModulesPredicate, Statement
 from gdsdeploy.errors import AttestationInvalid, AttestationRefused, GdsError
 from gdsdeploy.host.archive import pack, provenance
 from gdsdeploy.host.errors import PackError
 from gdsdeploy.host.io import reading, tarball
 
 SUFFIX = ".intoto.json"
-#: Files and bytes of a folder or tar file that are looked at.
+#: Limits of a folder or tar file: number of files, bytes.
 _MANY, _LARGE = 10_000, 1 << 33
 _TAR = (".tar", ".tar.gz", ".tgz")
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A statement that holds: who has signed it, as the policy names the key, and the files that it is about."""
+    """A verified statement: the policy's name of its key, and the files that it is about."""
 
     place: str
     kind: Kind
     signer: str
     key_id: str
     files: tuple[str, ...]
-    #: as it was signed, with every digest
     statement: Statement
 
 
 @dataclass
 class Result:
-    """What holds, and what does not."""
+    """Verified statements, and errors."""
 
     verified: list[Verified] = field(default_factory=list)
     errors: list[GdsError] = field(default_factory=list)
@@ -56,20 +55,20 @@ class _Files:
 
     digests: Mapping[str, str]
     statements: Mapping[str, bytes]
-    #: the files of these names, or copies that are there until the next one is asked for; (name, file)
-    opened: Callable[[AbstractSet[str]], Iterator[tuple[str, Path]]]
+    #: names → (name, the file or a copy that exists until the next iteration)
+    open: Callable[[AbstractSet[str]], Iterator[tuple[str, Path]]]
 
 
 def verify(path: Path, policy: Policy) -> Result:
-    """Judge a folder, a tar file of one, an archive of modules, a statement, or a file that has one beside it."""
+    """Verify a folder, a tar file of one, an archive of modules, a statement, or a file beside its statement."""
     result = Result()
     try:
         if path.is_dir():
-            _closed(str(path), _folder(path), policy, result)
+            _verify_folder(str(path), _folder(path), policy, result)
         elif not path.name.endswith(_TAR):
-            _single(path, policy, result)
-        elif not _archive(str(path), path, policy, result):
-            _closed(str(path), _tar(path), policy, result)
+            _verify_file(path, policy, result)
+        elif not _verify_archive(str(path), path, policy, result):
+            _verify_folder(str(path), _tar(path), policy, result)
     except GdsError as error:
         result.errors.append(error)
     except OSError as error:
@@ -77,73 +76,77 @@ def verify(path: Path, policy: Policy) -> Result:
     return result
 
 
-def _closed(place: str, found: _Files, policy: Policy, result: Result) -> None:
-    """Every statement holds, its files are there as signed, and there is no other file."""
+def _verify_folder(place: str, files: _Files, policy: Policy, result: Result) -> None:
+    """Every statement is valid, its files are as signed, and there is no other file."""
     covered: set[str] = set()
-    for name, data in found.statements.items():
+    for name, data in files.statements.items():
         # Files are named from the folder of their statement.
-        covered |= _about(f"{place}/{name}", data, found.digests, str(PurePosixPath(name).parent), policy, result)
-    left = set(found.digests) - covered - found.statements.keys()
-    for name, file in found.opened({name for name in left if name.endswith(".tar")}):
-        if _archive(f"{place}/{name}", file, policy, result):
-            left.discard(name)
-    for name in sorted(left):
+        covered |= _verify_statement(
+            f"{place}/{name}", data, files.digests, str(PurePosixPath(name).parent), policy, result
+        )
+    uncovered = set(files.digests) - covered - files.statements.keys()
+    for name, file in files.open({name for name in uncovered if name.endswith(".tar")}):
+        if _verify_archive(f"{place}/{name}", file, policy, result):
+            uncovered.discard(name)
+    for name in sorted(uncovered):
         result.errors.append(AttestationInvalid(f"{place}/{name}: no statement that holds is about this file"))
-    if not found.digests:
+    if not files.digests:
         result.errors.append(AttestationInvalid(f"{place}: there is nothing in it to verify"))
 
 
-def _single(path: Path, policy: Policy, result: Result) -> None:
+def _verify_file(path: Path, policy: Policy, result: Result) -> None:
     """A statement with the files beside it, or a file with its statement."""
     beside = path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
     if beside != path and not path.exists():
         raise AttestationInvalid(f"{path}: there is no such file")
     if not beside.is_file():
-        hint = "Name the statement that is about it, or its folder; gdsdeploy lock --sign makes one for a lock"
+        hint = "Name its statement or its folder; `gdsdeploy lock --sign` makes a lock's statement"
         raise AttestationInvalid(f"{path}: there is no {beside.name} beside it", hint=hint)
     data = _beginning(beside)
     names = statement.read(dsse.read(data, str(beside)).payload, str(beside)).files()
-    there = {name: path.parent / name for name in names if PurePosixPath(name).name == name}
-    digests = {name: _sha256(file) for name, file in there.items() if file.is_file() and not file.is_symlink()}
-    covered = _about(str(beside), data, digests, ".", policy, result)
+    plain = {name: path.parent / name for name in names if PurePosixPath(name).name == name}
+    digests = {name: _sha256(file) for name, file in plain.items() if file.is_file() and not file.is_symlink()}
+    covered = _verify_statement(str(beside), data, digests, ".", policy, result)
     if beside != path and path.name not in covered and not result.errors:
         result.errors.append(AttestationInvalid(f"{path}: {beside.name} is not about this file"))
 
 
-def _about(
+def _verify_statement(
     place: str, data: bytes, digests: Mapping[str, str], folder: str, policy: Policy, result: Result
 ) -> set[str]:
-    """The files that a statement covers; what is wrong goes to ``result``."""
+    """The files that a statement covers; adds the statement or its errors to ``result``."""
     try:
-        made, signer, key_id = _accepted(data, place, policy)
+        verified = _open_statement(data, place, policy)
     except GdsError as error:
         result.errors.append(error)
         return set()
-    files = {str(PurePosixPath(folder) / name): digest for name, digest in made.files().items()}
+    files = {str(PurePosixPath(folder) / name): digest for name, digest in verified.statement.files().items()}
     missing = [name for name in files if name not in digests]
-    other = [name for name in files if name in digests and digests[name] != files[name]]
+    changed = [name for name in files if name in digests and digests[name] != files[name]]
     result.errors += [AttestationInvalid(f"{place}: {name}, which it is about, is missing") for name in missing]
-    result.errors += [AttestationInvalid(f"{place}: {name} is not what was signed") for name in other]
-    if made.kind is not None and not missing and not other:
-        result.verified.append(Verified(place, made.kind, signer, key_id, tuple(files), made))
+    result.errors += [AttestationInvalid(f"{place}: {name} is not what was signed") for name in changed]
+    if not missing and not changed:
+        result.verified.append(replace(verified, files=tuple(files)))
     return set(files)
 
 
-def _accepted(data: bytes, place: str, policy: Policy) -> tuple[Statement, str, str]:
-    """A statement with the name and the id of the key that has signed it; raises AttestationInvalid or -Refused."""
+def _open_statement(data: bytes, place: str, policy: Policy) -> Verified:
+    """The statement in ``data``, whose files aren't verified yet; raises AttestationInvalid or AttestationRefused."""
     envelope = dsse.read(data, place)
-    made = statement.read(envelope.payload, place)
-    accepted = policy.accepted.get(made.kind, {}) if made.kind is not None else {}
-    key_id = dsse.signed_by(envelope, accepted.values())
+    signed = statement.read(envelope.payload, place)
+    assert signed.kind is not None
+    keys = policy.accepted.get(signed.kind, {})
+    key_id = dsse.signed_by(envelope, keys.values())
     if key_id is None:
-        shown = ", ".join(key[:16] for key in envelope.signatures) or "nobody"
-        message = f"{place}: no key that {policy.path} accepts for {made.kind} has a good signature of it"
-        raise AttestationRefused(f"{message} (signed by {shown})", hint="Accept the key, or do not trust the file")
-    return made, next(name for name, key in accepted.items() if key.keyid == key_id), key_id
+        signers = ", ".join(key[:16] for key in envelope.signatures) or "no key"
+        message = f"{place}: no key that {policy.path} accepts for {signed.kind} has a good signature of it"
+        raise AttestationRefused(f"{message} (signed by {signers})", hint="Accept the key, or do not trust the file")
+    signer = next(name for name, key in keys.items() if key.keyid == key_id)
+    return Verified(place, signed.kind, signer, key_id, tuple(signed.files()), signed)
 
 
-def _archive(place: str, file: Path, policy: Policy, result: Result) -> bool:
-    """Whether ``file`` is a signed archive of modules, which is then judged; ``place``: as it is called."""
+def _verify_archive(place: str, file: Path, policy: Policy, result: Result) -> bool:
+    """Whether ``file`` is a signed archive of modules, which is then verified; ``place``: its name in messages."""
     try:
         envelope = pack.read_provenance(str(file))
     except PackError:
@@ -157,16 +160,16 @@ def _archive(place: str, file: Path, policy: Policy, result: Result) -> bool:
 
 
 def _modules(place: str, file: Path, envelope: bytes, policy: Policy) -> Verified:
-    made, signer, key_id = _accepted(envelope, place, policy)
-    about = made.about()
-    if not isinstance(about, Built):
-        raise AttestationInvalid(f"{place}: an archive of modules has a statement about a {made.kind}")
-    raw = bytes.fromhex(policy.accepted["modules"][signer].keyval["public"])
+    verified = _open_statement(envelope, place, policy)
+    predicate = verified.statement.about()
+    if not isinstance(predicate, ModulesPredicate):
+        raise AttestationInvalid(f"{place}: an archive of modules has a statement about a {verified.kind}")
+    raw = bytes.fromhex(policy.accepted["modules"][verified.signer].keyval["public"])
     try:
-        pack.verify(str(file), provenance.Origin(about.builder, provenance.pem_of(raw)))
+        pack.verify(str(file), provenance.Origin(predicate.builder, provenance.pem_of(raw)))
     except PackError as error:
         raise AttestationInvalid(f"{place}: is not what was signed: {error}") from None
-    return Verified(place, "modules", signer, key_id, tuple(made.files()), made)
+    return verified
 
 
 def _folder(path: Path) -> _Files:
@@ -175,7 +178,7 @@ def _folder(path: Path) -> _Files:
     for file in _walk(path):
         name = file.relative_to(path).as_posix()
         if file.is_symlink() or not file.is_file():
-            raise AttestationInvalid(f"{file}: is not a plain file: a link could lead anywhere")
+            raise AttestationInvalid(f"{file}: is not a plain file")
         if len(digests) >= _MANY:
             raise AttestationInvalid(f"{path}: more than {_MANY} files")
         digests[name] = _sha256(file)
@@ -206,12 +209,12 @@ def _tar(path: Path) -> _Files:
             digests[name] = digest.hexdigest()
             if name.endswith(SUFFIX):
                 contents[name] = content
-    return _Files(digests, contents, lambda names: _unpacked(path, names))
+    return _Files(digests, contents, lambda names: _copies(path, names))
 
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """What is wrong with the tar file as an AttestationInvalid."""
+    """Raise a tar file's problems as AttestationInvalid."""
     try:
         yield
     except (EOFError, ValueError, zlib.error) as error:
@@ -219,15 +222,15 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 def _name(member: str) -> str:
-    """The name in a folder that a member of a tar file has; raises ValueError where it leads elsewhere."""
+    """A tar member's name in its folder; raises ValueError for a path outside of it."""
     name = member.removeprefix("./")
     if name.startswith("/") or ".." in name.split("/") or str(PurePosixPath(name)) != name:
         raise ValueError(f"{member[:100]!r} is not the plain name of a file below its folder")
     return name
 
 
-def _unpacked(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path]]:
-    """Copies of these files of a tar file, which is read once."""
+def _copies(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path]]:
+    """Temporary copies of these members of a tar file, which is read once."""
     with _damage(packed):
         for member, _, pieces in tarball.members(str(packed), _LARGE) if names else ():
             name = _name(member)
@@ -239,7 +242,7 @@ def _unpacked(packed: Path, names: AbstractSet[str]) -> Iterator[tuple[str, Path
 
 
 def _beginning(path: Path) -> bytes:
-    """As much as a statement may have, and a byte more."""
+    """The limit of a statement, and a byte more."""
     return reading.beginning(str(path), provenance.LIMIT)
 
 

@@ -1,8 +1,4 @@
-"""Where this machine gets Debian's packages from, so that the lab's hosts get theirs from the same place.
-
-A root made by mmdebstrap knows nothing of the outer machine: whatever apt needs here (address, keyring, proxy,
-CA bundle, validity settings) has to be carried into the guests.
-"""
+"""The Debian archive of this machine, with all that apt needs to reach it; the lab's hosts use the same one."""
 
 from __future__ import annotations
 
@@ -19,16 +15,16 @@ from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.host.apply.packages.aptsources import Source
 from gdsdeploy.repo.aptsources import controller_sources
 
-#: The keyring that Debian's own sources name, on any Debian machine.
+#: The keyring that Debian's own sources name.
 DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-#: CA bundle that apt uses unless told otherwise.
+#: apt's default CA bundle.
 SYSTEM_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-#: Suites that Debian's own archive has, by name or by role; derived ones carry a suffix.
+#: Suites of Debian's own archive; the suites of derived systems have a suffix.
 _SUITE = re.compile(
     r"(bullseye|bookworm|trixie|forky|duke|sid|oldoldstable|oldstable|stable|testing|unstable)(-updates)?"
 )
 _SECURITY_SUITE = re.compile(r"(bullseye|bookworm|trixie|forky|duke|oldoldstable|oldstable|stable|testing)-security")
-#: apt settings without which a guest could not use the same archive; nothing that lowers verification.
+#: apt settings that a guest needs for the same archive; none lowers verification.
 _CARRIED = re.compile(r"acquire::(check-valid-until|check-date|max-futuretime|https?::pipeline-depth)", re.IGNORECASE)
 _PROXY = re.compile(r"acquire::(http|https)::proxy(::.+)?", re.IGNORECASE)
 
@@ -38,10 +34,7 @@ class Archive:
     """The Debian archive as this machine reaches it.
 
     uri, security_uri: archive roots without a trailing slash; security_uri is None where none is configured.
-    keyring: file with the keys that sign it.
-    proxy: apt option name → address, such as ``{"Acquire::http::Proxy": "http://proxy.example:3128"}``.
-    options: further apt options, name → value, that this machine needed for it.
-    ca_bundle: PEM file that apt verifies HTTPS with here, or None when nothing of it uses HTTPS.
+    proxy, options: apt options, name → value.  ca_bundle: PEM file for HTTPS, None without HTTPS.
     """
 
     uri: str
@@ -53,21 +46,20 @@ class Archive:
 
 
 def controller_archive(etc: Path = Path("/etc/apt")) -> Archive:
-    """The Debian archive that this machine's own apt configuration (``etc``) names.
+    """The Debian archive in this machine's apt configuration ``etc``.
 
-    Raises LabUnavailable when no Debian archive is configured, RepositoryUnusable when apt could not read its
-    configuration either.
+    Raises LabUnavailable when there is none, RepositoryUnusable when apt can't read its configuration.
     """
     sources = controller_sources(etc)
     main = _choose(sources, _SUITE, "debian")
     if main is None:
         raise LabUnavailable(
             "no Debian archive in this machine's apt configuration (/etc/apt/sources.list, /etc/apt/sources.list.d)",
-            hint="Add a source with component main of a Debian release; the lab's hosts are made from it.",
+            hint="Add a Debian source with the component main: gdsdeploy makes the lab's hosts from it",
         )
     security = _choose(sources, _SECURITY_SUITE, "debian-security")
     settings = apt_settings(run.run(["apt-config", "dump"], doing="read apt's configuration").stdout)
-    uris = [found.uri for found in (main, security) if found]
+    uris = [source.uri for source in (main, security) if source]
     proxy = _proxies(settings, os.environ, uris)
     return Archive(
         uri=main.uri,
@@ -80,7 +72,7 @@ def controller_archive(etc: Path = Path("/etc/apt")) -> Archive:
 
 
 def apt_settings(dump: str) -> dict[str, str]:
-    """Name → value of ``apt-config dump``; of a list, the last item."""
+    """Name → value of ``apt-config dump``; for a list, its last element."""
     settings: dict[str, str] = {}
     for line in dump.splitlines():
         name, _, rest = line.partition(" ")
@@ -90,10 +82,7 @@ def apt_settings(dump: str) -> dict[str, str]:
 
 
 def loopback_port(address: str) -> int | None:
-    """The TCP port of ``address`` when it lies on this machine's loopback, else None.
-
-    A virtual machine has a loopback of its own, so such a port has to be forwarded into it.
-    """
+    """The TCP port of ``address`` on this machine's loopback, else None; a VM needs such a port forwarded."""
     parts = urlsplit(address)
     if parts.hostname in ("localhost", "::1") or re.fullmatch(r"127\.\d+\.\d+\.\d+", parts.hostname or ""):
         return parts.port or (443 if parts.scheme == "https" else 80)
@@ -101,24 +90,26 @@ def loopback_port(address: str) -> int | None:
 
 
 def _choose(sources: Iterable[Source], suite: re.Pattern[str], folder: str) -> Source | None:
-    """Debian's own source among ``sources``, with an address that can be fetched from.
+    """Debian's own source among ``sources``, with an address to fetch from.
 
-    Third parties name their suites after Debian's too, so a suite alone proves nothing: the keyring or the
-    archive's customary folder has to agree.
+    Third parties name their suites after Debian's, so the keyring or the archive's usual folder has to agree.
     """
-    best: tuple[int, Source] | None = None
-    for source in sources:
-        uri = _first_mirror(source.uri)
-        if not uri or "deb" not in source.types or "main" not in source.components:
-            continue
-        score = 2 * ("debian-archive" in (source.signed_by or "")) + (uri.rsplit("/", 1)[-1] == folder)
-        if suite.fullmatch(source.suite) and score and (best is None or score > best[0]):
-            best = (score, replace(source, uri=uri))
-    return best[1] if best else None
+
+    def score(source: Source) -> int:
+        return 2 * ("debian-archive" in (source.signed_by or "")) + (source.uri.rsplit("/", 1)[-1] == folder)
+
+    candidates = (
+        replace(source, uri=uri)
+        for source in sources
+        if "deb" in source.types and "main" in source.components and suite.fullmatch(source.suite)
+        if (uri := _first_mirror(source.uri))
+    )
+    best = max(candidates, key=score, default=None)
+    return best if best and score(best) else None
 
 
 def _first_mirror(uri: str) -> str | None:
-    """``uri`` without a trailing slash, or the first mirror of the list that a ``mirror+file:`` address names."""
+    """``uri`` without a trailing slash; for ``mirror+file:``, the first mirror of the list."""
     if not uri.startswith("mirror+file:"):
         return uri.rstrip("/") if uri.startswith(("http://", "https://")) else None
     listing = Path(uri.removeprefix("mirror+file:").replace("//", "", 1))
@@ -132,7 +123,7 @@ def _first_mirror(uri: str) -> str | None:
 
 
 def _proxies(settings: Mapping[str, str], environ: Mapping[str, str], uris: list[str]) -> dict[str, str]:
-    """Proxy options as apt has them here; its fallback, the environment's variables, made explicit."""
+    """Proxy options; apt's fallback, the environment's variables, becomes explicit."""
     proxy = {name: value for name, value in settings.items() if _PROXY.fullmatch(name) and value}
     for scheme in {urlsplit(uri).scheme for uri in uris}:
         name = f"Acquire::{scheme}::Proxy"

@@ -1,4 +1,4 @@
-"""More hosts like one that is there: what was done to it once need not be done to each of them."""
+"""Copies of a light host."""
 
 from __future__ import annotations
 
@@ -8,43 +8,40 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import lifecycle
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.nspawn import LightHost
 from gdsdeploy.lab.state import Lab, group_of
 
-#: What makes a host itself: it is made again at the next start, as the lab's seed for that host has it.
+#: Removes the host's identity; the next start unpacks the copy's own seed.
 _FORGET = "rm -f /etc/lab-seeded /var/lib/systemd/random-seed && : >/etc/machine-id && sync"
 
 
-def clone(lab: Lab, host: Host, count: int) -> list[Host]:
-    """Add hosts to ``host``'s group until it has ``count``; each begins as ``host`` is now, under its own name.
+def clone(lab: Lab, host: LabHost, count: int) -> list[LabHost]:
+    """Add copies of ``host`` to its group until the group has ``count`` hosts; return the new, running hosts.
 
-    They have names, addresses, SSH keys and machine ids of their own; all else, such as files that say which host they
-    are on, is as it was.  ``host`` is stopped meanwhile.  All of them are running at the end; returns the new ones.
-    Raises LabUnavailable where ``host`` does not run, or is no light host.
+    Each has its own name, address, SSH key and machine id; all other files are copies.  ``host`` restarts.
+    Raises LabUnavailable where ``host`` isn't a running light host.
     """
     if not isinstance(host, LightHost):
         raise LabUnavailable(f"{host.name} is a VM host, and only light hosts can be copied")
     if not host.running():
-        raise LabUnavailable(f"{host.name} does not run, so nothing can begin as it is", hint="gdsdeploy lab up")
+        raise LabUnavailable(
+            f"{host.name} isn't running, so gdsdeploy can't copy it", hint=f"gdsdeploy lab up --lab {lab.name}"
+        )
     archive = archives.controller_archive()
-    with lab.locked():
-        before = {item.name for item in lab.hosts()}
-        with console.step(f"Making hosts like {host.name}"):
+    with lab.exclusive():
+        previous = {other.name for other in lab.hosts()}
+        with console.step(f"Copying {host.name}"):
             host.ssh(["sudo", "sh", "-c", _FORGET])
             host.stop()
             lab.add_hosts(group_of(host.name), count, Path(host.record.base))
-            made = [item for item in lab.hosts() if item.name not in before]
+            copies = [other for other in lab.hosts() if other.name not in previous]
             lab.write_access()
-            for item in made:
-                lifecycle.make(lab, item, archive)
-                _copy(host, item)
+            # All that differs from the base, or the whole root where this file system has no overlay.
+            layer = "upper" if (host.directory / "upper").is_dir() else "root"
+            for copy in copies:
+                lifecycle.make(lab, copy, archive)
+                argv = ["cp", "-a", "--reflink=auto", "-T", host.directory / layer, copy.directory / layer]
+                run.run(run.as_root([str(word) for word in argv]), doing=f"copy {host.name} to {copy.name}")
         lifecycle.start(lab, host.kind, archive)
-    return made
-
-
-def _copy(host: LightHost, other: Host) -> None:
-    """All that differs from the base, or the whole root where this file system carries no overlay."""
-    layer = "upper" if (host.directory / "upper").is_dir() else "root"
-    argv = ["cp", "-a", "--reflink=auto", "-T", *(str(item.directory / layer) for item in (host, other))]
-    run.run(run.as_root(argv), doing=f"copy {host.name} to {other.name}")
+    return copies

@@ -1,7 +1,4 @@
-"""The QEMU that emulates VM hosts: this machine's own, or a newer one in a folder where its own is slow.
-
-Of the same Debian archive, beside this machine's packages and not among them: what a lab needs changes nothing here.
-"""
+"""The QEMU that emulates VM hosts: this machine's own, or a newer one of the same archive in a cache folder."""
 
 from __future__ import annotations
 
@@ -15,52 +12,47 @@ from gdsdeploy.lab import files, guest, images
 from gdsdeploy.lab.archive import Archive
 
 QEMU = "qemu-system-x86_64"
-#: The program loader of a Debian system for amd64; it runs programs of a folder with the libraries of that folder.
+#: Debian's program loader for amd64; it runs a folder's programs with that folder's libraries.
 LOADER = "ld-linux-x86-64.so.2"
-#: First version that emulates the lab's hosts well, and the Debian release that has it.  Side by side on one machine
-#: (two runs), it took a quarter less processor time than 7.2 for a boot and for Ansible's tasks, a fifth less for an
-#: installation by apt, and a quarter of the time to start a program; 11.1 took no less than 10.0.
+#: First version that emulates the lab's hosts well, and the Debian release that has it.  On one machine (two runs), it
+#: took a quarter less processor time than 7.2 for a boot and for Ansible's tasks; 11.1 took no less than 10.0.
 ENOUGH, RELEASE = 10, "trixie"
 PACKAGES = ("qemu-system-x86",)
 
 
 def root(cache: Path, archive: Archive) -> Path | None:
-    """Folder with a newer QEMU, made below ``cache`` when missing; None where this machine's own is new enough.
+    """Folder below ``cache`` with a newer QEMU, made when missing; None for this machine's own QEMU.
 
-    None, after a word about it, also where the archive does not give one: hosts run all the same, only slower.
+    None also, with a message, where the archive doesn't provide one.
     """
-    if major(run.run([QEMU, "--version"], doing="ask for QEMU's version").stdout) >= ENOUGH:
+    if major_version(run.run([QEMU, "--version"], doing="ask for QEMU's version").stdout) >= ENOUGH:
         return None
-    release = guest.RELEASES[RELEASE]
+
+    def argv(target: Path) -> list[str]:
+        return images.from_archive(guest.RELEASES[RELEASE], archive, target, "extract", PACKAGES)
 
     def make(work: Path) -> None:
-        argv = images.from_archive(release, archive, work / "root", "extract", PACKAGES)
         with console.step(f"Fetching {RELEASE}'s QEMU, which emulates faster than this machine's"):
             doing = f"fetch {RELEASE}'s QEMU"
-            run.run(run.as_root([*images.CONTAINED, *argv]), doing=doing, log=work / "log")
+            run.run(run.as_root([*images.CONTAINED, *argv(work / "root")]), doing=doing, log=work / "log")
 
-    cache.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(chr(0).join(argv(Path("root"))).encode()).hexdigest()
     try:
-        entry = files.cached(cache, _entry_name(release, archive), make, what="the emulator")
+        entry = files.cached_folder(cache, f"qemu-{RELEASE}-{digest[:12]}", make, what="the emulator")
     except ProgramFailed as error:
-        console.say(f"  {error.message}\n  this machine's QEMU emulates the hosts instead, more slowly")
+        console.say(f"  {error.message}\n  gdsdeploy uses this machine's QEMU instead; the hosts run more slowly")
         return None
     return entry / "root"
 
 
-def major(said: str) -> int:
-    """The first number of the version that ``qemu-system-x86_64 --version`` said; 0 where it said none."""
-    found = re.search(r"version (\d+)", said)
-    return int(found[1]) if found else 0
-
-
-def _entry_name(release: guest.Release, archive: Archive) -> str:
-    argv = images.from_archive(release, archive, Path("root"), "extract", PACKAGES)
-    return f"qemu-{RELEASE}-{hashlib.sha256(chr(0).join(argv).encode()).hexdigest()[:12]}"
+def major_version(output: str) -> int:
+    """The major version in the output of ``qemu-system-x86_64 --version``; 0 without one."""
+    match = re.search(r"version (\d+)", output)
+    return int(match[1]) if match else 0
 
 
 def command(folder: Path | None) -> list[str]:
-    """The beginning of a command line that runs the QEMU of ``folder``, or this machine's own."""
+    """The first words of a command that runs the QEMU in ``folder``, or this machine's own."""
     if folder is None:
         return [QEMU]
     system = folder / "usr"

@@ -1,12 +1,9 @@
-"""Files and folders that survive interruption: locks, cached folders, removal as root.
-
-Every lasting thing of a lab is written under another name first and renamed when complete, so a reader, or
-the next run, never meets half of one.
-"""
+"""Locks, cached folders, removal as root.  A complete file or folder is renamed into place, so no reader sees half."""
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import tempfile
@@ -17,16 +14,15 @@ from typing import Any
 
 from gdsdeploy import atomic, console, run
 
-#: Fills a temporary folder with what will be cached.
-Make = Callable[[Path], None]
+#: Writes a file or fills a folder at a temporary path.
+Make = Callable[[Path], object]
 
 
 @contextmanager
-def locked(path: Path, *, what: str) -> Iterator[None]:
-    """Hold the lock file ``path`` for the block; say so when somebody else has it first (``what``).
+def hold_lock(path: Path, *, what: str) -> Iterator[None]:
+    """Hold the lock file ``path`` for the block; print that another process holds it (``what``).
 
-    The lock file is removed at the end, so that a lab that is taken down leaves none.  Waiters notice that
-    they locked a removed file and take the new one.
+    The lock file is removed at the end; a waiter that locked a removed file takes the new one.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +33,7 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.say(f"  waiting for another gdsdeploy that is busy with {what}")
+            console.say(f"  waiting for another gdsdeploy, which uses {what}")
             fcntl.flock(handle, fcntl.LOCK_EX)
         if _same_file(handle, path):
             break
@@ -51,11 +47,9 @@ def locked(path: Path, *, what: str) -> Iterator[None]:
 
 def _same_file(handle: int, path: Path) -> bool:
     try:
-        there = path.stat()
+        return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
         return False
-    here = os.fstat(handle)
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -73,41 +67,31 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def remove_tree(path: Path, *, within: Path) -> None:
-    """Remove ``path`` and all below it, as root where it holds root's files; ``path`` must lie below ``within``.
-
-    Does not cross into mounted file systems.
-    """
+    """Remove ``path``, which must lie below ``within``, as root where needed; mounted file systems stay."""
     inside = path.absolute()
     if within.absolute() not in inside.parents or ".." in path.parts:
         raise ValueError(f"{path} does not lie below {within}")
     if not inside.is_symlink() and not inside.exists():
         return
     argv = ["rm", "-rf", "--one-file-system", "--", inside.as_posix()]
-    run.run(argv if _owned(inside) else run.as_root(argv), doing=f"remove {inside}")
+    run.run(argv if _is_owned(inside) else run.as_root(argv), doing=f"remove {inside}")
 
 
-def _owned(path: Path) -> bool:
-    """Whether all of the tree belongs to this user (root's files in it need root to remove)."""
-    uid = os.geteuid()
-    if path.lstat().st_uid != uid:
-        return False
-    for folder, names, leaves in os.walk(path):
-        for name in (*names, *leaves):
-            if (Path(folder) / name).lstat().st_uid != uid:
-                return False
-    return True
+def _is_owned(path: Path) -> bool:
+    """Whether the whole tree belongs to this user; only root can remove root's files."""
+    entries = (Path(folder) / name for folder, folders, leaves in os.walk(path) for name in (*folders, *leaves))
+    return all(entry.lstat().st_uid == os.geteuid() for entry in itertools.chain([path], entries))
 
 
-def cached(directory: Path, name: str, make: Make, *, what: str) -> Path:
-    """The folder ``directory/name``, made by ``make`` in a temporary folder unless it already exists.
+def cached_folder(directory: Path, name: str, make: Make, *, what: str) -> Path:
+    """The folder ``directory/name``, made once by ``make`` in a temporary folder; other processes wait for it.
 
-    Two labs that want the same thing make it once: the second waits for the first.  What an interrupted run
-    left behind is discarded.
+    What an interrupted run left is removed.
     """
     entry = directory / name
     if entry.is_dir():
         return entry
-    with locked(directory / f"{name}.lock", what=what):
+    with hold_lock(directory / f"{name}.lock", what=what):
         if entry.is_dir():
             return entry
         for leftover in directory.glob(f"{name}.tmp-*"):

@@ -1,4 +1,4 @@
-"""The fleet file that a lab begins with."""
+"""The first fleet file of a lab."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jinja2 import Environment, StrictUndefined
 from gdsdeploy import atomic, console
 from gdsdeploy.lab import guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, group_of
 
 
-def render(name: str, hosts: Sequence[Host], release: guest.Release, archive: Archive) -> str:
-    """The fleet file for these hosts: VM hosts and nodes to provision, other light hosts to build on."""
+def render(name: str, hosts: Sequence[LabHost], release: guest.Release, archive: Archive) -> str:
+    """The fleet file: it provisions VM hosts and nodes, and builds on the other light hosts."""
     # YAML, not HTML: escaping would corrupt addresses.
     environment = Environment(
         undefined=StrictUndefined,
@@ -36,16 +36,16 @@ def render(name: str, hosts: Sequence[Host], release: guest.Release, archive: Ar
 
 
 def write(lab: Lab, archive: Archive) -> None:
-    """Write ``fleet.yml`` unless the user edited it; say which hosts an edited one lacks."""
+    """Write ``fleet.yml``; if the user edited it, warn about hosts that it doesn't name."""
     text = render(lab.name, lab.hosts(), lab.release, archive)
     if lab.fleet_path.is_file():
-        present = lab.fleet_path.read_text()
-        if present == text:
+        current = lab.fleet_path.read_text()
+        if current == text:
             return
-        if _digest(present) != lab.read().get("fleet"):
-            absent = [host for host in lab.hosts() if f"port: {host.port}" not in present]
-            for host in absent:
-                console.warn(f"{lab.fleet_path} was edited and is left alone; it lacks {host.name}, port {host.port}")
+        if _digest(current) != lab.read().get("fleet"):
+            for host in lab.hosts():
+                if f"port: {host.port}" not in current:
+                    console.warn(f"{lab.fleet_path} was edited, so it stays; it lacks {host.name}, port {host.port}")
             return
     lab.update(lambda value: value.update(fleet=_digest(text)))
     atomic.write(lab.fleet_path, text)

@@ -1,4 +1,4 @@
-"""A host of a lab: what both kinds have in common."""
+"""A host of a lab: the base class of both kinds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gdsdeploy.lab import files, process, ssh
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is remembered of a host.
+class HostRecord:
+    """A host in the lab's record.
 
-    kind: "vm" or "light".  port: of its sshd, on the controller's loopback.  base: the cached system it was made from.
+    kind: "vm" or "light".  port: of its sshd, on the controller's loopback.  base: its cached base system.
     """
 
     name: str
@@ -28,58 +28,45 @@ class Record:
     base: str
 
 
-class Host(ABC):
-    """A host of a lab; its ``directory`` holds all it consists of."""
+class LabHost(ABC):
+    """A host of a lab; its ``directory`` holds all its files."""
 
     #: Whether the processes of this kind belong to root.
     runs_as_root = False
     #: Names of the programs that can be this host.
     programs: tuple[str, ...] = ()
-    #: Seconds between being told to stop and being killed.
-    grace = 10.0
 
-    def __init__(self, record: Record, directory: Path, ssh_config: Path) -> None:
+    def __init__(self, record: HostRecord, directory: Path, ssh_config: Path) -> None:
         self.record = record
+        self.name, self.kind, self.port = record.name, record.kind, record.port
         self.directory = directory
         self.ssh_config = ssh_config
 
     @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def kind(self) -> str:
-        return self.record.kind
-
-    @property
-    def port(self) -> int:
-        return self.record.port
-
-    @property
     def stop_signal(self) -> int:
-        """What the host's process understands as losing its power."""
+        """The first signal that ends the host's process."""
         return signal.SIGTERM
 
     @property
     @abstractmethod
     def runtime(self) -> str:
-        """What runs the host, as `lab list` shows it: "kvm", "tcg", "systemd-nspawn" or "namespace"."""
+        """What runs the host: "kvm", "tcg", "systemd-nspawn" or "namespace"."""
 
     @abstractmethod
     def create(self, seed: bytes) -> None:
-        """Make what is missing of the host; ``seed``: the files that make it itself, as a tar archive."""
+        """Make the host's missing files; ``seed``: a tar archive of its own files."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start the host unless it runs; it will answer some time later."""
+        """Start the host unless it runs; it answers later."""
 
     @property
-    @abstractmethod
     def log(self) -> Path:
-        """File with what the host printed on its console."""
+        """The output of the host's console."""
+        return self.directory / "console.log"
 
     def process(self) -> process.Process | None:
-        """The process that is this host, as recorded or found; it may have ended."""
+        """The host's process, recorded or running; it may have ended."""
         value = files.read_json(self.directory / "process.json")
         recorded = process.Process(**value) if value else None
         if recorded and process.alive(recorded):
@@ -88,20 +75,20 @@ class Host(ABC):
 
     def running(self) -> bool:
         """Whether the host's process is alive."""
-        recorded = self.process()
-        return recorded is not None and process.alive(recorded)
+        current = self.process()
+        return current is not None and process.alive(current)
 
     def stop(self) -> None:
-        """Take the power away: the process ends, whatever the host is doing."""
-        recorded = self.process()
-        if recorded:
-            process.stop(recorded, as_root=self.runs_as_root, grace=self.grace, first=self.stop_signal)
-            if process.alive(recorded):
-                raise LabUnavailable(f"{self.name} (process {recorded.pid}) did not end, not even by SIGKILL")
+        """End the host's process at once, as if the power failed."""
+        current = self.process()
+        if current:
+            process.stop(current, as_root=self.runs_as_root, first=self.stop_signal)
+            if process.alive(current):
+                raise LabUnavailable(f"{self.name} (process {current.pid}) did not end, not even by SIGKILL")
         (self.directory / "process.json").unlink(missing_ok=True)
 
     def power_cycle(self) -> None:
-        """Cut the power and give it back at once; nothing is written to disk first, as in a crash."""
+        """Cut the power and restart the host; it writes nothing to disk first, as in a crash."""
         self.stop()
         self.start()
 
@@ -116,15 +103,15 @@ class Host(ABC):
         return ssh.execute(self.ssh_config, self.name, argv, input=input, ok=ok, timeout=timeout)
 
     def wait_ssh(self, timeout: float = 300) -> None:
-        """Return once the host answers a login; ``timeout`` in seconds.
+        """Return once the host accepts a login; ``timeout`` in seconds.
 
-        Raises LabUnavailable, with the end of the host's console, when it ends or does not answer in time.
+        Raises LabUnavailable with the end of its console when it ends, or accepts none in time.
         """
         deadline = time.monotonic() + timeout
         reason = "no answer"
         while time.monotonic() < deadline:
             if not self.running():
-                raise LabUnavailable(f"{self.name} ended while starting{self._console()}", hint=f"See {self.log}.")
+                raise LabUnavailable(f"{self.name} ended while starting{self._console()}", hint=f"See {self.log}")
             if not ssh.greets(self.port):
                 time.sleep(0.3)
                 continue
@@ -135,22 +122,22 @@ class Host(ABC):
             else:
                 return
         raise LabUnavailable(
-            f"{self.name} did not answer within {timeout:.0f} s ({reason}){self._console()}", hint=f"See {self.log}."
+            f"{self.name} did not answer within {timeout:.0f} s ({reason}){self._console()}", hint=f"See {self.log}"
         )
 
     def _console(self) -> str:
-        """The last lines of the console, set off for an error message."""
+        """The last lines of the console, indented for an error message."""
         if not self.log.is_file():
             return ""
         lines = self.log.read_bytes()[-4000:].decode(errors="replace").splitlines()
-        shown = [text for text in ("".join(c for c in line if c.isprintable()) for line in lines) if text.strip()]
-        return "".join(f"\n  | {line}" for line in shown[-12:])
+        printable = [text for text in ("".join(c for c in line if c.isprintable()) for line in lines) if text.strip()]
+        return "".join(f"\n  | {line}" for line in printable[-12:])
 
     def _record_process(self, pid: int) -> None:
-        found = process.identify(pid)
-        if found is None:
-            raise LabUnavailable(f"{self.name} ended at once{self._console()}", hint=f"See {self.log}.")
-        files.write_json(self.directory / "process.json", asdict(found))
+        current = process.identify(pid)
+        if current is None:
+            raise LabUnavailable(f"{self.name} ended at once{self._console()}", hint=f"See {self.log}")
+        files.write_json(self.directory / "process.json", asdict(current))
 
     def describe(self) -> dict[str, Any]:
         """The host as `lab list --json` shows it."""

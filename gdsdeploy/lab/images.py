@@ -1,4 +1,4 @@
-"""Base systems: made once per release and kind through mmdebstrap, cached, shared by all labs."""
+"""Base systems: mmdebstrap makes one per release and kind; all labs share them through a cache."""
 
 from __future__ import annotations
 
@@ -16,44 +16,49 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.lab import files, guest
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.guest import Preinstalled, Release
+from gdsdeploy.lab.guest import ImagePackages, Release
 
-#: A VM host's disk; sparse, so only what is written takes room.
+#: A VM host's disk, a sparse file.
 DISK_BYTES = 12 << 30
-#: The one partition begins at 1 MiB, as partitioning tools do; GRUB's core lies in the gap before it.
+#: The only partition begins at 1 MiB; GRUB's core image lies before it.
 PARTITION_OFFSET = 1 << 20
 SECTOR = 512
-#: Kills everything the program started, and drops its mounts, when it ends or is killed.
+#: When the program ends, all its processes and mounts end, too.
 CONTAINED = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @dataclass(frozen=True)
 class VmBase:
-    """A VM base: ``disk`` (qcow2, read only by hosts' overlays) and its kernel for the trial of KVM."""
+    """A VM base: ``disk`` (qcow2, below the hosts' overlays) and its kernel for the trial of KVM."""
 
     disk: Path
     kernel: Path
 
 
-def light_base(cache: Path, rel: Release, archive: Archive, begins: Preinstalled | None = None) -> Path:
-    """Root folder of the base of light hosts, which have ``begins`` installed; made when missing."""
+def light_base(cache: Path, rel: Release, archive: Archive, preinstalled: ImagePackages | None = None) -> Path:
+    """Root folder of the base system of light hosts with ``preinstalled`` packages; made when missing."""
 
     def make(work: Path) -> None:
-        _bootstrap(rel, archive, "light", work, begins)
+        _bootstrap(rel, archive, "light", work, preinstalled)
 
-    return _cached(cache, rel, archive, "light", make, begins) / "root"
+    name = entry_name(rel, archive, "light", preinstalled)
+    return files.cached_folder(cache, name, make, what=f"the {rel.name} base system") / "root"
 
 
 def vm_base(
-    cache: Path, rel: Release, archive: Archive, early: Callable[[Path], None], begins: Preinstalled | None = None
+    cache: Path,
+    rel: Release,
+    archive: Archive,
+    early: Callable[[Path], None],
+    preinstalled: ImagePackages | None = None,
 ) -> VmBase:
-    """Disk image of the base of VM hosts, which have ``begins`` installed; made when missing.
+    """The base system of VM hosts with ``preinstalled`` packages; made when missing.
 
-    early: called with the kernel as soon as there is one, seconds before the disk is ready; not when it is cached.
+    early: called with the kernel seconds before the disk is ready; not called for a cached base.
     """
 
     def make(work: Path) -> None:
-        root = _bootstrap(rel, archive, "vm", work, begins)
+        root = _bootstrap(rel, archive, "vm", work, preinstalled)
         early(next((root / "boot").glob("vmlinuz-*")))
         size = (DISK_BYTES - PARTITION_OFFSET) // 1024
         script = guest.data("guest/boot.sh").as_posix()
@@ -64,24 +69,25 @@ def vm_base(
                 doing=f"make the {rel.name} disk image",
                 log=work / "log",
             )
-            _own(work)
+            _change_owner(work)
             write_boot_sectors(work / "disk.raw", work / "boot.img", work / "core.img")
             convert = ["qemu-img", "convert", "-O", "qcow2", work / "disk.raw", work / "disk.qcow2"]
             run.run([str(part) for part in convert], doing="convert the disk image")
-            for name in ("disk.raw", "boot.img", "core.img"):
-                (work / name).unlink()
+            for part in ("disk.raw", "boot.img", "core.img"):
+                (work / part).unlink()
             files.remove_tree(root, within=work)
 
-    entry = _cached(cache, rel, archive, "vm", make, begins)
+    name = entry_name(rel, archive, "vm", preinstalled)
+    entry = files.cached_folder(cache, name, make, what=f"the {rel.name} base system")
     return VmBase(entry / "disk.qcow2", entry / "vmlinuz")
 
 
-def entry_name(rel: Release, archive: Archive, kind: str, begins: Preinstalled | None = None) -> str:
-    """Name of a base in the cache: another recipe or another archive is another base."""
+def entry_name(rel: Release, archive: Archive, kind: str, preinstalled: ImagePackages | None = None) -> str:
+    """Name of a base system in the cache; it depends on the recipe and on the archive."""
     recipe = {
         "archive": {name: str(value) for name, value in asdict(archive).items()},
-        "packages": [*guest.packages(kind, begins), guest.further_kernel(kind, rel, begins)],
-        "begins": asdict(begins) if begins else None,
+        "packages": [*guest.packages(kind, preinstalled), guest.further_kernel(kind, rel, preinstalled)],
+        "begins": asdict(preinstalled) if preinstalled else None,
         "files": {name: str(content) for name, content in guest.base_files(rel, archive, kind).items()},
         "scripts": [
             guest.data(f"guest/{name}").read_text() for name in ("base.sh", "begin.sh", "boot.sh", "grub-probe")
@@ -93,23 +99,22 @@ def entry_name(rel: Release, archive: Archive, kind: str, begins: Preinstalled |
 
 
 def mmdebstrap_argv(
-    rel: Release, archive: Archive, kind: str, root: Path, tree: Path, begins: Preinstalled | None = None
+    rel: Release, archive: Archive, kind: str, root: Path, tree: Path, preinstalled: ImagePackages | None = None
 ) -> list[str]:
-    """The mmdebstrap command that makes ``root``; ``tree``: folder of files that the hook lays over it."""
-    hook = ["sh", guest.data("guest/base.sh").as_posix()]
-    late = [tree.as_posix(), kind, guest.USER, guest.NVME_MOUNT]
-    kernel = guest.further_kernel(kind, rel, begins)
+    """The mmdebstrap command that makes ``root``; ``tree``: folder of files that the hook copies into it."""
+    arguments = [tree.as_posix(), kind, guest.USER, guest.NVME_MOUNT]
+    kernel = guest.further_kernel(kind, rel, preinstalled)
     argv = from_archive(
         rel,
         archive,
         root,
         "minbase",
-        guest.packages(kind, begins),
+        guest.packages(kind, preinstalled),
         *([f"--include={kernel}"] if kernel else ()),
-        # Not as --dpkgopt: a path that is left out would cost a Python start for each package.
+        # With --dpkgopt, each excluded path would start a Python program for each package.
         f'--setup-hook=install -D {shlex.quote(f"{tree}/{guest.DPKG}")} "$1/{guest.DPKG}"',
-        f'--customize-hook={shlex.join(hook)} "$1" {shlex.join(late)}',
-        *([_begin_hook(begins)] if begins else ()),
+        _hook("base.sh", arguments),
+        *([_preinstall_hook(preinstalled)] if preinstalled else ()),
     )
     return [*argv, _source(archive, archive.uri, rel.suite)] if kernel else argv
 
@@ -117,7 +122,7 @@ def mmdebstrap_argv(
 def from_archive(
     rel: Release, archive: Archive, root: Path, variant: str, packages: Sequence[str], *more: str
 ) -> list[str]:
-    """The mmdebstrap command that puts ``packages`` of ``rel`` into ``root``; ``variant`` and ``more`` are its own."""
+    """The mmdebstrap command that puts ``packages`` of ``rel`` into ``root``; ``variant``, ``more``: mmdebstrap's."""
     options = guest.apt_options(archive, archive.ca_bundle.as_posix() if archive.ca_bundle else None)
     return [
         "mmdebstrap",
@@ -137,25 +142,28 @@ def _source(archive: Archive, uri: str, suite: str) -> str:
     return f"deb [signed-by={archive.keyring}] {uri} {suite} main"
 
 
-def _begin_hook(begins: Preinstalled) -> str:
-    """The hook that installs what hosts begin with, when all else of their system is there."""
-    hook = ["sh", guest.data("guest/begin.sh").as_posix()]
-    packages = [f"{name}={version}" for name, version in begins.packages]
-    late = [str(len(begins.sources)), *begins.sources, *packages]
-    return f'--customize-hook={shlex.join(hook)} "$1" {shlex.join(late)}'
+def _preinstall_hook(preinstalled: ImagePackages) -> str:
+    """The hook that installs ``preinstalled`` into a complete base system."""
+    packages = [f"{name}={version}" for name, version in preinstalled.packages]
+    return _hook("begin.sh", [str(len(preinstalled.sources)), *preinstalled.sources, *packages])
+
+
+def _hook(script: str, arguments: Sequence[str]) -> str:
+    path = guest.data(f"guest/{script}").as_posix()
+    return f'--customize-hook={shlex.join(["sh", path])} "$1" {shlex.join(arguments)}'
 
 
 def master_boot_record(boot: bytes, disk_bytes: int) -> bytes:
     """Sector 0: GRUB's boot.img (its first 440 bytes are code) and a table with one active Linux partition."""
     sectors = disk_bytes // SECTOR - PARTITION_OFFSET // SECTOR
-    # Cylinder/head/sector addresses stop at 8 GB; this value means "use the sector numbers".
+    # Cylinder/head/sector addresses end at 8 GB; this value means "use the sector numbers".
     beyond = b"\xfe\xff\xff"
     entry = struct.pack("<B3sB3sII", 0x80, beyond, 0x83, beyond, PARTITION_OFFSET // SECTOR, sectors)
     return boot[:440] + struct.pack("<IH", guest.DISK_ID, 0) + entry + bytes(48) + b"\x55\xaa"
 
 
 def write_boot_sectors(disk: Path, boot: Path, core: Path) -> None:
-    """Put GRUB before the first partition: boot.img in sector 0, core.img from sector 1, where boot.img looks."""
+    """Write GRUB before the first partition: boot.img to sector 0, core.img from sector 1."""
     image = core.read_bytes()
     if SECTOR + len(image) > PARTITION_OFFSET:
         raise ValueError(f"GRUB's core image of {len(image)} bytes does not fit before the first partition")
@@ -165,43 +173,36 @@ def write_boot_sectors(disk: Path, boot: Path, core: Path) -> None:
 
 
 def purge(cache: Path, used: set[Path]) -> list[Path]:
-    """Remove every cached base and stand-in that no lab uses; return those kept because one does."""
-    kept: list[Path] = []
+    """Remove every cached folder that no lab uses; return the others."""
+    remaining: list[Path] = []
     for entry in sorted(cache.iterdir()) if cache.is_dir() else []:
         if entry.suffix == ".lock":
             continue
         if any(entry == path or entry in path.parents for path in used):
-            kept.append(entry)
+            remaining.append(entry)
             continue
         name = entry.name.split(".tmp-")[0]
-        with files.locked(cache / f"{name}.lock", what=f"the cached {name}"):
+        with files.hold_lock(cache / f"{name}.lock", what=f"the cached {name}"):
             files.remove_tree(entry, within=cache)
     if cache.is_dir() and not any(cache.iterdir()):
         cache.rmdir()
-    return kept
+    return remaining
 
 
-def _cached(
-    cache: Path, rel: Release, archive: Archive, kind: str, make: files.Make, begins: Preinstalled | None
-) -> Path:
-    cache.mkdir(parents=True, exist_ok=True)
-    return files.cached(cache, entry_name(rel, archive, kind, begins), make, what=f"the {rel.name} base system")
-
-
-def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path, begins: Preinstalled | None) -> Path:
-    """Make ``work/root`` from the archive; its log stays beside it."""
+def _bootstrap(rel: Release, archive: Archive, kind: str, work: Path, preinstalled: ImagePackages | None) -> Path:
+    """Make ``work/root`` from the archive, with a log beside it."""
     root = work / "root"
     title = f"Making the {rel.name} base system of {'VM' if kind == 'vm' else 'light'} hosts"
-    title += f", with {len(begins.packages)} packages of a lock" if begins else ""
+    title += f", with {len(preinstalled.packages)} locked packages" if preinstalled else ""
     with console.step(title), tempfile.TemporaryDirectory(prefix="gdsdeploy-lab-") as folder:
         tree = Path(folder)
         _lay_out(guest.base_files(rel, archive, kind), tree)
-        argv = mmdebstrap_argv(rel, archive, kind, root, tree, begins)
+        argv = mmdebstrap_argv(rel, archive, kind, root, tree, preinstalled)
         run.run(
             run.as_root([*CONTAINED, *argv]),
             doing=f"make the {rel.name} base system",
             log=work / "log",
-            hint="It comes from the archive of this machine's apt; `apt-get update` shows whether that answers.",
+            hint="It comes from this machine's apt archive; check it with: apt-get update",
         )
     return root
 
@@ -220,9 +221,9 @@ def _lay_out(content: dict[str, str | Path], tree: Path) -> None:
         folder.chmod(0o755)
 
 
-def _own(work: Path) -> None:
-    """Give the images that root made to this user, who will run QEMU with them."""
+def _change_owner(work: Path) -> None:
+    """Change the owner of root's images to this user, as QEMU runs as this user."""
     if os.geteuid() != 0:
         owner = f"{os.geteuid()}:{os.getegid()}"
         images = [str(work / name) for name in ("disk.raw", "boot.img", "core.img", "vmlinuz")]
-        run.run(run.as_root(["chown", owner, *images]), doing="own the disk image")
+        run.run(run.as_root(["chown", owner, *images]), doing="change the owner of the disk image")

@@ -13,12 +13,12 @@ from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import emulator, files, fleet, guest, images, qemu, requirements, ssh
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.guest import Preinstalled
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.guest import ImagePackages
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, all_labs, cache_directory, labs_directory, port_in_use
 
 DEFAULT_RELEASE = "trixie"
-#: Seconds a VM host may take to answer; software emulation on a busy machine needs most of it.
+#: Seconds until a VM host has to answer; software emulation on a busy machine needs most of it.
 VM_PATIENCE = 900.0
 
 
@@ -34,53 +34,52 @@ def up(
     release: str | None = None,
     *,
     nodes: int = 0,
-    begins: Preinstalled | None = None,
+    preinstalled: ImagePackages | None = None,
     confirm: Callable[[str], bool] = yes,
 ) -> Lab:
-    """Bring lab ``lab_name`` up, with at least ``vms`` VM hosts and ``lights`` light hosts, all answering.
+    """Bring lab ``lab_name`` up with at least these numbers of hosts; all answer at the end.
 
-    Run again, it makes what is missing and starts what is not running; what runs is left alone.
-    nodes: light hosts that are hosts of the fleet, and not there to build.
-    begins: what VM hosts and nodes that are made now have installed from the beginning.
-    release: of the hosts; an existing lab's own, else the default, when None.
-    confirm: asked before packages are installed on this machine.
-    Raises LabUnavailable when this machine cannot carry it; what was made so far stays for the next run.
+    Missing hosts are made and stopped hosts started; running hosts stay as they are.
+    nodes: number of light hosts to provision.  preinstalled: packages in the image of new VM hosts and nodes.
+    release: None: an existing lab's own, else the default.  confirm: called before packages are installed here.
+    Raises LabUnavailable when this machine can't run the lab; the next run continues with what exists.
     """
     lab = Lab(lab_name)
     rel = guest.release(release or (lab.release.name if lab.exists() else DEFAULT_RELEASE))
     if lab.exists() and lab.release != rel:
         raise LabUnavailable(
             f"lab {lab_name} has {lab.release.name} hosts, not {release}",
-            hint=f"Give the new lab another name, or `gdsdeploy lab down --lab {lab_name}` first.",
+            hint=f"Choose another name for the new lab, or run `gdsdeploy lab down --lab {lab_name}` first",
         )
     requirements.ensure(vms=vms > 0, lights=lights + nodes > 0, confirm=confirm)
     archive = archives.controller_archive()
-    with lab.locked():
+    with lab.exclusive():
         if not lab.exists():
             lab.write({"release": rel.name, "hosts": []})
         lab.directory.chmod(0o700)
         ssh.make_key(lab.key, f"lab {lab_name}")
-        # Waiting is for QEMU and mmdebstrap, so the two kinds go side by side on two cores.
+        # QEMU and mmdebstrap do the work, so threads make both kinds of hosts in parallel.
         with ThreadPoolExecutor(max_workers=3) as pool:
-            light = pool.submit(_raise_lights, lab, {"light": (lights, None), "node": (nodes, begins)}, archive)
-            _raise_vms(lab, vms, archive, begins, pool)
+            light = pool.submit(_raise_lights, lab, {"light": (lights, None), "node": (nodes, preinstalled)}, archive)
+            _raise_vms(lab, vms, archive, preinstalled, pool)
             light.result()
         fleet.write(lab, archive)
     return lab
 
 
-def _raise_lights(lab: Lab, wanted: Mapping[str, tuple[int, Preinstalled | None]], archive: Archive) -> None:
-    for group, (count, begins) in wanted.items():
+def _raise_lights(lab: Lab, groups: Mapping[str, tuple[int, ImagePackages | None]], archive: Archive) -> None:
+    for group, (count, preinstalled) in groups.items():
         if lab.lacks(group, count):
-            lab.add_hosts(group, count, images.light_base(cache_directory(), lab.release, archive, begins))
+            lab.add_hosts(group, count, images.light_base(cache_directory(), lab.release, archive, preinstalled))
     start(lab, "light", archive)
 
 
-def _raise_vms(lab: Lab, count: int, archive: Archive, begins: Preinstalled | None, pool: ThreadPoolExecutor) -> None:
+def _raise_vms(
+    lab: Lab, count: int, archive: Archive, preinstalled: ImagePackages | None, pool: ThreadPoolExecutor
+) -> None:
     cache = cache_directory()
-    cache.mkdir(parents=True, exist_ok=True)
     if lab.lacks("vm", count):
-        # Trying the firmware needs no kernel, and trying a kernel no disk, so neither has to wait for one.
+        # The firmware's trial needs no kernel, and a kernel's trial no disk.
         trials = [pool.submit(qemu.accelerator, cache, None)]
         with tempfile.TemporaryDirectory(prefix="gdsdeploy-kernel-") as folder:
 
@@ -88,48 +87,50 @@ def _raise_vms(lab: Lab, count: int, archive: Archive, begins: Preinstalled | No
                 copy = Path(shutil.copyfile(kernel, Path(folder) / "vmlinuz"))
                 trials.append(pool.submit(qemu.accelerator, cache, copy))
 
-            base = images.vm_base(cache, lab.release, archive, early, begins)
+            base = images.vm_base(cache, lab.release, archive, early, preinstalled)
             for trial in trials:
                 trial.result()
         lab.add_hosts("vm", count, base.disk)
-    stopped = [host for host in lab.hosts() if host.kind == "vm" and not host.running()]
-    if stopped:
+    if stopped := _stopped_hosts(lab, "vm"):
         accelerator = qemu.accelerator(cache, Path(stopped[0].record.base).with_name("vmlinuz"))
         root = emulator.root(cache, archive) if accelerator == "tcg" else None
         lab.update(lambda value: value.update(accelerator=accelerator, emulator=root.as_posix() if root else None))
     start(lab, "vm", archive)
 
 
+def _stopped_hosts(lab: Lab, kind: str) -> list[LabHost]:
+    return [host for host in lab.hosts() if host.kind == kind and not host.running()]
+
+
 def start(lab: Lab, kind: str, archive: Archive) -> None:
-    """Make and start the hosts of ``kind`` that do not run, and wait until they answer."""
-    hosts = [host for host in lab.hosts() if host.kind == kind]
+    """Make and start the hosts of ``kind`` that aren't running; return when they answer."""
     lab.write_access()
-    waiting = [host for host in hosts if not host.running()]
-    for host in waiting:
+    stopped = _stopped_hosts(lab, kind)
+    for host in stopped:
         if port_in_use(host.port):
             raise LabUnavailable(
-                f"port {host.port} of 127.0.0.1, which is {host.name}'s, is in use by another program",
-                hint=f"Stop that program, or `gdsdeploy lab down --lab {lab.name}` and bring the lab up again.",
+                f"another program uses {host.name}'s port {host.port} on 127.0.0.1",
+                hint=f"Stop that program, or make the lab again after `gdsdeploy lab down --lab {lab.name}`",
             )
         make(lab, host, archive)
         host.start()
-    for host in waiting:
+    for host in stopped:
         with console.step(f"Starting {host.name} ({host.runtime})"):
             host.wait_ssh(VM_PATIENCE) if kind == "vm" else host.wait_ssh()
 
 
-def make(lab: Lab, host: Host, archive: Archive) -> None:
-    """Make what ``host`` consists of, where it is missing."""
+def make(lab: Lab, host: LabHost, archive: Archive) -> None:
+    """Make the missing files of ``host``."""
     public = lab.key.with_name("id_ed25519.pub").read_text()
     key = lab.host_key(host.name)
     host.create(guest.tar(guest.seed_files(host.name, host.port, public, key, archive, host.kind)))
 
 
 def down(lab: Lab) -> None:
-    """Stop the lab's processes and delete all of the lab; caches stay.  A lab that does not exist is down."""
+    """Stop the lab's processes and delete the lab; caches stay.  Without such a lab, do nothing."""
     if not lab.directory.exists():
         return
-    with lab.locked():
+    with lab.exclusive():
         if lab.exists():
             for host in lab.hosts():
                 with console.step(f"Stopping {host.name}"):
@@ -140,7 +141,7 @@ def down(lab: Lab) -> None:
 
 
 def purge() -> list[Path]:
-    """Remove cached base systems, stand-ins and emulators, except what an existing lab uses (returned)."""
+    """Remove cached base systems, stand-ins and emulators; return those that a lab uses, which stay."""
     labs = all_labs()
     used = {Path(host.record.base) for lab in labs for host in lab.hosts()}
     used |= {Path(root) for lab in labs if (root := lab.read().get("emulator"))}

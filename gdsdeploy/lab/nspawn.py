@@ -1,4 +1,4 @@
-"""Light hosts: systemd-nspawn machines on the controller's kernel and network, that boot in seconds."""
+"""Light hosts: systemd-nspawn machines on the controller's kernel and network."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from pathlib import Path
 from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import files, guest, process
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 
 #: Exists where systemd is process 1 (sd_booted(3)).
 SYSTEMD_BOOTED = Path("/run/systemd/system")
-#: nspawn keeps a folder per machine there; some versions leave it behind.
+#: nspawn's folders, one per machine; some versions don't remove them.
 PROPAGATE = Path("/run/systemd/nspawn/propagate")
-#: Seconds a light host may take to answer before the other way of running it is tried.
+#: Seconds until a light host has to answer; then a plain namespace is tried.
 PATIENCE = 60.0
 
 
 def nspawn_argv(machine: str, name: str, root: Path, *, booted: bool) -> list[str]:
-    """The systemd-nspawn command that boots ``root`` as the host ``name``.
-
-    booted: systemd is this machine's process 1 and gives the host a scope; without it, nspawn must not ask.
-    """
+    """The systemd-nspawn command for host ``name``; booted: this machine's systemd gives the host a scope."""
     return [
         "systemd-nspawn",
         "--quiet",
@@ -44,14 +41,14 @@ def nspawn_argv(machine: str, name: str, root: Path, *, booted: bool) -> list[st
 
 
 def namespace_argv(name: str, root: Path) -> list[str]:
-    """The command that runs ``root`` as the host ``name`` without systemd-nspawn."""
+    """The command for host ``name`` without systemd-nspawn."""
     script = guest.data("light/namespace.sh").as_posix()
     namespaces = ["--pid", "--fork", "--kill-child", "--uts", "--ipc", "--mount", "--propagation", "private"]
     return ["unshare", *namespaces, "sh", script, root.as_posix(), name]
 
 
-class LightHost(Host):
-    """A light host; it is nspawn's, or a plain namespace's where nspawn cannot run here."""
+class LightHost(LabHost):
+    """A light host, run by nspawn, or in a plain namespace where nspawn can't run."""
 
     runs_as_root = True
     programs = ("systemd-nspawn", "unshare")
@@ -60,22 +57,18 @@ class LightHost(Host):
     def runtime(self) -> str:
         forced = os.environ.get("GDSDEPLOY_LAB_LIGHT")
         if forced and forced not in ("systemd-nspawn", "namespace"):
-            raise LabUnavailable(f"GDSDEPLOY_LAB_LIGHT is {forced!r}; it can be systemd-nspawn or namespace")
-        chosen = files.read_json(self.directory / "runtime.json")
-        return str(chosen["runtime"]) if chosen else forced or "systemd-nspawn"
+            raise LabUnavailable(f"GDSDEPLOY_LAB_LIGHT is {forced!r}; use systemd-nspawn or namespace")
+        record = files.read_json(self.directory / "runtime.json")
+        return str(record["runtime"]) if record else forced or "systemd-nspawn"
 
     @property
     def stop_signal(self) -> int:
-        # unshare passes nothing on; what it started dies with it.
+        # unshare forwards no signal; its processes end with it.
         return signal.SIGKILL if self.runtime == "namespace" else signal.SIGTERM
 
     @property
-    def log(self) -> Path:
-        return self.directory / "console.log"
-
-    @property
     def machine(self) -> str:
-        """Name of the machine among all on the controller."""
+        """The machine's name on the controller."""
         return f"gdsdeploy-{self.directory.parent.parent.name}-{self.name}"
 
     def create(self, seed: bytes) -> None:
@@ -84,8 +77,8 @@ class LightHost(Host):
         for special in ":,\\":
             if special in f"{self.directory}{self.record.base}":
                 raise LabUnavailable(
-                    f"a light host cannot live at {self.directory}: overlayfs cannot take {special!r} in a path",
-                    hint="Set GDSDEPLOY_STATE_DIR and GDSDEPLOY_CACHE_DIR to plain paths.",
+                    f"{self.directory} can't hold a light host: overlayfs cannot take {special!r} in a path",
+                    hint="Set GDSDEPLOY_STATE_DIR and GDSDEPLOY_CACHE_DIR to plain paths",
                 )
         work = self.directory.with_name(f".{self.name}.part")
         files.remove_tree(work, within=self.directory.parent)
@@ -96,17 +89,17 @@ class LightHost(Host):
         work.rename(self.directory)
 
     def _make_root(self, work: Path) -> None:
-        """An overlay over the base; a copy of it where this file system cannot carry an overlay."""
+        """An overlay over the base, or a copy of it where this file system has no overlay."""
         for name in ("root", "upper", "work"):
             (work / name).mkdir()
         layers = f"lowerdir={self.record.base},upperdir={work / 'upper'},workdir={work / 'work'}"
         trial = ["unshare", "--mount", "mount", "-t", "overlay", "-o", layers, "lab", str(work / "root")]
         if run.run(run.as_root(trial), doing="try an overlay", ok=range(256)).status == 0:
-            # root's, so that the host's own / is: an overlay shows the upper folder's owner.
+            # The host's / has the owner of the upper folder.
             run.run(run.as_root(["chown", "root:root", str(work / "upper")]), doing="make an overlay")
             return
-        files.remove_tree(work / "work", within=work)
-        files.remove_tree(work / "upper", within=work)
+        for name in ("work", "upper"):
+            files.remove_tree(work / name, within=work)
         copy = ["cp", "-a", "--reflink=auto", "-T", self.record.base, str(work / "root")]
         run.run(run.as_root(copy), doing=f"copy the base system for {self.name}")
 
@@ -120,46 +113,46 @@ class LightHost(Host):
         self._start(nspawn_argv(self.machine, self.name, self.directory / "root", booted=booted))
 
     def wait_ssh(self, timeout: float = PATIENCE) -> None:
-        """As for any host; a systemd-nspawn machine that never answered is started as a plain namespace instead."""
+        """As for any host; a systemd-nspawn machine that never answered restarts as a plain namespace."""
         try:
             super().wait_ssh(timeout)
         except LabUnavailable as error:
             if self.runtime == "namespace" or (self.directory / "runtime.json").exists():
                 raise
             console.warn(
-                f"{self.name} does not run under systemd-nspawn on this machine; it becomes a plain namespace, "
+                f"{self.name} does not run under systemd-nspawn on this machine, so gdsdeploy uses a plain namespace, "
                 f"without systemd. {error.message}"
             )
             self.stop()
-            self._keep("namespace")
+            self._record_runtime("namespace")
             self.start()
             super().wait_ssh(timeout)
             return
-        self._keep(self.runtime)
+        self._record_runtime(self.runtime)
 
     def stop(self) -> None:
-        ran = (self.directory / "process.json").exists()
+        was_started = (self.directory / "process.json").exists()
         super().stop()
-        if ran:
-            # Only root can see whether it is there at all.
+        if was_started:
+            # Only root can see whether the folder exists.
             run.run(run.as_root(["rmdir", str(PROPAGATE / self.machine)]), doing=f"stop {self.name}", ok=(0, 1))
 
-    def _keep(self, runtime: str) -> None:
+    def _record_runtime(self, runtime: str) -> None:
         if not (self.directory / "runtime.json").exists():
             files.write_json(self.directory / "runtime.json", {"runtime": runtime})
 
     def _start(self, argv: list[str]) -> None:
         script = guest.data("light/start.sh").as_posix()
         contained = ["unshare", "--mount", "--propagation", "private", "sh", script]
-        begin = [*contained, str(self.directory), self.record.base, *argv]
+        argv = [*contained, str(self.directory), self.record.base, *argv]
         try:
-            run.run(run.as_root(begin), doing=f"start {self.name}")
+            run.run(run.as_root(argv), doing=f"start {self.name}")
         except ProgramFailed as error:
-            raise LabUnavailable(error.message, hint=f"See {self.log}.") from error
+            raise LabUnavailable(error.message, hint=f"See {self.log}") from error
         pid = self._read_pid()
-        found = process.identify(pid)
-        # A machine that ended at once is for wait_ssh to judge, which knows another way to run it.
-        files.write_json(self.directory / "process.json", asdict(found or process.Process(pid, 0, process.boot_id())))
+        # If the machine ended at once, wait_ssh may run it in another way.
+        current = process.identify(pid) or process.Process(pid, 0, process.boot_id())
+        files.write_json(self.directory / "process.json", asdict(current))
 
     def _read_pid(self) -> int:
         path = self.directory / "pid"
@@ -167,4 +160,4 @@ class LightHost(Host):
             if path.is_file():
                 return int(path.read_text())
             time.sleep(0.05)
-        raise LabUnavailable(f"{self.name} was not started", hint=f"See {self.log}.")
+        raise LabUnavailable(f"{self.name} was not started", hint=f"See {self.log}")

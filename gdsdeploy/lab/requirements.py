@@ -1,7 +1,8 @@
-"""Programs of this machine that a lab needs, and the packages that have them."""
+"""Programs that a lab needs on this machine, and their packages."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ APT_LISTS = Path("/var/lib/apt/lists")
 
 @dataclass(frozen=True)
 class Requirement:
-    """``package`` (Debian's name) provides ``program``, or the file where ``program`` is an absolute path."""
+    """``package`` (Debian's name) provides ``program``: a name, or a file's absolute path."""
 
     program: str
     package: str
@@ -40,15 +41,15 @@ _LIGHT = (Requirement("systemd-nspawn", "systemd-container", "runs the light hos
 
 
 def missing(*, vms: bool, lights: bool, also: Sequence[Requirement] = ()) -> list[Requirement]:
-    """What this machine lacks for a lab with these kinds of hosts, and of what is wanted beside it."""
-    wanted = (*_ALWAYS, *(_VM if vms else ()), *(_LIGHT if lights else ()), *also)
-    return [needed for needed in wanted if not _present(needed.program)]
+    """The missing requirements of a lab with these kinds of hosts, and of ``also``."""
+    requirements = (*_ALWAYS, *(_VM if vms else ()), *(_LIGHT if lights else ()), *also)
+    return [requirement for requirement in requirements if not _is_present(requirement.program)]
 
 
 def ensure(*, vms: bool, lights: bool, confirm: Callable[[str], bool], also: Sequence[Requirement] = ()) -> None:
-    """Install what is missing, after saying so and asking through ``confirm`` (called with the question).
+    """List the missing packages and install them if ``confirm`` (called with the question) agrees.
 
-    Raises LabUnavailable when this machine has no apt-get, has no way to become root, or the answer is no.
+    Raises LabUnavailable without apt-get, without a way to become root, or if ``confirm`` refuses.
     """
     if os.geteuid() != 0:
         try:
@@ -56,25 +57,24 @@ def ensure(*, vms: bool, lights: bool, confirm: Callable[[str], bool], also: Seq
         except MissingProgram as error:
             raise LabUnavailable(
                 "the lab needs root for some steps (base systems, light hosts), and sudo is not installed",
-                hint="Run as root, or install sudo and allow this user to use it.",
+                hint="Run as root, or install sudo and allow this user to use it",
             ) from error
-    lacking = missing(vms=vms, lights=lights, also=also)
-    if lacking:
-        _install(lacking, confirm)
+    if requirements := missing(vms=vms, lights=lights, also=also):
+        _install(requirements, confirm)
     if os.geteuid() != 0:
-        # Asked for once, before steps run side by side and would each prompt.
-        run.run(["sudo", "-v"], doing="become root through sudo", hint="The lab's base systems are made as root.")
+        # One prompt now, instead of one from each parallel step.
+        run.run(["sudo", "-v"], doing="become root through sudo", hint="gdsdeploy makes the lab's base systems as root")
 
 
-def _install(lacking: list[Requirement], confirm: Callable[[str], bool]) -> None:
-    packages = sorted({needed.package for needed in lacking})
-    listing = "\n".join(f"  {needed.package}: {needed.why}" for needed in lacking)
+def _install(requirements: list[Requirement], confirm: Callable[[str], bool]) -> None:
+    packages = sorted({requirement.package for requirement in requirements})
+    listing = "\n".join(f"  {requirement.package}: {requirement.why}" for requirement in requirements)
     if shutil.which("apt-get") is None:
         raise LabUnavailable(
-            f"this machine lacks programs that the lab needs, and has no apt-get to install them:\n{listing}",
-            hint="Install them with this system's package manager, or run the lab on a Debian machine.",
+            f"the lab needs packages that this machine, without apt-get, can't install:\n{listing}",
+            hint="Install them with this system's package manager, or run the lab on a Debian machine",
         )
-    console.say(f"These packages are needed and not installed on this machine:\n{listing}")
+    console.say(f"The lab needs these packages on this machine:\n{listing}")
     if not confirm(f"Install {', '.join(packages)} with apt-get?"):
         raise LabUnavailable("the lab's packages were not installed", hint=f"apt-get install {' '.join(packages)}")
     apt = run.as_root(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])
@@ -84,11 +84,10 @@ def _install(lacking: list[Requirement], confirm: Callable[[str], bool]) -> None
         run.run([*apt, "install", "-y", "--no-install-recommends", *packages], doing="install the lab's packages")
 
 
-def _present(program: str) -> bool:
+def _is_present(program: str) -> bool:
     if program.startswith("/"):
         return Path(program).is_file()
-    try:
+    with contextlib.suppress(MissingProgram):
         run.which(program)
-    except MissingProgram:
-        return False
-    return True
+        return True
+    return False

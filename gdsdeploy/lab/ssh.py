@@ -1,8 +1,4 @@
-"""Keys, known hosts and the SSH client of a lab.
-
-The lab makes its hosts' keys itself and writes them to the lab's own known_hosts before a host first answers, so
-no connection is ever made to a host whose key is not on record.
-"""
+"""Keys, known hosts and the SSH client of a lab; known_hosts has a host's key before the host first starts."""
 
 from __future__ import annotations
 
@@ -15,32 +11,30 @@ from pathlib import Path
 from gdsdeploy import run
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable
 
-#: ssh's own status when the connection failed, whatever the reason.
+#: ssh's exit status for every failed connection.
 SSH_FAILED = 255
 
 
 def make_key(private: Path, comment: str) -> None:
-    """An ed25519 key pair without passphrase at ``private`` and ``private``.pub, unless it exists."""
+    """Make an ed25519 key pair without passphrase at ``private`` and ``private``.pub, unless both exist."""
     public = private.with_name(f"{private.name}.pub")
     if private.is_file() and public.is_file():
         return
     with tempfile.TemporaryDirectory(prefix=".key-", dir=private.parent) as folder:
-        made = Path(folder) / "key"
-        run.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)], doing="make an SSH key"
-        )
-        made.with_name("key.pub").replace(public)
-        made.replace(private)
+        key = Path(folder) / "key"
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(key)]
+        run.run(argv, doing="make an SSH key")
+        key.with_name("key.pub").replace(public)
+        key.replace(private)
 
 
 def known_hosts(keys: Mapping[int, str]) -> str:
     """The known_hosts file for loopback ``port → public key``."""
-    lines = (f"[127.0.0.1]:{port} {' '.join(key.split()[:2])}\n" for port, key in sorted(keys.items()))
-    return "".join(lines)
+    return "".join(f"[127.0.0.1]:{port} {' '.join(key.split()[:2])}\n" for port, key in sorted(keys.items()))
 
 
 def config(directory: Path, user: str, ports: Mapping[str, int]) -> str:
-    """An ssh_config by which `ssh -F FILE HOST` reaches each host of ``name → port``."""
+    """An ssh_config with which `ssh -F FILE HOST` reaches each host of ``name → port``."""
     if not ports:
         return ""
     common = (
@@ -53,9 +47,9 @@ def config(directory: Path, user: str, ports: Mapping[str, int]) -> str:
         "  GlobalKnownHostsFile /dev/null\n"
         "  StrictHostKeyChecking yes\n"
         "  BatchMode yes\n"
-        # ssh's default, which withstands quantum computers, takes an emulated processor half a second longer.
+        # ssh's post-quantum default takes an emulated processor half a second longer.
         "  KexAlgorithms curve25519-sha256\n"
-        # QEMU accepts connections for a guest that is still booting, and then says nothing.
+        # QEMU accepts connections while its guest still boots, and sends nothing.
         "  ConnectTimeout 15\n"
         "  ServerAliveInterval 15\n"
     )
@@ -63,7 +57,7 @@ def config(directory: Path, user: str, ports: Mapping[str, int]) -> str:
 
 
 def command(config_file: Path, host: str, argv: Sequence[str], options: Iterable[str] = ()) -> list[str]:
-    """The ssh command that runs ``argv`` on ``host`` with each word arriving there as it is."""
+    """The ssh command that runs ``argv`` on ``host`` with each word unchanged."""
     return ["ssh", "-F", str(config_file), *options, host, *(["--", shlex.join(argv)] if argv else [])]
 
 
@@ -76,23 +70,22 @@ def execute(
     ok: Sequence[int] = (0,),
     timeout: float | None = None,
 ) -> run.Completed:
-    """Run ``argv`` on ``host`` and return what it left.
+    """Run ``argv`` on ``host`` to its end.
 
-    Raises HostKeyMismatch or HostUnreachable when no connection came about, and ProgramFailed when the program
-    ended with a status that is not in ``ok``.
+    Raises HostKeyMismatch or HostUnreachable without a connection, ProgramFailed for a status that isn't in ``ok``.
     """
-    line = command(config_file, host, argv, ("-T",))
+    words = command(config_file, host, argv, ("-T",))
     doing = f"run {argv[0]} on {host}" if argv else f"log in to {host}"
-    done = run.run(line, doing=doing, input=input, ok=(*ok, SSH_FAILED), timeout=timeout)
+    done = run.run(words, doing=doing, input=input, ok=(*ok, SSH_FAILED), timeout=timeout)
     if done.status == SSH_FAILED and SSH_FAILED not in ok:
         raise connection_error(host, done.stderr)
     return done
 
 
 def greets(port: int, patience: float = 3.0) -> bool:
-    """Whether an SSH server on loopback ``port`` says so within ``patience`` seconds.
+    """Whether an SSH server on loopback ``port`` greets within ``patience`` seconds.
 
-    QEMU accepts connections long before its guest does, so that a connection came about means nothing.
+    A connection alone proves nothing: QEMU accepts one long before its guest does.
     """
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
@@ -102,11 +95,11 @@ def greets(port: int, patience: float = 3.0) -> bool:
 
 
 def connection_error(host: str, stderr: str) -> HostUnreachable | HostKeyMismatch:
-    """The error that ssh's own message on a failed connection stands for."""
+    """The error for ssh's message about a failed connection."""
     reason = " ".join(stderr.split()) or "no reason given"
     if "Host key verification failed" in stderr or "HOST IDENTIFICATION HAS CHANGED" in stderr:
         return HostKeyMismatch(
             f"{host} presented another host key than the lab recorded",
-            hint="Something else listens on the lab's port; `gdsdeploy lab down` and `lab up` make a new lab.",
+            hint="Another program listens on the lab's port; make a new lab: gdsdeploy lab down, then gdsdeploy lab up",
         )
-    return HostUnreachable(f"cannot reach {host}: {reason}", hint="`gdsdeploy lab list` shows which hosts run.")
+    return HostUnreachable(f"cannot reach {host}: {reason}", hint="See which hosts run: gdsdeploy lab list")

@@ -1,4 +1,4 @@
-"""The stand-in GPU: a kernel module, built here at native speed and plugged into VM hosts."""
+"""The stand-in GPU: a kernel module that gdsdeploy builds on this machine and loads on VM hosts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from gdsdeploy import console, run
 from gdsdeploy.errors import LabUnavailable, ProgramFailed
 from gdsdeploy.lab import archive as archives
 from gdsdeploy.lab import files, guest, images
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, cache_directory
 
 _SOURCES = ("gds_lab_gpu.c", "Kbuild")
-#: Where a VM host keeps the module, apart from the kernel's own modules: it imitates hardware, so neither depmod
-#: nor an audit of installed modules should meet it, and it may be there before the kernel is.
+#: The module imitates hardware, so it lies where depmod and audits of installed modules don't look.
 MODULE_DIRECTORY = "usr/local/lib/lab"
 
 
@@ -41,34 +40,28 @@ class Kernel:
 
 
 def locked_kernels(lab: Lab) -> list[Kernel]:
-    """The kernels that the lab's lock file names.
-
-    Raises LabUnavailable when there is no lock, or it names none.
-    """
+    """The kernels in the lab's lock file; raises LabUnavailable without a lock or without kernels in it."""
     path = lab.fleet_path.with_name("gdsdeploy.lock")
-    hint = f"`gdsdeploy lock {lab.fleet_path}`, or name a kernel with --kernel."
+    hint = f"Run `gdsdeploy lock {lab.fleet_path}`, or name a kernel with --kernel"
     if not path.is_file():
-        raise LabUnavailable(f"lab {lab.name} has no lock yet, so it is not known which kernel to plug for", hint=hint)
+        raise LabUnavailable(f"lab {lab.name} has no lock yet, so the kernel of its stand-in GPU is unknown", hint=hint)
     content = yaml.safe_load(path.read_text())
     targets = content.get("targets") if isinstance(content, dict) else None
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     for target in (targets or {}).values():
         kernel = target.get("kernel") if isinstance(target, dict) else None
         if isinstance(kernel, dict) and isinstance(kernel.get("release"), str):
             version = kernel.get("version")
             indices = target.get("indices") or []
             sources = tuple(guest.source_line(index) for index in indices if index.get("kind", "apt") == "apt")
-            found.append(Kernel(kernel["release"], version if isinstance(version, str) else None, sources))
-    if not found:
+            kernels.append(Kernel(kernel["release"], version if isinstance(version, str) else None, sources))
+    if not kernels:
         raise LabUnavailable(f"{path} names no kernel", hint=hint)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(kernels))
 
 
 def build(release: guest.Release, kernel: Kernel) -> Path:
-    """The module for ``kernel``; built when it is not cached.
-
-    Raises LabUnavailable when the archive has no such headers or the module does not compile.
-    """
+    """The module for ``kernel``; raises LabUnavailable without the kernel's headers, or if it doesn't compile."""
     archive = archives.controller_archive()
     base = images.light_base(cache_directory(), release, archive)
     sources = guest.data("standin")
@@ -83,33 +76,35 @@ def build(release: guest.Release, kernel: Kernel) -> Path:
                 run.run(run.as_root(argv), doing=f"build the stand-in GPU for {kernel.release}", log=work / "log")
             except ProgramFailed as error:
                 raise LabUnavailable(
-                    error.message, hint="The archive may no longer have this kernel's headers; name another kernel."
+                    error.message, hint="The archive may no longer have this kernel's headers; name another kernel"
                 ) from error
-        for part in ("root", "upper", "work"):
-            files.remove_tree(work / part, within=work)
+        for folder in ("root", "upper", "work"):
+            files.remove_tree(work / folder, within=work)
 
-    return files.cached(cache_directory(), name, make, what=f"the stand-in for {kernel.release}") / "gds_lab_gpu.ko"
+    return (
+        files.cached_folder(cache_directory(), name, make, what=f"the stand-in for {kernel.release}") / "gds_lab_gpu.ko"
+    )
 
 
-def plug(lab: Lab, host: Host, kernel_release: str, kernel_version: str | None = None) -> None:
-    """Give ``host`` a stand-in GPU under kernel ``kernel_release``, now if it runs and at each boot.
+def plug(lab: Lab, host: LabHost, kernel_release: str, kernel_version: str | None = None) -> None:
+    """Give ``host`` a stand-in GPU under kernel ``kernel_release``, now and at each boot.
 
-    That kernel need not be installed yet.  Raises LabUnavailable for a light host, which has no kernel of its own.
+    The kernel need not be installed.  Raises LabUnavailable for a light host, which has no kernel.
     """
     plug_all(lab, [host], Kernel(kernel_release, kernel_version))
 
 
-def plug_all(lab: Lab, hosts: Sequence[Host], kernel: Kernel) -> None:
+def plug_all(lab: Lab, hosts: Sequence[LabHost], kernel: Kernel) -> None:
     """:func:`plug` for several hosts."""
     for host in hosts:
         if host.kind != "vm":
-            raise LabUnavailable(f"{host.name} is a light host: it has no kernel of its own to load modules into")
+            raise LabUnavailable(f"{host.name} is a light host: it has no kernel to load modules into")
     module = build(lab.release, kernel)
     content: dict[str, tuple[str | bytes, int]] = {
         f"{MODULE_DIRECTORY}/{kernel.release}/gds_lab_gpu.ko": (module.read_bytes(), 0o644),
         "etc/systemd/system/lab-gpu.service": (guest.data("guest/lab-gpu.service").read_text(), 0o644),
     }
-    # Reloading and starting is what a boot would do; the unit's own conditions tell whether this kernel has one.
+    # The unit's conditions decide whether the running kernel gets one.
     script = (
         "tar --extract --directory=/ --no-overwrite-dir --same-permissions"
         " && systemctl daemon-reload && systemctl enable --quiet --now lab-gpu.service"

@@ -1,4 +1,4 @@
-"""A lab on disk: which hosts it has, where they listen, and the files by which others reach them."""
+"""A lab on disk: its hosts, their ports, and the files for SSH."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from typing import Any
 
 from gdsdeploy import atomic, errors, paths
 from gdsdeploy.lab import files, guest, ssh
-from gdsdeploy.lab.host import Host, Record
+from gdsdeploy.lab.host import HostRecord, LabHost
 from gdsdeploy.lab.nspawn import LightHost
 from gdsdeploy.lab.qemu import VmHost
 
-#: First port tried for each kind; below the range that Linux hands out for outgoing connections.
+#: First port tried for each kind, below Linux's range for outgoing connections.
 FIRST_PORT = {"light": 22001, "vm": 22011}
 LAST_PORT = 32000
-#: Group of hosts → their kind and the beginning of their names.
+#: Group of hosts → their kind and the prefix of their names.
 GROUPS = {"vm": ("vm", "gpu"), "light": ("light", "build"), "node": ("light", "node")}
 STATE_VERSION = 1
 
 
 def labs_directory() -> Path:
-    """Where labs live: GDSDEPLOY_STATE_DIR/lab, or the user's state folder."""
+    """The folder of labs."""
     return paths.state() / "lab"
 
 
 def cache_directory() -> Path:
-    """Where base systems and built stand-ins are kept: GDSDEPLOY_CACHE_DIR/lab, or the user's cache folder."""
+    """The folder of base systems and stand-ins."""
     return paths.cache() / "lab"
 
 
 class Lab:
-    """A lab by its name; nothing is made until something is written."""
+    """A lab by its name; the constructor writes nothing."""
 
     def __init__(self, name: str) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,30}", name):
             raise errors.LabUnavailable(
-                f"{name!r} cannot name a lab", hint="Use up to 31 small letters, digits and hyphens."
+                f"{name!r} cannot name a lab", hint="Use up to 31 lower-case letters, digits and hyphens"
             )
         self.name = name
         self.directory = labs_directory() / name
-        # Both kinds of hosts are made side by side, and both change the record.
+        # Two threads make the two kinds of hosts, and both change the record.
         self._mutex = threading.RLock()
 
     @property
@@ -55,32 +55,33 @@ class Lab:
 
     @property
     def ssh_config(self) -> Path:
-        """An ssh_config that knows every host of the lab by name."""
+        """An ssh_config with every host of the lab."""
         return self.directory / "ssh_config"
 
     @property
     def key(self) -> Path:
-        """The private key that all hosts of the lab accept."""
+        """The private key for all hosts of the lab."""
         return self.directory / "id_ed25519"
 
     def exists(self) -> bool:
-        """Whether the lab was brought up, at least partly, and not taken down."""
+        """Whether the lab was brought up, at least in part."""
         return (self.directory / "lab.json").is_file()
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other gdsdeploy processes from changing this lab."""
-        with files.locked(labs_directory() / f".{self.name}.lock", what=f"lab {self.name}"):
+    def exclusive(self) -> Iterator[None]:
+        """Exclude other gdsdeploy processes from this lab."""
+        with files.hold_lock(labs_directory() / f".{self.name}.lock", what=f"lab {self.name}"):
             yield
 
     def read(self) -> dict[str, Any]:
-        """The lab's record; raises LabUnavailable when there is no such lab or its record is a newer one's."""
+        """The lab's record; raises LabUnavailable without such a lab, or for a record of another version."""
         value = files.read_json(self.directory / "lab.json")
         if value is None:
             raise errors.LabUnavailable(f"there is no lab {self.name}", hint=f"gdsdeploy lab up --lab {self.name}")
         if value["version"] != STATE_VERSION:
             raise errors.LabUnavailable(
-                f"lab {self.name} was made by another version of gdsdeploy", hint="Take it down with that version."
+                f"lab {self.name} was made by another version of gdsdeploy",
+                hint=f"Run that version's `gdsdeploy lab down --lab {self.name}`",
             )
         return value
 
@@ -90,7 +91,7 @@ class Lab:
         files.write_json(self.directory / "lab.json", {"version": STATE_VERSION, **value})
 
     def update(self, change: Callable[[dict[str, Any]], None]) -> None:
-        """Have ``change`` alter the lab's record, as one step among this process's threads."""
+        """Call ``change`` on the lab's record, atomically among this process's threads."""
         with self._mutex:
             value = self.read()
             change(value)
@@ -101,56 +102,52 @@ class Lab:
         """The Debian release of the lab's hosts."""
         return guest.release(self.read()["release"])
 
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[LabHost]:
         """All hosts of the lab, light ones first, in the order they were made."""
         value = self.read()
-        records = [Record(**host) for host in value["hosts"]]
-        return [self._host(record, value) for record in records]
+        return [self._host(HostRecord(**host), value) for host in value["hosts"]]
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> LabHost:
         """The host called ``name``; raises LabUnavailable when the lab has none."""
-        for host in self.hosts():
-            if host.name == name:
-                return host
-        names = ", ".join(host.name for host in self.hosts())
-        raise errors.LabUnavailable(f"lab {self.name} has no host {name}", hint=f"It has: {names}.")
+        hosts = {host.name: host for host in self.hosts()}
+        if name not in hosts:
+            raise errors.LabUnavailable(f"lab {self.name} has no host {name}", hint=f"It has: {', '.join(hosts)}")
+        return hosts[name]
 
-    def _host(self, record: Record, value: dict[str, Any]) -> Host:
-        where = self.directory / "hosts" / record.name
-        if record.kind == "vm":
-            emulator = value.get("emulator")
-            root = Path(emulator) if emulator else None
-            return VmHost(record, where, self.ssh_config, value.get("accelerator") or "tcg", root)
-        return LightHost(record, where, self.ssh_config)
+    def _host(self, record: HostRecord, value: dict[str, Any]) -> LabHost:
+        directory = self.directory / "hosts" / record.name
+        if record.kind == "light":
+            return LightHost(record, directory, self.ssh_config)
+        emulator = Path(value["emulator"]) if value.get("emulator") else None
+        return VmHost(record, directory, self.ssh_config, value.get("accelerator") or "tcg", emulator)
 
-    def group(self, group: str) -> list[Host]:
-        """The hosts of ``group``: "vm"; "light": those that build; "node": light ones that are hosts of the fleet."""
+    def group(self, group: str) -> list[LabHost]:
+        """The hosts of ``group``: "vm", "light" (builders), or "node" (light hosts to provision)."""
         return [host for host in self.hosts() if group_of(host.name) == group]
 
     def lacks(self, group: str, count: int) -> bool:
-        """Whether fewer than ``count`` hosts of ``group`` are on record."""
+        """Whether the record has fewer than ``count`` hosts of ``group``."""
         return len(self.group(group)) < count
 
     def add_hosts(self, group: str, count: int, base: Path) -> None:
-        """Record hosts of ``group`` until there are ``count``, each with a port that nobody else has."""
+        """HostRecord hosts of ``group`` until there are ``count``, each with an unused port."""
         kind, prefix = GROUPS[group]
 
         def add(value: dict[str, Any]) -> None:
-            taken = recorded_ports()
-            for number in range(1, count + 1):
-                name = f"{prefix}{number}"
-                if any(host["name"] == name for host in value["hosts"]):
-                    continue
-                port = free_port(FIRST_PORT[kind], taken)
-                taken.add(port)
-                value["hosts"].append(asdict(Record(name, kind, port, base.as_posix())))
+            used_ports = recorded_ports()
+            names = {host["name"] for host in value["hosts"]}
+            for name in (f"{prefix}{number}" for number in range(1, count + 1)):
+                if name not in names:
+                    port = free_port(FIRST_PORT[kind], used_ports)
+                    used_ports.add(port)
+                    value["hosts"].append(asdict(HostRecord(name, kind, port, base.as_posix())))
             value["hosts"].sort(key=lambda host: (host["kind"], *_name_and_number(host["name"])))
 
-        with self._mutex, files.locked(labs_directory() / ".ports.lock", what="the choice of ports"):
+        with self._mutex, files.hold_lock(labs_directory() / ".ports.lock", what="the choice of ports"):
             self.update(add)
 
     def host_key(self, name: str) -> tuple[str, str]:
-        """The host's own SSH key, private and public half; made when missing."""
+        """The host's SSH key, private and public half; made when missing."""
         folder = self.directory / "host_keys"
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -159,7 +156,7 @@ class Lab:
         return path.read_text(), path.with_name(f"{name}.pub").read_text()
 
     def write_access(self) -> None:
-        """Write known_hosts and ssh_config for the hosts on record."""
+        """Write known_hosts and ssh_config for all hosts."""
         with self._mutex:
             hosts = self.hosts()
             keys = {host.port: self.host_key(host.name)[1] for host in hosts}
@@ -187,22 +184,22 @@ def all_labs() -> list[Lab]:
 
 
 def recorded_ports() -> set[int]:
-    """Ports that some lab of this user has on record, running or not."""
+    """Ports of all hosts in this user's labs, running or not."""
     return {int(host["port"]) for lab in all_labs() for host in lab.read()["hosts"]}
 
 
-def free_port(first: int, taken: set[int]) -> int:
-    """The first port from ``first`` on that is not in ``taken`` and that nothing listens on."""
+def free_port(first: int, used_ports: set[int]) -> int:
+    """The first port from ``first`` on that isn't in ``used_ports`` and has no listener."""
     for port in range(first, LAST_PORT):
-        if port not in taken and not port_in_use(port):
+        if port not in used_ports and not port_in_use(port):
             return port
     raise errors.LabUnavailable(f"no free port between {first} and {LAST_PORT} on 127.0.0.1")
 
 
 def port_in_use(port: int) -> bool:
-    """Whether something listens on ``port`` of loopback."""
+    """Whether a program listens on ``port`` of loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As sshd and QEMU do, so that connections that are only fading do not count.
+        # As sshd and QEMU do: connections in TIME_WAIT don't count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Will this stack build and load on that kernel?  Answered before any host reboots, in a root that is thrown away."""
+"""Preflights: build a stack for a kernel in a throwaway root, before any host reboots."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from gdsdeploy.repo.read import read
 
 __all__ = ["Asked", "Candidate", "Cell", "Mode", "Record", "preflight"]
 
-#: Announces a long step while it runs.
+#: A context manager that shows a long step while it runs.
 Step = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One stack of the table and its answer; no record: its packages cannot be installed together."""
+    """One stack of the table and its record; None: its packages cannot be installed together."""
 
     candidate: Candidate
     record: Record | None
-    #: answered by what an earlier run found
+    #: whether the record is an earlier run's
     kept: bool
 
 
@@ -45,11 +45,11 @@ def preflight(
     fetcher: Fetcher,
     step: Step,
 ) -> list[Cell]:
-    """Try every stack that is asked for, of every profile, one after another.
+    """Try every stack in ``asked`` for every profile.
 
-    again: build also what an earlier run has the answer for.
-    Raises NoSolution for versions that the repositories do not offer, MissingProgram, GdsError for a profile that
-    cannot be tried here, and what reading repositories raises.
+    again: ignore the records of earlier runs.
+    Raises NoSolution for versions that the repositories don't have, MissingProgram, GdsError for a profile that
+    this machine can't try, and what reading repositories raises.
     """
     root.require()
     cells: list[Cell] = []
@@ -58,15 +58,17 @@ def preflight(
         platform = stack_platform_for(profile.os)
         if platform.kind != "apt":
             raise GdsError(
-                f"profile {name}: preflights of {profile.os} are not served yet: only of systems with apt",
-                hint="Name the profiles to try with --profile",
+                f"profile {name}: kmod preflight supports only systems with apt, not {profile.os}",
+                hint="Name profiles with apt: --profile NAME",
             )
         repositories = repo_settings.repositories(fleet, name, platform)
         with step(f"Reading {', '.join(map(str, repositories))}"):
             universe, indices = read(fetcher, repositories, platform.architecture(profile.arch))
         locked = lock.targets.get(name) if lock else None
-        found = candidates(name, profile, platform, universe, indices, locked, asked)
-        cells += (_cell(each, platform, universe, mode, again=again, fetcher=fetcher, step=step) for each in found)
+        cells += (
+            _cell(candidate, platform, universe, mode, again=again, fetcher=fetcher, step=step)
+            for candidate in candidates(name, profile, platform, universe, indices, locked, asked)
+        )
     return cells
 
 
@@ -84,12 +86,12 @@ def _cell(
     if target is None:
         return Cell(candidate, None, kept=False)
     trial.require_machine(target)
-    mode = trial.effective(mode, target)
-    known = None if again else record.find(target)
-    if known is not None and (known.mode == "full" or mode == "quick"):
-        return Cell(candidate, known, kept=True)
+    mode = trial.effective_mode(mode, target)
+    earlier = None if again else record.find(target)
+    if earlier is not None and (earlier.mode == "full" or mode == "quick"):
+        return Cell(candidate, earlier, kept=True)
     layers = ingredients.layers(target, platform, universe, fetcher, step)
     with step(f"Trying {candidate.label} ({mode})"):
-        found = trial.trial(candidate, layers, mode)
-    record.keep(found)
-    return Cell(candidate, found, kept=False)
+        new = trial.trial(candidate, layers, mode)
+    record.keep(new)
+    return Cell(candidate, new, kept=False)

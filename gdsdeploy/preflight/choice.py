@@ -1,4 +1,4 @@
-"""Which kernels, drivers and nvidia-fs to try: the lock's own, or others of its repositories.  Pure."""
+"""Kernels, drivers and nvidia-fs to try: the lock's, or others of its repositories.  Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.repo.packages import Universe
 
-#: How many versions an error lists.
+#: Number of versions in an error.
 _LISTED = 12
-#: Where the options of a subject are among ``Options.levels``.
+#: Index of a subject in ``Options.levels``.
 _LEVEL = {"driver": 0, "kernel": 1, "nvidia-fs": 2}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What to try of each subject, as words of the user's; nothing: what the lock has."""
+    """Version expressions for each subject; empty: the lock's version."""
 
     kernels: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Candidate:
     nvidia_fs_package: str
     #: None where its packages cannot be installed together
     target: Target | None
-    #: why not, in words
+    #: the reason for that
     problem: str = ""
     #: rules of compat.yml that forbid this combination
     against: tuple[Verdict, ...] = field(default=())
@@ -56,8 +56,9 @@ class Candidate:
     @property
     def label(self) -> str:
         """For progress and file names."""
-        parts = [f"kernel {self.kernel}", f"driver {self.driver}"]
-        return ", ".join(parts + ([f"nvidia-fs {self.nvidia_fs}"] if self.nvidia_fs else []))
+        return f"kernel {self.kernel}, driver {self.driver}" + (
+            f", nvidia-fs {self.nvidia_fs}" if self.nvidia_fs else ""
+        )
 
 
 def candidates(
@@ -69,9 +70,9 @@ def candidates(
     locked: Target | None,
     asked: Asked,
 ) -> list[Candidate]:
-    """Every combination that is asked for, in the order of the words; kernels outermost.
+    """Every combination in ``asked``, in the order of its words; kernels outermost.
 
-    Raises NoSolution for a version that the repositories do not offer, naming those that they do.
+    Raises NoSolution, with the available versions, for one that the repositories don't have.
     """
     where = f"profile {name}"
     open_profile = profile.model_copy(
@@ -83,15 +84,17 @@ def candidates(
     )
     offered = options.find(open_profile, platform, universe)
     defaults = _defaults(profile, locked)
-    kernels = _pick(where, offered, "kernel", asked.kernels or defaults.kernels)
-    drivers = _pick(where, offered, "driver", asked.drivers or defaults.drivers)
-    sources = _pick(where, offered, "nvidia-fs", asked.nvidia_fs or defaults.nvidia_fs)
-    found = []
-    for kernel, driver, source in itertools.product(kernels, drivers, sources):
+    choices = itertools.product(
+        _pick(where, offered, "kernel", asked.kernels or defaults.kernels),
+        _pick(where, offered, "driver", asked.drivers or defaults.drivers),
+        _pick(where, offered, "nvidia-fs", asked.nvidia_fs or defaults.nvidia_fs),
+    )
+    stacks = []
+    for kernel, driver, source in choices:
         facts = {**base(profile, platform), **driver.facts, **kernel.facts, **source.facts}
         against = tuple(verdict for verdict in judge(facts) if not verdict.allowed)
         target, problem = _target(name, profile, platform, universe, indices, locked, (kernel, driver, source))
-        found.append(
+        stacks.append(
             Candidate(
                 profile=name,
                 kernel=kernel.release,
@@ -106,7 +109,7 @@ def candidates(
                 against=against,
             )
         )
-    return found
+    return stacks
 
 
 def _defaults(profile: Profile, locked: Target | None) -> Asked:
@@ -122,33 +125,33 @@ def _defaults(profile: Profile, locked: Target | None) -> Asked:
 
 def _pick(where: str, offered: Options, subject: str, texts: Sequence[str]) -> list[Option]:
     """The newest option that each of ``texts`` admits, each once."""
-    there = offered.levels[_LEVEL[subject]]
-    if subject == "nvidia-fs" and there and not there[0].packages:
-        return there[:1]
-    found: list[Option] = []
+    level = offered.levels[_LEVEL[subject]]
+    if subject == "nvidia-fs" and level and not level[0].packages:
+        return level[:1]
+    picked: list[Option] = []
     for text in texts:
         try:
             pin = version_rules.parse(text)
         except ValueError as error:
             raise GdsError(
-                f"{where}: {subject} {text!r}: {error}", hint='A release, a version, a branch, or "newest"'
+                f"{where}: {subject} {text!r}: {error}", hint='Give a release, a version, a branch, or "newest"'
             ) from None
-        fit = [option for option in there if pin.admits(*option.names)]
-        if not fit:
-            raise _none(where, offered, subject, text)
-        if fit[0] not in found:
-            found.append(fit[0])
-    return found
+        newest = next((option for option in level if pin.admits(*option.names)), None)
+        if newest is None:
+            raise _unavailable(where, offered, subject, text)
+        if newest not in picked:
+            picked.append(newest)
+    return picked
 
 
-def _none(where: str, offered: Options, subject: str, text: str) -> NoSolution:
+def _unavailable(where: str, offered: Options, subject: str, text: str) -> NoSolution:
     level = offered.levels[_LEVEL[subject]]
     names = [option.release or option.version for option in level]
     more = ", …" if len(names) > _LISTED else ""
-    passed = [item.refused for item in offered.incomplete if item.subject == subject]
-    reasons = [f"{item.what}: {item.words}" for item in passed if text.lstrip("=") in item.choice]
-    lines = [f"{where}: the repositories have no {subject} {text.lstrip('=')}"]
-    lines += [f"  - {reason}" for reason in reasons]
+    version = text.lstrip("=")
+    refusals = [option.refused for option in offered.incomplete if option.subject == subject]
+    lines = [f"{where}: the repositories have no {subject} {version}"]
+    lines += [f"  - {refusal.what}: {refusal.words}" for refusal in refusals if version in refusal.choice]
     return NoSolution("\n".join(lines), hint=f"They have {', '.join(names[:_LISTED]) or 'none'}{more}")
 
 
@@ -161,7 +164,7 @@ def _target(
     locked: Target | None,
     choice: tuple[Option, Option, Option],
 ) -> tuple[Target | None, str]:
-    """The packages of a choice, by the resolver, with no rule in the way: whether it builds is what is to be found."""
+    """The packages of a choice; the resolver ignores compat.yml, because the preflight tries also forbidden stacks."""
     kernel, driver, source = choice
     if locked is not None and _is_locked(locked, choice):
         return locked, ""
@@ -180,5 +183,6 @@ def _target(
 
 
 def _is_locked(locked: Target, choice: tuple[Option, Option, Option]) -> bool:
-    files = {(package.package, package.version, package.sha256) for package in locked.packages}
-    return all((c.package, c.version, c.sha256) in files for option in choice for c in option.packages.values())
+    digests = {(package.package, package.version, package.sha256) for package in locked.packages}
+    packages = (package for option in choice for package in option.packages.values())
+    return all((package.package, package.version, package.sha256) in digests for package in packages)

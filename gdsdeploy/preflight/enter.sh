@@ -1,9 +1,9 @@
-# Runs a program in a throwaway root made of read-only layers.  Runs as root, perhaps only of a user namespace, in
-# mount and process namespaces of its own, so that its mounts and processes end with it.
+# Runs a program in a throwaway root of read-only layers.  Runs as root, or as root of a user namespace, in private
+# mount and process namespaces, so that its mounts and processes end with it.
 # Arguments: a folder, and relative to it the layers, "top:…:bottom", and the work folder with the folder that is to
 # be /build; further mount options; the program.
 set -eu
-# Relative names: a folder of the user's may have a colon or a comma in its path, which have a meaning in mount options.
+# Relative names: an absolute path may contain a colon or a comma, which are special in mount options.
 cd "$1"
 lower=$2 work=$3 options=$4
 shift 4

@@ -1,4 +1,4 @@
-"""What a preflight's answer depends on, and the packages of its throwaway root."""
+"""The packages of a preflight's throwaway root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from gdsdeploy.errors import LockStale, NoSolution
 from gdsdeploy.mirror.closure import closure
-from gdsdeploy.model.lock import Index, Package, Target
+from gdsdeploy.model.lock import Index, Target
 from gdsdeploy.platform import StackPlatform
 from gdsdeploy.preflight import root
 from gdsdeploy.preflight.root import Layer
@@ -20,12 +20,12 @@ from gdsdeploy.repo.candidate import Candidate
 from gdsdeploy.repo.fetch import Fetcher, NotThere, address
 from gdsdeploy.repo.packages import Universe
 
-#: What the host program and the build scripts of kernels, drivers and nvidia-fs start, by Debian's package names.
+#: Debian packages that the host program and the build scripts of kernels, drivers and nvidia-fs need.
 _TOOLS: Final = (
     "bash", "binutils", "coreutils", "dash", "diffutils", "findutils", "gcc", "grep", "kmod", "libpython3-stdlib",
     "make", "mawk", "python3-minimal", "sed", "xz-utils", "zstd",
 )  # fmt: skip
-#: Packages of a kernel whose own dependencies are needed to build; an image's are for booting.
+#: A kernel's packages whose dependencies a build needs; an image's are for booting.
 _BUILDS: Final = re.compile(r"linux-(?:headers|kbuild|compiler)-.*")
 _KERNEL: Final = ("kernel-image", "kernel-headers")
 _FETCHES_AT_ONCE: Final = 6
@@ -38,13 +38,13 @@ def layers(
     fetcher: Fetcher,
     step: Callable[[str], AbstractContextManager[None]],
 ) -> list[Layer]:
-    """The layers of a root for ``target``, the driver's on top; fetched, verified and unpacked as far as lacking.
+    """The layers of a root for ``target``, the driver's on top; missing packages are fetched, verified and unpacked.
 
-    Raises NoSolution where the repositories lack a compiler, LockStale for a file that is gone, what Fetcher raises.
+    Raises NoSolution without a compiler in the repositories, LockStale for a missing file, what Fetcher raises.
     """
     compilers = toolchain(target, platform, universe)
     base = [_file(c.repository, c.suite, c.filename, c.sha256, c.size, target.indices) for c in compilers]
-    sets = [("the compiler", base)]
+    contents = [("the compiler", base)]
     for what, parts in (
         (f"kernel {target.kernel.release}", _KERNEL),
         ("nvidia-fs's source", ("nvidia-fs-source",)),
@@ -53,55 +53,45 @@ def layers(
         chosen = [p for p in target.packages if p.part in parts]
         if chosen:
             files = [_file(p.repository, p.suite, p.file, p.sha256, p.size, target.indices) for p in chosen]
-            sets.append((what, files))
-    _fetch([file for _, each in sets for file in each], fetcher, step)
-    found = []
-    for what, each in sets:
-        paths = [fetcher.file(uri, sha256=sha256, size=size) for uri, sha256, size in each]
-        found.append(root.layer(paths, what=what, step=step))
-    return found[::-1]
+            contents.append((what, files))
+    _fetch([file for _, files in contents for file in files], fetcher, step)
+    bottom_up = []
+    for what, files in contents:
+        paths = [fetcher.file(uri, sha256=sha256, size=size) for uri, sha256, size in files]
+        bottom_up.append(root.layer(paths, what=what, step=step))
+    return bottom_up[::-1]
 
 
 def toolchain(target: Target, platform: StackPlatform, universe: Universe) -> list[Candidate]:
-    """The packages of a compiler and its tools for this kernel, with all that they need, one version of each.
+    """The packages of a compiler and its tools for this kernel, with all dependencies, one version of each.
 
-    Raises NoSolution naming what the repositories lack.
+    Raises NoSolution with the packages that the repositories don't have.
     """
-    kernel = [_offered(package, universe) for package in target.packages if package.part in _KERNEL]
+    locked = {package.package: package.sha256 for package in target.packages if package.part in _KERNEL}
+    # A kernel that has left the repositories counts without its dependencies.
+    kernel = {name: c for name, digest in locked.items() for c in universe.named(name) if c.sha256 == digest}
     roots = [
         c if _BUILDS.fullmatch(c.package) else dataclasses.replace(c, depends=(), pre_depends=())
-        for c in kernel
-        if c is not None
+        for c in kernel.values()
     ]
     tools = [_newest(name, platform, universe) for name in _TOOLS]
-    found, lacking = closure([*roots, *tools], universe, platform.order)
-    if lacking:
-        raise NoSolution("\n".join(["the repositories lack what a compiler needs:", *lacking]))
-    names: dict[str, Candidate] = {}
-    # Where two versions were carried, both satisfy somebody; a root can have one.
-    for candidate in sorted([*tools, *found], key=lambda c: platform.order.key(c.version)):
-        names[candidate.package] = candidate
-    return [names[name] for name in sorted(names) if not _is_kernel(names[name], kernel)]
-
-
-def _is_kernel(candidate: Candidate, kernel: Sequence[Candidate | None]) -> bool:
-    return any(other is not None and other.package == candidate.package for other in kernel)
-
-
-def _offered(package: Package, universe: Universe) -> Candidate | None:
-    """The package as the repositories have it; None if they no longer do, and then its dependencies are not known."""
-    same = [c for c in universe.named(package.package) if c.sha256 == package.sha256]
-    return same[0] if same else None
+    dependencies, missing = closure([*roots, *tools], universe, platform.order)
+    if missing:
+        raise NoSolution("\n".join(["the repositories don't have what a compiler needs:", *missing]))
+    # Two versions may satisfy different packages; a root can have only the newer one.
+    in_order = sorted([*tools, *dependencies], key=lambda c: platform.order.key(c.version))
+    newest = {candidate.package: candidate for candidate in in_order}
+    return [newest[name] for name in sorted(newest.keys() - kernel.keys())]
 
 
 def _newest(name: str, platform: StackPlatform, universe: Universe) -> Candidate:
-    there = universe.named(name)
-    if not there:
+    versions = universe.named(name)
+    if not versions:
         raise NoSolution(
             f"the repositories have no {name}, which building modules needs",
             hint="Add the distribution's own repository to the profile",
         )
-    return max(there, key=lambda c: platform.order.key(c.version))
+    return max(versions, key=lambda c: platform.order.key(c.version))
 
 
 _File = tuple[str, str, int]
@@ -112,21 +102,21 @@ def _file(repository: str, suite: str, name: str, sha256: str, size: int, indice
     return address(base, name), sha256, size
 
 
-def _fetch(wanted: Sequence[_File], fetcher: Fetcher, step: Callable[[str], AbstractContextManager[None]]) -> None:
-    missing = [file for file in wanted if fetcher.kept(file[1], file[2]) is None]
+def _fetch(files: Sequence[_File], fetcher: Fetcher, step: Callable[[str], AbstractContextManager[None]]) -> None:
+    missing = [file for file in files if fetcher.kept(file[1], file[2]) is None]
     if not missing:
         return
 
-    def have(file: _File) -> Path:
+    def fetch(file: _File) -> Path:
         uri, sha256, size = file
         try:
             return fetcher.file(uri, sha256=sha256, size=size)
         except NotThere as error:
-            raise LockStale(str(error), hint="Run `gdsdeploy lock` on the fleet file, and try again") from None
+            raise LockStale(str(error), hint="Run `gdsdeploy lock` on the fleet file, then try again") from None
 
     with step(f"Fetching {len(missing)} packages ({sum(file[2] for file in missing) / 1e6:.0f} MB)"):
         pool = ThreadPoolExecutor(_FETCHES_AT_ONCE)
         try:
-            list(pool.map(have, missing))
+            list(pool.map(fetch, missing))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

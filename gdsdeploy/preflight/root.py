@@ -1,9 +1,6 @@
-"""A throwaway root: what locked packages and a compiler's packages unpack to, stacked, and gone after use.
+"""A throwaway root of unpacked packages; no package's script runs, and user namespaces replace root.
 
-Nothing in it is installed: every package is fetched and verified as the lock's are, and unpacked.  No script of a
-package runs, no second package manager with settings of its own takes part, and no privilege is needed where the
-kernel lets users have namespaces.  Each set of packages is one read-only layer, kept in the cache under the digest of
-its contents, so that another kernel or driver costs only what is different about it.
+Each set of packages is one read-only layer in the cache, named by its digest, so another kernel costs one more layer.
 """
 
 from __future__ import annotations
@@ -24,11 +21,11 @@ from gdsdeploy import paths, run
 from gdsdeploy.errors import GdsError
 from gdsdeploy.lab import files
 
-#: Goes into every layer's name: change it whenever unpack.sh or ``_finish`` does.
+#: Part of every layer's name: change it with unpack.sh or ``_finish``.
 _RECIPE: Final = "1"
-#: Layers that no preflight has used for this long are removed.
+#: Layers that were unused for this long are removed.
 KEEP_DAYS: Final = 14
-#: Work folders of runs that were killed are older than any run.
+#: Older work folders belong to runs that were killed.
 _STALE_SECONDS: Final = 86400.0
 _PROGRAMS: Final = (
     ("dpkg-deb", "dpkg"),
@@ -50,10 +47,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Root:
-    """A root while it exists.
-
-    build: is ``/build`` inside, and writable from both sides.
-    """
+    """An open root; ``build``: the folder that is ``/build`` inside."""
 
     build: Path
     _lower: str
@@ -65,33 +59,25 @@ class Root:
         script = str(resources.files("gdsdeploy") / "preflight" / "enter.sh")
         work = self.build.parent.relative_to(_place())
         inner = ["sh", script, str(_place()), self._lower, str(work), options, *argv]
-        # Whatever this process dies of, nothing goes on building.
-        words = [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            "unshare",
-            *(_USER if self._unprivileged else ()),
-            *_NAMESPACES,
-            *inner,
-        ]
-        return run.run(words if self._unprivileged else run.as_root(words), doing=doing, ok=ok)
+        # If this process dies, the build dies, too.
+        outer = ["setpriv", "--pdeathsig", "KILL", "unshare", *(_USER if self._unprivileged else ()), *_NAMESPACES]
+        words = [*outer, *inner] if self._unprivileged else run.as_root([*outer, *inner])
+        return run.run(words, doing=doing, ok=ok)
 
 
 def require() -> None:
-    """Raise MissingProgram, with the line that installs it, for the first program of this machine that is lacking."""
+    """Raise MissingProgram, with the command that installs it, for the first missing program."""
     for program, package in _PROGRAMS:
         run.which(program, hint=f"apt-get install {package}")
 
 
 def layer(packages: Sequence[Path], *, what: str, step: Callable[[str], AbstractContextManager[None]]) -> Layer:
-    """The layer of these package files, named by content; unpacked when it is not in the cache.
+    """The layer of these package files, unpacked unless cached.
 
-    packages: each is named by the sha256 of its content, as Fetcher keeps them.  what: for the user.
+    packages: Fetcher's files, named by sha256.  what: for the user.
     """
     names = sorted(path.name for path in packages)
     name = hashlib.sha256("\n".join([_RECIPE, *names]).encode()).hexdigest()[:20]
-    _layers().mkdir(parents=True, exist_ok=True)
 
     def make(work: Path) -> None:
         script = str(resources.files("gdsdeploy") / "preflight" / "unpack.sh")
@@ -101,14 +87,14 @@ def layer(packages: Sequence[Path], *, what: str, step: Callable[[str], Abstract
             run.run([str(word) for word in argv], doing=f"unpack {what}")
         _finish(work / "root")
 
-    entry = files.cached(_layers(), name, make, what=what)
+    entry = files.cached_folder(_layers(), name, make, what=what)
     os.utime(entry)
     return Layer(f"{name}/root")
 
 
 @contextmanager
 def root(layers: Sequence[Layer]) -> Iterator[Root]:
-    """A root of these layers, the first on top; it and everything that was written in it is removed at the end."""
+    """A root of these layers, the first on top; removed at the end with all that was written in it."""
     place = _place() / "work"
     place.mkdir(parents=True, exist_ok=True)
     _prune(place)
@@ -116,13 +102,13 @@ def root(layers: Sequence[Layer]) -> Iterator[Root]:
     try:
         build = work / "build"
         build.mkdir()
-        yield Root(build, ":".join(f"layers/{item.name}" for item in layers), _unprivileged())
+        yield Root(build, ":".join(f"layers/{layer.name}" for layer in layers), _needs_user_namespace())
     finally:
         _remove(work, place)
 
 
-def _unprivileged() -> bool:
-    """Whether a user namespace is to make us root; not if we are already, and not where the kernel forbids it."""
+def _needs_user_namespace() -> bool:
+    """Whether to use a user namespace: this process isn't root, and the kernel permits it."""
     if os.geteuid() == 0:
         return False
     trial = ["unshare", *_USER, *_NAMESPACES, "true"]
@@ -130,7 +116,7 @@ def _unprivileged() -> bool:
         return True
     if shutil.which("sudo") is None:
         raise GdsError(
-            "this machine does not let users have namespaces, and there is no sudo",
+            "this machine forbids user namespaces, and there is no sudo",
             hint="Run as root, or allow unprivileged user namespaces (sysctl user.max_user_namespaces)",
         )
     return False
@@ -145,12 +131,12 @@ def _layers() -> Path:
 
 
 def _finish(tree: Path) -> None:
-    """What the scripts of packages would have made, as far as a build needs it."""
+    """Make the links and files that a build needs and that package scripts would have made."""
     programs = tree / "usr" / "bin"
-    for name, others in (("sh", ("dash", "bash")), ("awk", ("mawk", "gawk")), ("python3", ())):
-        there = next((other for other in others if (programs / other).exists()), None)
-        if there and not (programs / name).is_symlink() and not (programs / name).exists():
-            (programs / name).symlink_to(there)
+    for name, others in (("sh", ("dash", "bash")), ("awk", ("mawk", "gawk"))):
+        program = next((other for other in others if (programs / other).exists()), None)
+        if program and not (programs / name).is_symlink() and not (programs / name).exists():
+            (programs / name).symlink_to(program)
     if (programs / "sh").is_symlink():
         (tree / "etc").mkdir(exist_ok=True)
         (tree / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
@@ -158,19 +144,18 @@ def _finish(tree: Path) -> None:
 
 
 def _prune(place: Path) -> None:
-    """Remove layers out of use and work folders of runs that were killed."""
+    """Remove unused layers and the work folders of killed runs."""
     now = time.time()
-    old = [entry for entry in place.iterdir() if now - entry.stat().st_mtime > _STALE_SECONDS]
-    for entry in old:
+    for entry in [entry for entry in place.iterdir() if now - entry.stat().st_mtime > _STALE_SECONDS]:
         _remove(entry, place)
     for entry in _layers().iterdir() if _layers().is_dir() else ():
         if entry.is_dir() and ".tmp-" not in entry.name and now - entry.stat().st_mtime > KEEP_DAYS * 86400:
-            with files.locked(_layers() / f"{entry.name}.lock", what="an old layer"):
+            with files.hold_lock(_layers() / f"{entry.name}.lock", what="an old layer"):
                 files.remove_tree(entry, within=_layers())
 
 
 def _remove(work: Path, place: Path) -> None:
-    # overlayfs leaves a folder that not even its owner may read.
+    # overlayfs leaves a folder that its owner can't read.
     locked = work / "work" / "work"
     if locked.is_dir() and locked.stat().st_uid == os.geteuid():
         locked.chmod(0o700)

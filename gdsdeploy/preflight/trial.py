@@ -1,4 +1,4 @@
-"""Try one stack in its root: the host program builds it there, and audits it against the kernel's real packages."""
+"""Try one stack in its root: the host program builds the modules there and audits them against the kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from gdsdeploy import __version__, paths, run
@@ -23,30 +22,31 @@ from gdsdeploy.preflight.root import Layer, Root, root
 from gdsdeploy.zipapp import hostapp
 
 _PROGRAM = "gdsdeploy-host.pyz"
-#: of ``kmod build`` and ``kmod audit``: done, failed, could not tell
+#: Exit statuses of ``kmod audit``: done, failed, unknown.
 _ANSWERS = (0, 1, 3)
 
 
 def require_machine(target: Target) -> None:
-    """Raise GdsError unless this machine runs programs of the target's architecture."""
+    """Raise GdsError unless this machine has the target's architecture."""
     if target.arch != machine.machine():
         raise GdsError(
-            f"the profile is of {target.arch} and this machine of {machine.machine()}: it cannot run that compiler",
+            f"the profile is for {target.arch}, and this machine is {machine.machine()}: it can't run the compiler",
             hint=f"Run the preflight on an {target.arch} machine",
         )
 
 
 def trial(candidate: Candidate, layers: Sequence[Layer], mode: Mode) -> Record:
-    """Build and audit ``candidate`` in a root of ``layers``, and keep the build logs; raises what the root raises."""
+    """Build and audit ``candidate`` in a root of ``layers``; keep the build logs.  Raises what the root raises."""
     target = candidate.target
     assert target is not None
     begun = time.monotonic()
-    with root(layers) as there:
-        report = _build(there, target, mode)
-        modules = [item for outcome in report["modules"] for item in modules_of(outcome)]
-        if mode == "full" and all(item.builds for item in modules):
-            modules = _audited(there, target, modules)
-        logs = _keep_logs(there, candidate, mode)
+    with root(layers) as throwaway:
+        report = _build(throwaway, target, mode)
+        modules = [module for outcome in report["modules"] for module in modules_of(outcome)]
+        if mode == "full" and all(module.builds for module in modules):
+            modules = _audit(throwaway, target, modules)
+        logs = _keep_logs(throwaway, candidate, mode)
+    errors = [outcome["error"] for outcome in report["modules"] if outcome["error"]]
     return Record(
         kernel=candidate.kernel,
         driver=candidate.driver,
@@ -54,24 +54,24 @@ def trial(candidate: Candidate, layers: Sequence[Layer], mode: Mode) -> Record:
         nvidia_fs=candidate.nvidia_fs,
         mode=mode,
         ingredients=record.ingredients(target),
-        builds=all(item.builds is not False for item in modules),
+        builds=all(module.builds is not False for module in modules),
         loads=all_load(modules, wants_peermem=target.pins.get("rdma") == "peermem"),
         modules=tuple(modules),
         seconds=round(time.monotonic() - begun, 1),
         time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         gdsdeploy=__version__,
         logs=logs,
-        rules=tuple({rule["id"]: rule for outcome in report["modules"] for rule in _rules(outcome)}.values()),
+        rules=tuple({rule["id"]: rule for error in errors for rule in error["rules"]}.values()),
     )
 
 
-def effective(mode: Mode, target: Target) -> Mode:
-    """Without nvidia-fs and nvidia-peermem there is nothing that a quick preflight could look at."""
+def effective_mode(mode: Mode, target: Target) -> Mode:
+    """The mode to use: without nvidia-fs and nvidia-peermem, a quick preflight would build nothing."""
     return mode if target.nvidia_fs is not None or target.pins.get("rdma") == "peermem" else "full"
 
 
-def _build(there: Root, target: Target, mode: Mode) -> dict[str, Any]:
-    hostapp.build(there.build / _PROGRAM)
+def _build(throwaway: Root, target: Target, mode: Mode) -> dict[str, Any]:
+    hostapp.build(throwaway.build / _PROGRAM)
     modules = ["driver"] if mode == "full" else []
     options = ["--peermem", "stub"] if mode == "full" else ["--ahead"]
     if mode == "quick" and target.pins.get("rdma") == "peermem":
@@ -79,40 +79,37 @@ def _build(there: Root, target: Target, mode: Mode) -> dict[str, Any]:
     if target.nvidia_fs is not None:
         modules.append("nvidia-fs")
         options += ["--source", target.nvidia_fs.source_tree]
-    argv = [
-        "python3",
-        *hostapp.FLAGS,
-        f"/build/{_PROGRAM}",
-        "kmod",
-        "build",
-        *modules,
-        *options,
-        "--kernel",
-        target.kernel.release,
-    ]
-    argv += ["--driver-version", target.driver.version, "--driver-flavour", target.driver.flavour]
-    done = there.run([*argv, "--output", "/build/modules/", "--json"], doing="build", ok=range(256))
+    words = ["build", *modules, *options, "--output", "/build/modules/"]
+    done = _kmod(throwaway, target, words, doing="build", ok=range(256))
     if not done.stdout.lstrip().startswith("{"):
         raise _broken(done)
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
 
+def _kmod(throwaway: Root, target: Target, words: Sequence[str], *, doing: str, ok: Sequence[int]) -> run.Completed:
+    """Run the host program's ``kmod`` in the root, with the kernel and the driver of ``target``."""
+    driver = ["--driver-version", target.driver.version, "--driver-flavour", target.driver.flavour]
+    options = ["--kernel", target.kernel.release, *driver, "--json"]
+    argv = ["python3", *hostapp.FLAGS, f"/build/{_PROGRAM}", "kmod", *words, *options]
+    return throwaway.run(argv, doing=doing, ok=ok)
+
+
 def _broken(done: run.Completed) -> GdsError:
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     text = lines[-1].removeprefix("error: ") if lines else f"status {done.status}"
-    return GdsError(f"the preflight could not begin to build: {text}", hint="The line above is of the throwaway root")
+    return GdsError(f"the preflight could not start the build: {text}", hint="The text is from the throwaway root")
 
 
 def modules_of(outcome: dict[str, Any]) -> list[Module]:
-    """What became of one wanted module, or of each of the driver's."""
+    """The results of one module, or of each of the driver's."""
     error = outcome["error"]
-    # nvidia-peermem's symbols come from modules that OFED builds on the host; without them it is a stub.
+    # nvidia-peermem needs symbols of modules that OFED builds on the host; without them it is a stub.
     if error is not None and error["id"] == StubError.id:
         return [Module(outcome["module"], None, None, error=error["message"])]
     if error is not None:
         return [Module(outcome["module"], builds=False, loads=False, error=error["message"])]
-    return [_module(item["name"], item["audit"]) for item in outcome["files"]]
+    return [_module(file["name"], file["audit"]) for file in outcome["files"]]
 
 
 def _module(name: str, audit: dict[str, Any]) -> Module:
@@ -121,47 +118,29 @@ def _module(name: str, audit: dict[str, Any]) -> Module:
     return Module(name, builds=True, loads=False if stub else audit["ok"], findings=findings)
 
 
-def _rules(outcome: dict[str, Any]) -> list[dict[str, str]]:
-    return outcome["error"]["rules"] if outcome["error"] else []
-
-
-def _audited(there: Root, target: Target, modules: Sequence[Module]) -> list[Module]:
-    """The audit of all together: each against the driver that would be loaded, not only against its sources."""
-    files = sorted(path.name for path in (there.build / "modules").glob("*.ko"))
-    argv = [
-        "python3",
-        *hostapp.FLAGS,
-        f"/build/{_PROGRAM}",
-        "kmod",
-        "audit",
-        *(f"/build/modules/{name}" for name in files),
-    ]
-    argv += ["--kernel", target.kernel.release, "--driver-version", target.driver.version]
-    argv += ["--driver-flavour", target.driver.flavour, "--json"]
-    done = there.run(argv, doing="audit what was built", ok=_ANSWERS)
-    results = {result["module"]: result for result in json.loads(done.stdout)}
-    return [_module(item.module, results[item.module]) if item.module in results else item for item in modules]
+def _audit(throwaway: Root, target: Target, modules: Sequence[Module]) -> list[Module]:
+    """Audit all modules together: each against the driver that would be loaded, not only its sources."""
+    files = sorted(f"/build/modules/{path.name}" for path in (throwaway.build / "modules").glob("*.ko"))
+    done = _kmod(throwaway, target, ["audit", *files], doing="audit the modules", ok=_ANSWERS)
+    audits = {audit["module"]: audit for audit in json.loads(done.stdout)}
+    return [_module(module.module, audits[module.module]) if module.module in audits else module for module in modules]
 
 
 def all_load(modules: Sequence[Module], *, wants_peermem: bool) -> bool | None:
-    """Whether all load; a stub of nvidia-peermem matters only where it is wanted, and then the host has to tell."""
+    """Whether all load; a stub of nvidia-peermem matters only with ``wants_peermem``, and only the host can tell."""
     answers: list[bool | None] = []
-    for item in modules:
-        stub = item.builds is None or any(finding["id"] == StubError.id for finding in item.findings)
-        if not stub:
-            answers.append(item.loads)
+    for module in modules:
+        is_stub = module.builds is None or any(finding["id"] == StubError.id for finding in module.findings)
+        if not is_stub:
+            answers.append(module.loads)
         elif wants_peermem:
             answers.append(None)
     return False if False in answers else None if None in answers else True
 
 
-def _keep_logs(there: Root, candidate: Candidate, mode: Mode) -> tuple[str, ...]:
+def _keep_logs(throwaway: Root, candidate: Candidate, mode: Mode) -> tuple[str, ...]:
     folder = paths.state() / "preflight" / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^A-Za-z0-9.+~-]+", "-", f"{candidate.kernel}-{candidate.driver_package}")
-    kept = []
-    for path in sorted((there.build / "modules").glob("*.log")):
-        place: Path = folder / f"{stem}-{mode}-{path.name}"
-        shutil.copyfile(path, place)
-        kept.append(str(place))
-    return tuple(kept)
+    logs = sorted((throwaway.build / "modules").glob("*.log"))
+    return tuple(str(shutil.copyfile(path, folder / f"{stem}-{mode}-{path.name}")) for path in logs)

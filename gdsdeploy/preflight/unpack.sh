@@ -1,4 +1,4 @@
-# Unpacks Debian packages into one folder, without running anything of theirs.
+# Unpacks Debian packages into one folder, without running their scripts.
 # Arguments: the folder, a file that may be overwritten, and the packages.
 set -eu
 root=$1 archive=$2

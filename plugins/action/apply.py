@@ -1,4 +1,4 @@
-"""Applies one resource of the host program; the module of the task names it."""
+"""Apply one resource of the host program, named by the task's module."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAc
 
 
 class ActionModule(ApplyAction):  # type: ignore[misc]
-    """For every module that needs no file of the controller."""
+    """For modules without files of the controller."""

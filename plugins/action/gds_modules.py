@@ -1,7 +1,7 @@
-"""Kernel modules; their archive goes from the machine that builds to those that receive, by the controller.
+"""Kernel modules; the controller passes their archive from the builder to the receiving hosts.
 
-The builder signs it, and the controller has the builder's public key on record, from the first time on; machines that
-receive verify the archive with that key.
+The builder signs the archive.  The controller records the builder's public key at the first transfer, and receiving
+hosts verify the archive with it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 
 from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAction, GdsError
 
-#: The checksum of an archive that has to be delivered first.
+#: Stands for the checksum of an archive that the controller doesn't have yet.
 NOT_DELIVERED = "none"
-#: Where a builder has its public key.
+#: Path of the public key on a builder.
 PUBLIC_KEY = "/var/lib/gdsdeploy/builder.pub"
-#: An Ed25519 key, whose encoding has a fixed beginning; nothing else gets on record.
+#: A public Ed25519 key, the only kind that is recorded.
 _PEM = re.compile(rb"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA[A-Za-z0-9+/]{43}=\n-----END PUBLIC KEY-----\n")
 
 
 class ActionModule(ApplyAction):  # type: ignore[misc]
-    """Brings ``archive`` and its builder's key to a machine that receives, and fetches both from one that builds."""
+    """Bring ``archive`` and its builder's key to a receiving host, or fetch both from a builder."""
 
     def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """Which archive is meant, and on a machine that receives: the archive itself."""
+        """The desired state; copies the archive to a receiving host."""
         desired = {key: value for key, value in options.items() if key not in ("archive", "builder_key")}
         archive = options.get("archive", "")
         if options["source"] == "build":
@@ -39,42 +39,42 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
         if digest == NOT_DELIVERED:
             return {**desired, "archive_sha256": digest}
         if not options.get("builder_key"):
-            message = "an archive of modules is received only with its builder's public key, and none is named"
-            raise GdsError("refused", message, "set builder_key, and builder to the name that it was signed with")
+            message = "an archive of modules needs its builder's public key"
+            raise GdsError("refused", message, "set builder_key, and set builder to the name in the signature")
         key = self.read(options["builder_key"]).decode("ascii", "replace")
         return {**desired, "archive_sha256": digest, "builder_key": key}
 
     def finish(self, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
-        """Fetch the archive from the machine that built it; nothing of a builder that has another key than before."""
+        """Fetch the archive from the builder, unless the builder's key has changed."""
         if options["source"] == "build" and options.get("archive"):
             if options.get("builder_key"):
                 self._require_key(Path(options["builder_key"]), options, variables)
             self.play("fetch", {"src": _place(options), "dest": options["archive"], "flat": True}, variables)
 
     def _require_key(self, record: Path, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
-        """Put the builder's public key on record where none is; raises GdsError where another one is."""
-        shown = record.with_name(f".{record.name}.{os.getpid()}")
-        self.play("fetch", {"src": PUBLIC_KEY, "dest": str(shown), "flat": True}, variables)
+        """Record the builder's public key if there is none; raises GdsError if there is another one."""
+        fetched_key = record.with_name(f".{record.name}.{os.getpid()}")
+        self.play("fetch", {"src": PUBLIC_KEY, "dest": str(fetched_key), "flat": True}, variables)
         try:
-            if not _PEM.fullmatch(shown.read_bytes()):
+            if not _PEM.fullmatch(fetched_key.read_bytes()):
                 message = f"{options['builder']} has no Ed25519 public key in {PUBLIC_KEY}"
-                raise GdsError("builder-key", message, "look at that machine, then provision it again")
+                raise GdsError("builder-key", message, "check that machine, then provision it again")
             with contextlib.suppress(FileExistsError):
-                # One of two runs that see a first key puts it on record.
-                os.link(shown, record)
-            if record.read_bytes() == shown.read_bytes():
+                # Of two parallel runs, one records the first key.
+                os.link(fetched_key, record)
+            if record.read_bytes() == fetched_key.read_bytes():
                 record.with_name(f"{record.name}.new").unlink(missing_ok=True)
                 return
-            shown.replace(record.with_name(f"{record.name}.new"))
+            fetched_key.replace(record.with_name(f"{record.name}.new"))
         finally:
-            shown.unlink(missing_ok=True)
-        message = f"{options['builder']} signs its modules with another key than the one on record: {record}"
+            fetched_key.unlink(missing_ok=True)
+        message = f"{options['builder']} signs its modules with a key other than the recorded one: {record}"
         command = f"gdsdeploy kmod builders FLEET --accept {options['builder']}, then again"
-        hint = f"if it was installed anew, or gdsdeploy was removed there: {command}"
+        hint = f"if it was reinstalled, or gdsdeploy was removed there: {command}"
         raise GdsError("builder-key", message, hint)
 
     def _bring(self, archive: str, options: Mapping[str, Any], variables: dict[str, Any]) -> str:
-        """The checksum of the archive, which is then on the host; raises GdsError where the controller has none."""
+        """Copy the archive to the host; return its checksum.  Raises GdsError if the controller doesn't have it."""
         if not Path(archive).is_file():
             message = f"the archive of modules for {options['kernel_release']} isn't on the controller ({archive})"
             if self._task.check_mode:
@@ -85,5 +85,5 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
 
 
 def _place(options: Mapping[str, Any]) -> str:
-    """Where a host has the archive."""
+    """The archive's path on a host."""
     return f"/var/lib/gdsdeploy/modules-{options['kernel_release']}.tar"

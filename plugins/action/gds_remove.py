@@ -1,4 +1,4 @@
-"""Takes back everything that was applied on a host."""
+"""Revert all changes of gdsdeploy on a host."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
     """The host program's command ``remove``."""
 
     def command(self, options: Mapping[str, Any]) -> list[str]:  # noqa: ARG002
-        """Every resource that was ever applied."""
+        """Remove every applied resource."""
         return ["remove"]

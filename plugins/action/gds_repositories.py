@@ -9,10 +9,10 @@ from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAc
 
 
 class ActionModule(ApplyAction):  # type: ignore[misc]
-    """Hands the content of each key to the host."""
+    """Send the content of each key to the host."""
 
     def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """``content`` in the place of ``src``."""
+        """Replace ``src`` by ``content``."""
         keys = [{"dest": key["dest"], "content": self._content(key["src"])} for key in options["keys"]]
         return {**options, "keys": keys}
 

@@ -1,4 +1,4 @@
-"""A rollback's packages, in a repository that the controller has."""
+"""A rollback's packages, from a repository on the controller."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PLACE = "/var/lib/gdsdeploy-restore.tar"
 
 
 class ActionModule(ApplyAction):  # type: ignore[misc]
-    """Brings ``archive`` to the host, and the key in ``keyring``."""
+    """Bring ``archive`` and the key in ``keyring`` to the host."""
 
     def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """The checksum in the place of the archive, the content in the place of the key's path."""
+        """Replace the archive by its checksum, and the key's path by the key."""
         desired = {key: value for key, value in options.items() if key not in ("archive", "keyring")}
         if options["step"] == "remove" or not options["archive"]:
             return desired

@@ -1,4 +1,4 @@
-"""What signs modules; the certificate goes from the machine that signs to those that receive, by the controller."""
+"""Module signing; the controller passes the certificate from the builder to the receiving hosts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ansible_collections.gdsdeploy.gds.plugins.plugin_utils.apply import ApplyAc
 
 
 class ActionModule(ApplyAction):  # type: ignore[misc]
-    """Reads the certificate from ``shared``, or writes it there."""
+    """Read the certificate from ``shared``, or write it there."""
 
     def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """The content of the certificate for a machine that doesn't sign; empty while it isn't delivered."""
+        """Add the certificate for a machine that doesn't sign, if the controller has it."""
         desired = {key: value for key, value in options.items() if key != "shared"}
         shared = options.get("shared", "")
         if not options["signs"] and shared and Path(shared).exists():
@@ -22,7 +22,7 @@ class ActionModule(ApplyAction):  # type: ignore[misc]
         return desired
 
     def finish(self, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
-        """Fetch the certificate from the machine that signs."""
+        """Fetch the certificate from the builder."""
         if options["signs"] and options.get("shared"):
             places = {"src": options["certificate"], "dest": options["shared"], "flat": True}
             self.play("fetch", places, variables)

@@ -1,4 +1,4 @@
-"""What the documentation of every module has in common."""
+"""Documentation that modules share."""
 
 from __future__ import annotations
 
@@ -12,21 +12,38 @@ version_added: 1.0.0
 requirements: [python >= 3.8 on the host]
 attributes:
   check_mode:
-    description: Says what would change, and changes nothing.
+    description: Reports what would change, and changes nothing.
     support: full
   diff_mode:
     description: Shows files before and after.
     support: full
 notes:
-  - Runs the host program of gdsdeploy from memory, in one process. Nothing is installed for it.
+  - Runs gdsdeploy's host program from memory. Nothing is installed for it.
   - The interpreter is C(python3), unless C(ansible_python_interpreter) names another one.
   - Failures have C(gds_error) with C(kind), C(message) and C(hint).
+"""
+
+    KERNEL = r"""
+options:
+  kernel_release:
+    description: Release of the locked kernel, as C(uname -r) prints it.
+    type: str
+    required: true
+"""
+
+    RDMA = r"""
+options:
+  rdma:
+    description: How adapters reach GPU memory.
+    type: str
+    choices: [none, peermem, dmabuf]
+    default: none
 """
 
     MANAGER = r"""
 options:
   manager:
-    description: The package manager of the host.
+    description: The host's package manager.
     type: str
     choices: [apt, dnf]
     required: true
@@ -35,7 +52,7 @@ options:
     LOCKED = r"""
 options:
   indices:
-    description: The signed indices that the packages were locked from.
+    description: The locked, signed package indices.
     type: list
     elements: dict
     default: []
@@ -58,7 +75,7 @@ options:
         elements: str
         required: true
       host_keyring:
-        description: Key on the host that the index is signed with.
+        description: Path of the index's key on the host.
         type: path
         required: true
       exclusive:
@@ -66,7 +83,7 @@ options:
         type: bool
         default: false
       package_keys:
-        description: Other keys on the host that its packages are signed with; dnf only.
+        description: Paths of other keys on the host for its packages; dnf only.
         type: list
         elements: path
         default: []
@@ -93,7 +110,7 @@ options:
     STATE = r"""
 options:
   state:
-    description: V(absent) takes back what this module did on the host, by the record that the host keeps.
+    description: V(absent) reverts this module's changes, based on the host's record.
     type: str
     choices: [present, absent]
     default: present
@@ -111,7 +128,7 @@ options:
     choices: [open, proprietary]
     required: true
   driver_tree:
-    description: The one source tree of the driver to build against.
+    description: The driver's source tree to build against.
     type: path
     required: true
   driver_dkms_name:
@@ -119,7 +136,7 @@ options:
     type: str
     required: true
   nvidia_fs_version:
-    description: Upstream version of nvidia-fs. None is built when it is empty.
+    description: Upstream version of nvidia-fs; empty if nvidia-fs isn't built.
     type: str
     default: ""
   nvidia_fs_tree:

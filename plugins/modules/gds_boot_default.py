@@ -6,15 +6,11 @@ DOCUMENTATION = r"""
 module: gds_boot_default
 short_description: Boot the locked kernel by default
 description:
-  - Refused unless the audited modules of that kernel are in place, so that a reboot always leads to a working host.
+  - The task fails unless the kernel's audited modules are installed, so a reboot always leads to a working host.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.kernel
   - gdsdeploy.gds.apply.state
-options:
-  kernel_release:
-    description: Release of the locked kernel, as C(uname -r) prints it.
-    type: str
-    required: true
 """
 
 EXAMPLES = r"""
@@ -25,7 +21,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_cufile
-short_description: Write cufile.json and make the folder of its log files
+short_description: Write cufile.json and create the folder of its log files
 description:
-  - libcufile refuses to work at all when the folder of its log files is missing.
+  - libcufile doesn't work without the folder of its log files.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.state
@@ -16,11 +16,11 @@ options:
     type: str
     required: true
   path:
-    description: Where libcufile reads its configuration.
+    description: Path of libcufile's configuration.
     type: path
     default: /etc/cufile.json
   log_dir:
-    description: Folder of the log files, as the configuration has it. Only the default folder is made.
+    description: The configuration's folder of log files. Only the default folder is created.
     type: path
     default: /var/log/cufile
 """
@@ -33,7 +33,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

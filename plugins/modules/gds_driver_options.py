@@ -4,18 +4,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_driver_options
-short_description: Set the parameters of the driver and load its modules at boot
+short_description: Set the driver's parameters and load its modules at boot
 description:
-  - Writes C(/etc/modprobe.d/gdsdeploy.conf) and C(/etc/modules-load.d/gdsdeploy.conf), and keeps nouveau out.
-  - Makes the initramfs of the locked kernel anew where the parameters change.
+  - Writes C(/etc/modprobe.d/gdsdeploy.conf) and C(/etc/modules-load.d/gdsdeploy.conf), and blocks nouveau.
+  - Rebuilds the locked kernel's initramfs when the parameters change.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.kernel
+  - gdsdeploy.gds.apply.rdma
   - gdsdeploy.gds.apply.state
 options:
-  kernel_release:
-    description: Release of the locked kernel, as C(uname -r) prints it.
-    type: str
-    required: true
   options:
     description: Parameters of the driver's module; values are text.
     type: dict
@@ -29,11 +27,6 @@ options:
     type: list
     elements: str
     default: []
-  rdma:
-    description: How adapters reach GPU memory.
-    type: str
-    choices: [none, peermem, dmabuf]
-    default: none
 """
 
 EXAMPLES = r"""
@@ -46,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

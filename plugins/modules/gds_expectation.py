@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_expectation
-short_description: Write what the host validates itself against
+short_description: Write the host's expectation
 description:
   - Writes C(/etc/gdsdeploy/expectation.json).
 extends_documentation_fragment:
@@ -25,7 +25,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

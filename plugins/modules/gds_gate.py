@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_gate
-short_description: Judge each boot before the scheduler gives the host work
+short_description: Validate each boot before the scheduler uses the host
 description:
   - Installs the unit of the gate and its settings, or removes them.
 extends_documentation_fragment:
@@ -20,21 +20,21 @@ options:
     type: str
     default: ''
   before:
-    description: Units that start after the gate, whatever it finds.
+    description: Units that start after the gate, even if it's closed.
     type: list
     elements: str
     default: []
   required_by:
-    description: Units that don't start at all while the gate is closed.
+    description: Units that don't start while the gate is closed.
     type: list
     elements: str
     default: []
   seconds:
-    description: Seconds that the gate's look at the host may take.
+    description: Time limit of the gate's checks, in seconds.
     type: int
     default: 30
   slurm:
-    description: Whether Slurm's node of this host is drained and resumed.
+    description: Whether the gate drains and resumes this host's Slurm node.
     type: bool
     default: false
   left:
@@ -53,7 +53,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

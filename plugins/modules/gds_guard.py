@@ -4,10 +4,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_guard
-short_description: Guard which kernel boots
+short_description: Guard the boot default
 description:
-  - Installs hooks that look at every kernel that is installed or removed. A kernel without audited modules never
-    becomes the boot default.
+  - Installs hooks that check each installed or removed kernel. A kernel without audited
+    modules never becomes the boot default.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.manager
@@ -22,7 +22,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -6,21 +6,18 @@ DOCUMENTATION = r"""
 module: gds_loaded
 short_description: Load modules into the running kernel
 description:
-  - Does nothing while another kernel than the locked one runs.
+  - Does nothing unless the locked kernel runs.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.kernel
 options:
-  kernel_release:
-    description: Release of the locked kernel, as C(uname -r) prints it.
-    type: str
-    required: true
   modules:
     description: Modules to load, in this order.
     type: list
     elements: str
     default: []
   units:
-    description: Module to the systemd unit that loads it in the place of modprobe.
+    description: Module name to the systemd unit that loads it instead of modprobe.
     type: dict
     default: {}
 """
@@ -35,7 +32,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -6,9 +6,8 @@ DOCUMENTATION = r"""
 module: gds_modules
 short_description: Build or receive audited kernel modules
 description:
-  - Builds the modules with DKMS, signs and audits them, and packs them; or receives the archive of a machine that
-    built them.
-  - The archive is audited on the host before any module of it is used.
+  - Builds, signs, audits and packs the modules with DKMS, or receives a builder's archive.
+  - Audits the archive on the host before it uses any of its modules.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.stack
@@ -34,22 +33,20 @@ options:
     default: false
   archive:
     description:
-      - Archive of audited modules on the controller. It is fetched from a machine that builds, and copied to one
-        that receives.
-      - When it is empty, nothing is fetched, and what was received before stays.
+      - Archive of audited modules on the controller, fetched from a builder and copied to a receiving host.
+      - If empty, nothing is fetched, and the host's archive stays.
     type: path
     default: ''
   builder:
     description:
-      - Name of the machine that builds, under which it signs the archive; empty is its inventory name. On a machine
-        that receives, the name of the machine that has to have signed it.
+      - The builder's name in its signature. On a builder, empty means its inventory name.
     type: str
     default: ''
   builder_key:
     description:
-      - File on the controller with the builder's public key. It is fetched from a machine that builds, where the file
-        is missing; a builder with another key is refused.
-      - A machine that receives verifies the archive with it, before anything is unpacked.
+      - File on the controller with the builder's public key; fetched from the builder if missing. The
+        task fails for a builder with another key.
+      - A receiving host verifies the archive with it before it unpacks anything.
     type: path
     default: ''
 """
@@ -69,7 +66,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -13,7 +13,7 @@ extends_documentation_fragment:
   - gdsdeploy.gds.apply.state
 options:
   instance:
-    description: Names these packages in the results, for hosts that have several sets.
+    description: Name of this set of packages in the results.
     type: str
     default: ''
   wanted:
@@ -21,7 +21,7 @@ options:
     type: list
     elements: dict
     default: []
-    suboptions:
+    suboptions: &package
       package:
         description: Name of the package.
         type: str
@@ -31,22 +31,13 @@ options:
         type: str
         required: true
   along:
-    description: Packages that move to these versions in the same transaction where they are installed; apt only.
+    description: Packages that change to these versions in the same transaction if installed; apt only.
     type: list
     elements: dict
     default: []
-    suboptions:
-      package:
-        description: Name of the package.
-        type: str
-        required: true
-      version:
-        description: Exact version.
-        type: str
-        required: true
+    suboptions: *package
   leaving:
-    description: Packages that are removed in the same transaction where they are installed in another version; apt
-      only.
+    description: Packages that are removed in the same transaction if installed in another version; apt only.
     type: list
     elements: dict
     default: []
@@ -60,7 +51,7 @@ options:
         type: str
         required: true
   locked:
-    description: Names of all locked packages. What is held beside them is released. Empty releases nothing.
+    description: Names of all locked packages. Holds of other packages are released; empty releases none.
     type: list
     elements: str
     default: []
@@ -77,7 +68,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

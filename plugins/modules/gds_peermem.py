@@ -6,16 +6,12 @@ DOCUMENTATION = r"""
 module: gds_peermem
 short_description: Load nvidia-peermem after the RDMA core and before its users
 description:
-  - Installs the unit that loads nvidia-peermem, or removes it, and keeps nv_peer_mem out.
+  - Installs or removes the unit that loads nvidia-peermem, and blocks nv_peer_mem.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.rdma
   - gdsdeploy.gds.apply.state
 options:
-  rdma:
-    description: How adapters reach GPU memory.
-    type: str
-    choices: [none, peermem, dmabuf]
-    default: none
   before:
     description: Units that start after nvidia-peermem is loaded.
     type: list
@@ -32,7 +28,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_pins
-short_description: Admit exactly the locked versions
+short_description: Pin the locked versions
 description:
-  - Keeps the package manager from every other version of the locked packages, wherever it comes from.
+  - Prevents the package manager from installing other versions of the locked packages.
   - Verifies that the package manager would install the locked files.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
@@ -15,7 +15,7 @@ extends_documentation_fragment:
   - gdsdeploy.gds.apply.state
 options:
   deny:
-    description: Names and globs of packages that are kept out in every version that isn't pinned.
+    description: Names and globs of packages that may be installed only in a pinned version.
     type: list
     elements: str
     default: []
@@ -42,7 +42,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

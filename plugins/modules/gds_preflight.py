@@ -6,7 +6,7 @@ DOCUMENTATION = r"""
 module: gds_preflight
 short_description: Refuse a host that can't take the locked packages
 description:
-  - Changes nothing. The task fails where a condition isn't met, and names the next step.
+  - Changes nothing. The task fails if a condition isn't met, and names the next step.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.manager
@@ -37,7 +37,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_reboot
-short_description: Say whether the host needs a reboot
+short_description: Report whether the host needs a reboot
 description:
   - Never reboots. Use M(ansible.builtin.reboot) when the result is changed.
   - The result is changed when the running kernel or a loaded module is not the installed one.
   - The task fails when a reboot is needed and O(allowed) is false.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
+  - gdsdeploy.gds.apply.kernel
 options:
-  kernel_release:
-    description: Release of the locked kernel, as C(uname -r) prints it.
-    type: str
-    required: true
   modules:
     description: Modules that have to be loaded from their installed files.
     type: list
@@ -28,7 +25,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: See whether a reboot is needed
+- name: Check whether a reboot is needed
   gdsdeploy.gds.gds_reboot:
     kernel_release: 6.12.94+deb13-amd64
     modules: [nvidia, nvidia-fs]
@@ -38,7 +35,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_recipes
-short_description: Give DKMS the recipes of the driver and of nvidia-fs
+short_description: Configure DKMS for the driver and nvidia-fs
 description:
-  - Writes C(/etc/dkms/NAME.conf). Use it before M(gdsdeploy.gds.gds_packages), because installing the packages builds.
+  - Writes C(/etc/dkms/NAME.conf). Use it before M(gdsdeploy.gds.gds_packages), which builds
+    modules when it installs packages.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.stack
@@ -14,7 +15,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Give DKMS its recipes
+- name: Configure DKMS
   gdsdeploy.gds.gds_recipes:
     driver_version: 550.163.01
     driver_flavour: open
@@ -26,7 +27,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_remove
-short_description: Take back everything that gdsdeploy applied on the host
+short_description: Revert all changes of gdsdeploy on the host
 description:
-  - Removes packages, files, holds, kernel modules and the boot default by the record that the host keeps. What was
-    there before stays.
-  - Packages of the running kernel stay; run it again after a reboot.
+  - Removes the packages, files, holds, kernel modules and boot default in the host's record. Everything else stays.
+  - Packages of the running kernel stay; run the task again after a reboot.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
 """
@@ -20,7 +19,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: gds_repositories
 short_description: Configure the locked package repositories
 description:
-  - Adds the sources and keys that the host lacks, and reads the package lists.
-  - What the host has configured itself stays as it is.
+  - Adds missing sources and keys, and reads the package lists.
+  - The host's own sources stay.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.manager
@@ -15,7 +15,7 @@ extends_documentation_fragment:
   - gdsdeploy.gds.apply.state
 options:
   keys:
-    description: Keys that no package of the operating system has.
+    description: Keys that no package of the operating system provides.
     type: list
     elements: dict
     default: []
@@ -46,7 +46,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

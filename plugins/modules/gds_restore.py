@@ -4,30 +4,29 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_restore
-short_description: Bring back what a host had before a rollout
+short_description: Restore a host's packages and files from before a rollout
 description:
-  - V(offer) comes before the packages are installed again, V(remove) afterwards.
+  - Use V(offer) before the packages are installed again, and V(remove) afterwards.
   - Names and paths come from a snapshot of the host. Each is checked before it is used.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.manager
 options:
   step:
-    description: Offer what was there before, or remove what was not.
+    description: Provide the earlier packages, or remove the new ones.
     type: str
     choices: [offer, remove]
     required: true
   archive:
-    description: Tar file on the controller with a signed repository of the packages. Empty where none has to come
-      back.
+    description: Tar file on the controller with a signed repository of the earlier packages; empty for none.
     type: path
     default: ''
   keyring:
-    description: The key that the repository is signed with, on the controller.
+    description: The repository's key on the controller.
     type: path
     default: ''
   modules:
-    description: The archive of modules that was kept on the host. Empty where others come.
+    description: The host's earlier archive of modules; empty if other modules follow.
     type: str
     default: ''
   kernel_release:
@@ -35,32 +34,31 @@ options:
     type: str
     default: ''
   unwanted:
-    description: Packages that were not there before.
+    description: Packages that weren't installed before.
     type: list
     elements: str
     default: []
   unwanted_kernels:
-    description: Kernels that were not there before.
+    description: Kernels that weren't installed before.
     type: list
     elements: str
     default: []
   files:
-    description: Files of gdsdeploy that differ from what they were. Each comes back from the record of the host, or is
-      removed where none was there.
+    description: Changed files of gdsdeploy. Each is restored from the host's record, or removed if it didn't exist.
     type: list
     elements: dict
     default: []
     suboptions:
       path:
-        description: Where it is.
+        description: Path of the file.
         type: str
         required: true
       sha256:
-        description: Checksum of what was there. Empty where nothing was.
+        description: Checksum of the earlier file; empty if there was none.
         type: str
         default: ''
   known:
-    description: Whether O(installed) and O(held) say what was written down before.
+    description: Whether O(installed) and O(held) are from an earlier record.
     type: bool
     default: false
   installed:
@@ -76,7 +74,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Remove what a rollout has added
+- name: Remove the packages of a rollout
   gdsdeploy.gds.gds_restore:
     manager: apt
     step: remove
@@ -85,7 +83,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

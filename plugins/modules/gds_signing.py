@@ -4,33 +4,32 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gds_signing
-short_description: Prepare what signs kernel modules, and enrol its key
+short_description: Configure the signing of kernel modules and enrol the key
 description:
-  - A machine that builds gets the settings for DKMS and for C(kmod sign).
-  - A machine that loads the modules gets the certificate. Where Secure Boot is on, the module asks for the enrolment
-    of the key.
+  - A builder gets the settings for DKMS and for C(kmod sign).
+  - A host that loads the modules gets the certificate. Where Secure Boot is on, the task requests the key's enrolment.
 extends_documentation_fragment:
   - gdsdeploy.gds.apply
   - gdsdeploy.gds.apply.state
 options:
   certificate:
-    description: Certificate of the key, on the machine that builds.
+    description: The key's certificate on the builder.
     type: str
     default: ''
   key:
-    description: Private key on the machine that builds. It is never copied. Empty with a signer.
+    description: Private key on the builder, never copied. Empty with a signer.
     type: str
     default: ''
   settings:
-    description: What C(kmod sign) reads, as JSON text with certificate, key and signer.
+    description: Settings of C(kmod sign), as JSON text with certificate, key and signer.
     type: str
     default: ''
   signs:
-    description: Whether this machine builds modules, and so signs them.
+    description: Whether this machine builds and signs modules.
     type: bool
     default: false
   enrols:
-    description: Whether this machine loads modules, so that its firmware has to know the key.
+    description: Whether this machine loads modules and needs the key in its firmware.
     type: bool
     default: false
   kernel_release:
@@ -38,7 +37,7 @@ options:
     type: str
     default: ''
   shared:
-    description: The certificate on the controller. It is fetched from the machine that signs, and copied to the others.
+    description: The certificate on the controller, fetched from the builder and copied to the others.
     type: path
     default: ''
 """
@@ -56,7 +55,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: Every change that was made, or in check mode would be made.
+  description: Every change; in check mode, every planned change.
   returned: when the host program answered
   type: list
   elements: dict

@@ -1,7 +1,7 @@
 """Base of the action plugins: one resource of the host program per task.
 
-A task is one command on the host, in check mode too: ``python3`` reads the host program from standard input and runs
-``apply`` with the task's options as the desired state.  Nothing is installed for it.
+A task is one command on the host, also in check mode: ``python3`` reads the host program from standard input and runs
+``apply`` with the task's options as the desired state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible import constants as C  # noqa: N812 - Ansible's own name for it
+from ansible import constants as C  # noqa: N812 - Ansible's name for it
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import fragment_loader, module_loader
@@ -23,21 +23,21 @@ from ansible.utils.plugin_docs import get_docstring
 from ansible_collections.gdsdeploy.gds.gdsdeploy.zipapp import hostapp
 
 COLLECTION = "gdsdeploy.gds"
-#: A host program that is packed already: what a rendered folder has, and what ``gdsdeploy provision`` names.
+#: A packed host program: in a rendered folder, or named by ``gdsdeploy provision``.
 PACKED = Path(__file__).parents[2] / "gdsdeploy-host.pyz"
 VARIABLE = "GDSDEPLOY_HOST_PROGRAM"
-#: The program's answer follows this line; without it Python did not start.
+#: The program's answer follows this line; without it, Python didn't start.
 MARK = "\x1egdsdeploy\n"
-#: Lines of a broken program's output that an error quotes.
+#: Lines of a failed program's output in an error.
 TAIL = 12
-#: Options of a task that are no part of the desired state.
+#: Options that aren't part of the desired state.
 OWN = ("instance", "state")
 
 display = Display()
 
 
 class GdsError(Exception):
-    """What failed, as the host program words it; ``kind`` is for programs, the rest for people."""
+    """A failure; ``kind`` is for programs, ``message`` and ``hint`` for people."""
 
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class GdsError(Exception):
 
 
 class ApplyAction(ActionBase):  # type: ignore[misc]
-    """The action of every module: apply the resource that the module is named for."""
+    """The action of every module: apply the resource in the module's name."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -70,24 +70,24 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
         except GdsError as error:
             result |= _failure(error.kind, error.message, error.hint)
         except MemoryError:
-            result |= _failure("program", "the host says more than this machine has memory for", "look at that host")
+            result |= _failure("program", "the host's answer is too large for this machine's memory", "check that host")
         return result
 
     def prepare(self, options: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """The desired state from the module's options; may read files of the controller.  Raises GdsError."""
+        """The desired state for the module's options; may read files of the controller.  Raises GdsError."""
         return options
 
     def finish(self, options: Mapping[str, Any], variables: dict[str, Any]) -> None:
-        """After the resource was applied without an error, not in check mode.  Raises GdsError."""
+        """Called after the resource was applied without an error, not in check mode.  Raises GdsError."""
 
     def command(self, options: Mapping[str, Any]) -> list[str]:
-        """Arguments of the host program, but for those that every call has."""
+        """The host program's arguments for this call."""
         if options.get("state") == "absent":
             return ["remove", self.resource]
         return ["apply", "--desired", "-", *(["--diff"] if self._task.diff else [])]
 
     def read(self, path: str) -> bytes:
-        """A file of the controller, searched as Ansible searches a role's files; raises GdsError."""
+        """The content of a controller's file, found like a role's files; raises GdsError."""
         try:
             place = self._find_needle("files", path)
             return Path(self._loader.get_real_file(place)).read_bytes()
@@ -95,7 +95,7 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             raise GdsError("not-delivered", f"{path}: can't be read on the controller: {error}") from None
 
     def bring(self, source: str, place: str, variables: dict[str, Any]) -> str:
-        """Copy a file of the controller to the host, but in check mode; its checksum.  Raises GdsError."""
+        """Copy a controller's file to the host (not in check mode); return its SHA-256.  Raises GdsError."""
         if not self._task.check_mode:
             owner = {"owner": "root", "group": "root", "mode": "0644"}
             self.play("copy", {"src": source, "dest": place, **owner}, variables)
@@ -120,7 +120,7 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             raise GdsError("io", f"{action}: {done.get('msg', 'failed')}")
 
     def _options(self) -> dict[str, Any]:
-        """The task's options, checked and converted as the module's documentation says; without those not set."""
+        """The task's options that are set, checked and converted by the module's documentation."""
         path = module_loader.find_plugin(f"{COLLECTION}.gds_{self.resource}", mod_type=".py")
         documented = get_docstring(path, fragment_loader, collection_name=COLLECTION, plugin_type="module")[0]
         _, options = self.validate_argument_spec(argument_spec=documented.get("options", {}))
@@ -145,8 +145,8 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
         return answer
 
     def _warn(self, answer: Mapping[str, Any], host: str) -> None:
-        """Show the program's notes, and what a check can't tell."""
-        unknown = [text for item in answer.get("resources", []) for text in item.get("unknown", [])]
+        """Show the program's notes, and what a check couldn't determine."""
+        unknown = [text for resource in answer.get("resources", []) for text in resource.get("unknown", [])]
         for text in [*answer.get("notes", []), *(f"can't tell what would change: {text}" for text in unknown)]:
             display.warning(f"{host}: {text}")
 
@@ -158,55 +158,55 @@ class ApplyAction(ActionBase):  # type: ignore[misc]
             raise GdsError("connection", message, "use the connection plugin ssh, and become with sudo")
 
     def _interpreter(self, variables: Mapping[str, Any]) -> str:
-        """What the user named, or ``python3``: nothing is searched on the host."""
-        named = str(self._templar.template(variables.get("ansible_python_interpreter") or "auto"))
-        return "python3" if named.startswith("auto") else named
+        """The configured interpreter, or ``python3``; the host isn't searched."""
+        interpreter = str(self._templar.template(variables.get("ansible_python_interpreter") or "auto"))
+        return "python3" if interpreter.startswith("auto") else interpreter
 
     def _run(self, variables: Mapping[str, Any]) -> list[str]:
-        """A run of several tasks keeps the host for itself; see ``apply --help``."""
+        """Options of a run of several tasks, which locks the host; see ``apply --help``."""
         values = {name: str(self._templar.template(variables.get(f"gds_{name}") or "")) for name in ("run", "who")}
         return [word for name, value in values.items() if value for word in (f"--{name}", value)]
 
 
 def _document(resource: str, options: Mapping[str, Any], desired: Mapping[str, Any]) -> bytes:
-    item = {"resource": resource, "instance": options.get("instance", ""), "desired": desired}
-    return json.dumps({"version": 1, "resources": [item]}).encode()
+    request = {"resource": resource, "instance": options.get("instance", ""), "desired": desired}
+    return json.dumps({"version": 1, "resources": [request]}).encode()
 
 
 def _program() -> bytes:
-    """The host program; packed once in a run, for all hosts and tasks of it."""
-    named = os.environ.get(VARIABLE)
-    if named or PACKED.is_file():
-        return Path(named or PACKED).read_bytes()
-    kept = Path(C.DEFAULT_LOCAL_TMP) / PACKED.name
-    if not kept.is_file():
-        hostapp.build(kept)
-    return kept.read_bytes()
+    """The host program, packed once for all hosts and tasks of a run."""
+    configured = os.environ.get(VARIABLE)
+    if configured or PACKED.is_file():
+        return Path(configured or PACKED).read_bytes()
+    program = Path(C.DEFAULT_LOCAL_TMP) / PACKED.name
+    if not program.is_file():
+        hostapp.build(program)
+    return program.read_bytes()
 
 
 def _without_none(value: Any) -> Any:
-    """A validated value without the options that have no value."""
+    """A validated value without unset options."""
     if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_none(element) for key, element in value.items() if element is not None}
+    return [_without_none(element) for element in value] if isinstance(value, list) else value
 
 
 def _result(answer: Mapping[str, Any], *, diff: bool) -> dict[str, Any]:
-    """The result of the task; what a check can't tell counts as a change."""
+    """The task's result; what a check couldn't determine counts as a change."""
     results = answer.get("resources", [])
-    changes = [change for item in results for change in item["changes"]]
-    unknown = any(item.get("unknown") for item in results)
-    found: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
-    found["report"] = results[0].get("report", {}) if results else {}
+    changes = [change for resource in results for change in resource["changes"]]
+    unknown = any(resource.get("unknown") for resource in results)
+    outcome: dict[str, Any] = {"changed": bool(changes or unknown), "failed": False, "changes": changes}
+    outcome["report"] = results[0].get("report", {}) if results else {}
     if diff:
-        found["diff"] = [_diff(entry) for item in results for entry in item.get("diffs", [])]
-    refusals = [refusal for item in results for refusal in item.get("refusals", [])]
+        outcome["diff"] = [_diff(entry) for resource in results for entry in resource.get("diffs", [])]
+    refusals = [refusal for resource in results for refusal in resource.get("refusals", [])]
     error = answer.get("error")
     if error is None and refusals:
-        # Of a check: none of the changes would be made.
-        found["changed"] = False
-        error = {**refusals[0], "kind": "refused", "message": "; ".join(item["message"] for item in refusals)}
-    return found if error is None else {**found, **_failure(error["kind"], error["message"], error["hint"])}
+        # A check: apply would make none of the changes.
+        outcome["changed"] = False
+        error = {**refusals[0], "kind": "refused", "message": "; ".join(refusal["message"] for refusal in refusals)}
+    return outcome if error is None else {**outcome, **_failure(error["kind"], error["message"], error["hint"])}
 
 
 def _diff(entry: Mapping[str, str]) -> dict[str, str]:

@@ -58,7 +58,7 @@ def differences(document: bytes, release: Release, ours: Verdict, theirs: Answer
 
 def logged(verdict: Verdict, release: Release) -> dict[str, str]:
     """What the library should log: name → text, for every key that the release logs and whose value is known."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for key, value in verdict.effective.items():
         row = keys(release)[key]
         if row.silent_in(release):
@@ -73,8 +73,8 @@ def logged(verdict: Verdict, release: Release) -> dict[str, str]:
             continue
         # The log is read line by line, and a text may hold what ends a line.
         text = _text(key, value).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        found[SHOWN.get(key, key)] = next(iter(text.splitlines()), "").strip()
-    return found
+        values[SHOWN.get(key, key)] = next(iter(text.splitlines()), "").strip()
+    return values
 
 
 def _text(key: str, value: Any) -> str:

@@ -37,9 +37,9 @@ class Deviation:
     def concerns(self, version: str) -> bool:
         return self.versions == "all" or version in self.versions
 
-    def excuses(self, found: Difference, verdict: Verdict) -> bool:
+    def excuses(self, difference: Difference, verdict: Verdict) -> bool:
         if self.mentions:
-            return self.mentions.encode() in found.document or self.mentions in found.what
+            return self.mentions.encode() in difference.document or self.mentions in difference.what
         return bool(self.when) and all(verdict.effective.get(key) in values for key, values in self.when.items())
 
 
@@ -52,18 +52,18 @@ def deviations() -> tuple[Deviation, ...]:
 def disagreements(version: str, documents: Sequence[bytes]) -> tuple[list[Difference], Counter[str]]:
     """Where the library of that version parts from us, known deviations left out; and how many of each outcome."""
     release = release_of(version)
-    known = [deviation for deviation in deviations() if deviation.concerns(version)]
-    found: list[Difference] = []
+    expected = [deviation for deviation in deviations() if deviation.concerns(version)]
+    unexcused: list[Difference] = []
     outcomes: Counter[str] = Counter()
     for text, answer in zip(documents, library(version).ask_all(documents), strict=True):
         verdict = judge(text, release, look)
         outcomes["taken" if verdict.accepted else "aborts" if verdict.aborts else "refused"] += 1
-        found += [
+        unexcused += [
             difference
             for difference in differences(text, release, verdict, answer)
-            if not any(deviation.excuses(difference, verdict) for deviation in known)
+            if not any(deviation.excuses(difference, verdict) for deviation in expected)
         ]
-    return found, outcomes
+    return unexcused, outcomes
 
 
 def generated(seed: int, version: str, count: int) -> list[bytes]:
@@ -75,11 +75,11 @@ def generated(seed: int, version: str, count: int) -> list[bytes]:
 def main(seed: int, count: int, versions: Sequence[str]) -> int:
     total = 0
     for version in versions:
-        found, outcomes = disagreements(version, generated(seed, version, count))
-        total += len(found)
+        unexcused, outcomes = disagreements(version, generated(seed, version, count))
+        total += len(unexcused)
         counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
-        console.data(f"{version}: {outcomes.total()} documents ({counts}), {len(found)} disagreements")
-        for difference in sorted(found, key=lambda one: len(one.document))[:20]:
+        console.data(f"{version}: {outcomes.total()} documents ({counts}), {len(unexcused)} disagreements")
+        for difference in sorted(unexcused, key=lambda one: len(one.document))[:20]:
             console.data(f"  {difference}")
     return total
 

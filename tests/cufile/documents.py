@@ -64,7 +64,7 @@ class Raw(str):
 
 def edges(release: Release) -> list[bytes]:
     """Each key of the release with a wrong type, and each number just inside and outside of its limits."""
-    found: list[bytes] = []
+    documents: list[bytes] = []
     for name, key in keys(release).items():
         limits = key.enforced_for(release)
         wrong = [Raw("[[]]")]
@@ -74,18 +74,18 @@ def edges(release: Release) -> list[bytes]:
             wrong += [limits.max + step] if limits.max is not None else []
             wrong += [(limits.min or 0) + 1] if step > 1 else []
             wrong += [2**key.bits] if key.bits == 32 else []
-        found += [_one(name, value) for value in wrong]
+        documents += [_one(name, value) for value in wrong]
         if key.type in {"uint", "int"} and name != "properties.max_device_cache_size_kb":
             inside = {limits.min, limits.max, *limits.also, key.limits_for(release).max} - {None}
-            found += [_one(name, value) for value in inside]
-    return found
+            documents += [_one(name, value) for value in inside]
+    return documents
 
 
 def _one(name: str, value: Any) -> bytes:
     values = {name: value}
     if name == "properties.max_direct_io_size_kb" and isinstance(value, int):
         values["properties.per_buffer_cache_size_kb"] = 64
-    return _written(random.Random(0), _nested(values)).encode()
+    return _write(random.Random(0), _nest(values)).encode()
 
 
 def document(random_: random.Random, release: Release) -> bytes:
@@ -101,7 +101,7 @@ def document(random_: random.Random, release: Release) -> bytes:
         values[random_.choice(("properties", "fs", "fs.lustre", "logging", "denylist", "sparse", "x"))] = Raw(
             random_.choice(("3", "[]", "null", '"x"', "true"))
         )
-    text = _written(random_, _nested(values))
+    text = _write(random_, _nest(values))
     if kind == "hostile":
         letters = list(text)
         for _ in range(random_.randint(1, 4)):
@@ -151,7 +151,7 @@ def _value(random_: random.Random, key: Key, release: Release) -> Any:
     return {"/tmp": {"rdma_dev_addr_list": ["192.0.2.1"]}} if key.type == "object" and random_.random() < 0.5 else None
 
 
-def _nested(values: dict[str, Any]) -> dict[str, Any]:
+def _nest(values: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         *path, last = key.split(".")
@@ -166,7 +166,7 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _written(random_: random.Random, value: Any) -> str:
+def _write(random_: random.Random, value: Any) -> str:
     """JSON with blanks, comments and repeated keys strewn in."""
     if isinstance(value, Raw):
         return value
@@ -176,7 +176,7 @@ def _written(random_: random.Random, value: Any) -> str:
     def gap() -> str:
         return random_.choices(("", " ", "\n", "\r\n\t", "/* c */", "// c\n"), (70, 10, 10, 4, 3, 3))[0]
 
-    members = [f"{gap()}{json.dumps(name)}:{gap()}{_written(random_, inner)}{gap()}" for name, inner in value.items()]
+    members = [f"{gap()}{json.dumps(name)}:{gap()}{_write(random_, inner)}{gap()}" for name, inner in value.items()]
     if members and random_.random() < 0.05:
         name = random_.choice(list(value))
         members.insert(0, f"{json.dumps(name)}:{random_.choice(ODD)}")

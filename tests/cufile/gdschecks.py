@@ -77,10 +77,10 @@ def program(os_name: str) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
             work = Path(unfinished)
-            found = libraries.debian_package("gds-tools", VERSIONS[os_name], os_name, work)
+            unpacked = libraries.debian_package("gds-tools", VERSIONS[os_name], os_name, work)
             ready = work / "ready"
             ready.mkdir()
-            (found / "usr/libexec/gds/tools/gdscheck").rename(ready / "gdscheck")
+            (unpacked / "usr/libexec/gds/tools/gdscheck").rename(ready / "gdscheck")
             try:
                 ready.rename(folder)
             except OSError:
@@ -141,21 +141,21 @@ def started(
 def recordings() -> Iterator[tuple[str, str]]:
     """(name, text) of what tests/evidence/gdscheck-live holds: each state once or in every release, each log once."""
     for version in libraries.RELEASES:
-        yield f"{version}.direct.txt", _recorded(gdscheck("debian-13", version, proc=HOOKS, sys_files=SYSFS))
-        yield f"{version}.no-sections.txt", _recorded(gdscheck("debian-13", version, config="{}"))
-        yield f"{version}.forced-compat.txt", _recorded(gdscheck("debian-13", version, config=FORCED, sys_files=SYSFS))
-        yield f"{version}.mount-table.txt", _recorded(gdscheck("debian-13", version, config=RICH, proc=HOOKS))
+        yield f"{version}.direct.txt", _record(gdscheck("debian-13", version, proc=HOOKS, sys_files=SYSFS))
+        yield f"{version}.no-sections.txt", _record(gdscheck("debian-13", version, config="{}"))
+        yield f"{version}.forced-compat.txt", _record(gdscheck("debian-13", version, config=FORCED, sys_files=SYSFS))
+        yield f"{version}.mount-table.txt", _record(gdscheck("debian-13", version, config=RICH, proc=HOOKS))
         yield f"{version}.cufile.log", libraries.library(version).ask(RICH).log
     for debian, version in VERSIONS.items():
-        yield f"{version}.no-libcuda.txt", _recorded(gdscheck(debian, version, libcuda=False))
-        yield f"{version}.aborts.txt", _recorded(gdscheck(debian, version, config=TOO_LARGE))
+        yield f"{version}.no-libcuda.txt", _record(gdscheck(debian, version, libcuda=False))
+        yield f"{version}.aborts.txt", _record(gdscheck(debian, version, config=TOO_LARGE))
         yield (
             f"{version}.compat-disallowed.txt",
-            _recorded(gdscheck(debian, version, config=DIRECT_ONLY, proc=NO_NVIDIA_FS)),
+            _record(gdscheck(debian, version, config=DIRECT_ONLY, proc=NO_NVIDIA_FS)),
         )
 
 
-def _recorded(printed: Printed) -> str:
+def _record(printed: Printed) -> str:
     # As a shell tells it.
     status = 128 - printed.status if printed.status < 0 else printed.status
     return f"{printed.text.replace(str(paths.cache()), '/home/user/.cache/gdsdeploy')}rc={status}\n"

@@ -1,4 +1,4 @@
-"""Run one program as on a host with a GPU: in a mount namespace of its own, started by gdschecks.py.
+"""Run one program as on a host with a GPU: in a private mount namespace, started by gdschecks.py.
 
 Standard input is a JSON object: ``ask`` (path of gdsdeploy/cufile/ask.py, whose overlays are used), ``libcuda`` and
 ``libcufile`` (paths, the first may be null), ``config`` (text of /etc/cufile.json), ``proc`` and ``sys`` (path below
@@ -15,8 +15,8 @@ from pathlib import Path
 
 
 def main() -> None:
-    wanted = json.load(sys.stdin)
-    spec = importlib.util.spec_from_file_location("ask", wanted["ask"])
+    request = json.load(sys.stdin)
+    spec = importlib.util.spec_from_file_location("ask", request["ask"])
     assert spec is not None
     assert spec.loader is not None
     ask = importlib.util.module_from_spec(spec)
@@ -25,25 +25,25 @@ def main() -> None:
     ask._mount("gdsdeploy", work, "tmpfs", 0)
     os.chdir(work)
     ask._show(work, standin=True)
-    for name, content in wanted["proc"].items():
+    for name, content in request["proc"].items():
         path = Path("/proc") / name
         if content is None:
             path.unlink()
         else:
             path.write_text(content)
-    if wanted["sys"]:
-        ask._overlay(Path("/sys"), work / "sys", wanted["sys"])
+    if request["sys"]:
+        ask._overlay(Path("/sys"), work / "sys", request["sys"])
     # The program may change its folder, so that the link there would not do.
     config = Path("/etc/cufile.json")
     config.unlink()
-    config.write_text(wanted["config"])
+    config.write_text(request["config"])
     libraries = work / "lib"
     libraries.mkdir()
-    for name, found in (("libcuda.so.1", wanted["libcuda"]), ("libcufile.so.0", wanted["libcufile"])):
-        if found:
-            (libraries / name).symlink_to(found)
+    for name, target in (("libcuda.so.1", request["libcuda"]), ("libcufile.so.0", request["libcufile"])):
+        if target:
+            (libraries / name).symlink_to(target)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("CUFILE_")}
-    os.execve(wanted["argv"][0], wanted["argv"], {**environment, "LD_LIBRARY_PATH": str(libraries)})
+    os.execve(request["argv"][0], request["argv"], {**environment, "LD_LIBRARY_PATH": str(libraries)})
 
 
 main()

@@ -56,10 +56,10 @@ def library(version: str) -> Library:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as unfinished:
             work = Path(unfinished)
-            found = _debian(version, work) if SOURCES[version].startswith("debian-") else _wheel(version, work)
+            file = _debian(version, work) if SOURCES[version].startswith("debian-") else _wheel(version, work)
             ready = work / "ready"
             ready.mkdir()
-            found.rename(ready / "libcufile.so.0")
+            file.rename(ready / "libcufile.so.0")
             try:
                 ready.rename(folder)
             except OSError:
@@ -70,8 +70,8 @@ def library(version: str) -> Library:
 
 
 def _debian(version: str, work: Path) -> Path:
-    found = debian_package("libcufile0", version, SOURCES[version], work)
-    return next(found.glob("usr/lib/*/libcufile.so.0")).resolve()
+    unpacked = debian_package("libcufile0", version, SOURCES[version], work)
+    return next(unpacked.glob("usr/lib/*/libcufile.so.0")).resolve()
 
 
 def debian_package(name: str, version: str, os_name: str, work: Path) -> Path:
@@ -105,6 +105,6 @@ def _wheel(version: str, work: Path) -> Path:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or SOURCES:
-        found = library(wanted)
-        console.data(f"{wanted} {found.path} {found.version}")
+    for version in sys.argv[1:] or SOURCES:
+        cached = library(version)
+        console.data(f"{version} {cached.path} {cached.version}")

@@ -23,8 +23,8 @@ def test_every_judged_release_has_a_library() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", SOURCES)
 def test_verdict_and_effective_values_are_the_librarys(version: str) -> None:
-    found, outcomes = disagreements(version, generated(SEED, version, COUNT))
-    assert not found, "\n".join(map(str, found))
+    unexcused, outcomes = disagreements(version, generated(SEED, version, COUNT))
+    assert not unexcused, "\n".join(map(str, unexcused))
     # A generator that makes nothing but one kind of document would show nothing.
     assert outcomes["taken"] > COUNT / 4
     assert outcomes["refused"] > COUNT / 4
@@ -39,7 +39,7 @@ def test_known_deviations_still_deviate_and_only_where_it_is_said(deviation: Dev
         release = release_of(version)
         verdict = judge(text, release, look)
         others = [other for other in deviations() if other is not deviation and other.concerns(version)]
-        found = differences(text, release, verdict, library(version).ask(text))
-        if any(not any(other.excuses(difference, verdict) for other in others) for difference in found):
+        unexcused = differences(text, release, verdict, library(version).ask(text))
+        if any(not any(other.excuses(difference, verdict) for other in others) for difference in unexcused):
             parted.append(version)
     assert parted == [version for version in SOURCES if deviation.concerns(version)]

@@ -87,12 +87,12 @@ FOLDER = Path(_PLACE.name)
 def of_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
     """A reader of bytes from a reader of a file."""
 
-    def written(data: bytes) -> object:
+    def from_file(data: bytes) -> object:
         path = FOLDER / name
         path.write_bytes(data)
         return read(path)
 
-    return written
+    return from_file
 
 
 def seeds(*files: Path | bytes) -> Callable[[], list[bytes]]:
@@ -125,7 +125,7 @@ def locks() -> list[bytes]:
 
 
 def damaged_lock(data: bytes, random: Random) -> bytes:
-    """Half of them with a digest that fits, as somebody makes it who knows how."""
+    """Half of them with a matching digest, as an attacker could compute it."""
     if random.random() < 0.5:
         return damaged(data, random)
     value = changed(yaml.load(data, Loader=yaml.CSafeLoader), random)
@@ -157,7 +157,7 @@ _EDITS = (
 def damaged_journal(data: bytes, random: Random) -> bytes:
     """Bytes of the file, or what an editor of SQL would do."""
     if random.random() < 0.5:
-        return damaged(data, random) if random.random() < 0.3 else flipped(data, random)
+        return damaged(data, random) if random.random() < 0.3 else flip(data, random)
     path = FOLDER / "edited.sqlite"
     path.write_bytes(data)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as shell, contextlib.suppress(sqlite3.Error):
@@ -179,7 +179,7 @@ def damaged_journal(data: bytes, random: Random) -> bytes:
 
 
 def redigest(shell: sqlite3.Connection) -> None:
-    """As somebody does who knows how digests are made."""
+    """With recomputed digests, as an attacker could do it."""
     for key, number, at, kind, host, data in shell.execute(
         "SELECT rollout, number, time, kind, host, data FROM event"
     ).fetchall():
@@ -187,7 +187,7 @@ def redigest(shell: sqlite3.Connection) -> None:
         shell.execute("UPDATE event SET digest = ? WHERE rollout IS ? AND number IS ?", (digest, key, number))
 
 
-def flipped(data: bytes, random: Random) -> bytes:
+def flip(data: bytes, random: Random) -> bytes:
     content = bytearray(data)
     for _ in range(random.randint(1, 20)):
         content[random.randrange(len(content))] = random.randrange(256)
@@ -211,23 +211,23 @@ def expected() -> expectation.Expectation:
     return expectation.from_json((EVIDENCE / "hosts/lab-vm.expectation.json").read_text())
 
 
-def reported(report: Report, number: int) -> None:
+def report_in_a_format(report: Report, number: int) -> None:
     """In one of the formats: each takes longer than all the rest."""
     formats: list[Callable[[Report], object]] = [
         json_object.render, html.render, junit.render, prometheus.render, text.details, text.fleet_table,
     ]  # fmt: skip
-    made = formats[number % len(formats)](report)
-    if isinstance(made, str):
-        made.encode()
+    document = formats[number % len(formats)](report)
+    if isinstance(document, str):
+        document.encode()
 
 
-def judged(data: bytes) -> None:
+def read_judgement(data: bytes) -> None:
     evidence = evidence_file.document("x", data.decode("utf-8", "replace"))
     host = validate.judged(expected(), evidence, validate.Asked(day="2026-11-22"), ())
-    reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
+    report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 
-def explained(data: bytes) -> None:
+def explain_host(data: bytes) -> None:
     facts = facts_from(evidence_file.document("x", data.decode("utf-8", "replace")))
     mode._text(facts)
     json.dumps(mode._document(facts))
@@ -255,10 +255,10 @@ def bundles() -> list[bytes]:
 def damaged_bundle(data: bytes, random: Random) -> bytes:
     """Damage to one of its files, or to the archive."""
     if random.random() < 0.3:
-        data = flipped(data, random) if random.random() < 0.5 else damaged(data, random)
+        data = flip(data, random) if random.random() < 0.5 else damaged(data, random)
         return data if random.random() < 0.5 else damaged(gzip.compress(data, 1), random)
-    made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=made, mode="w") as new:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=archive, mode="w") as new:
         names = [name for name in old.getnames() if name.endswith(".json")]
         chosen = random.choice(names)
         for name in names:
@@ -267,20 +267,20 @@ def damaged_bundle(data: bytes, random: Random) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             new.addfile(info, io.BytesIO(content))
-    return made.getvalue()
+    return archive.getvalue()
 
 
 def read_bundle(path: Path) -> None:
-    reported(judge(bundle.read(path), progress=lambda _: None), path.stat().st_size // 512)
+    report_in_a_format(judge(bundle.read(path), progress=lambda _: None), path.stat().st_size // 512)
 
 
-def compared(data: bytes) -> None:
+def compare_reports(data: bytes) -> None:
     good = changes.report_from(
         json_object.render(judge(Bundle("f", "0", "2026-11-22T00:00:00Z", {}), progress=lambda _: None))
     )
-    found = changes.compare(good, changes.report_from(data.decode("utf-8", "replace")))
-    changes.to_text(found)
-    changes.to_json(found)
+    differences = changes.compare(good, changes.report_from(data.decode("utf-8", "replace")))
+    changes.to_text(differences)
+    changes.to_json(differences)
 
 
 @functools.cache
@@ -295,8 +295,8 @@ def goldens() -> list[bytes]:
 
 
 def read_golden(data: bytes) -> None:
-    wanted = golden.from_json(data.decode("utf-8", "replace"))
-    golden.differences(wanted, facts_from(loads(evidence()[0])).topology)
+    expectation = golden.from_json(data.decode("utf-8", "replace"))
+    golden.differences(expectation, facts_from(loads(evidence()[0])).topology)
 
 
 # ── what hosts say ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,15 +314,15 @@ def secrets() -> list[bytes]:
     return ["\n".join(random.sample(sorted(probes.values()), 20)).encode() for random in map(Random, range(5))]
 
 
-def redacted(data: bytes) -> None:
+def redact_and_read(data: bytes) -> None:
     Redactor().text(data.decode("utf-8", "replace"))
 
 
 def keys_on_record(path: Path) -> None:
     host = replace(HOST, known_hosts=(path,))
-    found = known_hosts.known_keys(host)
-    known_hosts.recorded(found, b"key")
-    known_hosts.refusal(host, found, "ssh-ed25519", b"key")
+    recorded_keys = known_hosts.known_keys(host)
+    known_hosts.recorded(recorded_keys, b"key")
+    known_hosts.refusal(host, recorded_keys, "ssh-ed25519", b"key")
 
 
 KNOWN_HOSTS = b"""# comment
@@ -338,9 +338,9 @@ def plan_answer(data: bytes) -> None:
 
 
 def gate_record(data: bytes) -> None:
-    given = Answer("gpu1", raw_answer(data), None, 0.0)
-    host = validate._recorded(expected(), given, validate.Asked(day="2026-11-22"), ())
-    reported(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
+    answer = Answer("gpu1", raw_answer(data), None, 0.0)
+    host = validate._recorded(expected(), answer, validate.Asked(day="2026-11-22"), ())
+    report_in_a_format(Report("f.yml", "", "2026-11-22T00:00:00Z", (host,)), len(data))
 
 
 @functools.cache
@@ -416,9 +416,9 @@ def cufile(data: bytes) -> None:
 
 
 def gdscheck(data: bytes) -> None:
-    found = runs.read(data)
-    json.dumps(gdscheck_document.document(found, "x"))
-    gdscheck_document.text(found, "x")
+    result = runs.read(data)
+    json.dumps(gdscheck_document.document(result, "x"))
+    gdscheck_document.text(result, "x")
 
 
 @functools.cache
@@ -439,7 +439,7 @@ def kernel_module(data: bytes) -> None:
 
 
 def damaged_module(data: bytes, random: Random) -> bytes:
-    return flipped(data, random) if random.random() < 0.7 else damaged(data, random)
+    return flip(data, random) if random.random() < 0.7 else damaged(data, random)
 
 
 # ── signed statements ────────────────────────────────────────────────────────────────────────────────────────────
@@ -451,12 +451,12 @@ BUILDER = Builder("build1", bytes(32), run="r")
 def archives() -> list[bytes]:
     module = FOLDER / "nvidia.ko"
     module.write_bytes(module_bytes())
-    item = {"name": "nvidia", "file": module.name, "sha256": sha256(str(module)), "size": module.stat().st_size}
+    row = {"name": "nvidia", "file": module.name, "sha256": sha256(str(module)), "size": module.stat().st_size}
     manifest = {"format": FORMAT, "kernel_release": "6.1", "vermagic": "v", "symvers": "s", "compiler": "c",
-                "key": {"driver": "550"}, "modules": [item]}  # fmt: skip
-    made = io.BytesIO()
-    pack.write_archive(made, manifest, [str(module)], BUILDER)
-    return [made.getvalue()]
+                "key": {"driver": "550"}, "modules": [row]}  # fmt: skip
+    archive = io.BytesIO()
+    pack.write_archive(archive, manifest, [str(module)], BUILDER)
+    return [archive.getvalue()]
 
 
 def signed_archive(path: Path) -> None:
@@ -466,7 +466,7 @@ def signed_archive(path: Path) -> None:
 @functools.cache
 def statements() -> list[bytes]:
     """Envelopes, which are damaged, and statements, which a trusted key may have signed by mistake."""
-    envelope = json.loads(archive.read_provenance(str(_written(archives()[0]))))
+    envelope = json.loads(archive.read_provenance(str(_write(archives()[0]))))
     when, hosts = "2026-11-22T00:00:00Z", (HostReport("gpu1", "gds"),)
     lock = statement.of_lock(b"", b"", digest="sha256:0", who="a@b", when=when)
     validation = statement.of_validation(
@@ -475,7 +475,7 @@ def statements() -> list[bytes]:
     return [json.dumps(envelope).encode(), base64.b64decode(envelope["payload"]), lock, validation]
 
 
-def _written(data: bytes) -> Path:
+def _write(data: bytes) -> Path:
     path = FOLDER / "seed.tar"
     path.write_bytes(data)
     return path
@@ -490,19 +490,19 @@ def signed_statement(data: bytes) -> None:
 @functools.cache
 def folders() -> list[bytes]:
     """Tar files of a folder with a statement, packed or not."""
-    found = []
+    packed = []
     for form in ("w", "w:gz"):
-        made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode=form) as tar:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode=form) as tar:
             for name, data in (("modules.tar", archives()[0]), ("modules.tar.intoto.json", statements()[0])):
                 member = tarfile.TarInfo(f"folder/{name}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-        found.append(made.getvalue())
-    return found
+        packed.append(archive.getvalue())
+    return packed
 
 
-def verified(path: Path) -> None:
+def verify_file(path: Path) -> None:
     """A policy that accepts no key: what is in the file is looked at all the same, and the errors are a result."""
     attested.verify(path, policy.Policy(Path("trust.yml"), {}))
 
@@ -515,7 +515,7 @@ def policies() -> list[bytes]:
     return [yaml.safe_dump(text).encode()]
 
 
-def trusted(path: Path) -> None:
+def read_policy(path: Path) -> None:
     policy.read(path, dt.date(2026, 1, 1))
 
 
@@ -526,23 +526,23 @@ REPOSITORY_ERRORS = (RepositoryUnusable, RepositoryUntrusted)
 EXAMPLES = TESTS.parent / "examples"
 EXPECTATION = EVIDENCE / "hosts/lab-vm.expectation.json"
 PLAN = json.dumps({"variants": {"build": [RESULT], "keep": [RESULT]}}).encode()
-LINES = b"\n".join(ansible.MARK.encode() + json.dumps(item).encode() for item in EVENTS)
+LINES = b"\n".join(ansible.MARK.encode() + json.dumps(event).encode() for event in EVENTS)
 
 READERS = (
     Reader("fleet.yml", seeds(*sorted(EXAMPLES.glob("*.yml"))), of_file("fleet.yml", load_fleet), (FleetInvalid,)),
     Reader("gdsdeploy.lock", locks, of_file("gdsdeploy.lock", read_lock), (LockInvalid,), damaged_lock),
     Reader("journal", journals, of_file("journal.sqlite", read_journal), (JournalUnusable,), damaged_journal),
     Reader("support bundle", bundles, of_file("case.tar.gz", read_bundle), (GdsError,), damaged_bundle),
-    Reader("evidence, judged and reported", evidence, judged, (EvidenceFileError,), damaged_json),
-    Reader("evidence: mode, explain, topology", evidence, explained, (EvidenceFileError, GdsError), damaged_json),
+    Reader("evidence, judged and reported", evidence, read_judgement, (EvidenceFileError,), damaged_json),
+    Reader("evidence: mode, explain, topology", evidence, explain_host, (EvidenceFileError, GdsError), damaged_json),
     Reader("expectation", seeds(EXPECTATION), read_expectation, (ValueError,), damaged_json),
-    Reader("saved report (diff)", reports, compared, (ValueError,), damaged_json),
+    Reader("saved report (diff)", reports, compare_reports, (ValueError,), damaged_json),
     Reader("golden topology", goldens, read_golden, (golden.GoldenError,), damaged_json),
     Reader("a host's raw answer", evidence, raw_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answer to plan", seeds(PLAN), plan_answer, (HostUnfit, HostUnreachable), damaged_json),
     Reader("gate record", gate_records, gate_record, (HostUnfit, HostUnreachable), damaged_json),
     Reader("answers to a rollout", rollout_answers, rollout_answer, (HostUnfit,), damaged_answer),
-    Reader("text with secrets, masked", secrets, redacted, ()),
+    Reader("text with secrets, masked", secrets, redact_and_read, ()),
     Reader("known_hosts", seeds(KNOWN_HOSTS), of_file("known_hosts", keys_on_record), ()),
     Reader("event lines of Ansible", seeds(LINES), event, ()),
     Reader("cufile.json", seeds(*sorted((TESTS / "golden/cufile").glob("*.json"))), cufile, ()),
@@ -550,8 +550,8 @@ READERS = (
     Reader("kernel modules", modules, kernel_module, (ElfError,), damaged_module),
     Reader("archive of modules", archives, of_file("modules.tar", signed_archive), (PackError,), damaged_module),
     Reader("signed statement", statements, signed_statement, (AttestationInvalid,), damaged_json),
-    Reader("signed folder as a tar file", folders, of_file("case.tar", verified), (), damaged_module),
-    Reader("policy of accepted keys", policies, of_file("trust.yml", trusted), (GdsError,)),
+    Reader("signed folder as a tar file", folders, of_file("case.tar", verify_file), (), damaged_module),
+    Reader("policy of accepted keys", policies, of_file("trust.yml", read_policy), (GdsError,)),
     Reader("repomd.xml", seeds(repositories.REPOMD), repositories.repomd, REPOSITORY_ERRORS),
     Reader("primary.xml, filelists.xml", seeds(repositories.LISTS), repositories.primary, REPOSITORY_ERRORS),
     Reader("modules.yaml", seeds(repositories.MODULES), repositories.module_metadata, REPOSITORY_ERRORS),

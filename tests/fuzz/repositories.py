@@ -82,44 +82,44 @@ def fetching(data: bytes) -> Any:
     return SimpleNamespace(small=lambda _: data)
 
 
-def unsigned(document: bytes, **_: object) -> Signed:
-    """In place of gpgv, which has tests of its own."""
+def accept_unsigned(document: bytes, **_: object) -> Signed:
+    """In place of gpgv, which other tests cover."""
     return Signed(document, ("A" * 40,))
 
 
 def repomd(data: bytes) -> None:
-    with mock.patch.object(rpm, "verify", unsigned):
+    with mock.patch.object(rpm, "verify", accept_unsigned):
         rpm.repomd(fetching(data), rpm.Repository("r", **REPOSITORY), now=NOW).index()
 
 
 def release(data: bytes) -> None:
     repository = apt.Repository("r", suites=("trixie",), components=("main",), **REPOSITORY)
-    with mock.patch.object(apt, "verify", unsigned):
+    with mock.patch.object(apt, "verify", accept_unsigned):
         apt.release(fetching(data), repository, "trixie", now=NOW).index()
 
 
 def package_list(data: bytes) -> None:
-    found = packages.PackageList(
+    parsed = packages.PackageList(
         data, packages.Origin("r", "trixie", "main", "debian", ("amd64", "all"), "https://r.example/Packages")
     )
-    for name in list(found.names()):
-        for candidate in found.named(name):
-            found.stanza(candidate)
-    found.providing("v")
+    for name in list(parsed.names()):
+        for candidate in parsed.named(name):
+            parsed.stanza(candidate)
+    parsed.providing("v")
 
 
 def primary(data: bytes) -> None:
     listing, _, files = data.partition(b"\0\0\0")
-    found = rpmprimary.Primary(
+    parsed = rpmprimary.Primary(
         listing, rpmprimary.Origin("r", ("x86_64", "noarch"), "https://r.example/p"), lambda: files
     )
-    for name in list(found.names()):
-        found.named(name)
+    for name in list(parsed.names()):
+        parsed.named(name)
     for name in ("nvidia-driver", "/usr/bin/nvidia", "/opt/x"):
-        found.providing(name)
+        parsed.providing(name)
 
 
 def module_metadata(data: bytes) -> None:
-    found = Modules()
-    found.add(data, "https://r.example/modules.yaml")
-    found.enable({})
+    parsed = Modules()
+    parsed.add(data, "https://r.example/modules.yaml")
+    parsed.enable({})

@@ -53,7 +53,7 @@ _UNPACK = (
 #: them are unpacked.
 _THIN = (
     "path-exclude=*/lib/modules/*/kernel/*",
-    *(f"path-include=*/lib/modules/*/kernel/{kept}" for kept in ("lib/*", "drivers/infiniband/*")),
+    *(f"path-include=*/lib/modules/*/kernel/{folder}" for folder in ("lib/*", "drivers/infiniband/*")),
 )
 
 
@@ -75,14 +75,16 @@ class Builder:
         return self._kernels()[1]
 
     def _kernels(self) -> list[str]:
-        found = [folder.name for folder in (self.base / "usr/lib/modules").iterdir()]
-        return sorted(found, key=lambda release: [int(part) for part in re.findall(r"\d+", release)])
+        releases = [folder.name for folder in (self.base / "usr/lib/modules").iterdir()]
+        return sorted(releases, key=lambda release: [int(part) for part in re.findall(r"\d+", release)])
 
     def source(self, name: str) -> str:
         """The folder of the archive's sources of ``name``: ``nvidia-fs`` or ``nvidia-current-open``."""
-        found = [item.name for item in (self.base / ARCHIVE.lstrip("/")).iterdir() if item.name.startswith(name + "-")]
-        assert len(found) == 1
-        return f"{ARCHIVE}/{found[0]}"
+        names = [
+            entry.name for entry in (self.base / ARCHIVE.lstrip("/")).iterdir() if entry.name.startswith(name + "-")
+        ]
+        assert len(names) == 1
+        return f"{ARCHIVE}/{names[0]}"
 
     @property
     def modules(self) -> str:
@@ -143,10 +145,10 @@ class Builder:
         return f"/usr/lib/modules/{release}"
 
     def audit(self, *words: str, status: int = 0) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = json.loads(
+        results: list[dict[str, object]] = json.loads(
             self.gdsdeploy("kmod", "audit", "--kernel", self.kernel, "--json", *words, status=status).stdout
         )
-        return found
+        return results
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +182,7 @@ def _base(suite: str) -> Path:
         target = [suite, str(work / "root"), source.uri]
         run.run(run.as_root([*argv, *target]), doing="make a root for building modules", log=work / "log")
 
-    return files.cached(cache, f"{suite}-{recipe}", make, what="the root for building modules") / "root"
+    return files.cached_folder(cache, f"{suite}-{recipe}", make, what="the root for building modules") / "root"
 
 
 @pytest.fixture
@@ -206,7 +208,7 @@ def with_driver(kbuild_base: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def driver(with_driver: Builder, tmp_path: Path) -> Iterator[Builder]:
-    """A host of its own with the driver installed."""
+    """A separate host with the driver installed."""
     yield from _copy(with_driver, tmp_path / "host")
 
 
@@ -221,7 +223,7 @@ def make_host() -> Callable[[Path, Path], Builder]:
 
 
 def _copy(host: Builder, folder: Path) -> Iterator[Builder]:
-    """A host of its own that is what ``host`` was, and goes away after the test."""
+    """A copy of ``host`` that is removed after the test."""
     copied = Builder(host.base, folder)
     copied.folder.mkdir()
     for name in ("work", "root"):

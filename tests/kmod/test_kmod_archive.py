@@ -80,8 +80,8 @@ def test_both_modules_of_a_release(
     assert (report["versions_from"], report["driver"]["version"]) == ("compiled", driver)
     assert report["ofed"]["path"] == f"/usr/src/ofa_kernel/x86_64/{host.kernel}"
     peermem, fs = report["modules"]
-    assert [item["module"] for item in (peermem, fs)] == ["nvidia-peermem", "nvidia-fs"]
-    assert all(item["error"] is None and item["files"][0]["audit"]["ok"] is True for item in (peermem, fs))
+    assert [entry["module"] for entry in (peermem, fs)] == ["nvidia-peermem", "nvidia-fs"]
+    assert all(entry["error"] is None and entry["files"][0]["audit"]["ok"] is True for entry in (peermem, fs))
     assert (peermem["files"][0]["version"], fs["files"][0]["version"]) == (driver, nvidia_fs)
     assert peermem["files"][0]["provenance"]["ofed"] == report["ofed"]["symvers"]
     # Complete: it needs both cores, with the versions that those have.
@@ -90,13 +90,13 @@ def test_both_modules_of_a_release(
         line.split("\t")[1]: line.split("\t")[0]
         for line in host.path(f"{report['ofed']['path']}/Module.symvers").read_text().splitlines()
     }
-    found = versions(host, "/build/out/nvidia-peermem.ko")
-    assert {name: found[name] for name in theirs} == theirs
+    results = versions(host, "/build/out/nvidia-peermem.ko")
+    assert {name: results[name] for name in theirs} == theirs
     # 2.13.5 looks the driver's symbols up while it runs; 2.19.7 links them, with the versions that peermem has, too.
     assert field(host, "depends", "/build/out/nvidia-fs.ko") == ("nvidia" if links else "")
     linked = {name: crc for name, crc in versions(host, "/build/out/nvidia-fs.ko").items() if name.startswith(P2P)}
     assert bool(linked) is links
-    assert linked.items() <= {name: crc for name, crc in found.items() if name.startswith(P2P)}.items()
+    assert linked.items() <= {name: crc for name, crc in results.items() if name.startswith(P2P)}.items()
 
 
 _UNIT = """
@@ -119,8 +119,8 @@ def test_probing_only_what_counts_gives_the_symbol_versions_of_the_whole_driver(
     expected = {line.split()[1]: line.split()[0] for line in whole.read_text().splitlines() if P2P in line}
     bookworm.run("mkdir", "/build/unit")
     argv = ["python3", "-c", _UNIT, bookworm.kernel, str(Path(bookworm.source("nvidia-current-open")).parent)]
-    found = json.loads(bookworm.run(*argv).stdout)
-    assert {name: crc for name, crc in found.items() if name.startswith(P2P)} == expected
+    results = json.loads(bookworm.run(*argv).stdout)
+    assert {name: crc for name, crc in results.items() if name.startswith(P2P)} == expected
 
 
 def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: Builder) -> None:
@@ -128,9 +128,9 @@ def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: 
     tree = trixie.source("nvidia-current-open")
     argv = ["make", "-C", "/build/stock", f"KVER={trixie.kernel}", f"NVIDIA_SRC_DIR={tree}/nvidia"]
     done = trixie.run(*argv, "IGNORE_CC_MISMATCH=1")
-    said = done.stdout + done.stderr
-    assert '"nvidia_p2p_get_pages"' in said
-    assert "undefined!" in said
+    output = done.stdout + done.stderr
+    assert '"nvidia_p2p_get_pages"' in output
+    assert "undefined!" in output
     assert field(trixie, "depends", "/build/stock/nvidia-fs.ko") == ""
     assert not any(name.startswith(P2P) for name in versions(trixie, "/build/stock/nvidia-fs.ko"))
     right = versions(trixie, "/build/out/nvidia-fs.ko")
@@ -138,13 +138,13 @@ def test_stock_nvidia_fs_succeeds_with_a_module_that_the_kernel_refuses(trixie: 
 
 
 def test_the_stock_makefile_takes_the_first_source_that_a_listing_has(fresh: Builder) -> None:
-    # A leftover with another page table, sorted before the driver's own tree by nobody's decision.
+    # A leftover with another page table, whose name sorts before the driver's tree.
     fresh.write("/usr/src/nvidia-000/nvidia/nv-p2p.h", "#define NVIDIA_P2P_PAGE_TABLE_VERSION 0x00020000\n")
     fresh.run("cp", "-r", fresh.source("nvidia-current-open"), "/usr/src/nvidia-current-open-550.163.01")
     stock = fresh.run("make", "-C", fresh.source("nvidia-fs"), "-n", "nv_symbols", f"KVER={fresh.kernel}").stdout
     assert "Picking NVIDIA driver sources from NVIDIA_SRC_DIR=/usr/src/nvidia-000/nvidia." in stock
     trees = json.loads(fresh.gdsdeploy("kmod", "trees", "--json", "--driver-version", "550.163.01").stdout)
-    assert [item["path"] for item in trees] == ["/usr/src/nvidia-current-open-550.163.01"]
+    assert [entry["path"] for entry in trees] == ["/usr/src/nvidia-current-open-550.163.01"]
 
 
 def test_two_trees_of_one_driver_are_refused_and_both_named(fresh: Builder) -> None:
@@ -172,9 +172,9 @@ def test_the_stock_script_finds_nothing_for_the_running_kernel_and_offsets_for_t
     # As upstream's Makefile calls it, without the kernel's name: the running kernel is not this one.
     assert "0x" not in symbols_by_script(driver)[0]
     text, _ = symbols_by_script(driver, driver.kernel)
-    found = {line.split()[1]: int(line.split()[0], 16) for line in text.splitlines()}
-    assert set(right) <= set(found)
-    assert all(found[name] != int(right[name], 16) and found[name] < 0x100 for name in right)
+    results = {line.split()[1]: int(line.split()[0], 16) for line in text.splitlines()}
+    assert set(right) <= set(results)
+    assert all(results[name] != int(right[name], 16) and results[name] < 0x100 for name in right)
     report = json.loads(driver.build("--json"))
     assert report["versions_from"] == "module"
     mine = versions(driver, "/build/nvidia-fs.ko")
@@ -198,15 +198,15 @@ def test_the_stock_script_cannot_read_zstd(driver: Builder) -> None:
 
 def test_a_kept_module_symvers_is_used_when_the_module_beside_it_proves_it(driver: Builder) -> None:
     right = driver.path("/build/driver/Module.symvers").read_text()
-    kept = f"/var/lib/dkms/nvidia-standin/1.2.3/{driver.kernel}/x86_64/module"
-    driver.run("mkdir", "-p", kept)
-    driver.run("sh", "-c", f"mv {driver.modules}/updates/dkms/nvidia.ko {kept} && depmod -a {driver.kernel}")
-    driver.run("cp", "/build/driver/Module.symvers", kept)
+    kept_copy = f"/var/lib/dkms/nvidia-standin/1.2.3/{driver.kernel}/x86_64/module"
+    driver.run("mkdir", "-p", kept_copy)
+    driver.run("sh", "-c", f"mv {driver.modules}/updates/dkms/nvidia.ko {kept_copy} && depmod -a {driver.kernel}")
+    driver.run("cp", "/build/driver/Module.symvers", kept_copy)
     assert json.loads(driver.build("--json"))["versions_from"] == "symvers"
     mine = versions(driver, "/build/nvidia-fs.ko")
     assert all(mine[line.split()[1]] == line.split()[0] for line in right.splitlines())
     # Another build's symbols beside it prove nothing; then the unit is compiled.
-    driver.run("sed", "-i", "s/^0x......../0x00000014/", f"{kept}/Module.symvers")
+    driver.run("sed", "-i", "s/^0x......../0x00000014/", f"{kept_copy}/Module.symvers")
     assert json.loads(driver.build("--json"))["versions_from"] == "compiled"
     assert "exports other versions" in driver.path("/build/nvidia-fs.ko.log").read_text()
     assert versions(driver, "/build/nvidia-fs.ko") == mine
@@ -222,9 +222,9 @@ def test_peermem_without_ofed_is_a_stub_the_stock_way_and_refused_by_ours(fresh:
         "make", "-C", "/build/driver", "modules", f"KERNEL_UNAME={fresh.kernel}", "NV_KERNEL_MODULES=nvidia-peermem"
     )
     assert field(fresh, "depends", "/build/driver/nvidia-peermem.ko") == ""
-    found = fresh.audit("--peermem", "/build/driver/nvidia-peermem.ko", status=1)[0]["findings"]
-    assert isinstance(found, list)
-    assert "peermem-stub" in [item["id"] for item in found]
+    results = fresh.audit("--peermem", "/build/driver/nvidia-peermem.ko", status=1)[0]["findings"]
+    assert isinstance(results, list)
+    assert "peermem-stub" in [entry["id"] for entry in results]
 
 
 def stock_decision(host: Builder) -> str:
@@ -265,7 +265,7 @@ def test_what_does_not_compile_is_said_with_the_version_that_does(fresh: Builder
     error = outcome["error"]
     assert error["message"].startswith(f"nvidia-fs 2.13.5 does not build for kernel {fresh.kernel} against ")
     assert "FMODE_UNSIGNED_OFFSET" in error["message"]
-    assert [item["id"] for item in error["rules"]] == ["debian-nvidia-fs-2.13"]
+    assert [entry["id"] for entry in error["rules"]] == ["debian-nvidia-fs-2.13"]
     assert "fixed in nvidia-fs 2.25.7" in error["hint"]
     assert outcome["log"] in error["hint"]
     assert fresh.path("/build/out/nvidia-fs.ko").read_text() == "the old one"

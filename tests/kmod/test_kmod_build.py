@@ -15,8 +15,8 @@ pytestmark = pytest.mark.kbuild
 
 def findings(result: dict[str, Any]) -> list[str]:
     """Without what every nvidia-fs of the version that these sources claim to be has."""
-    serious = [item for item in result["findings"] if item["severity"] in ("error", "warning")]
-    return [item["id"] for item in serious if item["id"] != "vm-io"]
+    serious = [finding for finding in result["findings"] if finding["severity"] in ("error", "warning")]
+    return [finding["id"] for finding in serious if finding["id"] != "vm-io"]
 
 
 def versions(host: Builder, file: str) -> dict[str, str]:
@@ -29,8 +29,8 @@ def test_built_against_the_installed_driver(driver: Builder) -> None:
     assert result["versions_from"] == "module"
     assert result["ok"] is True
     assert result["modules"][0]["files"][0]["audit"]["ok"] is True
-    shown = driver.run("modinfo", "/build/nvidia-fs.ko").stdout
-    fields = dict(line.split(":", 1) for line in shown.splitlines() if ":" in line)
+    printed = driver.run("modinfo", "/build/nvidia-fs.ko").stdout
+    fields = dict(line.split(":", 1) for line in printed.splitlines() if ":" in line)
     assert fields["depends"].strip() == "nvidia"
     assert fields["vermagic"].split()[0] == driver.kernel
     assert fields["gdsdeploy_driver"].strip() == "1.2.3"
@@ -171,11 +171,11 @@ def test_packed_here_and_installed_where_nothing_can_be_compiled(driver: Builder
     assert "(new)" in driver.gdsdeploy(*words, "--check").stdout
     result = json.loads(driver.gdsdeploy(*words, "--json").stdout)
     assert result["changed"]
-    assert [item["ok"] for item in result["audit"]] == [True, True]
+    assert [finding["ok"] for finding in result["audit"]] == [True, True]
     assert driver.gdsdeploy(*words).stdout == "nothing to change\n"
-    assert [item["ok"] for item in driver.audit()] == [True, True]
-    shown = driver.run("modprobe", "--show-depends", "-S", driver.kernel, "nvidia-fs").stdout
-    assert [line.split("updates/")[1].strip() for line in shown.splitlines()] == [
+    assert [finding["ok"] for finding in driver.audit()] == [True, True]
+    printed = driver.run("modprobe", "--show-depends", "-S", driver.kernel, "nvidia-fs").stdout
+    assert [line.split("updates/")[1].strip() for line in printed.splitlines()] == [
         "gdsdeploy/nvidia.ko",
         "gdsdeploy/nvidia-fs.ko",
     ]

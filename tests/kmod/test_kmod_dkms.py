@@ -62,11 +62,11 @@ def next_driver(host: Builder, *, fits: bool) -> None:
         host.run("sed", "-i", "s/nvidia_p2p_put_pages/nvidia_p2p_drop_pages/", f"{folder}/nvidia/nv-p2p.c")
 
 
-def installed(host: Builder, kernel: str = "") -> str:
-    """The nvidia-fs that modprobe would load; empty when there is none."""
-    found = host.run("sh", "-c", f"find /usr/lib/modules/{kernel or host.kernel} -name 'nvidia-fs.ko*'").stdout.split()
-    assert len(found) <= 1
-    return found[0] if found else ""
+def installed_module(host: Builder, kernel: str = "") -> str:
+    """The nvidia-fs that modprobe would load, or empty."""
+    files = host.run("sh", "-c", f"find /usr/lib/modules/{kernel or host.kernel} -name 'nvidia-fs.ko*'").stdout.split()
+    assert len(files) <= 1
+    return files[0] if files else ""
 
 
 def driver_of(host: Builder, file: str) -> str:
@@ -74,7 +74,9 @@ def driver_of(host: Builder, file: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def registered(kbuild_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+def registered_modules(
+    kbuild_base: Path, make_host: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Builder]:
     """A host on which the role's command has run once."""
     host = make_host(kbuild_base, tmp_path_factory.mktemp("dkms") / "host")
     host.run("cp", "-r", "/usr/src/driver", "/usr/src/nvidia-standin-1.2.3")
@@ -88,20 +90,20 @@ def registered(kbuild_base: Path, make_host: Any, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture
-def host(registered: Builder, copy_host: Any, tmp_path: Path) -> Iterator[Builder]:
-    yield from copy_host(registered, tmp_path / "host")
+def host(registered_modules: Builder, copy_host: Any, tmp_path: Path) -> Iterator[Builder]:
+    yield from copy_host(registered_modules, tmp_path / "host")
 
 
 def test_every_kernel_with_headers_gets_both_and_a_second_run_does_nothing(host: Builder) -> None:
     first = json.loads(host.run("cat", "/build/first.json").stdout)
     assert first["changed"]
-    assert [(item["kernel_release"], item["package"]) for item in first["done"]] == [
+    assert [(entry["kernel_release"], entry["package"]) for entry in first["done"]] == [
         (kernel, package) for kernel in (host.kernel, host.other_kernel) for package in (DRIVER, NVIDIA_FS)
     ]
     status = host.run("dkms", "status").stdout
     assert status.count(": installed") == 4
     for kernel in (host.kernel, host.other_kernel):
-        assert host.run("modinfo", "-F", "vermagic", installed(host, kernel)).stdout.split()[0] == kernel
+        assert host.run("modinfo", "-F", "vermagic", installed_module(host, kernel)).stdout.split()[0] == kernel
         assert host.path(f"/var/log/gdsdeploy/kmod/{kernel}/nvidia-fs.log").stat().st_size > 1000
     assert answer(provide(host)) == {"changed": False, "done": [], "notes": []}
 
@@ -117,7 +119,7 @@ def test_a_new_driver_on_the_same_kernel_brings_a_new_nvidia_fs(host: Builder) -
     next_driver(host, fits=True)
     recipes(host, "1.2.4")
     host.run("dkms", "install", NEXT, "-k", host.kernel)
-    assert driver_of(host, installed(host)) == "1.2.4"
+    assert driver_of(host, installed_module(host)) == "1.2.4"
     assert answer(provide(host, "--check", version="1.2.4")) == {
         "changed": False,
         "done": [],
@@ -130,28 +132,28 @@ def test_without_our_recipe_the_old_one_stays_for_the_new_driver_and_is_rebuilt_
     next_driver(host, fits=True)
     recipes(host, "1.2.4", edit=('BUILD_DEPENDS_REBUILD="yes"\n', ""))
     host.run("dkms", "install", NEXT, "-k", host.kernel)
-    assert driver_of(host, installed(host)) == "1.2.3"
+    assert driver_of(host, installed_module(host)) == "1.2.3"
     assert f"{NVIDIA_FS}, {host.kernel}, x86_64: installed" in host.run("dkms", "status").stdout
     done = answer(provide(host, version="1.2.4"))["done"]
     assert {"kernel_release": host.kernel, "package": NVIDIA_FS, "action": "rebuild"}.items() <= done[0].items()
     assert "driver 1.2.3" in done[0]["why"]
-    assert driver_of(host, installed(host)) == "1.2.4"
+    assert driver_of(host, installed_module(host)) == "1.2.4"
 
 
 def test_dkms_itself_loses_the_old_module_when_its_rebuild_fails(host: Builder) -> None:
     next_driver(host, fits=False)
     recipes(host, "1.2.4", edit=(" --kept nvidia-fs", ""))
     host.run("sh", "-c", f"dkms install {NEXT} -k {host.kernel} || true")
-    assert installed(host) == ""
+    assert installed_module(host) == ""
 
 
 def test_a_failed_rebuild_leaves_the_old_module_where_it_was(host: Builder) -> None:
-    before, content = installed(host), host.run("sha256sum", installed(host)).stdout
+    before, content = installed_module(host), host.run("sha256sum", installed_module(host)).stdout
     next_driver(host, fits=False)
     recipes(host, "1.2.4")
     host.run("sh", "-c", f"dkms install {NEXT} -k {host.kernel} || true")
     assert f"{NVIDIA_FS}, {host.kernel}, x86_64: installed" not in host.run("dkms", "status").stdout
-    assert installed(host) == before
+    assert installed_module(host) == before
     assert host.run("sha256sum", before).stdout == content
     assert host.run("modprobe", "--show-depends", "-S", host.kernel, "nvidia-fs").stdout.count("nvidia-fs.ko") == 1
     # Why is said, and still is when it is asked for later.
@@ -160,14 +162,14 @@ def test_a_failed_rebuild_leaves_the_old_module_where_it_was(host: Builder) -> N
     assert "implicit declaration of function" in error
     assert f"/var/log/gdsdeploy/kmod/{host.kernel}/nvidia-fs.log" in error
     assert host.gdsdeploy("kmod", "why", status=1).stderr.split(" (")[0] == error.split(" (")[0]
-    assert installed(host) == before
+    assert installed_module(host) == before
     # With a source that fits, DKMS installs in its place; it refuses to beside a file of the same version.
     host.run("rm", "-r", "/usr/src/nvidia-standin-1.2.4")
     next_driver(host, fits=True)
     host.run("dkms", "uninstall", NEXT, "-k", host.kernel)
     host.run("dkms", "unbuild", NEXT, "-k", host.kernel)
     assert answer(provide(host, version="1.2.4"))["changed"]
-    assert driver_of(host, installed(host)) == "1.2.4"
+    assert driver_of(host, installed_module(host)) == "1.2.4"
     assert ": installed" in host.run("dkms", "status", "-m", "nvidia-fs", "-k", host.kernel).stdout
 
 

@@ -81,12 +81,12 @@ def host(builder: Builder, keys: Path, tiny: bytes) -> Builder:
 def by_openssl(file: Path, pem: Path, folder: Path) -> bool:
     """Whether openssl, which shares no code with ours, finds the module's signature to be by ``pem``'s key."""
     with open_plain(str(file)) as plain:
-        found = read_signature(plain)
+        signature = read_signature(plain)
         plain.seek(0)
         data = plain.read()
-    assert found is not None
-    (folder / "content").write_bytes(data[: found.size])
-    (folder / "message").write_bytes(data[found.size : -40])
+    assert signature is not None
+    (folder / "content").write_bytes(data[: signature.size])
+    (folder / "message").write_bytes(data[signature.size : -40])
     files = ("-in", folder / "message", "-content", folder / "content", "-certfile", pem, "-out", "/dev/null")
     argv = ("openssl", "cms", "-verify", "-binary", "-inform", "DER", "-nointern", "-noverify", *files)
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
@@ -138,15 +138,15 @@ def test_packed_modules_stay_packed_and_another_owners_signature_goes(
     with open_plain(str(host.path(f"{file}.{suffix}"))) as plain:
         assert len(plain.read()) == size, "one signature is left"
     if suffix == "xz":
-        shown = run.run(["xz", "--robot", "--list", str(host.path(f"{file}.xz"))], doing="look at it").stdout
-        assert "CRC32" in shown, "the kernel's unpacker knows no other"
+        listing = run.run(["xz", "--robot", "--list", str(host.path(f"{file}.xz"))], doing="look at it").stdout
+        assert "CRC32" in listing, "the kernel's unpacker knows no other"
 
 
 def test_a_key_that_others_can_read_is_refused(host: Builder) -> None:
     file = "/build/tiny.ko"
     host.path(KEY).chmod(0o640)
-    said = host.gdsdeploy(*SIGN, file, status=1).stderr
-    assert "can be read by others than its owner (mode 0640)" in said
+    output = host.gdsdeploy(*SIGN, file, status=1).stderr
+    assert "can be read by others than its owner (mode 0640)" in output
     assert host.run("modinfo", "-F", "signer", file).stdout == ""
 
 
@@ -195,19 +195,19 @@ def test_a_signer_elsewhere_gets_the_module_and_its_answer_is_verified(
 def test_dkms_without_openssl_leaves_modules_unsigned_with_exit_status_0_and_with_ours_it_signs(
     host: Builder, keys: Path, tmp_path: Path
 ) -> None:
-    said, file = dkms(host)
-    assert "openssl not found, can't generate key and certificate." in said
+    output, file = dkms(host)
+    assert "openssl not found, can't generate key and certificate." in output
     assert host.run("modinfo", "-F", "signer", file).stdout == ""
     configure(host, Signing())
     assert json.loads(host.gdsdeploy("kmod", "sign", file, "--check", "--json").stdout)["changed"] is True
     host.run("dkms", "unbuild", "tiny/1", "-k", host.kernel)
-    said, file = dkms(host)
+    output, file = dkms(host)
     assert by_openssl(host.path(file), keys / "owner.pem", tmp_path)
     assert json.loads(host.gdsdeploy("kmod", "sign", file, "--check", "--json").stdout)["changed"] is False
     host.run("dkms", "unbuild", "tiny/1", "-k", host.kernel)
     host.path(KEY).unlink()
-    said, file = dkms(host)
-    assert f"the key {KEY} cannot be used" in said
+    output, file = dkms(host)
+    assert f"the key {KEY} cannot be used" in output
     assert not host.path(KEY).exists(), "dkms made a key of its own"
     assert not host.path("/var/lib/dkms/mok.key").exists()
     # dkms ends with 0 all the same; the role's own step, after every build, does not.

@@ -1,4 +1,4 @@
-"""Runs on the builder: modules that a kernel has to refuse, each made of one that it takes, and that one.
+"""Runs on the builder: write damaged modules that a kernel has to refuse, and the good one.
 
 Arguments: the host program, the kernel's release, the folder to write to.
 """
@@ -17,10 +17,10 @@ from gdsdeploy.host.secure_boot.signature import read_signature
 
 
 def plain(release: str, name: str) -> bytes:
-    """The module that was built here under that file name, unpacked and without a signature."""
+    """The module of that file name from this builder, unpacked and unsigned."""
     places = (Path(f"/lib/modules/{release}/updates"), Path("/var/lib/dkms"))
-    found = [path for place in places for path in place.rglob(name) if release in str(path)]
-    with open_plain(str(found[0])) as file:
+    modules = [path for place in places for path in place.rglob(name) if release in str(path)]
+    with open_plain(str(modules[0])) as file:
         signature = read_signature(file)
         file.seek(0)
         return file.read() if signature is None else file.read(signature.size)
@@ -31,7 +31,7 @@ def main(program: str, release: str, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     good = plain(release, "nvidia-fs.ko*")
     place = good.index(struct.pack("<56s", b"nvidia_p2p_get_pages")) - 8
-    made = {
+    variants = {
         "good": good,
         "crc": good[:place] + bytes([good[place] ^ 0xFF]) + good[place + 1 :],
         "vermagic": good.replace(b" mod_unload ", b" mod_frozen ", 1),
@@ -40,7 +40,7 @@ def main(program: str, release: str, folder: Path) -> None:
         "stranger": good,
         "driver": plain(release, "nvidia-current-open.ko*"),
     }
-    for name, data in made.items():
+    for name, data in variants.items():
         (folder / f"{name}.ko").write_bytes(data)
     key, certificate, stranger = (folder / name for name in ("owner.key", "owner.der", "stranger.ko"))
     command = [sys.executable, program, "kmod"]
@@ -49,7 +49,7 @@ def main(program: str, release: str, folder: Path) -> None:
         subprocess.run([*command, "keygen", "--name", "nobody", *files], check=True)
     subprocess.run([*command, "sign", "--kernel", release, *files, str(stranger)], check=True)
     signed = stranger.read_bytes()
-    # The first byte of the message, which no longer is a SEQUENCE.
+    # The message no longer starts with a SEQUENCE.
     (folder / "malformed.ko").write_bytes(signed[: len(good)] + b"\x31" + signed[len(good) + 1 :])
 
 

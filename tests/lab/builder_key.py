@@ -1,6 +1,6 @@
-"""The builder's key of every lab that the tests make, so that one lab can receive what another one's builder has built.
+"""One builder's key for all labs of the tests, so that each lab accepts another builder's modules.
 
-Whoever reads this file has it.  So no fleet but a test's accepts it.
+The key is public, so only the tests' fleets accept it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SEED = b"gdsdeploy: a key only for tests."
 
 
 def give(lab: Lab) -> None:
-    """Have the lab's builder sign with it, and the lab's fleet accept it."""
+    """Install the key on the lab's builder and in the lab's fleet."""
     pem = provenance._pem("PRIVATE KEY", provenance._PRIVATE_DER + _SEED)
     script = f"umask 077 && mkdir -p /var/lib/gdsdeploy && cat >{provenance.KEY} && chmod 0755 /var/lib/gdsdeploy"
     builder = lab.host("build1")

@@ -9,23 +9,20 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Host, Lab, state
+from gdsdeploy.lab import Lab, LabHost, state
 from tests import groups
 from tests.lab import builder_key
 from tests.naming import unique
 
-#: What is still to be done when the group of tests ends that has the lab.
+#: Callbacks for the end of the group of tests that uses the lab.
 _finished: list[Callable[[], None]] = []
-#: The lab of the group that runs, once it was asked for.
+#: The lab of the current group.
 _labs: list[Lab] = []
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _ports() -> Iterator[None]:
-    """Ports from a place of this process's own on.
-
-    A lab knows of the ports of others whose hosts do not listen yet, but not of those in another state folder.
-    """
+    """A random first port: a lab doesn't know the ports of labs in other state folders."""
     start = random.randrange(state.FIRST_PORT["light"], state.LAST_PORT - 1000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "FIRST_PORT", dict.fromkeys(state.FIRST_PORT, start))
@@ -34,25 +31,25 @@ def _ports() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def lab() -> Lab:
-    """The lab of this group of tests, up; taken down after the group.
+    """The running lab of this group of tests, taken down after the group.
 
-    GDSDEPLOY_KEEP_LAB=1 keeps it, and takes one that was kept.
+    GDSDEPLOY_KEEP_LAB=1 keeps it for the next run, which uses it again.
     """
     if not _labs:
         keep = os.environ.get("GDSDEPLOY_KEEP_LAB") == "1"
-        made = Lab("test-kept" if keep else unique("test"))
+        running = Lab("test-kept" if keep else unique("test"))
         if not keep:
-            _finished.append(lambda: labs.down(made))
+            _finished.append(lambda: labs.down(running))
         _finished.append(_labs.clear)
-        _labs.append(made)
-    made = labs.up(_labs[0].name, vms=1, lights=1)
-    builder_key.give(made)
-    return made
+        _labs.append(running)
+    running = labs.up(_labs[0].name, vms=1, lights=1)
+    builder_key.give(running)
+    return running
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Take the lab down after the last test of its group, or where the next one has hosts of its own."""
+    """Take the lab down after the last test of its group, or before a test with its own hosts."""
     yield
     last = nextitem is None or groups.of(item.nodeid)[1] != groups.of(nextitem.nodeid)[1]
     if last or "lab" not in getattr(nextitem, "fixturenames", ()):
@@ -61,22 +58,22 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_sessionfinish() -> None:
-    """After an interruption there is no such test."""
+    """Take the lab down after an interruption."""
     while _finished:
         _finished.pop()()
 
 
 @pytest.fixture
-def vm(lab: Lab) -> Host:
-    """The VM host, answering."""
+def vm(lab: Lab) -> LabHost:
+    """The running VM host."""
     host = lab.host("gpu1")
     host.wait_ssh(420)
     return host
 
 
 @pytest.fixture
-def light(lab: Lab) -> Host:
-    """The light host, answering."""
+def light(lab: Lab) -> LabHost:
+    """The running light host."""
     host = lab.host("build1")
     host.wait_ssh()
     return host

@@ -1,4 +1,4 @@
-"""A way to a host that can be cut: a forwarder on loopback, whose connections break when a test says so."""
+"""A forwarder on loopback whose connections a test can cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Way:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Break every connection, and let none come through."""
+        """Break every connection and refuse new ones."""
         with self._lock:
             self._is_cut = True
             broken, self._open = self._open, set()

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: What apply does about a drift: it repairs it, leaves it alone, works around it, refuses it or can't tell.
+#: What apply does about a drift: repairs, ignores, works around or refuses it, or can't tell.
 REPAIRED, STAYS, ADAPTS, REFUSED, UNKNOWN = "repaired", "stays", "adapts", "refused", "unknown"
-#: Something of a host: ("path", PATH), ("version", PACKAGE), ("hold", PACKAGE) or ("outdated", UNIT).
+#: A part of a host: ("path", PATH), ("version", PACKAGE), ("hold", PACKAGE) or ("outdated", UNIT).
 Key = tuple[str, str]
 Snapshot = dict[Key, Any]
-#: Never looked at, by the beginning of their paths, and why.
+#: Prefixes of paths that aren't compared, and why.
 SKIPPED = {
     "/dev": "no files of the disk",
     "/proc": "no files of the disk",
@@ -56,9 +56,9 @@ SKIPPED = {
     "/usr/lib/x86_64-linux-gnu": "the distribution's own libraries",
     "/usr/share": "what packages contain, which goes with their versions",
 }
-#: Of these the result of a repair may differ from what was before: an initramfs is made anew, a record gets longer.
+#: A repair may change these: an initramfs is rebuilt, a record gets longer.
 ANEW = ("/boot/initrd.img-", "/var/lib/gdsdeploy/before.json")
-#: Records of our own that changes of these kinds are written down in.
+#: gdsdeploy's records, by kinds of changes.
 RECORDS = {
     **dict.fromkeys(("write", "make", "delete", "stream"), "/var/lib/gdsdeploy/before.json"),
     **dict.fromkeys(("install", "upgrade", "downgrade"), "/var/lib/gdsdeploy/installed"),
@@ -68,10 +68,10 @@ RECORDS = {
 
 @dataclass(frozen=True)
 class Drift:
-    """Something that happens to a host.
+    """A change on a host, made outside of gdsdeploy.
 
-    ``subjects``: what it touches; two drifts of one round share none.  ``undo``: for what apply leaves alone.
-    ``own``: beginnings of paths that stay as the drift has made them.
+    ``subjects``: what it changes; two drifts of one round share none.  ``undo``: for drifts that apply ignores.
+    ``own``: prefixes of paths that keep the drift's state.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Drift:
     outcome: str = REPAIRED
     undo: Callable[[], None] | None = None
     own: tuple[str, ...] = ()
-    #: packages that stay as the drift has made them
+    #: packages that keep the drift's state
     packages: tuple[str, ...] = ()
 
     def keeps(self, key: Key) -> bool:
@@ -93,7 +93,7 @@ class Drift:
 
 @dataclass
 class Program:
-    """The host program of a zipapp, imported once; each call runs in a child of its own, as if it were started."""
+    """The host program of a zipapp, imported once; each call runs in its own child process."""
 
     zipapp: str
     main: Callable[[Sequence[str]], int] = field(init=False)
@@ -108,21 +108,21 @@ class Program:
     def call(self, document: Any, *words: str) -> Any:
         """The answer of ``apply WORDS --json`` with this desired state."""
         self.calls += 1
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
-            given.write(json.dumps(document).encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
+            stdin.write(json.dumps(document).encode())
+            stdin.seek(0)
             child = os.fork()
             if child == 0:
-                self._run(given.fileno(), said.fileno(), ["apply", *words, "--json", "--desired", "-"])
+                self._run(stdin.fileno(), stdout.fileno(), ["apply", *words, "--json", "--desired", "-"])
             os.waitpid(child, 0)
-            said.seek(0)
-            return json.loads(said.read())
+            stdout.seek(0)
+            return json.loads(stdout.read())
 
-    def _run(self, given: int, said: int, words: Sequence[str]) -> None:
+    def _run(self, stdin: int, stdout: int, words: Sequence[str]) -> None:
         status = 1
         try:
-            os.dup2(given, 0)
-            os.dup2(said, 1)
+            os.dup2(stdin, 0)
+            os.dup2(stdout, 1)
             sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
             status = self.main(words)
             sys.stdout.flush()
@@ -143,18 +143,18 @@ class Watch:
     _sums: dict[tuple[int, int, int], str] = field(default_factory=dict)
 
     def snapshot(self) -> Snapshot:
-        found: Snapshot = {}
+        entries: Snapshot = {}
         for root in self.roots:
-            self._walk(root, found)
-        for name, (version, held) in self.packages().items():
+            self._walk(root, entries)
+        for name, (version, is_held) in self.packages().items():
             if version:
-                found["version", name] = version
-            if held:
-                found["hold", name] = True
-        found.update({("outdated", unit): True for unit in self._outdated()})
-        return found
+                entries["version", name] = version
+            if is_held:
+                entries["hold", name] = True
+        entries.update({("outdated", unit): True for unit in self._outdated()})
+        return entries
 
-    def _walk(self, folder: str, found: Snapshot) -> None:
+    def _walk(self, folder: str, snapshot: Snapshot) -> None:
         device = os.lstat(folder).st_dev
         waiting = [folder]
         skipped = tuple(SKIPPED)
@@ -164,7 +164,7 @@ class Watch:
                     if entry.path.startswith(skipped):
                         continue
                     looked = entry.stat(follow_symlinks=False)
-                    found["path", entry.path] = self._entry(entry.path, looked)
+                    snapshot["path", entry.path] = self._entry(entry.path, looked)
                     if entry.is_dir(follow_symlinks=False) and looked.st_dev == device:
                         waiting.append(entry.path)
 
@@ -181,15 +181,15 @@ class Watch:
             try:
                 self._sums[key] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
             except PermissionError:
-                # Of a user who isn't in this namespace: nobody here can change it either.
+                # Its owner isn't in this namespace, so no process here can change it.
                 self._sums[key] = "unreadable"
         return ("file", *own, f"sha256:{self._sums[key]}")
 
     def _outdated(self) -> list[str]:
         if not self.units:
             return []
-        shown = output("systemctl", "show", "--property=Id,NeedDaemonReload", *self.units)
-        blocks = [dict(line.split("=", 1) for line in block.splitlines()) for block in shown.split("\n\n")]
+        units = output("systemctl", "show", "--property=Id,NeedDaemonReload", *self.units)
+        blocks = [dict(line.split("=", 1) for line in block.splitlines()) for block in units.split("\n\n")]
         return [block["Id"] for block in blocks if block.get("NeedDaemonReload") == "yes"]
 
 
@@ -204,57 +204,61 @@ def differing(one: Snapshot, other: Snapshot) -> dict[Key, tuple[Any, Any]]:
 
 def unexplained(changes: Sequence[Mapping[str, str]], before: Snapshot, after: Snapshot) -> list[str]:
     """Changes that the snapshots don't show, and differences of the snapshots that no change says."""
-    left = differing(before, after)
+    differences = differing(before, after)
     problems = []
-    for change in _joined(changes):
-        left.pop(("path", RECORDS.get(change["kind"], "")), None)
-        keys, required = _effects(change, left)
+    for change in _join(changes):
+        differences.pop(("path", RECORDS.get(change["kind"], "")), None)
+        keys, required = _effects(change, differences)
         if required and not keys:
             problems.append(f"no effect of: {_words(change)}")
         for key in keys:
-            was, now = left.pop(key)
+            was, now = differences.pop(key)
             wrong = _contradicts(change, key, was, now)
             problems += [f"{_words(change)}: {wrong}"] if wrong else []
-    return problems + [f"unpredicted: {key[0]} {key[1]}: {was} → {now}" for key, (was, now) in left.items()]
+    return problems + [f"unpredicted: {key[0]} {key[1]}: {was} → {now}" for key, (was, now) in differences.items()]
 
 
-def _joined(changes: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def _join(changes: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
     """The same changes; a package that is first finished and then moved has one, from the first to the last version."""
-    found: list[Mapping[str, str]] = []
+    joined: list[Mapping[str, str]] = []
     for change in changes:
-        first = next((item for item in found if item["subject"] == change["subject"] and item["after"]), None)
+        first = next(
+            (earlier for earlier in joined if earlier["subject"] == change["subject"] and earlier["after"]), None
+        )
         if first is not None and first["reason"] == "unfinished" and change["before"] == first["after"]:
-            found[found.index(first)] = {**first, "after": change["after"]}
+            joined[joined.index(first)] = {**first, "after": change["after"]}
         else:
-            found.append(change)
-    return found
+            joined.append(change)
+    return joined
 
 
-def _effects(change: Mapping[str, str], left: Mapping[Key, Any]) -> tuple[list[Key], bool]:
+def _effects(change: Mapping[str, str], differences: Mapping[Key, Any]) -> tuple[list[Key], bool]:
     """The differences that a change explains, and whether there has to be one."""
     kind, subject = change["kind"], change["subject"]
     if kind in ("write", "make", "delete"):
         # The folders above what is written are made with it.
-        above = [key for key, (was, _) in left.items() if was is None and key[0] == "path" and _above(key[1], subject)]
-        own = [("path", subject)] if ("path", subject) in left else []
+        above = [
+            key for key, (was, _) in differences.items() if was is None and key[0] == "path" and _above(key[1], subject)
+        ]
+        own = [("path", subject)] if ("path", subject) in differences else []
         return (own + above) if own else [], True
     if kind in ("install", "upgrade", "downgrade", "remove"):
-        return [key for key in [("version", subject)] if key in left], True
+        return [key for key in [("version", subject)] if key in differences], True
     if kind in ("hold", "unhold"):
-        return [key for key in [("hold", subject)] if key in left], True
+        return [key for key in [("hold", subject)] if key in differences], True
     if kind in ("enable", "disable", "reload"):
         ends = (f".wants/{subject}", f".requires/{subject}")
-        links = [key for key in left if key[0] == "path" and key[1].endswith(ends)]
+        links = [key for key in differences if key[0] == "path" and key[1].endswith(ends)]
         folders = [("path", str(Path(path).parent)) for _, path in links]
-        read_again = [key for key in left if key[0] == "outdated"]
-        found = list(dict.fromkeys([*links, *(key for key in folders if key in left), *read_again]))
-        # A unit whose file is written is enabled anew, which may find its links as they have to be.
-        return found, change["reason"] == "links"
+        read_again = [key for key in differences if key[0] == "outdated"]
+        effects = list(dict.fromkeys([*links, *(key for key in folders if key in differences), *read_again]))
+        # A unit whose file is written is enabled again; its links may already be right.
+        return effects, change["reason"] == "links"
     if kind == "initramfs":
-        return [key for key in left if key[1].startswith(ANEW) and key[1].endswith(subject)], True
+        return [key for key in differences if key[1].startswith(ANEW) and key[1].endswith(subject)], True
     if kind == "stream":
         name = subject.partition(":")[0]
-        return [key for key in [("path", f"/etc/dnf/modules.d/{name}.module")] if key in left], True
+        return [key for key in [("path", f"/etc/dnf/modules.d/{name}.module")] if key in differences], True
     return [], kind != "refresh"
 
 
@@ -267,14 +271,16 @@ def _contradicts(change: Mapping[str, str], key: Key, was: Any, now: Any) -> str
     if key != ("path", change["subject"]) and key[0] != "version":
         return ""
     if key[0] == "version":
-        given = (change["before"], change["after"])
+        reported = (change["before"], change["after"])
         # Half-installed is not installed.
-        seen = ("" if was is None or " " in was else was, now or "")
-        return "" if given == seen or seen[1].partition(" ")[0] == given[1] == "" else f"in truth {was} → {now}"
+        actual = ("" if was is None or " " in was else was, now or "")
+        return (
+            "" if reported == actual or actual[1].partition(" ")[0] == reported[1] == "" else f"in truth {was} → {now}"
+        )
     if change["kind"] == "delete":
         return "" if now is None else f"still there: {now}"
-    said = {"mode": f"{now[1]:04o}", "owner": f"{now[2]}:{now[3]}"}.get(change["reason"], now[4] or f"{now[1]:04o}")
-    return "" if change["after"] in (said, "") else f"in truth {now}"
+    expected = {"mode": f"{now[1]:04o}", "owner": f"{now[2]}:{now[3]}"}.get(change["reason"], now[4] or f"{now[1]:04o}")
+    return "" if change["after"] in (expected, "") else f"in truth {now}"
 
 
 def _words(change: Mapping[str, str]) -> str:
@@ -313,9 +319,9 @@ class Rounds:
     def play(self, drifts: Sequence[Drift]) -> None:
         """One round."""
         self.rounds += 1
-        found = self._played(drifts)
+        problems = self._played(drifts)
         names = " + ".join(drift.name for drift in drifts)
-        self.problems += [f"round {self.rounds} ({names}): {problem}" for problem in found]
+        self.problems += [f"round {self.rounds} ({names}): {problem}" for problem in problems]
         for drift in drifts:
             self.outcomes[drift.outcome] = self.outcomes.get(drift.outcome, 0) + 1
 
@@ -340,7 +346,7 @@ class Rounds:
         before = self.watch.snapshot()
         checked = self._check()
         error = checked["error"] or self.program.call(self.document)["error"]
-        problems = [] if _said(checked) or checked["error"] else ["the check doesn't refuse it"]
+        problems = [] if _unsettled(checked) or checked["error"] else ["the check doesn't refuse it"]
         if error is None:
             problems.append("apply doesn't refuse it")
         elif all(drift.outcome == REFUSED for drift in blocking) and error["kind"] != "refused":
@@ -357,29 +363,29 @@ class Rounds:
         problems += self._same(checked, applied) + unexplained(_changes(applied), before, after)
         again = self._check()
         problems += [f"second check: {_words(change)}" for change in _changes(again)]
-        problems += [f"second check: {text}" for text in _said(again)]
-        kept = {key for key in differing(self.baseline, after) if any(drift.keeps(key) for drift in drifts)}
+        problems += [f"second check: {text}" for text in _unsettled(again)]
+        kept_keys = {key for key in differing(self.baseline, after) if any(drift.keeps(key) for drift in drifts)}
         for change in _changes(applied):
             name = f"{change['kind']} {change['reason']}"
             self.changes[name] = self.changes.get(name, 0) + 1
-        return problems + [f"in the end {text}" for text in self._off(after, kept)]
+        return problems + [f"in the end {text}" for text in self._off(after, kept_keys)]
 
     def _same(self, checked: Any, applied: Any) -> list[str]:
         """The check predicted what apply reports, resource by resource, in the same words and order."""
         problems = []
         for one in checked["resources"]:
             none: dict[str, Any] = {"changes": []}
-            other = next((item for item in applied["resources"] if item["name"] == one["name"]), none)
+            other = next((resource for resource in applied["resources"] if resource["name"] == one["name"]), none)
             if one["unknown"]:
                 self.untold[one["name"]] = self.untold.get(one["name"], 0) + 1
                 problems += [] if one["name"] in UNTOLD else [f"{one['name']}: {one['unknown']}"]
             elif one["changes"] != other["changes"]:
-                predicted, made = (list(map(_words, item["changes"])) for item in (one, other))
-                problems.append(f"predicted {predicted}, made {made}")
+                predicted, applied_words = (list(map(_words, resource["changes"])) for resource in (one, other))
+                problems.append(f"predicted {predicted}, made {applied_words}")
         return problems
 
-    def _off(self, now: Snapshot, kept: Iterable[Key] = ()) -> list[str]:
-        wrong = {key: pair for key, pair in differing(self.baseline, now).items() if key not in set(kept)}
+    def _off(self, now: Snapshot, kept_keys: Iterable[Key] = ()) -> list[str]:
+        wrong = {key: pair for key, pair in differing(self.baseline, now).items() if key not in set(kept_keys)}
         return [
             f"{kind} {subject}: {was} → {is_now}"
             for (kind, subject), (was, is_now) in wrong.items()
@@ -389,9 +395,9 @@ class Rounds:
     def _recovered(self, *, again: bool) -> list[str]:
         """Nothing is left of a round; otherwise the rounds that follow begin from what there is."""
         now = self.watch.snapshot() if again else self.last
-        left = [f"left behind: {text}" for text in self._off(now)]
+        leftovers = [f"left behind: {text}" for text in self._off(now)]
         self.baseline = now
-        return left
+        return leftovers
 
     def report(self) -> dict[str, Any]:
         return {
@@ -415,7 +421,7 @@ def _changes(answer: Any) -> list[dict[str, str]]:
     return [change for one in answer.get("resources", []) for change in one["changes"]]
 
 
-def _said(answer: Any) -> list[Any]:
+def _unsettled(answer: Any) -> list[Any]:
     return [text for one in answer.get("resources", []) for text in (*one["refusals"], *one["unknown"])]
 
 
@@ -493,14 +499,14 @@ def of_file(name: str, follows: str = STAYS) -> list[Drift]:
     """
     path = Path(name)
 
-    def replaced(by: Callable[[], Any]) -> Callable[[], None]:
+    def replace(by: Callable[[], Any]) -> Callable[[], None]:
         def make() -> None:
             put_aside(path)
             by()
 
         return make
 
-    def linked(text: bytes | None) -> Callable[[], None]:
+    def link(text: bytes | None) -> Callable[[], None]:
         def make() -> None:
             same = path.read_bytes()
             target = _elsewhere(path, same if text is None else text)
@@ -511,7 +517,7 @@ def of_file(name: str, follows: str = STAYS) -> list[Drift]:
         return make
 
     back, subjects = (lambda: put_back(path)), (name,)
-    made = [
+    drifts = [
         Drift(f"edited {name}", subjects, lambda: append(path, b"# edited\n")),
         Drift(f"truncated {name}", subjects, lambda: os.truncate(path, path.stat().st_size // 2)),
         Drift(f"emptied {name}", subjects, lambda: os.truncate(path, 0)),
@@ -519,39 +525,39 @@ def of_file(name: str, follows: str = STAYS) -> list[Drift]:
         Drift(f"chmod 0600 {name}", subjects, lambda: path.chmod(0o600)),
         Drift(f"chmod 0777 {name}", subjects, lambda: path.chmod(0o777)),
         Drift(f"chown {name}", subjects, lambda: os.chown(path, 1234, 4321)),
-        Drift(f"link elsewhere {name}", subjects, linked(b"of somebody else\n")),
-        Drift(f"dangling link {name}", subjects, replaced(lambda: path.symlink_to("/srv/drift/nothing"))),
-        Drift(f"link to the same {name}", subjects, linked(None), follows, back, subjects),
-        Drift(f"folder {name}", subjects, replaced(path.mkdir), REFUSED, back),
-        Drift(f"pipe {name}", subjects, replaced(lambda: os.mkfifo(path)), REFUSED, back),
+        Drift(f"link elsewhere {name}", subjects, link(b"of another program\n")),
+        Drift(f"dangling link {name}", subjects, replace(lambda: path.symlink_to("/srv/drift/nothing"))),
+        Drift(f"link to the same {name}", subjects, link(None), follows, back, subjects),
+        Drift(f"folder {name}", subjects, replace(path.mkdir), REFUSED, back),
+        Drift(f"pipe {name}", subjects, replace(lambda: os.mkfifo(path)), REFUSED, back),
     ]
     if follows == REPAIRED:
-        made = [drift for drift in made if drift.name != f"link to the same {name}"]
-    return made
+        drifts = [drift for drift in drifts if drift.name != f"link to the same {name}"]
+    return drifts
 
 
 def of_folder(name: str, *, removable: bool = True) -> list[Drift]:
     """Everything that happens to a folder that is managed; with what is in it."""
     path, subjects = Path(name), (name,)
 
-    def replaced() -> None:
+    def replace() -> None:
         put_aside(path)
-        path.write_bytes(b"a file of somebody else\n")
+        path.write_bytes(b"a file of another program\n")
 
-    made = [
+    drifts = [
         Drift(f"chmod 0700 {name}", subjects, lambda: path.chmod(0o700)),
         Drift(f"chown {name}", subjects, lambda: os.chown(path, 1234, 4321)),
     ]
     if removable:
-        made += [
+        drifts += [
             Drift(f"removed {name}", subjects, lambda: shutil.rmtree(path)),
-            Drift(f"file {name}", subjects, replaced, REFUSED, lambda: put_back(path)),
+            Drift(f"file {name}", subjects, replace, REFUSED, lambda: put_back(path)),
         ]
-    return made
+    return drifts
 
 
 def foreign(name: str, text: str, outcome: str = STAYS) -> Drift:
-    """A file of somebody else's, which stays; its folder is there."""
+    """Another program's file, which stays, in an existing folder."""
     path = Path(name)
     return Drift(f"foreign {name}", (name,), lambda: _write(path, text), outcome, lambda: clear(path), (name,))
 

@@ -43,13 +43,13 @@ LOCKED = ("drift-driver", "drift-kernel", "drift-cufile")
 
 def packages() -> dict[str, tuple[str, bool]]:
     """By dpkg: the version, with its state where that isn't installed, and whether it is held."""
-    shown = output("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want} ${db:Status-Status}\n")
-    found = {}
-    for line in shown.splitlines():
+    listing = output("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Want} ${db:Status-Status}\n")
+    versions = {}
+    for line in listing.splitlines():
         name, *version, want, state = line.split(" ")
         text = " ".join(version) + ("" if state == "installed" else f" {state}")
-        found[name] = ("" if state == "not-installed" else text.strip(), want == "hold")
-    return found
+        versions[name] = ("" if state == "not-installed" else text.strip(), want == "hold")
+    return versions
 
 
 def dpkg(*words: str, ok: tuple[int, ...] = (0,)) -> None:
@@ -134,30 +134,30 @@ def of_packages() -> list[Drift]:
         shutil.copy2(HELD, HERE / "held")
         HELD.write_text("drift-cufile\n")
 
-    def remembered() -> None:
+    def remember() -> None:
         shutil.copy2(HERE / "held", HELD)
 
     def left_unpacked() -> None:
         dpkg("--unpack", deb("drift-foreign", 1))
         dpkg("--purge", "drift-cufile")
 
-    def gone(name: str) -> Callable[[], None]:
+    def remove_packages(name: str) -> Callable[[], None]:
         return lambda: dpkg("--purge", name)
 
     foreigner = ("drift-foreign",)
     return [
-        Drift("tools along", every, along, STAYS, gone("drift-tools"), packages=("drift-tools",)),
+        Drift("tools along", every, along, STAYS, remove_packages("drift-tools"), packages=("drift-tools",)),
         Drift("a source that leaves", every, source),
-        Drift("an obsolete hold", every, obsolete, STAYS, gone("drift-old"), packages=("drift-old",)),
+        Drift("an obsolete hold", every, obsolete, STAYS, remove_packages("drift-old"), packages=("drift-old",)),
         Drift("no dependency", every, lambda: dpkg("--purge", "drift-driver", "drift-common")),
         Drift("no package", every, lambda: dpkg("--purge", *LOCKED, "drift-common")),
-        Drift("no record of holds", every, forgotten, STAYS, remembered, own=(str(HELD),)),
+        Drift("no record of holds", every, forgotten, STAYS, remember, own=(str(HELD),)),
         Drift("hold of others", ("packages/dash",), lambda: hold("dash"), STAYS, lambda: unhold("dash"), (), ("dash",)),
         Drift(
             "package of others", ("packages/drift-foreign",), lambda: dpkg("--install", deb("drift-foreign", 1)), STAYS,
-            gone("drift-foreign"), (), foreigner,
+            remove_packages("drift-foreign"), (), foreigner,
         ),
-        Drift("unpacked of others", every, left_unpacked, STAYS, gone("drift-foreign"), (), foreigner),
+        Drift("unpacked of others", every, left_unpacked, STAYS, remove_packages("drift-foreign"), (), foreigner),
     ]  # fmt: skip
 
 
@@ -193,9 +193,9 @@ def of_unit(unit: str) -> list[Drift]:
 
     def overridden() -> None:
         override.mkdir()
-        (override / "other.conf").write_text("[Unit]\nDescription=of somebody else\n")
+        (override / "other.conf").write_text("[Unit]\nDescription=of another program\n")
 
-    def restored() -> None:
+    def restore() -> None:
         put_back(path)
         output("systemctl", "daemon-reload")
 
@@ -204,7 +204,7 @@ def of_unit(unit: str) -> list[Drift]:
         Drift(f"unlink {unit}", subjects, lambda: min(links()).unlink()),
         Drift(f"unlink everywhere {unit}", subjects, unlink_all),
         Drift(f"link elsewhere {unit}", subjects, elsewhere),
-        Drift(f"mask {unit}", subjects, mask, REFUSED, restored),
+        Drift(f"mask {unit}", subjects, mask, REFUSED, restore),
         Drift(f"override {unit}", subjects, overridden, ADAPTS, lambda: clear(override), (str(override),)),
     ]
 
@@ -217,7 +217,7 @@ def of_apt() -> list[Drift]:
     def had_already() -> None:
         other.write_text(ours.read_text().partition("\n")[2])
 
-    def malformed() -> None:
+    def damage() -> None:
         (SOURCES / "malformed.list").write_text("deb\n")
 
     return [
@@ -230,7 +230,7 @@ def of_apt() -> list[Drift]:
             (str(SOURCES), "/etc/apt/preferences.d"),
         ),
         Drift("no lists", subjects, lambda: clear_lists()),
-        Drift("a malformed entry", subjects, malformed, UNKNOWN, (SOURCES / "malformed.list").unlink),
+        Drift("a malformed entry", subjects, damage, UNKNOWN, (SOURCES / "malformed.list").unlink),
         foreign(f"{SOURCES}/disabled.sources", "Enabled: no\nTypes: deb\nURIs: http://none.example\nSuites: x\n"),
         foreign("/etc/apt/preferences.d/other.pref", "Package: none\nPin: version 1\nPin-Priority: 1\n"),
     ]
@@ -243,21 +243,21 @@ def clear_lists() -> None:
 
 def catalogue(written: list[str]) -> list[Drift]:
     """All drifts of a host on which these files and folders are managed."""
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for name in sorted(set(written)):
         path = Path(name)
         if path.is_dir():
-            found += of_folder(name, removable=name != "/var/lib/gdsdeploy")
+            drifts += of_folder(name, removable=name != "/var/lib/gdsdeploy")
         else:
-            found += of_file(name, follows=ADAPTS if name.endswith(".service") else STAYS)
+            drifts += of_file(name, follows=ADAPTS if name.endswith(".service") else STAYS)
     for name in LOCKED:
-        found += of_package(name)
+        drifts += of_package(name)
     for unit in UNITS:
-        found += of_unit(unit)
+        drifts += of_unit(unit)
     slurm = Path("/usr/lib/gdsdeploy/slurm-health")
     initrd = next(Path("/boot").glob("initrd.img-*"))
     return [
-        *found,
+        *drifts,
         *of_packages(),
         *of_apt(),
         Drift("slurm's program", (str(slurm),), lambda: append_new(slurm), REPAIRED),
@@ -282,10 +282,10 @@ def main() -> None:
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     document = json.loads((HERE / "desired.json").read_text())
     rounds = Rounds(Program(str(HERE / "gdsdeploy-host.pyz")), Watch(packages, UNITS), document)
-    written, kept = rounds.begin(), HERE / "written.json"
-    if not kept.exists():
-        kept.write_text(json.dumps(written))
-    written = json.loads(kept.read_text())
+    written, report_path = rounds.begin(), HERE / "written.json"
+    if not report_path.exists():
+        report_path.write_text(json.dumps(written))
+    written = json.loads(report_path.read_text())
     only = sys.argv[3:]
     chosen = [drift for drift in catalogue(written) if not only or any(word in drift.name for word in only)]
     for drifts in dealt(chosen, count, seed):

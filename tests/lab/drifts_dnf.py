@@ -21,8 +21,8 @@ STREAM = MODULES / "drift.module"
 
 def packages() -> dict[str, tuple[str, bool]]:
     """By rpm; it has no holds."""
-    shown = output("rpm", "-qa", "--qf", "%{NAME} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n")
-    pairs = (line.split(" ") for line in shown.splitlines())
+    listing = output("rpm", "-qa", "--qf", "%{NAME} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n")
+    pairs = (line.split(" ") for line in listing.splitlines())
     return {name: (version.removeprefix("0:"), False) for name, version in pairs}
 
 
@@ -42,20 +42,20 @@ def of_package(name: str, versions: list[str], folder: Path) -> list[Drift]:
 
 def of_locks(folder: Path) -> list[Drift]:
     """The list is shared with others: what they write outside of our marks stays."""
-    subjects, own, kept = (str(LOCKS),), (str(LOCKS),), folder / "kept"
+    subjects, own, copy = (str(LOCKS),), (str(LOCKS),), folder / "kept"
 
     def rewritten(change: Callable[[str], str]) -> Callable[[], None]:
         def make() -> None:
-            shutil.copy2(LOCKS, kept)
+            shutil.copy2(LOCKS, copy)
             LOCKS.write_text(change(LOCKS.read_text()))
 
         return make
 
     def others() -> None:
-        shutil.copy2(kept, LOCKS)
+        shutil.copy2(copy, LOCKS)
 
-    def removed() -> None:
-        shutil.copy2(LOCKS, kept)
+    def remove() -> None:
+        shutil.copy2(LOCKS, copy)
         LOCKS.unlink()
 
     first, moved = "drift-driver-3:2-1.*", "drift-driver-3:9-1.*"
@@ -66,7 +66,7 @@ def of_locks(folder: Path) -> list[Drift]:
         Drift("no locks of ours", subjects, rewritten(lambda text: text.partition("# BEGIN")[0])),
         Drift("a lock of others", subjects, rewritten(lambda text: f"{text}other-0:1-1.*\n"), STAYS, others, own),
         Drift("other locks of others", subjects, rewritten(lambda text: text.replace("ht", "x")), STAYS, others, own),
-        Drift("no locks at all", subjects, removed, STAYS, others, own),
+        Drift("no locks at all", subjects, remove, STAYS, others, own),
         Drift("empty locks", subjects, rewritten(lambda _: ""), STAYS, others, own),
         Drift("chmod 0600 locks", subjects, lambda: LOCKS.chmod(0o600)),
     ]  # fmt: skip
@@ -82,31 +82,31 @@ def of_stream() -> list[Drift]:
         Drift("another stream", subjects, lambda: state("other", "enabled")),
         Drift("disabled stream", subjects, lambda: state("", "disabled")),
         Drift("no stream", subjects, STREAM.unlink),
-        Drift("another stream by dnf", subjects, switched),
+        Drift("another stream by dnf", subjects, switch),
     ]
 
 
-def switched() -> None:
+def switch() -> None:
     for words in (("reset", "drift"), ("enable", "drift:other")):
         output("dnf", "--quiet", "--assumeyes", "module", *words)
 
 
 def catalogue(written: list[str], folder: Path) -> list[Drift]:
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for name in sorted(set(written) - {str(LOCKS)}):
-        found += of_folder(name) if Path(name).is_dir() else of_file(name)
+        drifts += of_folder(name) if Path(name).is_dir() else of_file(name)
     for package, versions in json.loads((folder / "versions.json").read_text()).items():
-        found += of_package(package, versions, folder)
-    found += [
+        drifts += of_package(package, versions, folder)
+    drifts += [
         *of_locks(folder),
         *of_stream(),
         foreign("/etc/yum.repos.d/other.repo", "[other]\nname=other\nbaseurl=http://none.example\nenabled=0\n"),
         foreign(f"{MODULES}/other.module", "[other]\nname=other\nstream=1\nprofiles=\nstate=enabled\n"),
         foreign("/etc/pki/rpm-gpg/RPM-GPG-KEY-other", "none\n"),
     ]
-    # The namespace knows one user: there is nobody else to own a file.
+    # The namespace has only one user, so no other user can own a file.
     # A folder of the system's that is there keeps its mode.
-    return [drift for drift in found if not drift.name.startswith(("chown", "chmod 0700 /etc/pki/rpm-gpg"))]
+    return [drift for drift in drifts if not drift.name.startswith(("chown", "chmod 0700 /etc/pki/rpm-gpg"))]
 
 
 def main() -> None:
@@ -115,8 +115,8 @@ def main() -> None:
     document = json.loads((folder / "desired.json").read_text())
     watch = Watch(packages, roots=("/etc", "/var/lib/gdsdeploy"))
     rounds = Rounds(Program(str(folder / "gdsdeploy-host.pyz")), watch, document)
-    known = catalogue(rounds.begin(), folder)
-    chosen = [drift for drift in known if not only or any(word in drift.name for word in only)]
+    available = catalogue(rounds.begin(), folder)
+    chosen = [drift for drift in available if not only or any(word in drift.name for word in only)]
     for drifts in dealt(chosen, count, seed):
         rounds.play(drifts)
     print(json.dumps(rounds.report()))  # noqa: T201

@@ -1,4 +1,4 @@
-"""Exchange modules under a real kernel, as ``rollout reload`` does; prints what came of each try as one JSON object.
+"""Exchange modules under a real kernel, as ``rollout reload`` does; print the outcome of each try as one JSON object.
 
 Runs on the VM host as root: ``python3 - PROGRAM``.  Modules of the kernel's own stand for NVIDIA's: three that need
 each other, and one with a device file, which a service holds.  Other files are mounted over theirs for a while, so that
@@ -40,7 +40,7 @@ def call(*argv):
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
 
 
-def changed(name, old=b"", new=b""):
+def replace_module(name, old=b"", new=b""):
     """Another module in the place of this one: unsigned, with another build id, and ``new`` instead of ``old``."""
     path = Path(needed.file_of(name))
     with lzma.open(path) as file:
@@ -52,11 +52,11 @@ def changed(name, old=b"", new=b""):
     assert data.count(note) == 1
     data = data.replace(note, note[:-4] + b"\xaa\xbb\xcc\xdd")
     assert old in data
-    made = folder / path.name
+    replacement = folder / path.name
     # The kernel decompresses it, and knows no other check.
-    with lzma.open(made, "wb", preset=0, check=lzma.CHECK_CRC32) as file:
+    with lzma.open(replacement, "wb", preset=0, check=lzma.CHECK_CRC32) as file:
         file.write(data.replace(old, new, 1))
-    call("mount", "--bind", made, path)
+    call("mount", "--bind", replacement, path)
     mounted.append(path)
 
 
@@ -85,19 +85,24 @@ def put_aside():
             archive.add(path, "modules/" + path.name)
 
 
-def tried():
+def try_exchange():
     """What an exchange comes to: what it did, or the kind and words of its refusal; and what is there afterwards."""
     try:
-        said = reload.exchange(boot_id(), IDENT, of=STACK)["did"]
+        outcome = reload.exchange(boot_id(), IDENT, of=STACK)["did"]
     except HostError as error:
-        said = [getattr(error, "kind", ""), error.message]
-    loaded = {item["name"]: stack.build_id(item["name"]) for item in gpu.modules("/", NAMES)}
-    there = {name: "old" if loaded[name] == OLD[name] else "new" for name in loaded}
-    return {"said": said, "loaded": there, "service": stack.active(UNIT), "unfinished": Path(reload.MARKER).exists()}
+        outcome = [getattr(error, "kind", ""), error.message]
+    loaded = {module["name"]: stack.build_id(module["name"]) for module in gpu.modules("/", NAMES)}
+    versions = {name: "old" if loaded[name] == OLD[name] else "new" for name in loaded}
+    return {
+        "said": outcome,
+        "loaded": versions,
+        "service": stack.active(UNIT),
+        "unfinished": Path(reload.MARKER).exists(),
+    }
 
 
-def killed():
-    """An exchange whose program is killed when everything is unloaded."""
+def kill_exchange():
+    """An exchange whose program is killed after it has unloaded everything."""
     child = os.fork()
     if child == 0:
         reload._load = lambda chosen: os._exit(9)
@@ -108,48 +113,48 @@ def killed():
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-found = {}
+results = {}
 try:
     for name in reversed(NAMES):
         call("modprobe", name)
     OLD = {name: stack.build_id(name) for name in NAMES}
-    found["the same"] = tried()
-    changed("dm_log")
-    found["not kept"] = tried()
+    results["the same"] = try_exchange()
+    replace_module("dm_log")
+    results["not kept"] = try_exchange()
     restore()
     put_aside()
-    changed("dm_log")
+    replace_module("dm_log")
     chosen = reload.plan(boot_id(), IDENT, of=STACK)
-    found["plan"] = chosen.document()
-    found["other kernel"] = reload.plan(boot_id(), IDENT, "9.9.9", STACK).reasons
+    results["plan"] = chosen.document()
+    results["other kernel"] = reload.plan(boot_id(), IDENT, "9.9.9", STACK).reasons
     with Path(DEVICE).open("rb"):
-        found["in use"] = tried()
+        results["in use"] = try_exchange()
     release = os.uname().release.encode()
-    changed("dm_region_hash", release + b" SMP ", release + b" XMP ")
-    found["refused by the kernel"] = tried()
+    replace_module("dm_region_hash", release + b" SMP ", release + b" XMP ")
+    results["refused by the kernel"] = try_exchange()
     restore()
-    changed("dm_log")
+    replace_module("dm_log")
     FILE.write_text(f"[Service]\nExecStart=/bin/sh -c 'exec 3<{DEVICE}; exec sleep infinity'\n")
     call("systemctl", "daemon-reload")
     call("systemctl", "start", UNIT)
-    found["exchanged"] = tried()
-    found["again"] = tried()
+    results["exchanged"] = try_exchange()
+    results["again"] = try_exchange()
     restore()
     # Back to the old ones: what is loaded now is what is to be kept.
-    changed("dm_log")
+    replace_module("dm_log")
     put_aside()
     restore()
-    found["killed"] = [killed(), [item["name"] for item in gpu.modules("/", NAMES)], stack.active(UNIT)]
-    found["finished"] = tried()
+    results["killed"] = [kill_exchange(), [module["name"] for module in gpu.modules("/", NAMES)], stack.active(UNIT)]
+    results["finished"] = try_exchange()
 finally:
     restore()
     subprocess.run(["systemctl", "stop", UNIT], check=False)
     FILE.unlink(missing_ok=True)
     call("systemctl", "daemon-reload")
-    for item in gpu.modules("/", NAMES):
-        subprocess.run(["rmmod", item["name"]], check=False)
+    for module in gpu.modules("/", NAMES):
+        subprocess.run(["rmmod", module["name"]], check=False)
     # What they brought along; it stays where it is in use.
     subprocess.run(["modprobe", "--remove", "--quiet", "dm_mod"], check=False)
     keep.forget(IDENT)
     subprocess.run(["rm", "-r", folder], check=False)
-json.dump(found, sys.stdout)
+json.dump(results, sys.stdout)

@@ -1,4 +1,4 @@
-"""Runs on the VM host as root: what the kernel says to each module.  Prints file → {"errno", "kernel": [line, …]}."""
+"""Runs on the VM host as root: load each module.  Prints file → {"errno", "kernel": [line, …]}."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ def output(*argv: str) -> str:
 
 
 def load(path: Path) -> int:
-    """The errno of loading the module in ``path``; 0: it was loaded, and unloaded again."""
+    """The errno of loading the module in ``path``; 0: it was loaded and unloaded again."""
     library = ctypes.CDLL(None, use_errno=True)
     with path.open("rb") as file:
         if library.syscall(FINIT_MODULE, file.fileno(), b"", 0):
             return ctypes.get_errno()
-    # Its device files are looked at as they appear, and a module that is looked at stays.
+    # udev opens its device files as they appear, and an open module can't be unloaded.
     output("udevadm", "settle")
     output("rmmod", output("modinfo", "-F", "name", str(path)).strip())
     return 0
 
 
 def main() -> None:
-    """Try every file that was named."""
-    said = {}
+    """Try every file in the arguments."""
+    results = {}
     for path in map(Path, sys.argv[1:]):
         before = len(output("dmesg", "--notime").splitlines())
         number = load(path)
-        said[path.name] = {"errno": number, "kernel": output("dmesg", "--notime").splitlines()[before:]}
-    sys.stdout.write(json.dumps(said))
+        results[path.name] = {"errno": number, "kernel": output("dmesg", "--notime").splitlines()[before:]}
+    sys.stdout.write(json.dumps(results))
 
 
 main()

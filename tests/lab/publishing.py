@@ -89,12 +89,12 @@ def published(folder: Path) -> Iterator[Published]:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
-        made = Published(folder, f"https://localhost:{server.server_address[1]}")
+        site = Published(folder, f"https://localhost:{server.server_address[1]}")
         try:
-            made._run("gpg", "--batch", "--passphrase", "", "--quick-generate-key", WHO, "ed25519", "sign", "1d")
-            made._run("git", "init", "--quiet", "--bare", "--initial-branch=main", str(made.served / "repo.git"))
-            made._run("git", "init", "--quiet", "--initial-branch=main", str(made.checkout))
-            yield made
+            site._run("gpg", "--batch", "--passphrase", "", "--quick-generate-key", WHO, "ed25519", "sign", "1d")
+            site._run("git", "init", "--quiet", "--bare", "--initial-branch=main", str(site.served / "repo.git"))
+            site._run("git", "init", "--quiet", "--initial-branch=main", str(site.checkout))
+            yield site
         finally:
             server.shutdown()
             thread.join()

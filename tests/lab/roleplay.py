@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gdsdeploy import resources
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def connections() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def play(host: Host, tmp: Path, role: str, **variables: Any) -> list[str]:
+def play(host: LabHost, tmp: Path, role: str, **variables: Any) -> list[str]:
     """Run ``role``; what it changed."""
     connection = {"ansible_become": True, "ansible_ssh_common_args": f"-F {host.ssh_config}"}
     variables = {**connection, f"{role}_manager": "apt", **variables}
@@ -58,6 +58,6 @@ def play(host: Host, tmp: Path, role: str, **variables: Any) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("changed:")]
 
 
-def put(host: Host, path: str, data: bytes) -> None:
+def put(host: LabHost, path: str, data: bytes) -> None:
     """Write a file as root."""
     host.ssh(["sudo", "sh", "-c", f"mkdir -p {Path(path).parent} && cat > {path}"], input=data)

@@ -1,4 +1,4 @@
-"""A stack of small packages in a signed repository of its own, and two locks of it whose difference is quick.
+"""A stack of small packages in its own signed repository, and two locks with a small difference.
 
 The packages are real ones of dpkg's, the repository is signed and served on loopback, which light hosts share; only
 what is in the packages is imitated.  The modules are archives in the controller's cache, as a builder leaves them.
@@ -78,9 +78,9 @@ def deb(folder: Path, package: str, version: str, *, files: Path | None = None, 
     (place / "content").write_bytes(hashlib.sha256(version.encode()).digest() * (bulk // 32))
     if files is not None:
         subprocess.run(["cp", "-a", f"{files}/.", root], check=True)
-    made = folder / f"{package}_{version}_amd64.deb"
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, made], check=True, capture_output=True)
-    return made
+    file = folder / f"{package}_{version}_amd64.deb"
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, file], check=True, capture_output=True)
+    return file
 
 
 def make(folder: Path, uri: str, key: Key) -> Small:
@@ -95,7 +95,7 @@ def make(folder: Path, uri: str, key: Key) -> Small:
     (kernel / f"boot/vmlinuz-{RELEASE}").write_text("imitated\n")
     subprocess.run(["cp", "-a", tree.path / "lib/modules", kernel / "usr/lib"], check=True)
     image = "small-kernel"
-    made = {
+    debs = {
         (image, "6.12.94-1"): deb(work, image, "6.12.94-1", files=kernel),
         ("small-driver", "550.1"): deb(work, "small-driver", "550.1"),
         ("small-driver", "550.2"): deb(work, "small-driver", "550.2"),
@@ -111,7 +111,7 @@ def make(folder: Path, uri: str, key: Key) -> Small:
     packages: dict[tuple[str, str], Package] = {}
     stanzas = []
     (folder / "pool").mkdir(parents=True)
-    for (name, version), file in made.items():
+    for (name, version), file in debs.items():
         place = f"pool/{file.name}"
         file.rename(folder / place)
         data = (folder / place).read_bytes()
@@ -203,9 +203,9 @@ def stock(folder: Path, fleet_path: Path, *locks: Lock) -> None:
         target = lock.targets["gds"]
         root = Root(folder / target.driver.version)
         root.nvidia(info=[("version", target.driver.version)])
-        made = folder / f"{target.driver.version}.tar"
-        pack.pack(Kernel(RELEASE, str(root.path)), [], str(made), Builder(MAKER, seed))
-        cache.default(print).put(made, want(target, Told()), Origin(MAKER, public_pem(seed)))
+        archive = folder / f"{target.driver.version}.tar"
+        pack.pack(Kernel(RELEASE, str(root.path)), [], str(archive), Builder(MAKER, seed))
+        cache.default(print).put(archive, want(target, Told()), Origin(MAKER, public_pem(seed)))
 
 
 def write(path: Path, value: dict[str, Any], lock: Lock) -> None:

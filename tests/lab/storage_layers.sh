@@ -67,7 +67,7 @@ pidof rpcbind >/run/storage/rpcbind
 mount -t nfsd nfsd /proc/fs/nfsd 2>/dev/null || true
 exportfs -o rw,no_root_squash,insecure,no_subtree_check,fsid=1 "127.0.0.1:$PWD/plain"
 rpc.nfsd 2
-# Nobody has files open from before, so nobody is waited for.
+# No process has older files open, so there is no wait.
 echo Y >/proc/fs/nfsd/v4_end_grace
 rpc.mountd
 mount.nfs "127.0.0.1:$PWD/plain" nfs4 -o vers=4.2,proto=tcp

@@ -27,7 +27,7 @@ from gdsdeploy.converge.provision import provision
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.model.finding import PASS
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.validate.validate import Asked, validate
 from gdsdeploy.zipapp import hostapp
@@ -74,7 +74,7 @@ apt-get --quiet --quiet update
 
 def build(folder: Path) -> dict[tuple[str, int], Path]:
     """Every package, with maintainer scripts that fail when they are asked to."""
-    made = {}
+    debs = {}
     for name, versions in PACKAGES.items():
         for version, depends in versions.items():
             root = folder / "work" / f"{name}_{version}"
@@ -93,8 +93,8 @@ def build(folder: Path) -> dict[tuple[str, int], Path]:
             file = folder / "debs" / f"{name}_{version}_all.deb"
             file.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, file], check=True, capture_output=True)
-            made[name, version] = file
-    return made
+            debs[name, version] = file
+    return debs
 
 
 def publish(folder: Path, debs: dict[tuple[str, int], Path], key: Key) -> dict[tuple[str, int], str]:
@@ -132,7 +132,7 @@ def document(uri: str, key: Key, sums: dict[tuple[str, int], str]) -> dict[str, 
     brought = [{"dest": KEYRING, "content": base64.b64encode(key.keyring.read_bytes()).decode()}]
     settings = json.dumps(asdict(Settings()), sort_keys=True) + "\n"
 
-    def wanted(name: str, **more: Any) -> dict[str, Any]:
+    def resource(name: str, **more: Any) -> dict[str, Any]:
         names = [*LOCKED, "drift-common"]
         return {"manager": "apt", "wanted": [{"package": name, "version": "2"}], "locked": names, **more}
 
@@ -151,14 +151,14 @@ def document(uri: str, key: Key, sums: dict[tuple[str, int], str]) -> dict[str, 
         ),
         (
             "packages", "driver",
-            wanted(
+            resource(
                 "drift-driver", along=[{"package": "drift-tools", "version": "2"}],
                 leaving=[{"package": "drift-source", "version": "2"}],
             ),
         ),
         ("guard", "", {"manager": "apt"}),
-        ("packages", "kernel", wanted("drift-kernel")),
-        ("packages", "cufile", wanted("drift-cufile")),
+        ("packages", "kernel", resource("drift-kernel")),
+        ("packages", "cufile", resource("drift-cufile")),
         ("cufile", "", {"content": '{"logging": {"dir": "/var/log/cufile"}}\n'}),
         ("peermem", "", {"rdma": "peermem", "before": ["other.service"]}),
         ("gate", "", {"settings": settings, "before": ["other.service"], "required_by": ["slurmd.service"]}),
@@ -166,7 +166,7 @@ def document(uri: str, key: Key, sums: dict[tuple[str, int], str]) -> dict[str, 
     return {"version": 1, "resources": [{"resource": r, "instance": i, "desired": d} for r, i, d in resources]}
 
 
-def send(host: Host, files: dict[str, bytes]) -> None:
+def send(host: LabHost, files: dict[str, bytes]) -> None:
     """Files below /srv/drift."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
@@ -179,31 +179,31 @@ def send(host: Host, files: dict[str, bytes]) -> None:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     """A light host that has the desired state, its packages and the drifts in /srv/drift."""
     folder = tmp_path_factory.mktemp("drift")
     key = Key.generate(tmp_path_factory.mktemp("key") / "home", "drift")
     name = f"drift-{os.getpid()}"
     try:
         with serve(folder / "repository") as server:
-            made = labs.up(name, vms=0, lights=1).host("build1")
+            light = labs.up(name, vms=0, lights=1).host("build1")
             debs = build(folder)
-            wanted = document(server.uri, key, publish(folder / "repository", debs, key))
+            desired = document(server.uri, key, publish(folder / "repository", debs, key))
             files = {f"debs/{file.name}": file.read_bytes() for file in debs.values()}
             files |= {script: (HERE / script).read_bytes() for script in ("drifts.py", "drifts_apt.py")}
-            files |= {"desired.json": json.dumps(wanted).encode(), "gdsdeploy-host.pyz": hostapp.build()}
-            made.wait_ssh()
-            send(made, files)
-            made.ssh(["sudo", "sh", "-c", PREPARE.format(uri=server.uri)])
-            yield made
+            files |= {"desired.json": json.dumps(desired).encode(), "gdsdeploy-host.pyz": hostapp.build()}
+            light.wait_ssh()
+            send(light, files)
+            light.ssh(["sudo", "sh", "-c", PREPARE.format(uri=server.uri)])
+            yield light
     finally:
         labs.down(Lab(name))
         key.forget()
 
 
-def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(host: Host) -> None:
-    said = host.ssh(["sudo", "python3", "/srv/drift/drifts_apt.py", "200", "1"], timeout=600).stdout
-    report = json.loads(said)
+def test_whatever_drifts_a_check_says_what_apply_does_and_all_is_as_it_was(host: LabHost) -> None:
+    output = host.ssh(["sudo", "python3", "/srv/drift/drifts_apt.py", "200", "1"], timeout=600).stdout
+    report = json.loads(output)
     assert report["problems"] == []
     assert report["drifts"] >= 200
     assert set(report["outcomes"]) == {"repaired", "stays", "adapts", "refused", "unknown"}
@@ -244,11 +244,11 @@ print(json.dumps([[*key, value] for key, value in watch.snapshot().items()]))
 AROUND = ("/var/lib/gdsdeploy/gate.json", "/var/lib/prometheus", "/var/lib/sudo")
 
 
-def snapshot(host: Host) -> dict[tuple[str, str], Any]:
-    said = host.ssh(["sudo", "python3", "-B", "-c", SNAPSHOT]).stdout
+def snapshot(host: LabHost) -> dict[tuple[str, str], Any]:
+    output = host.ssh(["sudo", "python3", "-B", "-c", SNAPSHOT]).stdout
     return {
         (kind, subject): tuple(value) if isinstance(value, list) else value
-        for kind, subject, value in json.loads(said)
+        for kind, subject, value in json.loads(output)
         if not subject.startswith(AROUND)
     }
 
@@ -267,9 +267,9 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
             program = hostapp.build()
             monkeypatch.setattr(hostapp, "build", lambda: program)
             small = small_stack.make(tmp_path / "repository", server.uri, key)
-            known = yaml.safe_load(lab.fleet_path.read_text())["ssh"]
+            ssh = yaml.safe_load(lab.fleet_path.read_text())["ssh"]
             folder = lab.fleet_path.parent
-            ssh = {**known, **{entry: str(folder / known[entry]) for entry in ("identity_file", "known_hosts")}}
+            ssh = {**ssh, **{entry: str(folder / ssh[entry]) for entry in ("identity_file", "known_hosts")}}
             hosts = {host.name: {"profile": "gds", "port": host.port, "address": "127.0.0.1"}}
             small_stack.write(path, small_stack.fleet(small, server.uri, hosts, ssh), small.old)
             small_stack.stock(tmp_path / "modules", path, small.old)
@@ -278,9 +278,9 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
             fleet = load_fleet(path)
 
             def planned() -> HostPlan:
-                found = plan_fleet(fleet, small.old, path, [host.name]).hosts[host.name]
-                assert isinstance(found, HostPlan), found
-                return found
+                host_plan = plan_fleet(fleet, small.old, path, [host.name]).hosts[host.name]
+                assert isinstance(host_plan, HostPlan), host_plan
+                return host_plan
 
             def provisioned() -> list[dict[str, str]]:
                 run = provision(fleet, small.old, path, names=[host.name], extra=[], progress=lambda _: None)
@@ -295,16 +295,16 @@ def test_plan_says_what_provision_does(tmp_path: Path, monkeypatch: pytest.Monke
             provisioned()
             assert planned().satisfied, planned()
             assert failing() == set()
-            for drifts, seen in zip(DRIFTS, SEEN, strict=True):
+            for drifts, expected in zip(DRIFTS, SEEN, strict=True):
                 host.ssh(["sudo", "sh", "-c", f"set -eu{drifts}"])
                 before = snapshot(host)
                 plan = planned()
                 assert (plan.unknown, plan.refusal) == ((), "")
                 # Validation judges saved evidence by itself, and has to see what a plan would repair.
-                assert failing() == seen
-                made = provisioned()
-                assert made == [change.to_json() for change in plan.changes]
-                assert unexplained(made, before, snapshot(host)) == []
+                assert failing() == expected
+                changes = provisioned()
+                assert changes == [change.to_json() for change in plan.changes]
+                assert unexplained(changes, before, snapshot(host)) == []
                 assert planned().satisfied, planned()
                 assert failing() == set()
     finally:

@@ -28,7 +28,7 @@ from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC, public_pem
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.zipapp import hostapp
@@ -47,11 +47,11 @@ ARCHIVE = f"/var/lib/gdsdeploy/modules-{RELEASE}.tar"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    made = Lab(unique("once"))
+    small_lab = Lab(unique("once"))
     try:
-        yield labs.up(made.name, vms=0, lights=2)
+        yield labs.up(small_lab.name, vms=0, lights=2)
     finally:
-        labs.down(made)
+        labs.down(small_lab)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def fleet(lab: Lab) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hosts(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Host]:
+def hosts(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabHost, LabHost]:
     """Both with the same kernel; what was built is on the first only."""
     folder = tmp_path_factory.mktemp("roots")
     one, other = Root(folder / "one"), Root(folder / "other")
@@ -97,11 +97,11 @@ def supplies(fleet: Path) -> dict[str, Supply]:
     return dict(plan_fleet(load_fleet(fleet), lock, fleet, ["build1", "build2"]).supplies)
 
 
-def fetched(host: Host, path: str) -> bytes:
+def fetch(host: LabHost, path: str) -> bytes:
     return base64.b64decode(host.ssh(["sudo", "base64", path]).stdout)
 
 
-def receive(host: Host, archive: Path | str, tmp: Path, key: bytes = b"") -> tuple[int, str]:
+def receive(host: LabHost, archive: Path | str, tmp: Path, key: bytes = b"") -> tuple[int, str]:
     """Run the role as provision would, with build1's public key; its exit code and output."""
     (tmp / "build1.pub").write_bytes(key)
     variables = {
@@ -122,7 +122,7 @@ def receive(host: Host, archive: Path | str, tmp: Path, key: bytes = b"") -> tup
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
     }
     program = Path(sys.executable).parent / "ansible-playbook"
-    argv = [str(item) for item in (program, "-i", tmp / "inventory.yml", tmp / "play.yml")]
+    argv = [str(word) for word in (program, "-i", tmp / "inventory.yml", tmp / "play.yml")]
     with connections() as own:
         done = subprocess.run(argv, env={**env, **own}, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
@@ -133,26 +133,26 @@ def test_one_of_two_bare_hosts_builds(fleet: Path, lab: Lab, tmp_path: Path, mon
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     for host in lab.hosts():
         host.wait_ssh()
-    found = supplies(fleet)
-    assert {name: supply.builder or supply.mode for name, supply in found.items()} == {
+    by_host = supplies(fleet)
+    assert {name: supply.builder or supply.mode for name, supply in by_host.items()} == {
         "build1": "build",
         "build2": "build1",
     }
-    assert found["build1"].want == found["build2"].want
+    assert by_host["build1"].want == by_host["build2"].want
 
 
 def test_what_one_has_built_the_other_receives(
-    fleet: Path, hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Path, hosts: tuple[LabHost, LabHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     first, second = hosts
     words = ["kmod", "pack", "--builder", "build1", "--kernel", RELEASE, "--json", "--output", ARCHIVE]
     packed = json.loads(first.ssh(["sudo", "python3", PROGRAM, *words]).stdout)
     before = supplies(fleet)
-    key = fetched(first, PUBLIC)
+    key = fetch(first, PUBLIC)
     BuilderKeys.of(fleet).path("build1").write_bytes(key)
     with run_archives.opened(fleet) as shelf:
-        archive_of(before["build2"].want, shelf.folder).write_bytes(fetched(first, ARCHIVE))
+        archive_of(before["build2"].want, shelf.folder).write_bytes(fetch(first, ARCHIVE))
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), before) == []
     (entry,) = cache.default(print).entries()
     assert entry.manifest == packed
@@ -161,43 +161,43 @@ def test_what_one_has_built_the_other_receives(
     assert {name: supply.source for name, supply in after.items()} == {"build1": "build", "build2": "cache"}
     assert after["build2"].origin == "build1"
     with run_archives.opened(fleet) as shelf:
-        kept = shelf.look(after["build2"].want, ["build1"])
-        assert kept is not None
-        assert (kept.builder, kept.manifest) == ("build1", packed)
+        shelved = shelf.look(after["build2"].want, ["build1"])
+        assert shelved is not None
+        assert (shelved.builder, shelved.manifest) == ("build1", packed)
         archive = archive_of(after["build2"].want, shelf.folder)
-        status, said = receive(second, archive, tmp_path, public_pem(b"e" * 32).encode())
+        status, output = receive(second, archive, tmp_path, public_pem(b"e" * 32).encode())
         assert status == 2
-        assert "isn't by the builder that the controller knows" in said
-        status, said = receive(second, archive, tmp_path, key)
-        assert status == 0, said
-        assert "changed: [build2]" in said
-        status, said = receive(second, archive, tmp_path, key)
-        assert (status, "changed=0" in said) == (0, True), said
+        assert "isn't by the builder that the controller knows" in output
+        status, output = receive(second, archive, tmp_path, key)
+        assert status == 0, output
+        assert "changed: [build2]" in output
+        status, output = receive(second, archive, tmp_path, key)
+        assert (status, "changed=0" in output) == (0, True), output
     audit = json.loads(second.ssh(["python3", PROGRAM, "kmod", "audit", "--kernel", RELEASE, "--json"]).stdout)
-    assert {item["file"].rsplit("/", 1)[0] for item in audit} == {PLACED}
-    assert all(item["ok"] for item in audit)
-    told: dict[str, Any] = json.loads(
+    assert {module["file"].rsplit("/", 1)[0] for module in audit} == {PLACED}
+    assert all(module["ok"] for module in audit)
+    answer: dict[str, Any] = json.loads(
         second.ssh(["python3", PROGRAM, "kmod", "key", "--kernel", RELEASE, "--json"]).stdout
     )
-    assert told["installed"] == entry.key
-    assert told["key"] is None, "it has no compiler"
+    assert answer["installed"] == entry.key
+    assert answer["key"] is None, "it has no compiler"
     # What is in place stays so, also when the controller has lost it.
     cache.default(print).prune(0)
     assert supplies(fleet)["build2"].source == "kept"
-    status, said = receive(second, "", tmp_path)
-    assert (status, "changed=0" in said) == (0, True), said
+    status, output = receive(second, "", tmp_path)
+    assert (status, "changed=0" in output) == (0, True), output
 
 
-def test_nothing_of_a_tampered_build_stays(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_nothing_of_a_tampered_build_stays(hosts: tuple[LabHost, LabHost], tmp_path: Path) -> None:
     first, second = hosts
     second.ssh(["sudo", "python3", PROGRAM, "kmod", "remove", "--kernel", RELEASE])
-    data = bytearray(fetched(first, ARCHIVE))
+    data = bytearray(fetch(first, ARCHIVE))
     data[data.index(b"\x7fELF") + 200] ^= 1
     (tmp_path / "bad.tar").write_bytes(bytes(data))
-    status, said = receive(second, tmp_path / "bad.tar", tmp_path, fetched(first, PUBLIC))
+    status, output = receive(second, tmp_path / "bad.tar", tmp_path, fetch(first, PUBLIC))
     assert status == 2
-    assert "does not have its manifest" in said
-    left = second.ssh(
+    assert "does not have its manifest" in output
+    files_left = second.ssh(
         ["sh", "-c", f"ls -d {ARCHIVE} {PLACED} /etc/depmod.d/gdsdeploy* /lib/modules/.gdsdeploy*"], ok=(2,)
     )
-    assert left.stdout == ""
+    assert files_left.stdout == ""

@@ -13,7 +13,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy.host import checks
 from gdsdeploy.host.gate.gate import Settings
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
@@ -33,22 +33,22 @@ BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; do
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     """A light host with the host program, an expectation that it cannot meet, and two services."""
     name = unique("gate")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
-        put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
-        put(made, "/etc/gdsdeploy/expectation.json", EXPECTATION.read_bytes())
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        put(light, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
+        put(light, "/etc/gdsdeploy/expectation.json", EXPECTATION.read_bytes())
         for unit in (AFTER, BEHIND):
-            put(made, f"/etc/systemd/system/{unit}", SERVICE.encode())
-        made.ssh(["sudo", "systemctl", "enable", AFTER, BEHIND])
-        yield made
+            put(light, f"/etc/systemd/system/{unit}", SERVICE.encode())
+        light.ssh(["sudo", "systemctl", "enable", AFTER, BEHIND])
+        yield light
     finally:
         labs.down(Lab(name))
 
 
-def given(**settings: Any) -> dict[str, Any]:
+def expectation(**settings: Any) -> dict[str, Any]:
     """The role's variables, with these settings."""
     return {
         "gds_gate_settings": Settings(metrics=METRICS, **settings).to_json(),
@@ -59,31 +59,31 @@ def given(**settings: Any) -> dict[str, Any]:
     }
 
 
-def show(host: Host, unit: str, *names: str) -> dict[str, str]:
+def show(host: LabHost, unit: str, *names: str) -> dict[str, str]:
     words = [f"--property={name}" for name in names]
     lines = host.ssh(["systemctl", "show", *words, unit]).stdout.splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
-def reboot(host: Host) -> dict[str, Any]:
-    """Boot anew, and wait for the end of the boot; the gate's record of it."""
+def reboot(host: LabHost) -> dict[str, Any]:
+    """Reboot and wait for the end of the boot; return the gate's record."""
     host.stop()
     host.start()
     host.wait_ssh()
     host.ssh(["sh", "-c", BOOTED], timeout=120)
-    found: dict[str, Any] = json.loads(host.ssh(["cat", RECORD]).stdout)
-    return found
+    record: dict[str, Any] = json.loads(host.ssh(["cat", RECORD]).stdout)
+    return record
 
 
-def test_the_role_puts_the_gate_there_once(host: Host, tmp_path: Path) -> None:
-    assert play(host, tmp_path, "gds_gate", **given())
-    assert play(host, tmp_path, "gds_gate", **given()) == []
+def test_the_role_puts_the_gate_there_once(host: LabHost, tmp_path: Path) -> None:
+    assert play(host, tmp_path, "gds_gate", **expectation())
+    assert play(host, tmp_path, "gds_gate", **expectation()) == []
     assert host.ssh(["systemctl", "is-enabled", "gds-gate.service"]).stdout.strip() == "enabled"
     assert host.ssh(["sudo", "systemd-analyze", "verify", UNIT]).stderr == ""
     assert host.ssh(["test", "-e", RECORD], ok=(1,)).status == 1, "the boot that ran was not judged"
 
 
-def test_at_boot_it_closes_before_anything_gets_work(host: Host) -> None:
+def test_at_boot_it_closes_before_anything_gets_work(host: LabHost) -> None:
     record = reboot(host)
     assert record["state"] == "closed"
     assert record["boot_id"] == host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
@@ -94,44 +94,46 @@ def test_at_boot_it_closes_before_anything_gets_work(host: Host) -> None:
     assert after["ActiveState"] == "active"
     assert int(after["ActiveEnterTimestampMonotonic"]) > int(gate["ExecMainExitTimestampMonotonic"])
     assert show(host, BEHIND, "ActiveState")["ActiveState"] == "inactive"
-    said = host.ssh(["sudo", "journalctl", "--quiet", "--unit=gds-gate", "--priority=err", "--output=cat"]).stdout
-    assert f"closed: {record['reason']}" in said
-    assert "kernel.running: " in said
+    errors = host.ssh(["sudo", "journalctl", "--quiet", "--unit=gds-gate", "--priority=err", "--output=cat"]).stdout
+    assert f"closed: {record['reason']}" in errors
+    assert "kernel.running: " in errors
     assert "gdsdeploy_gate_open 0" in host.ssh(["cat", f"{METRICS}/gdsdeploy.prom"]).stdout
     assert host.ssh(["test", "-e", "/run/gdsdeploy/healthy"], ok=(1,)).status == 1
 
 
-def test_it_adds_less_than_two_seconds_to_a_boot(host: Host) -> None:
+def test_it_adds_less_than_two_seconds_to_a_boot(host: LabHost) -> None:
     """Its own time, which is what waits for it; the best of three, and longer where this machine is busy otherwise."""
     names = ("ExecMainStartTimestampMonotonic", "ExecMainExitTimestampMonotonic", "CPUUsageNSec")
-    taken = []
+    seconds = []
     for _ in range(3):
         host.ssh(["sudo", "systemctl", "start", "gds-gate"], ok=(1,), timeout=60)
         begin, end, busy = (int(value) for value in show(host, "gds-gate", *names).values())
-        taken.append((end - begin) / 1e6)
+        seconds.append((end - begin) / 1e6)
         assert busy / 1e9 < 2
-        if taken[-1] < 2:
+        if seconds[-1] < 2:
             break
-    assert min(taken) < 2 * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0))), taken
+    assert min(seconds) < 2 * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0))), seconds
 
 
-def test_an_open_gate_lets_everything_start(host: Host, tmp_path: Path) -> None:
-    waivers = [{"check": item.id, "until": "9999-12-31", "reason": "a test"} for item in checks.listed()]
-    assert len(play(host, tmp_path, "gds_gate", **given(waivers=waivers))) == 1
+def test_an_open_gate_lets_everything_start(host: LabHost, tmp_path: Path) -> None:
+    waivers = [{"check": check.id, "until": "9999-12-31", "reason": "a test"} for check in checks.listed()]
+    assert len(play(host, tmp_path, "gds_gate", **expectation(waivers=waivers))) == 1
     assert host.ssh(["sudo", "systemctl", "start", BEHIND], timeout=60).status == 0, "it has the gate judge again"
     assert json.loads(host.ssh(["cat", RECORD]).stdout)["state"] == "open"
     assert "checks passed" in host.ssh(["cat", "/run/gdsdeploy/healthy"]).stdout
     assert show(host, BEHIND, "ActiveState")["ActiveState"] == "active"
 
 
-def test_provision_has_the_boot_judged(host: Host, tmp_path: Path) -> None:
+def test_provision_has_the_boot_judged(host: LabHost, tmp_path: Path) -> None:
     host.ssh(["sudo", "rm", RECORD])
     assert play(host, tmp_path, "gds_gate", gds_gate_step="run") == []
     assert json.loads(host.ssh(["cat", RECORD]).stdout)["state"] == "open"
 
 
-def test_a_fleet_without_a_gate_takes_it_away(host: Host, tmp_path: Path) -> None:
-    assert play(host, tmp_path, "gds_gate", **given(), gds_gate_enabled=False)
-    left = host.ssh(["find", "/etc/systemd/system", "/etc/gdsdeploy", "/run/gdsdeploy", METRICS], ok=(0, 1)).stdout
-    assert "gate" not in left
-    assert "gdsdeploy.prom" not in left
+def test_a_fleet_without_a_gate_takes_it_away(host: LabHost, tmp_path: Path) -> None:
+    assert play(host, tmp_path, "gds_gate", **expectation(), gds_gate_enabled=False)
+    files_left = host.ssh(
+        ["find", "/etc/systemd/system", "/etc/gdsdeploy", "/run/gdsdeploy", METRICS], ok=(0, 1)
+    ).stdout
+    assert "gate" not in files_left
+    assert "gdsdeploy.prom" not in files_left

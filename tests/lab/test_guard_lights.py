@@ -19,7 +19,7 @@ import pytest
 from gdsdeploy import lab as labs
 from gdsdeploy.host.boot.grubmenu import entries
 from gdsdeploy.lab import guest
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
@@ -75,29 +75,29 @@ def kernel_package(folder: Path, release: str, tree: Path | None = None) -> Path
         script = root / "DEBIAN" / event
         script.write_text(SCRIPT.format(event=event, release=release))
         script.chmod(0o755)
-    made = folder / f"{root.name}.deb"
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, made], check=True, capture_output=True)
-    return made
+    file = folder / f"{root.name}.deb"
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", root, file], check=True, capture_output=True)
+    return file
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     """A light host with GRUB, the host program and the expectation."""
     name = unique("guard")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
+        light = labs.up(name, vms=0, lights=1).host("build1")
         probe = guest.data("guest/grub-probe").read_bytes()
-        made.ssh(["sudo", "sh", "-c", GRUB], input=probe, timeout=300)
-        put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
-        made.ssh(["sudo", "mkdir", "-p", "/var/lib/gdsdeploy"])
-        put(made, "/etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)).encode())
-        yield made
+        light.ssh(["sudo", "sh", "-c", GRUB], input=probe, timeout=300)
+        put(light, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
+        light.ssh(["sudo", "mkdir", "-p", "/var/lib/gdsdeploy"])
+        put(light, "/etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)).encode())
+        yield light
     finally:
         labs.down(Lab(name))
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory, host: Host) -> None:
+def packages(tmp_path_factory: pytest.TempPathFactory, host: LabHost) -> None:
     """Both kernels' packages, on the host: the locked one comes with good modules, as if DKMS had built them."""
     folder = tmp_path_factory.mktemp("kernels")
     good = Root(folder / "good")
@@ -105,43 +105,43 @@ def packages(tmp_path_factory: pytest.TempPathFactory, host: Host) -> None:
     good.nvidia_fs()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for made in (kernel_package(folder, RELEASE, folder / "good"), kernel_package(folder, NEWER)):
-            archive.add(made, made.name)
+        for package in (kernel_package(folder, RELEASE, folder / "good"), kernel_package(folder, NEWER)):
+            archive.add(package, package.name)
     host.ssh(["tar", "-C", "/tmp", "-xf", "-"], input=buffer.getvalue())
 
 
-def install(host: Host, release: str) -> str:
+def install(host: LabHost, release: str) -> str:
     """Install a kernel as a user does; what the terminal shows."""
     return dpkg(host, "--install", f"/tmp/linux-image-{release}.deb")
 
 
-def dpkg(host: Host, *words: str) -> str:
+def dpkg(host: LabHost, *words: str) -> str:
     done = host.ssh(["sudo", "sh", "-c", f"dpkg {' '.join(words)} 2>&1"], timeout=120)
     assert host.ssh(["dpkg", "--audit"]).stdout == ""
     return done.stdout
 
 
-def default(host: Host) -> str:
+def default(host: LabHost) -> str:
     return str(json.loads(host.ssh([*PROGRAM, "boot", "show", "--json"]).stdout)["default"])
 
 
-def journal(host: Host) -> str:
+def journal(host: LabHost) -> str:
     return host.ssh(["sudo", "journalctl", "--quiet", "--identifier=gdsdeploy-guard", "--output=cat"]).stdout
 
 
-def test_the_role_puts_the_guard_there_once(host: Host, packages: None, tmp_path: Path) -> None:
-    given = {"gds_kernel_release": RELEASE, "gds_kernel_packages": []}
-    assert play(host, tmp_path, "gds_kernel", **given)
+def test_the_role_puts_the_guard_there_once(host: LabHost, packages: None, tmp_path: Path) -> None:
+    options = {"gds_kernel_release": RELEASE, "gds_kernel_packages": []}
+    assert play(host, tmp_path, "gds_kernel", **options)
     assert host.ssh(["ls", *HOOKS]).stdout.split() == sorted(HOOKS)
     assert host.ssh(["run-parts", "--test", "/etc/kernel/postinst.d"]).stdout.split()[-1] == HOOKS[0]
-    assert play(host, tmp_path, "gds_kernel", **given) == []
+    assert play(host, tmp_path, "gds_kernel", **options) == []
 
 
-def test_a_kernel_without_modules_does_not_become_the_default(host: Host, packages: None) -> None:
+def test_a_kernel_without_modules_does_not_become_the_default(host: LabHost, packages: None) -> None:
     assert f"the locked kernel {RELEASE} is the boot default, and its modules are good" in install(host, RELEASE)
-    said = install(host, NEWER)
-    assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in said
-    assert f"{RELEASE} becomes the boot default again" in said, "nobody had chosen a default, so GRUB took the newest"
+    output = install(host, NEWER)
+    assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in output
+    assert f"{RELEASE} becomes the boot default again" in output, "no default was set, so GRUB chose the newest"
     assert default(host) == RELEASE
     assert f"{RELEASE} stays the boot default" in install(host, NEWER)
     assert f"kernel {NEWER} is not admitted" in journal(host)
@@ -149,13 +149,13 @@ def test_a_kernel_without_modules_does_not_become_the_default(host: Host, packag
     assert f"gnulinux-{NEWER}-advanced" in menu
     status = json.loads(host.ssh([*PROGRAM, "guard", "status", "--json"]).stdout)
     assert status["ok"]
-    assert {item["release"]: item["admitted"] for item in status["kernels"]} == {RELEASE: True, NEWER: False}
+    assert {entry["release"]: entry["admitted"] for entry in status["kernels"]} == {RELEASE: True, NEWER: False}
 
 
-def test_a_default_that_others_moved_is_brought_back(host: Host, packages: None) -> None:
+def test_a_default_that_others_moved_is_brought_back(host: LabHost, packages: None) -> None:
     """As an administrator does who wants the newest kernel."""
     menu = host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
-    entry = next(item for item in entries(menu) if item.release == NEWER and "advanced" in item.path)
+    entry = next(entry for entry in entries(menu) if entry.release == NEWER and "advanced" in entry.path)
     host.ssh(["sudo", "grub-set-default", entry.path])
     assert default(host) == NEWER
     status = host.ssh([*PROGRAM, "guard", "status"], ok=(1,)).stdout.splitlines()
@@ -165,7 +165,7 @@ def test_a_default_that_others_moved_is_brought_back(host: Host, packages: None)
     assert default(host) == RELEASE
 
 
-def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: Host, packages: None) -> None:
+def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: LabHost, packages: None) -> None:
     other = {**asdict(WANTED), "driver_version": "580.1", "kernel_release": NEWER}
     put(host, "/tmp/other.json", json.dumps(other).encode())
     refused = host.ssh([*PROGRAM, "guard", "default", "--expectation", "/tmp/other.json"], ok=(1,))
@@ -173,7 +173,7 @@ def test_the_default_is_refused_to_a_kernel_whose_modules_are_not_good(host: Hos
     assert default(host) == RELEASE
 
 
-def test_a_host_without_python_installs_kernels_all_the_same(host: Host, packages: None) -> None:
+def test_a_host_without_python_installs_kernels_all_the_same(host: LabHost, packages: None) -> None:
     host.ssh(["sudo", "mv", "/usr/bin/python3", "/usr/bin/python3.away"])
     try:
         assert f"gdsdeploy: kernel {NEWER}: nobody can tell whether it may boot by default" in install(host, NEWER)
@@ -183,30 +183,30 @@ def test_a_host_without_python_installs_kernels_all_the_same(host: Host, package
     assert "python3 is missing" in journal(host)
 
 
-def test_the_last_good_kernel_does_not_go_silently(host: Host, packages: None) -> None:
-    said = dpkg(host, "--purge", f"linux-image-{RELEASE}")
-    assert f"the locked kernel {RELEASE} was removed" in said
-    assert f"the next boot ({NEWER}) comes up without GPUDirect Storage" in said
+def test_the_last_good_kernel_does_not_go_silently(host: LabHost, packages: None) -> None:
+    output = dpkg(host, "--purge", f"linux-image-{RELEASE}")
+    assert f"the locked kernel {RELEASE} was removed" in output
+    assert f"the next boot ({NEWER}) comes up without GPUDirect Storage" in output
     assert "provision this host before it reboots" in journal(host)
 
 
-def test_what_is_installed_is_held(host: Host, tmp_path: Path) -> None:
+def test_what_is_installed_is_held(host: LabHost, tmp_path: Path) -> None:
     """Also what was there before, which stays when all is taken back."""
-    shown = host.ssh(["apt-cache", "policy", "libnuma1", "tzdata"]).stdout
-    wanted = [
+    state = host.ssh(["apt-cache", "policy", "libnuma1", "tzdata"]).stdout
+    expected = [
         {"package": name, "version": version}
-        for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", shown, re.MULTILINE)
+        for name, version in re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)", state, re.MULTILINE)
     ]
     host.ssh(["sudo", "apt-get", "-q", "-y", "install", "tzdata"], timeout=120)
-    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=wanted)
+    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=expected)
     assert host.ssh(["apt-mark", "showhold"]).stdout.split() == ["libnuma1", "tzdata"]
     assert host.ssh(["cat", "/var/lib/gdsdeploy/held", "/var/lib/gdsdeploy/installed"]).stdout.split() == [
         "libnuma1", "tzdata", "libnuma1",
     ]  # fmt: skip
-    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=wanted) == []
+    assert play(host, tmp_path, "gds_packages", gds_packages_wanted=expected) == []
 
 
-def test_remove_dismisses_the_guard(host: Host, packages: None, tmp_path: Path) -> None:
+def test_remove_dismisses_the_guard(host: LabHost, packages: None, tmp_path: Path) -> None:
     assert play(host, tmp_path, "gds_remove")
     assert host.ssh(["apt-mark", "showhold"]).stdout == ""
     assert host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Status}", "tzdata"]).stdout == "installed"

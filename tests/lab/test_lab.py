@@ -13,21 +13,21 @@ import pytest
 from gdsdeploy import atomic
 from gdsdeploy import lab as labs
 from gdsdeploy.errors import HostKeyMismatch, HostUnreachable, LabUnavailable, ProgramFailed
-from gdsdeploy.lab import Host, Lab, guest, lifecycle, qemu, ssh, standin, state
+from gdsdeploy.lab import Lab, LabHost, guest, lifecycle, qemu, ssh, standin, state
 from tests.naming import unique
 
 pytestmark = pytest.mark.lab
 
 
-def out(host: Host, script: str, ok: tuple[int, ...] = (0,)) -> str:
+def out(host: LabHost, script: str, ok: tuple[int, ...] = (0,)) -> str:
     return host.ssh(["sh", "-c", script], ok=ok).stdout.strip()
 
 
-def boot_id(host: Host) -> str:
+def boot_id(host: LabHost) -> str:
     return out(host, "cat /proc/sys/kernel/random/boot_id")
 
 
-def wait_for_another_boot(host: Host, before: str) -> None:
+def wait_for_another_boot(host: LabHost, before: str) -> None:
     """Return once the host answers in another boot; the old one may still answer, or die under the login."""
     deadline = time.monotonic() + 400
     while time.monotonic() < deadline:
@@ -41,7 +41,7 @@ def wait_for_another_boot(host: Host, before: str) -> None:
     pytest.fail("the host did not boot again")
 
 
-def test_vm_runs_debians_newest_kernel_under_systemd(vm: Host) -> None:
+def test_vm_runs_debians_newest_kernel_under_systemd(vm: LabHost) -> None:
     release = out(vm, "uname -r")
     assert release.endswith("+deb13-amd64")
     assert out(vm, f"dpkg-query -W -f '${{Status}}' linux-image-{release}") == "install ok installed"
@@ -50,7 +50,7 @@ def test_vm_runs_debians_newest_kernel_under_systemd(vm: Host) -> None:
     assert out(vm, "cat /proc/1/comm") == "systemd"
 
 
-def test_vm_is_a_host_of_its_own(vm: Host, light: Host) -> None:
+def test_vm_is_a_host_of_its_own(vm: LabHost, light: LabHost) -> None:
     for host in (vm, light):
         assert out(host, "hostname") == host.name
         assert out(host, "id -un; sudo id -un").split() == ["admin", "root"]
@@ -61,7 +61,7 @@ def test_vm_is_a_host_of_its_own(vm: Host, light: Host) -> None:
     assert out(vm, "ls /etc/ssh/ssh_host_*_key").splitlines() == ["/etc/ssh/ssh_host_ed25519_key"]
 
 
-def test_wrong_host_key_is_refused(lab: Lab, vm: Host, light: Host, tmp_path: Path) -> None:
+def test_wrong_host_key_is_refused(lab: Lab, vm: LabHost, light: LabHost, tmp_path: Path) -> None:
     keys = {vm.port: lab.host_key(light.name)[1]}
     ssh.make_key(tmp_path / "id_ed25519", "unused")
     atomic.write(tmp_path / "known_hosts", ssh.known_hosts(keys))
@@ -73,7 +73,7 @@ def test_wrong_host_key_is_refused(lab: Lab, vm: Host, light: Host, tmp_path: Pa
     ssh.execute(tmp_path / "ssh_config", vm.name, ["true"])
 
 
-def test_nvme_disk_is_mounted_with_the_option_that_gds_asks_for(vm: Host) -> None:
+def test_nvme_disk_is_mounted_with_the_option_that_gds_asks_for(vm: LabHost) -> None:
     source, kind, options = out(vm, "findmnt -n -o SOURCE,FSTYPE,OPTIONS /mnt/nvme").split()
     assert (source, kind) == ("/dev/nvme0n1", "ext4")
     assert "data=ordered" in out(vm, "grep /mnt/nvme /etc/fstab")
@@ -81,12 +81,12 @@ def test_nvme_disk_is_mounted_with_the_option_that_gds_asks_for(vm: Host) -> Non
     assert out(vm, "cat /sys/block/nvme0n1/device/serial") == "lab-gpu1"
 
 
-def test_soft_roce_is_there(vm: Host) -> None:
+def test_soft_roce_is_there(vm: LabHost) -> None:
     out(vm, "systemctl is-system-running --wait", ok=(0, 1))
     assert "rxe0/1 state ACTIVE" in out(vm, "rdma link")
 
 
-def test_apt_is_as_on_any_debian_host_and_works(vm: Host, light: Host) -> None:
+def test_apt_is_as_on_any_debian_host_and_works(vm: LabHost, light: LabHost) -> None:
     for host in (vm, light):
         assert (
             out(host, "ls /etc/apt/sources.list.d; ls /etc/apt/sources.list 2>/dev/null", ok=(2,)) == "debian.sources"
@@ -95,7 +95,9 @@ def test_apt_is_as_on_any_debian_host_and_works(vm: Host, light: Host) -> None:
     assert "Packages" in out(light, "sudo apt-get update && apt-cache policy linux-headers-amd64")
 
 
-def test_after_a_power_cycle_grub_boots_the_entry_asked_for_once_and_the_stand_in_is_there(lab: Lab, vm: Host) -> None:
+def test_after_a_power_cycle_grub_boots_the_entry_asked_for_once_and_the_stand_in_is_there(
+    lab: Lab, vm: LabHost
+) -> None:
     release = out(vm, "uname -r")
     labs.plug(lab, vm, release)
     assert "0680: 10de:22a3" in out(vm, "lspci -n")
@@ -126,7 +128,7 @@ def test_kernel_that_the_archive_lacks_is_one_error(lab: Lab) -> None:
     assert not list(state.cache_directory().glob("standin-6.12.0+deb13-amd64*"))
 
 
-def test_light_host_is_a_debian_system_of_the_same_release(lab: Lab, vm: Host, light: Host) -> None:
+def test_light_host_is_a_debian_system_of_the_same_release(lab: Lab, vm: LabHost, light: LabHost) -> None:
     assert out(light, "cat /etc/debian_version") == out(vm, "cat /etc/debian_version")
     assert light.runtime == "systemd-nspawn"
     assert out(light, "cat /proc/1/comm") == "systemd"
@@ -134,7 +136,7 @@ def test_light_host_is_a_debian_system_of_the_same_release(lab: Lab, vm: Host, l
     assert out(light, "uname -r") == os.uname().release
 
 
-def test_second_up_changes_nothing(lab: Lab, vm: Host, light: Host) -> None:
+def test_second_up_changes_nothing(lab: Lab, vm: LabHost, light: LabHost) -> None:
     before = [(host.name, host.process(), boot_id(host)) for host in lab.hosts()]
     files_before = {path: path.read_bytes() for path in lab.directory.glob("*") if path.is_file()}
     begin = time.monotonic()
@@ -144,7 +146,7 @@ def test_second_up_changes_nothing(lab: Lab, vm: Host, light: Host) -> None:
     assert {path: path.read_bytes() for path in lab.directory.glob("*") if path.is_file()} == files_before
 
 
-def test_trials_of_kvm_recognise_a_machine_that_works(lab: Lab, vm: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_of_kvm_recognise_a_machine_that_works(lab: Lab, vm: LabHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """With emulation in KVM's place: it surely works, though slowly."""
     monkeypatch.setitem(qemu.ACCELERATORS, "kvm", qemu.ACCELERATORS["tcg"])
     monkeypatch.setattr(qemu, "FIRMWARE_TRIAL", 60.0)
@@ -194,7 +196,7 @@ def test_host_that_was_started_but_not_recorded_is_found(lab: Lab) -> None:
     assert traces(second) == {"processes": [], "mounts": [], "files": []}
 
 
-def test_stopped_host_is_started_again_with_all_it_had(lab: Lab, light: Host) -> None:
+def test_stopped_host_is_started_again_with_all_it_had(lab: Lab, light: LabHost) -> None:
     out(light, "echo kept > kept; sudo touch /etc/kept")
     light.stop()
     assert not light.running()

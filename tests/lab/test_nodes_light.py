@@ -17,11 +17,11 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    made = Lab(unique("nodes"))
+    rehearsal = Lab(unique("nodes"))
     try:
-        yield labs.up(made.name, vms=0, lights=0, nodes=1)
+        yield labs.up(rehearsal.name, vms=0, lights=0, nodes=1)
     finally:
-        labs.down(made)
+        labs.down(rehearsal)
 
 
 def test_a_lab_of_nodes_alone_has_a_fleet(lab: Lab) -> None:
@@ -53,5 +53,5 @@ def test_clones_are_hosts_of_their_own_with_all_that_the_first_had(lab: Lab) -> 
 def test_nothing_begins_as_a_host_that_does_not_run(lab: Lab) -> None:
     first = lab.host("node1")
     first.stop()
-    with pytest.raises(LabUnavailable, match="node1 does not run"):
+    with pytest.raises(LabUnavailable, match="node1 isn't running"):
         labs.clone(lab, first, 4)

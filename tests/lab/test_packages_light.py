@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Host, Lab
+from gdsdeploy.lab import Lab, LabHost
 from tests.lab.roleplay import play
 from tests.naming import unique
 
@@ -47,33 +47,33 @@ def version(name: str, number: int) -> dict[str, str]:
     return {"package": name, "version": str(number)}
 
 
-def installed(host: Host) -> set[str]:
-    shown = host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package} ${Version}\n"]).stdout
-    return {line[3:] for line in shown.splitlines() if line[1] == "i" and ("stack" in line)}
+def installed_versions(host: LabHost) -> set[str]:
+    listing = host.ssh(["dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package} ${Version}\n"]).stdout
+    return {line[3:] for line in listing.splitlines() if line[1] == "i" and ("stack" in line)}
 
 
-def held(host: Host) -> set[str]:
+def holds(host: LabHost) -> set[str]:
     return {name for name in host.ssh(["apt-mark", "showhold"]).stdout.split() if "stack" in name}
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     """A light host whose apt knows the packages."""
     name = unique("packages")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
-        made.wait_ssh()
-        made.ssh(["sudo", "sh", "-c", REPOSITORY])
-        yield made
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        light.wait_ssh()
+        light.ssh(["sudo", "sh", "-c", REPOSITORY])
+        yield light
     finally:
         labs.down(Lab(name))
 
 
-def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(host: Host, tmp_path: Path) -> None:
+def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(host: LabHost, tmp_path: Path) -> None:
     names = ["stack-driver", "stack-source", "stack-library1"]
     first = [version(name, 1) for name in [*names, "linux-image-stack"]]
     assert play(host, tmp_path, "gds_packages", gds_packages_wanted=first)
-    assert held(host) == {*names, "linux-image-stack"}
+    assert holds(host) == {*names, "linux-image-stack"}
 
     second: dict[str, Any] = {
         "gds_packages_wanted": [version("stack-driver", 2), version("stack-library2", 2)],
@@ -83,8 +83,8 @@ def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(
     assert play(host, tmp_path, "gds_packages", **second)
     # The kernel before stays, and so does its hold: it may be the one that runs.
     kernel = "linux-image-stack"
-    assert installed(host) == {"stack-driver 2", "stack-library2 2", f"{kernel} 1"}
-    assert held(host) == {"stack-driver", "stack-library2", kernel}
+    assert installed_versions(host) == {"stack-driver 2", "stack-library2 2", f"{kernel} 1"}
+    assert holds(host) == {"stack-driver", "stack-library2", kernel}
     assert play(host, tmp_path, "gds_packages", **second) == []
     assert play(host, tmp_path, "gds_packages", gds_packages_wanted=[version("stack-source", 2)])
     assert play(host, tmp_path, "gds_packages", **second) == [], "what was built for this version may stay"
@@ -96,4 +96,4 @@ def test_a_host_that_has_built_before_gets_another_driver_and_the_old_one_again(
         "gds_packages_locked": names,
     }
     assert play(host, tmp_path, "gds_packages", **back)
-    assert installed(host) == {"stack-driver 1", "stack-library1 1", f"{kernel} 1"}
+    assert installed_versions(host) == {"stack-driver 1", "stack-library1 1", f"{kernel} 1"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import play, put
@@ -41,45 +41,45 @@ BOOTED = "while systemctl is-system-running | grep -q starting; do sleep 0.2; do
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     """A light host with the host program, a service of OFED's name, one of a scheduler's, and nv_peer_mem's."""
     name = unique("peermem")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
-        put(made, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        put(light, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
         for unit in ("slurmd", "openibd", "nv_peer_mem"):
-            put(made, f"/etc/systemd/system/{unit}.service", SERVICE.format(name=unit).encode())
-        made.ssh(["sudo", "systemctl", "enable", "slurmd", "openibd", "nv_peer_mem"])
-        yield made
+            put(light, f"/etc/systemd/system/{unit}.service", SERVICE.format(name=unit).encode())
+        light.ssh(["sudo", "systemctl", "enable", "slurmd", "openibd", "nv_peer_mem"])
+        yield light
     finally:
         labs.down(Lab(name))
 
 
-def order(host: Host) -> list[str]:
+def order(host: LabHost) -> list[str]:
     return host.ssh(["cat", LOG]).stdout.splitlines()
 
 
-def after(host: Host, *argv: str) -> list[str]:
+def after(host: LabHost, *argv: str) -> list[str]:
     """What ran because of ``systemctl ARGV``, in order."""
     host.ssh(["sudo", "rm", "-f", LOG])
     host.ssh(["sudo", "systemctl", *argv], timeout=60)
     return order(host)
 
 
-def test_the_role_puts_the_unit_there_once(host: Host, tmp_path: Path) -> None:
+def test_the_role_puts_the_unit_there_once(host: LabHost, tmp_path: Path) -> None:
     assert play(host, tmp_path, "gds_peermem", gds_peermem_rdma="peermem")
     assert play(host, tmp_path, "gds_peermem", gds_peermem_rdma="peermem") == []
     assert host.ssh(["systemctl", "is-enabled", "gds-peermem.service"]).stdout.strip() == "enabled"
     assert host.ssh(["sudo", "systemd-analyze", "verify", UNIT]).stderr == ""
 
 
-def test_without_a_module_it_says_why(host: Host) -> None:
+def test_without_a_module_it_says_why(host: LabHost) -> None:
     assert host.ssh(["sudo", "systemctl", "start", "gds-peermem"], ok=(1,)).status == 1
-    said = host.ssh(["sudo", "journalctl", "-u", "gds-peermem", "-o", "cat"]).stdout
-    assert "there is no nvidia-peermem for kernel" in said
+    journal = host.ssh(["sudo", "journalctl", "-u", "gds-peermem", "-o", "cat"]).stdout
+    assert "there is no nvidia-peermem for kernel" in journal
 
 
-def test_at_boot_it_comes_after_the_rdma_core_and_before_its_users(host: Host) -> None:
+def test_at_boot_it_comes_after_the_rdma_core_and_before_its_users(host: LabHost) -> None:
     put(host, "/etc/modprobe.d/gdsdeploy.conf", b"install nv_peer_mem /bin/false\n")
     put(host, "/etc/systemd/system/gds-peermem.service.d/written.conf", WRITTEN.encode())
     host.stop()
@@ -89,24 +89,24 @@ def test_at_boot_it_comes_after_the_rdma_core_and_before_its_users(host: Host) -
     assert order(host) == ["openibd starts", "peermem loads", "slurmd starts"], "nv_peer_mem does not start at all"
 
 
-def test_it_is_unloaded_before_ofed_restarts_and_loaded_after(host: Host) -> None:
+def test_it_is_unloaded_before_ofed_restarts_and_loaded_after(host: LabHost) -> None:
     there_and_back = ["peermem unloads", "openibd stops", "openibd starts", "peermem loads"]
     assert after(host, "restart", "openibd") == there_and_back
     assert after(host, "stop", "openibd") == ["peermem unloads", "openibd stops"]
     assert after(host, "start", "openibd") == ["openibd starts", "peermem loads"]
 
 
-def test_where_dma_buf_serves_it_is_dismissed(host: Host, tmp_path: Path) -> None:
-    given = {"gds_peermem_rdma": "dmabuf"}
+def test_where_dma_buf_serves_it_is_dismissed(host: LabHost, tmp_path: Path) -> None:
+    options = {"gds_peermem_rdma": "dmabuf"}
     host.ssh(["sudo", "rm", "-f", LOG])
-    assert play(host, tmp_path, "gds_peermem", **given)
+    assert play(host, tmp_path, "gds_peermem", **options)
     assert order(host) == ["peermem unloads"]
     assert host.ssh(["test", "-e", UNIT], ok=(1,)).status == 1
-    left = host.ssh(["find", "/etc/systemd/system", "-name", "gds-peermem.service"]).stdout
-    assert left == "", "no link is left either"
+    files_left = host.ssh(["find", "/etc/systemd/system", "-name", "gds-peermem.service"]).stdout
+    assert files_left == "", "no link is left either"
 
 
-def test_nv_peer_mem_is_as_it_was_when_its_condition_goes(host: Host, tmp_path: Path) -> None:
+def test_nv_peer_mem_is_as_it_was_when_its_condition_goes(host: LabHost, tmp_path: Path) -> None:
     condition = "/etc/systemd/system/nv_peer_mem.service.d/gdsdeploy.conf"
     host.ssh(["sudo", "rm", "-f", LOG])
     host.ssh(["sudo", "systemctl", "start", "nv_peer_mem"])

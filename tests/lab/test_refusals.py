@@ -17,7 +17,7 @@ import yaml
 
 from gdsdeploy import lab as labs
 from gdsdeploy.lab import ssh
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab, free_port
 from gdsdeploy.lock import lockfile
 from tests.naming import unique
@@ -40,13 +40,13 @@ def small() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def victim(small: Lab) -> Host:
+def victim(small: Lab) -> LabHost:
     """A light host that nothing was installed on."""
     return small.host("build1")
 
 
 @pytest.fixture
-def fleet(small: Lab, victim: Host, tmp_path: Path) -> Callable[..., Path]:
+def fleet(small: Lab, victim: LabHost, tmp_path: Path) -> Callable[..., Path]:
     """Writes a fleet of the victim alone, with changes, and a real lock for it; returns the fleet file."""
 
     def write(change: Callable[[dict[str, Any]], None] = lambda _: None) -> Path:
@@ -70,14 +70,14 @@ def fleet(small: Lab, victim: Host, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(autouse=True)
-def untouched(victim: Host) -> Iterator[None]:
-    """After each refusal, nothing of ours is on the host."""
+def untouched(victim: LabHost) -> Iterator[None]:
+    """After each refusal, no file of gdsdeploy is on the host."""
     yield
     assert victim.ssh(["sudo", "sh", "-c", f"ls -d {' '.join(TRACES)} 2>/dev/null"], ok=(2,)).stdout == ""
 
 
-def refused(fleet: Path, *, status: int) -> str:
-    """Provision, expect the exit code, and return what was said."""
+def expect_refusal(fleet: Path, *, status: int) -> str:
+    """Provision, expect the exit code, and return the message."""
     argv = [GDSDEPLOY, "provision", fleet]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, stdin=subprocess.DEVNULL)
     assert "Traceback" not in done.stderr, done.stderr
@@ -87,7 +87,7 @@ def refused(fleet: Path, *, status: int) -> str:
 
 
 @pytest.fixture
-def fault(victim: Host) -> Iterator[Callable[[str, str], None]]:
+def fault(victim: LabHost) -> Iterator[Callable[[str, str], None]]:
     """Makes a fault by one root shell command on the victim and mends it by another.
 
     The second one waits as root beforehand, so that it does not need what the fault takes away.
@@ -114,37 +114,37 @@ def test_check_mode_changes_nothing_on_a_bare_host(fleet: Callable[..., Path]) -
 
 def test_nobody_answers(fleet: Callable[..., Path]) -> None:
     port = free_port(23000, set())
-    said = refused(fleet(lambda value: value["hosts"]["victim"].update(port=port)), status=20)
-    assert f"victim (127.0.0.1:{port})" in said
+    message = expect_refusal(fleet(lambda value: value["hosts"]["victim"].update(port=port)), status=20)
+    assert f"victim (127.0.0.1:{port})" in message
 
 
-def test_another_host_key(fleet: Callable[..., Path], victim: Host, tmp_path: Path) -> None:
+def test_another_host_key(fleet: Callable[..., Path], victim: LabHost, tmp_path: Path) -> None:
     ssh.make_key(tmp_path / "other", "another host's key")
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{victim.port} {(tmp_path / 'other.pub').read_text()}")
-    said = refused(fleet(lambda value: value["ssh"].update(known_hosts=str(known))), status=21)
-    assert "victim" in said
-    assert str(known) in said
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.write_text(f"[127.0.0.1]:{victim.port} {(tmp_path / 'other.pub').read_text()}")
+    message = expect_refusal(fleet(lambda value: value["ssh"].update(known_hosts=str(known_hosts))), status=21)
+    assert "victim" in message
+    assert str(known_hosts) in message
 
 
 def test_no_python(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault("mv /usr/bin/python3 /usr/bin/python3.away", "mv /usr/bin/python3.away /usr/bin/python3")
-    said = refused(fleet(), status=22)
-    assert "victim" in said
-    assert "python3" in said
+    message = expect_refusal(fleet(), status=22)
+    assert "victim" in message
+    assert "python3" in message
 
 
 def test_no_sudo(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault("chmod 0 /usr/bin/sudo", "chmod 4755 /usr/bin/sudo")
-    said = refused(fleet(), status=22)
-    assert "victim" in said
-    assert "sudo" in said
+    message = expect_refusal(fleet(), status=22)
+    assert "victim" in message
+    assert "sudo" in message
 
 
 def test_a_full_disk(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
     fault("mount -t tmpfs -o size=8m tmpfs /boot", "umount /boot")
-    said = refused(fleet(), status=22)
-    assert "victim: there is no room for the installation: /boot has 8 MiB free, 200 are needed" in said
+    message = expect_refusal(fleet(), status=22)
+    assert "victim: there is no room for the installation: /boot has 8 MiB free, 200 are needed" in message
 
 
 def test_another_operating_system(fleet: Callable[..., Path]) -> None:
@@ -156,8 +156,8 @@ def test_another_operating_system(fleet: Callable[..., Path]) -> None:
                 ["bookworm-security"] if name == "debian-security" else ["bookworm", "bookworm-updates"]
             )
 
-    said = refused(fleet(older), status=22)
-    assert "victim: this host runs debian-13, but its profile was locked for debian-12" in said
+    message = expect_refusal(fleet(older), status=22)
+    assert "victim: this host runs debian-13, but its profile was locked for debian-12" in message
 
 
 def test_a_package_that_only_a_person_can_repair(fleet: Callable[..., Path], fault: Callable[[str, str], None]) -> None:
@@ -165,9 +165,9 @@ def test_a_package_that_only_a_person_can_repair(fleet: Callable[..., Path], fau
         "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install reinstreq half-installed/' /var/lib/dpkg/status",
         "sed -i '/^Package: sudo$/,/^$/s/^Status: .*/Status: install ok installed/' /var/lib/dpkg/status",
     )
-    said = refused(fleet(), status=22)
-    assert "victim: packages on this host are half-installed" in said
-    assert "sudo" in said
+    message = expect_refusal(fleet(), status=22)
+    assert "victim: packages on this host are half-installed" in message
+    assert "sudo" in message
 
 
 def relock(fleet: Path, package: str, **change: str) -> None:
@@ -181,28 +181,28 @@ def relock(fleet: Path, package: str, **change: str) -> None:
 def test_a_package_that_the_archive_no_longer_has(fleet: Callable[..., Path]) -> None:
     path = fleet()
     relock(path, "libcufile0", version="1.9.1.2~12.4.1-1")
-    said = refused(path, status=23)
-    assert "victim: gds_repo" in said
-    assert "libcufile0=1.9.1.2~12.4.1-1" in said
+    message = expect_refusal(path, status=23)
+    assert "victim: gds_repo" in message
+    assert "libcufile0=1.9.1.2~12.4.1-1" in message
 
 
 def test_a_package_with_another_content_under_the_same_version(fleet: Callable[..., Path]) -> None:
     path = fleet()
     relock(path, "nvidia-modprobe", sha256="0" * 64)
-    said = refused(path, status=23)
-    assert "victim: gds_repo" in said
-    assert "apt on this host does not offer the locked files of: nvidia-modprobe=" in said
+    message = expect_refusal(path, status=23)
+    assert "victim: gds_repo" in message
+    assert "apt on this host does not offer the locked files of: nvidia-modprobe=" in message
 
 
 def test_an_edited_lock(fleet: Callable[..., Path]) -> None:
     path = fleet()
     lock = lockfile.beside(path)
     lock.write_text(lock.read_text().replace("550.163.01-2", "550.163.01-3", 1))
-    assert "edited by hand" in refused(path, status=11)
+    assert "edited by hand" in expect_refusal(path, status=11)
 
 
 def test_a_lock_of_another_fleet(fleet: Callable[..., Path]) -> None:
     path = fleet()
     path.write_text(path.read_text().replace("'550'", "'545'").replace('"550"', "'545'"))
-    said = refused(path, status=12)
-    assert "pin driver: the fleet file says 545, the lock has 550" in said
+    message = expect_refusal(path, status=12)
+    assert "pin driver: the fleet file says 545, the lock has 550" in message

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy import lab as labs
-from gdsdeploy.lab import Host, Lab
+from gdsdeploy.lab import Lab, LabHost
 from gdsdeploy.zipapp import hostapp
 from tests.lab.roleplay import put
 from tests.naming import unique
@@ -33,23 +33,23 @@ until [ -n "$(dpkg-query -W -f '${db:Status-Status}' slow 2>/dev/null | grep hal
 
 
 @pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+def host() -> Iterator[LabHost]:
     name = unique("rollout-host")
     try:
-        made = labs.up(name, vms=0, lights=1).host("build1")
-        put(made, PROGRAM, hostapp.build())
-        yield made
+        light = labs.up(name, vms=0, lights=1).host("build1")
+        put(light, PROGRAM, hostapp.build())
+        yield light
     finally:
         labs.down(Lab(name))
 
 
-def rollout(host: Host, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
+def rollout(host: LabHost, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
     done = host.ssh(["sudo", "python3", PROGRAM, "rollout", *words, "--json"], ok=ok, timeout=120)
     value: dict[str, Any] = json.loads(done.stdout)
     return value
 
 
-def another_boot(host: Host, previous: str) -> str:
+def another_boot(host: LabHost, previous: str) -> str:
     """The host's next boot: its machine ends when it reboots, and is started again."""
     deadline = time.monotonic() + 60
     while host.running():
@@ -60,14 +60,14 @@ def another_boot(host: Host, previous: str) -> str:
     return host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
 
 
-def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: Host) -> None:
+def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: LabHost) -> None:
     before = rollout(host, "status")
     assert before["packages"] == {"manager": "dpkg", "broken": [], "interrupted": False, "locks": []}
     host.ssh(["sudo", "sh", "-c", SLOW], timeout=60)
     pid = int(host.ssh(["systemctl", "show", "--property=MainPID", "--value", "install-slow"]).stdout)
     status = rollout(host, "status")
-    assert {(item["pid"], item["program"]) for item in status["packages"]["locks"]} == {(pid, "dpkg")}
-    assert any(f"dpkg (process {pid}) holds" in item for item in status["reboot"]["blocked"])
+    assert {(entry["pid"], entry["program"]) for entry in status["packages"]["locks"]} == {(pid, "dpkg")}
+    assert any(f"dpkg (process {pid}) holds" in entry for entry in status["reboot"]["blocked"])
     refused = rollout(host, "reboot", "--boot-id", before["boot_id"], ok=(30,))["error"]
     assert refused["kind"] == "packages-busy"
 
@@ -84,11 +84,11 @@ def test_no_reboot_while_dpkg_works_or_after_it_was_killed(host: Host) -> None:
     assert rollout(host, "status")["reboot"]["blocked"] == []
 
 
-def test_two_orders_at_once_are_one_reboot(host: Host) -> None:
+def test_two_orders_at_once_are_one_reboot(host: LabHost) -> None:
     first = rollout(host, "status")["boot_id"]
     order = f"sudo python3 {PROGRAM} rollout reboot --boot-id {first} --rollout plan-1 --json"
-    said = host.ssh(["sh", "-c", f"{order} & {order}; wait"], timeout=60).stdout.splitlines()
-    assert sorted(json.loads(line)["did"] for line in said) == ["already ordered", "ordered"]
+    answers = host.ssh(["sh", "-c", f"{order} & {order}; wait"], timeout=60).stdout.splitlines()
+    assert sorted(json.loads(line)["did"] for line in answers) == ["already ordered", "ordered"]
     second = another_boot(host, first)
     assert second != first
     assert rollout(host, "reboot", "--boot-id", first)["did"] == "already rebooted"
@@ -98,7 +98,7 @@ def test_two_orders_at_once_are_one_reboot(host: Host) -> None:
     assert noted.splitlines() == [f"rollout plan-1 has this host rebooted in 2 s (boot {first})"]
 
 
-def test_a_host_where_grub_cannot_forget_an_entry_is_told_so(host: Host) -> None:
+def test_a_host_where_grub_cannot_forget_an_entry_is_told_so(host: LabHost) -> None:
     """Its files are on an overlay, and a boot loader has no business there."""
     once = rollout(host, "status")["once"]
     assert (once["state"], once["possible"]) == ("none", False)
@@ -106,14 +106,14 @@ def test_a_host_where_grub_cannot_forget_an_entry_is_told_so(host: Host) -> None
     assert refused["kind"] == "no-one-shot"
 
 
-def test_a_snapshot_is_as_the_host_is_until_something_changes(host: Host) -> None:
+def test_a_snapshot_is_as_the_host_is_until_something_changes(host: LabHost) -> None:
     before = rollout(host, "snapshot", "--packages", "bash,slow")
     assert before["packages"]["slow"] == {"version": "1", "held": False}
     compare = ["sudo", "python3", PROGRAM, "rollout", "compare", "--with", "-", "--json"]
     assert json.loads(host.ssh(compare, input=json.dumps(before)).stdout) == {"same": True, "differences": []}
     changes = "apt-mark hold bash; dpkg --purge slow; echo options nvidia x=1 >/etc/modprobe.d/gdsdeploy.conf"
     host.ssh(["sudo", "sh", "-c", changes])
-    found = json.loads(host.ssh(compare, input=json.dumps(before)).stdout)["differences"]
-    assert [(item["what"], item["name"]) for item in found] == [
+    differences = json.loads(host.ssh(compare, input=json.dumps(before)).stdout)["differences"]
+    assert [(entry["what"], entry["name"]) for entry in differences] == [
         ("hold", "bash"), ("package", "slow"), ("file", "/etc/modprobe.d/gdsdeploy.conf"),
     ]  # fmt: skip

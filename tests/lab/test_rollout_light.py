@@ -21,7 +21,7 @@ from gdsdeploy import lab as labs
 from gdsdeploy.converge.provision import provision
 from gdsdeploy.errors import GdsError, HostUnfit, HostUnreachable, Interrupted
 from gdsdeploy.fleetfile.load import load_fleet
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, Kind, RollbackBegun
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.lab
 PROGRAM = "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"
 PLACED = f"/usr/lib/modules/{RELEASE}/updates/gdsdeploy"
 PATIENCE = Patience(packages=3, poll=0.3, knock=15, settle=5)
-#: Holds dpkg's lock as another package manager would, until it is told to let go.
+#: Holds dpkg's lock like another package manager, until it is stopped.
 HOLDER = (
     "import fcntl,os,time; f=open('/var/lib/dpkg/lock-frontend','w'); fcntl.lockf(f,fcntl.LOCK_EX);"
     "open('/run/held','w').close();"
@@ -70,7 +70,7 @@ class Site:
     def names(self) -> list[str]:
         return list(self.ways)
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> LabHost:
         return self.lab.host(name)
 
     def root(self, name: str, script: str, ok: tuple[int, ...] = (0,)) -> str:
@@ -82,10 +82,10 @@ class Site:
     def plan(self, lock: Lock, *waves: Wave, **settings: Any) -> Plan:
         """A plan to bring the hosts of ``waves`` to ``lock``."""
         lockfile.write(lockfile.beside(self.path), lock)
-        kept = releases.store(self.path, lock)
+        release = releases.store(self.path, lock)
         self.number += 1
         return Plan(
-            id=f"test-{self.number}", fleet=str(self.path), lock_digest=lock.digest, fleet_digest=kept.fleet_digest,
+            id=f"test-{self.number}", fleet=str(self.path), lock_digest=lock.digest, fleet_digest=release.fleet_digest,
             waves=waves, settings=Rollout(**settings).model_dump(mode="json"), max_unavailable=len(self.ways),
         )  # fmt: skip
 
@@ -102,8 +102,8 @@ class Ran:
 
     def failed(self, name: str) -> tuple[str, Mapping[str, Any]]:
         """Where a host failed first, and why."""
-        found = next(event for event in self.events if event.kind is Kind.FAIL and event.host == name)
-        return str(found.data["step"]), found.data["error"]
+        failure = next(event for event in self.events if event.kind is Kind.FAIL and event.host == name)
+        return str(failure.data["step"]), failure.data["error"]
 
     def steps(self, name: str) -> list[str]:
         return [str(e.data["step"]) for e in self.events if e.kind is Kind.BEGIN and e.host == name]
@@ -123,7 +123,7 @@ def roll(site: Site, plan: Plan, when: Callable[[Event], None] = lambda _: None,
 
 
 def invariants(plan: Plan, events: list[Event]) -> None:
-    """Whatever has happened: nobody returned unvalidated, nobody forgotten, nobody above the budget."""
+    """In every case: no host returned unvalidated, no host forgotten, the budget kept."""
     passed: dict[str, str] = {}
     away: set[str] = set()
     ended: dict[str, str] = {}
@@ -152,7 +152,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     key = Key.generate(tmp_path_factory.mktemp("key") / "home", "small")
     name = unique("roll")
-    # Of their own, as the journal and what hosts were provisioned with are kept there; sockets need short names.
+    # Separate folders for the journal and the releases; sockets need short names.
     state = tempfile.TemporaryDirectory(prefix="gds-")
     with state, pytest.MonkeyPatch.context() as patch, serve(folder / "repository") as server:
         patch.setenv("GDSDEPLOY_STATE_DIR", state.name)
@@ -161,16 +161,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(folder / "cache"))
             small = small_stack.make(folder / "repository", server.uri, key)
             ways = {host.name: Way(host.port) for host in lab.hosts()}
-            made = Site(lab, folder / "fleet.yml", small, ways, server.uri)
-            small_stack.write(made.path, fleet_of(made), small.old)
-            small_stack.stock(folder / "modules", made.path, small.old, small.new)
+            rollout_site = Site(lab, folder / "fleet.yml", small, ways, server.uri)
+            small_stack.write(rollout_site.path, fleet_of(rollout_site), small.old)
+            small_stack.stock(folder / "modules", rollout_site.path, small.old, small.new)
             for host in lab.hosts():
                 host.wait_ssh()
             run = provision(
-                load_fleet(made.path), small.old, made.path, names=made.names, extra=[], progress=lambda _: None
+                load_fleet(rollout_site.path),
+                small.old,
+                rollout_site.path,
+                names=rollout_site.names,
+                extra=[],
+                progress=lambda _: None,
             )
             assert run.failures() == {}
-            yield made
+            yield rollout_site
         finally:
             labs.down(Lab(name))
             key.forget()
@@ -199,8 +204,10 @@ def is_old(site: Site, name: str) -> None:
         "small-driver",
         "small-kernel",
     ]
-    left = "ls -d /var/lib/gdsdeploy-restore /etc/apt/sources.list.d/gdsdeploy-restore* /etc/apt/keyrings/*restore*"
-    assert site.root(name, left + " 2>/dev/null", ok=(2,)) == ""
+    leftovers = (
+        "ls -d /var/lib/gdsdeploy-restore /etc/apt/sources.list.d/gdsdeploy-restore* /etc/apt/keyrings/*restore*"
+    )
+    assert site.root(name, leftovers + " 2>/dev/null", ok=(2,)) == ""
     expectation = yaml.safe_load(site.root(name, "cat /etc/gdsdeploy/expectation.json"))
     assert expectation["lock_digest"] == site.small.old.digest
     assert site.root(name, f"python3 {PROGRAM} guard judge >/dev/null && echo good") == "good\n"
@@ -209,7 +216,7 @@ def is_old(site: Site, name: str) -> None:
 # -- before anything is changed
 
 
-def filled(folder: str, size: str) -> str:
+def fill(folder: str, size: str) -> str:
     """A script that lays a small file system over ``folder``, with what was there."""
     place = f"/run/full{folder.replace('/', '-')}"
     return (
@@ -218,7 +225,7 @@ def filled(folder: str, size: str) -> str:
     )
 
 
-def emptied(folder: str) -> str:
+def empty(folder: str) -> str:
     """A script that takes it away again."""
     return f"umount --lazy {folder} && umount --lazy /run/full{folder.replace('/', '-')}"
 
@@ -228,17 +235,17 @@ def test_hosts_without_room_are_refused_and_stay_untouched(site: Site) -> None:
     one, two, three = site.names
     folders = {one: "/boot", two: "/usr/lib/modules", three: "/var"}
     for name, size in ((one, "8m"), (two, "8m"), (three, "300m")):
-        site.root(name, filled(folders[name], size))
+        site.root(name, fill(folders[name], size))
     try:
         ran = roll(site, site.plan(site.small.new, Wave("all", tuple(site.names), halt_at=9)))
     finally:
         for name, folder in folders.items():
-            site.root(name, emptied(folder))
+            site.root(name, empty(folder))
     assert set(ran.outcomes().values()) == {Outcome.REFUSED}
-    said = {name: ran.failed(name)[1]["message"] for name in site.names}
-    assert "/boot" in said[one]
-    assert "/lib/modules" in said[two]
-    assert "/var" in said[three]
+    messages = {name: ran.failed(name)[1]["message"] for name in site.names}
+    assert "/boot" in messages[one]
+    assert "/lib/modules" in messages[two]
+    assert "/var" in messages[three]
     assert all(ran.steps(name) == ["preflight"] for name in site.names)
 
 
@@ -263,12 +270,12 @@ def test_a_package_manager_at_work_is_waited_for_and_then_refused(site: Site) ->
 
 @dataclass
 class Cutter:
-    """Breaks the way to a host as soon as a step has said something, or after some seconds."""
+    """Breaks the connection to a host at a step's first message, or after some seconds."""
 
     way: Way
     done: bool = False
 
-    def told(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         # Ansible's first task is under way by then.
         if "▸" in text or "changed" in text:
             self.cut()
@@ -279,9 +286,9 @@ class Cutter:
             self.way.cut()
 
 
-def failed_with(effects: RealEffects, task: Task, told: Callable[[str], None]) -> GdsError | None:
+def failed_with(effects: RealEffects, task: Task, tell: Callable[[str], None]) -> GdsError | None:
     try:
-        effects.perform(task, told)
+        effects.perform(task, tell)
     except GdsError as error:
         return error
     return None
@@ -292,7 +299,7 @@ def test_the_connection_breaks_in_every_step_and_each_is_taken_up_again(site: Si
     name = site.names[0]
     plan = site.plan(site.small.new, Wave("one", (name,)))
     effects = RealEffects.of_plan(plan, patience=PATIENCE)
-    known: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     before: dict[str, Any] = {}
     talked = []
     for step in (*FORWARD[:-1], *BACK):
@@ -303,22 +310,22 @@ def test_the_connection_breaks_in_every_step_and_each_is_taken_up_again(site: Si
         if step in (Step.BOOT, Step.UNDO_BOOT):
             # They wait for a host that does not answer.
             threading.Timer(1.0, way.mend).start()
-        failure = failed_with(effects, Task(name, step, 1, dict(known)), cutter.told)
+        failure = failed_with(effects, Task(name, step, 1, dict(results)), cutter.tell)
         way.mend()
         if failure is not None:
             assert isinstance(failure, HostUnreachable), (step, failure)
             assert name in failure.message
             talked.append(step)
-        found = effects.perform(Task(name, step, 2, dict(known)), lambda _: None)
-        known |= found
+        outcome = effects.perform(Task(name, step, 2, dict(results)), lambda _: None)
+        results |= outcome
         if step is Step.SNAPSHOT:
-            before = found["snapshot"]
+            before = outcome["snapshot"]
         if step is Step.VALIDATE:
             assert site.version(name) == "550.2 hi"
-    # Where there is no scheduler nobody has to be told.
+    # Without a scheduler, there is nothing to drain.
     assert set(talked) == {*FORWARD, *BACK} - {Step.DRAIN, Step.BOOT, Step.UNDO_BOOT}
-    assert known["returned"] is True
-    assert known["validated_boot"] == before["boot_id"]
+    assert results["returned"] is True
+    assert results["validated_boot"] == before["boot_id"]
     is_old(site, name)
 
 
@@ -327,17 +334,17 @@ def test_what_is_under_way_ends_soon_when_it_is_told_to_stop(site: Site) -> None
     name = site.names[1]
     plan = site.plan(site.small.new, Wave("one", (name,)))
     effects = RealEffects.of_plan(plan, patience=PATIENCE)
-    known: dict[str, Any] = dict(effects.perform(Task(name, Step.PREFLIGHT), lambda _: None))
-    known |= effects.perform(Task(name, Step.SNAPSHOT, 1, known), lambda _: None)
+    results: dict[str, Any] = dict(effects.perform(Task(name, Step.PREFLIGHT), lambda _: None))
+    results |= effects.perform(Task(name, Step.SNAPSHOT, 1, results), lambda _: None)
 
-    def told(text: str) -> None:
+    def tell(text: str) -> None:
         if "▸" in text:
             effects.stop()
 
     with pytest.raises(Interrupted):
-        effects.perform(Task(name, Step.APPLY, 1, known), told)
+        effects.perform(Task(name, Step.APPLY, 1, results), tell)
     with pytest.raises(Interrupted):
-        effects.perform(Task(name, Step.APPLY, 2, known), told)
+        effects.perform(Task(name, Step.APPLY, 2, results), tell)
     assert site.version(name) == "550.1 hi"
 
 
@@ -376,12 +383,12 @@ def test_a_host_that_cannot_be_taken_back_stays_out_of_work_until_somebody_helps
 
     def when(event: Event) -> None:
         if (event.kind, event.data.get("step")) == (Kind.END, "snapshot"):
-            site.root(name, filled("/var", "600m") + " && cat /dev/zero > /var/zero || true")
+            site.root(name, fill("/var", "600m") + " && cat /dev/zero > /var/zero || true")
 
     ran = roll(site, site.plan(site.small.new, Wave("one", (name,))), when)
     assert ran.outcomes() == {name: Outcome.KEPT}
     assert ran.failed(name)[0] == "apply"
-    site.root(name, emptied("/var"))
+    site.root(name, empty("/var"))
     is_old(site, name)
 
 

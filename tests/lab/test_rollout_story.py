@@ -28,7 +28,7 @@ from gdsdeploy import paths
 from gdsdeploy.converge import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lab import guest, standin
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Lock
@@ -79,13 +79,13 @@ class Fleet:
     def path(self) -> Path:
         return self.lab.fleet_path
 
-    def host(self, name: str) -> Host:
+    def host(self, name: str) -> LabHost:
         return self.lab.host(name)
 
     def lock_of(self, name: str) -> str:
         """Digest of the lock that the host was brought to last, as it says itself."""
-        said = self.host(name).ssh(["cat", "/etc/gdsdeploy/expectation.json"]).stdout
-        return str(json.loads(said)["lock_digest"])
+        document = self.host(name).ssh(["cat", "/etc/gdsdeploy/expectation.json"]).stdout
+        return str(json.loads(document)["lock_digest"])
 
     def driver_of(self, name: str) -> str:
         return self.host(name).ssh(["dpkg-query", "--show", "--showformat=${Version}", "libcuda1"]).stdout
@@ -97,7 +97,7 @@ class Fleet:
         return self.host(name).ssh(["sudo", "sh", "-c", f"{look}; {boot}"]).stdout
 
     def mark(self) -> dict[str, str]:
-        """What :meth:`untouched` says of each host now, for a comparison later."""
+        """The result of :meth:`untouched` for each host, for a later comparison."""
         for name in (*NODES, *MACHINES):
             self.host(name).ssh(["sudo", "touch", "/var/lib/mark"])
         return {name: self.untouched(name) for name in (*NODES, *MACHINES)}
@@ -106,7 +106,7 @@ class Fleet:
         """The host has ``lock``, and every check passes there, by its own judgement."""
         assert self.lock_of(name) == lock.digest
         report = json.loads(self.host(name).ssh([*PROGRAM, "validate", "--json"], ok=(0, 30, 31)).stdout)
-        assert {item["check"]: item["found"] for item in report["findings"] if item["verdict"] != "pass"} == {}
+        assert {entry["check"]: entry["found"] for entry in report["findings"] if entry["verdict"] != "pass"} == {}
 
     def start(self, *, status: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Roll out; every event, and what ``status`` says afterwards."""
@@ -115,17 +115,17 @@ class Fleet:
         return events, json.loads(gdsdeploy("rollout", "status", self.path, "--json").stdout)
 
 
-def outcomes(said: Mapping[str, Any]) -> dict[str, str | None]:
-    return {name: host["outcome"] for name, host in said["hosts"].items()}
+def outcomes(document: Mapping[str, Any]) -> dict[str, str | None]:
+    return {name: host["outcome"] for name, host in document["hosts"].items()}
 
 
-def words(said: Mapping[str, Any], *names: str) -> str:
+def words(document: Mapping[str, Any], *names: str) -> str:
     """What happened on some hosts, or on all, for a test that fails."""
-    return json.dumps({name: said["hosts"][name] for name in names or said["hosts"]}, indent=1)
+    return json.dumps({name: document["hosts"][name] for name in names or document["hosts"]}, indent=1)
 
 
-def steps(said: Mapping[str, Any], name: str) -> list[str]:
-    return [step["step"] for step in said["hosts"][name]["steps"]]
+def steps(document: Mapping[str, Any], name: str) -> list[str]:
+    return [step["step"] for step in document["hosts"][name]["steps"]]
 
 
 def lock(path: Path) -> Lock:
@@ -142,8 +142,8 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made = Lab(unique("rollout"))
     with pytest.MonkeyPatch.context() as patch:
         try:
-            begins = guest.preinstalled(lock(first).targets["vm"])
-            labs.up(made.name, vms=1, lights=1, nodes=1, begins=begins)
+            preinstalled = guest.image_packages(lock(first).targets["vm"])
+            labs.up(made.name, vms=1, lights=1, nodes=1, preinstalled=preinstalled)
             builder_key.give(made)
             old = provisioned(made)
             patch.setenv("GDSDEPLOY_CACHE_DIR", str(own_builds(folder / "cache")))
@@ -151,8 +151,8 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             new = lock(made.fleet_path)
             for kernel in standin.locked_kernels(made):
                 standin.plug_all(made, [made.host(name) for name in MACHINES], kernel)
-            said = gdsdeploy("kmod", "preflight", made.fleet_path, "--mode", "quick", "--again", "--json").stdout
-            yield Fleet(made, old, new, {cell["profile"]: cell for cell in json.loads(said)["cells"]})
+            document = gdsdeploy("kmod", "preflight", made.fleet_path, "--mode", "quick", "--again", "--json").stdout
+            yield Fleet(made, old, new, {cell["profile"]: cell for cell in json.loads(document)["cells"]})
         finally:
             labs.down(made)
 
@@ -181,10 +181,10 @@ def provisioned(lab: Lab) -> Lock:
         standin.plug_all(lab, lab.group("vm"), kernel)
     planned = json.loads(gdsdeploy("plan", lab.fleet_path, "--json", status=32).stdout)["hosts"]
     # A builder builds, whatever is kept; hosts do without it where they find what they need in the cache.
-    kept = all(planned[name]["modules"]["from"] == "cache" for name in ("gpu1", "node1"))
-    without_builder = ["--limit", "gpu*,node*"] if kept else []
+    from_cache = all(planned[name]["modules"]["from"] == "cache" for name in ("gpu1", "node1"))
+    without_builder = ["--limit", "gpu*,node*"] if from_cache else []
     gdsdeploy("provision", lab.fleet_path, *without_builder)
-    # It runs the locked kernel, so nobody rebooted it; at its only boot its packages asked for modules to come.
+    # It ran the locked kernel, so it wasn't rebooted; at its only boot, its packages requested the modules.
     lab.host("gpu1").ssh(["sudo", "systemctl", "restart", "systemd-modules-load.service"], timeout=PATIENCE)
     labs.clone(lab, lab.host("node1"), len(NODES))
     write(lab, "old")
@@ -239,18 +239,18 @@ def test_a_fault_in_the_canary_touches_nothing_else(upgraded: Fleet) -> None:
     canary = upgraded.host("node1")
     canary.ssh(["sudo", "sh", "-c", COPY_OF_LIBRARY])
     before = upgraded.mark()
-    events, said = upgraded.start(status=51)
+    events, document = upgraded.start(status=51)
 
-    assert outcomes(said)["node1"] == "rolled-back", words(said, "node1")
-    assert {outcome for name, outcome in outcomes(said).items() if name != "node1"} == {None}
-    assert (said["waves"][0]["canary"], said["waves"][0]["failed"]) == (True, 1)
-    (failed,) = [item for item in said["hosts"]["node1"]["steps"] if item["error"]]
+    assert outcomes(document)["node1"] == "rolled-back", words(document, "node1")
+    assert {outcome for name, outcome in outcomes(document).items() if name != "node1"} == {None}
+    assert (document["waves"][0]["canary"], document["waves"][0]["failed"]) == (True, 1)
+    (failed,) = [entry for entry in document["hosts"]["node1"]["steps"] if entry["error"]]
     assert failed["step"] == "validate"
     assert "driver.userland" in failed["error"]["message"]
-    assert steps(said, "node1")[-2:] == ["undo-validate", "return"]
-    halted = next(item for item in events if item["kind"] == "halted")
+    assert steps(document, "node1")[-2:] == ["undo-validate", "return"]
+    halted = next(entry for entry in events if entry["kind"] == "halted")
     assert "canary" in halted["data"]["reason"]
-    assert {item["host"] for item in events} <= {"", "node1"}, "nothing else was begun"
+    assert {entry["host"] for entry in events} <= {"", "node1"}, "nothing else was begun"
 
     upgraded.healthy("node1", upgraded.old)
     assert upgraded.driver_of("node1").startswith("535.261.03")
@@ -265,15 +265,15 @@ def test_a_fault_in_the_second_wave_halts_it_there(upgraded: Fleet) -> None:
     place = "cat > /etc/kernel/postinst.d/zz-site && chmod 0755 /etc/kernel/postinst.d/zz-site"
     broken.ssh(["sudo", "sh", "-c", place], input=HOOK)
     before = upgraded.mark()
-    _, said = upgraded.start(status=51)
+    _, document = upgraded.start(status=51)
 
-    found = outcomes(said)
-    assert (found["node1"], found["node2"], found["node3"]) == ("done", "done", "rolled-back"), json.dumps(
-        said["hosts"], indent=1
+    by_host = outcomes(document)
+    assert (by_host["node1"], by_host["node2"], by_host["node3"]) == ("done", "done", "rolled-back"), json.dumps(
+        document["hosts"], indent=1
     )
-    assert {found[name] for name in (*NODES[3:], *MACHINES)} == {None}
-    assert [wave["hosts"] for wave in said["waves"][:2]] == [["node1"], ["node2", "node3"]]
-    assert "apply" in [item["step"] for item in said["hosts"]["node3"]["steps"] if item["error"]]
+    assert {by_host[name] for name in (*NODES[3:], *MACHINES)} == {None}
+    assert [wave["hosts"] for wave in document["waves"][:2]] == [["node1"], ["node2", "node3"]]
+    assert "apply" in [entry["step"] for entry in document["hosts"]["node3"]["steps"] if entry["error"]]
     for name in ("node1", "node2"):
         upgraded.healthy(name, upgraded.new)
         assert upgraded.driver_of(name).startswith("550.163.01")
@@ -291,15 +291,15 @@ def test_all_of_it_comes_to_its_end(upgraded: Fleet, tmp_path: Path) -> None:
     write(upgraded.lab, "new", {**together, "canary": {"hosts": ["node3"], "soak": "5s"}})
     booted = {name: upgraded.untouched(name).splitlines()[-2] for name in MACHINES}
     begin = time.time()
-    events, said = upgraded.start(status=0)
+    events, document = upgraded.start(status=0)
 
-    assert said["phase"] == "finished"
-    found = outcomes(said)
-    assert {found[name] for name in ("node1", "node2")} == {"satisfied"}
-    assert {found[name] for name in (*NODES[2:], *MACHINES)} == {"done"}
-    assert said["away"] == []
+    assert document["phase"] == "finished"
+    by_host = outcomes(document)
+    assert {by_host[name] for name in ("node1", "node2")} == {"satisfied"}
+    assert {by_host[name] for name in (*NODES[2:], *MACHINES)} == {"done"}
+    assert document["away"] == []
     for name in MACHINES:
-        assert steps(said, name).count("reboot") == 1
+        assert steps(document, name).count("reboot") == 1
         assert upgraded.host(name).ssh(["uname", "-r"]).stdout.strip() == upgraded.new.targets["vm"].kernel.release
         assert upgraded.untouched(name).splitlines()[-2] != booted[name]
         validated = next(

@@ -24,7 +24,7 @@ from gdsdeploy.host import checks
 from gdsdeploy.host.gate.gate import Settings
 from gdsdeploy.host.gate.slurm import Node, node_from
 from gdsdeploy.lab import ssh
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.model.rollout_settings import Drain
 from gdsdeploy.rollout import drain
@@ -70,7 +70,7 @@ ReturnToService=2
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 NODE = "NodeName=node-{host} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN"
-#: Stands for what brings a host to its lock, which has a test of its own.
+#: Stands for the provisioning of a host, which other tests cover.
 PULL = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo pulled >>/var/tmp/pulled'\n"
 PAGE = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
 #: The page's node, and its settings but for how often: nobody waits for five minutes here.
@@ -78,14 +78,14 @@ EXAMPLE = "node-gpu1"
 SETTINGS = "\n".join(re.findall(r"^    ([A-Z]\w+=.*)$", PAGE, re.MULTILINE)).replace("Interval=300", "Interval=5")
 CARRY = re.search(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 #: What every check finds on a host without GPU is accepted, or not.
-OPEN = [{"check": item.id, "until": "9999-12-31", "reason": "a test"} for item in checks.listed()]
+OPEN = [{"check": check.id, "until": "9999-12-31", "reason": "a test"} for check in checks.listed()]
 
 
 @dataclass
 class Cluster:
     """Slurm on three hosts, and a drainer that speaks to it as a fleet file says."""
 
-    hosts: dict[str, Host]
+    hosts: dict[str, LabHost]
     drainer: Drainer
     ran: set[str] = field(default_factory=set)
 
@@ -98,10 +98,10 @@ class Cluster:
 
     def until(self, host: str, ready: Callable[[Node], bool], seconds: float = 60) -> Node:
         end = time.monotonic() + seconds
-        while not ready(found := self.show(host)):
-            assert time.monotonic() < end, found
+        while not ready(node := self.show(host)):
+            assert time.monotonic() < end, node
             time.sleep(0.3)
-        return found
+        return node
 
     def submit(self, host: str, script: str) -> str:
         """A job that runs on the host's node."""
@@ -126,7 +126,7 @@ class Cluster:
     def gate(self, host: str) -> str:
         return str(json.loads(self.hosts[host].ssh(["cat", "/run/gdsdeploy/gate.json"]).stdout)["state"])
 
-    def booted(self, host: str, before: str) -> str:
+    def boot(self, host: str, before: str) -> str:
         """Wait for another boot than ``before``, whose end has come; its id."""
         end = time.monotonic() + 120
         script = "cat /proc/sys/kernel/random/boot_id; systemctl is-active gds-gate slurmd | paste -s"
@@ -139,18 +139,18 @@ class Cluster:
                 self.hosts[host].start()
             if not ssh.greets(self.hosts[host].port):
                 continue
-            found = self.hosts[host].ssh(["sh", "-c", script], ok=range(256), timeout=30).stdout.split()
-            if len(found) == 3 and found[0] != before and "activating" not in found and found[2] == "active":
-                return found[0]
+            words = self.hosts[host].ssh(["sh", "-c", script], ok=range(256), timeout=30).stdout.split()
+            if len(words) == 3 and words[0] != before and "activating" not in words and words[2] == "active":
+                return words[0]
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
-def boot_id(host: Host) -> str:
+def boot_id(host: LabHost) -> str:
     return host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
 
 
@@ -164,19 +164,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         hosts = {name: lab.host(name) for name in (HEAD, ONE, TWO)}
         program = (*ssh.command(lab.ssh_config, HEAD, [], ("-T",)), "sudo", "scontrol")
         settings = Drain(by="slurm", program=program, node="node-{host}")
-        made = Cluster(hosts, drain.drainer(settings, tmp_path_factory.mktemp("fleet")))
+        slurm = Cluster(hosts, drain.drainer(settings, tmp_path_factory.mktemp("fleet")))
         hosts[HEAD].ssh(["sudo", "systemctl", "enable", "--now", "slurmctld"], timeout=60)
         for host in (ONE, TWO):
-            assert made.judge(host, OPEN) == "open"
+            assert slurm.judge(host, OPEN) == "open"
             hosts[host].ssh(["sudo", "systemctl", "enable", "--now", "slurmd"], timeout=60)
         for host in (ONE, TWO):
-            made.until(host, lambda node: node.states == ["IDLE"])
-        yield made
+            slurm.until(host, lambda node: node.states == ["IDLE"])
+        yield slurm
     finally:
         labs.down(Lab(name))
 
 
-def prepare(host: Host, folder: Path) -> None:
+def prepare(host: LabHost, folder: Path) -> None:
     """Slurm of the archive, with one configuration and key for all that are made like this host; no daemon runs yet."""
     host.ssh(["sudo", "sh", "-s"], input=INSTALL, timeout=600)
     nodes = "\n".join(NODE.format(host=host, port=free_port()) for host in (ONE, TWO))
@@ -191,15 +191,15 @@ def prepare(host: Host, folder: Path) -> None:
     put(host, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", hostapp.build())
     put(host, "/etc/gdsdeploy/expectation.json", EXPECTATION.read_bytes())
     host.ssh(["sudo", "sh", "-s"], input=RIGHTS)
-    given = {"gds_gate_before": ["slurmd.service"], "gds_gate_slurm": True, "gds_gate_seconds": 30}
-    play(host, folder, "gds_gate", gds_gate_settings=Settings(slurm=True, waivers=OPEN).to_json(), **given)
+    options = {"gds_gate_before": ["slurmd.service"], "gds_gate_slurm": True, "gds_gate_seconds": 30}
+    play(host, folder, "gds_gate", gds_gate_settings=Settings(slurm=True, waivers=OPEN).to_json(), **options)
 
 
 #: What the page tells to type so that a node stays out.
 THEIRS = f"scontrol update NodeName={EXAMPLE} State=DRAIN Reason=DIMM 3 is bad"
 
 
-class Told(list[str]):
+class Messages(list[str]):
     """Lines that were told."""
 
     def __call__(self, line: str) -> None:
@@ -213,39 +213,39 @@ def test_before_a_rollout_everything_is_there(cluster: Cluster) -> None:
 
 
 def test_a_rollout_drains_reboots_and_returns_a_node(cluster: Cluster) -> None:
-    host, told, mark = cluster.hosts[ONE], Told(), "/var/tmp/ended"
+    host, messages, mark = cluster.hosts[ONE], Messages(), "/var/tmp/ended"
     job = cluster.submit(ONE, f"while [ ! -e /tmp/go ]; do sleep 0.2; done; touch {mark}")
-    found: list[object] = []
+    nodes: list[object] = []
     thread = threading.Thread(
-        target=lambda: found.append(cluster.drainer.drain(ONE, REASON, timeout=120, progress=told))
+        target=lambda: nodes.append(cluster.drainer.drain(ONE, REASON, timeout=120, progress=messages))
     )
     thread.start()
     cluster.until(ONE, lambda node: {"ALLOCATED", "DRAIN"} <= set(node.states))
     assert host.ssh(["test", "-e", mark], ok=(0, 1)).status == 1
     host.ssh(["sudo", "touch", "/tmp/go"])
     thread.join(120)
-    assert found == [{"drained": True, "reason": REASON, "was": ""}]
-    assert any(f"waiting for job {job} of root (train" in line for line in told), told
+    assert nodes == [{"drained": True, "reason": REASON, "was": ""}]
+    assert any(f"waiting for job {job} of root (train" in line for line in messages), messages
     assert host.ssh(["test", "-e", mark], ok=(0, 1)).status == 0
 
     # The gate of the new boot is closed at first; whatever it finds, the rollout keeps the node until it returns it.
     put(host, "/etc/gdsdeploy/gate.json", Settings(slurm=True).to_json().encode())
     before = boot_id(host)
     host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
-    cluster.booted(ONE, before)
+    cluster.boot(ONE, before)
     assert cluster.gate(ONE) == "closed"
     cluster.until(ONE, lambda node: node.states == ["IDLE", "DRAIN"])
     assert cluster.judge(ONE, OPEN) == "open"
     time.sleep(6)
     node = cluster.show(ONE)
     assert (node.states, node.reason) == (["IDLE", "DRAIN"], REASON)
-    assert cluster.drainer.drain(ONE, REASON, timeout=10, progress=told) == {
+    assert cluster.drainer.drain(ONE, REASON, timeout=10, progress=messages) == {
         "drained": True,
         "reason": REASON,
         "was": "",
     }
 
-    assert cluster.drainer.undrain(ONE, REASON, progress=told) == {"returned": True, "reason": ""}
+    assert cluster.drainer.undrain(ONE, REASON, progress=messages) == {"returned": True, "reason": ""}
     cluster.works(ONE)
 
 
@@ -253,23 +253,23 @@ def test_after_the_return_the_gate_decides(cluster: Cluster) -> None:
     assert cluster.judge(ONE, []) == "closed"
     node = cluster.until(ONE, lambda node: "DRAIN" in node.states)
     assert node.reason.startswith("gdsdeploy: ")
-    kept = cluster.drainer.undrain(ONE, REASON, progress=Told())
-    assert kept == {"returned": False, "reason": node.reason}
+    drain_state = cluster.drainer.undrain(ONE, REASON, progress=Messages())
+    assert drain_state == {"returned": False, "reason": node.reason}
     assert cluster.judge(ONE, OPEN) == "open"
     cluster.works(ONE)
 
 
 def test_a_drain_of_somebody_else_outlives_drain_reboot_and_gate(cluster: Cluster) -> None:
-    host, told = cluster.hosts[TWO], Told()
+    host, messages = cluster.hosts[TWO], Messages()
     cluster.scontrol("update", f"NodeName=node-{TWO}", "State=DRAIN", "Reason=DIMM 3 is bad")
-    found = cluster.drainer.drain(TWO, REASON, timeout=30, progress=told)
-    assert found == {"drained": False, "reason": "DIMM 3 is bad", "was": "DIMM 3 is bad"}
+    nodes = cluster.drainer.drain(TWO, REASON, timeout=30, progress=messages)
+    assert nodes == {"drained": False, "reason": "DIMM 3 is bad", "was": "DIMM 3 is bad"}
     before = boot_id(host)
     host.ssh(["sudo", "systemctl", "reboot"], ok=range(256))
-    cluster.booted(TWO, before)
+    cluster.boot(TWO, before)
     assert cluster.gate(TWO) == "open"
     cluster.until(TWO, lambda node: node.states == ["IDLE", "DRAIN"])
-    assert cluster.drainer.undrain(TWO, REASON, progress=told) == {
+    assert cluster.drainer.undrain(TWO, REASON, progress=messages) == {
         "returned": False,
         "reason": "DIMM 3 is bad",
     }
@@ -291,7 +291,7 @@ def test_slurm_carries_it_and_the_gate_decides(cluster: Cluster, verdict: str) -
     cluster.submit(TWO, f"sleep 4; touch {mark}")
     cluster.scontrol("reboot", "ASAP", "nextstate=DOWN", "reason=gdsdeploy: reboot", f"node-{TWO}")
     assert "REBOOT_REQUESTED" in cluster.show(TWO).states
-    cluster.booted(TWO, before)
+    cluster.boot(TWO, before)
     assert host.ssh(["test", "-e", mark], ok=(0, 1)).status == 0
     assert host.ssh(["cat", "/var/tmp/pulled"]).stdout.count("pulled") == (1 if verdict == "open" else 2)
     assert cluster.gate(TWO) == verdict
@@ -308,7 +308,7 @@ def test_slurm_with_nextstate_resume_is_held_by_the_health_check(cluster: Cluste
     put(host, "/etc/gdsdeploy/gate.json", Settings(slurm=True).to_json().encode())
     before = boot_id(host)
     cluster.scontrol("reboot", "ASAP", "nextstate=RESUME", "reason=firmware", f"node-{TWO}")
-    cluster.booted(TWO, before)
+    cluster.boot(TWO, before)
     node = cluster.until(TWO, lambda node: node.reason.startswith("gdsdeploy: "))
     assert "DRAIN" in node.states
     assert cluster.judge(TWO, OPEN) == "open"

@@ -47,7 +47,7 @@ def gdsdeploy(*argv: str | Path, status: int = 0) -> subprocess.CompletedProcess
     return done
 
 
-def validated(lab: Lab, *, status: int) -> dict[str, dict[str, Any]]:
+def validate_host(lab: Lab, *, status: int) -> dict[str, dict[str, Any]]:
     """Validate the VM host; its findings by check."""
     report = json.loads(gdsdeploy("validate", lab.fleet_path, "--json", status=status).stdout)
     (host,) = report["hosts"].values()
@@ -78,7 +78,7 @@ def provisioned(lab: Lab, locked: Target) -> dict[str, Any]:
 
 def test_the_host_was_rebooted_into_the_locked_kernel(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
     assert boot_id(lab) != provisioned["boot"]
-    assert lab.host("gpu1").process() == provisioned["process"], "the machine stayed, its kernel started anew"
+    assert lab.host("gpu1").process() == provisioned["process"], "the machine stayed, its kernel started again"
     assert lab.host("gpu1").ssh(["uname", "-r"]).stdout.strip() == locked.kernel.release
 
 
@@ -124,8 +124,8 @@ def test_nothing_else_can_move_the_driver(lab: Lab, locked: Target, provisioned:
     host = lab.host("gpu1")
     upgrade = host.ssh(["sudo", "apt-get", "--simulate", "dist-upgrade"]).stdout
     assert not [line for line in upgrade.splitlines() if line.startswith("Inst") and "nvidia" in line]
-    held = host.ssh(["apt-mark", "showhold"]).stdout.split()
-    assert {"libcuda1", "libcufile0", "nvidia-smi", f"linux-image-{locked.kernel.release}"} <= set(held)
+    holds = host.ssh(["apt-mark", "showhold"]).stdout.split()
+    assert {"libcuda1", "libcufile0", "nvidia-smi", f"linux-image-{locked.kernel.release}"} <= set(holds)
     refused = host.ssh(["sudo", "apt-get", "--simulate", "install", "nvidia-driver"], ok=(100,))
     assert "no installation candidate" in refused.stdout + refused.stderr
 
@@ -148,7 +148,7 @@ for event in postinst postrm; do
     chmod 0755 "DEBIAN/$event"
 done
 dpkg-deb --build --root-owner-group . /tmp/kernel.deb >/dev/null
-# Nobody boots it, so it needs no initramfs.
+# No host boots it, so it needs no initramfs.
 INITRD=No dpkg --install /tmp/kernel.deb 2>&1
 """
 
@@ -156,12 +156,12 @@ INITRD=No dpkg --install /tmp/kernel.deb 2>&1
 def test_a_kernel_installed_by_hand_does_not_boot(lab: Lab, locked: Target, provisioned: dict[str, Any]) -> None:
     host, newer = lab.host("gpu1"), "99.9.9-amd64"
     program = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
-    said = host.ssh(["sudo", "sh", "-s", newer], input=OTHER_KERNEL, timeout=PATIENCE).stdout
-    assert f"gdsdeploy: kernel {newer} is not admitted (it has no module nvidia" in said
-    assert f"{locked.kernel.release} stays the boot default" in said
+    output = host.ssh(["sudo", "sh", "-s", newer], input=OTHER_KERNEL, timeout=PATIENCE).stdout
+    assert f"gdsdeploy: kernel {newer} is not admitted (it has no module nvidia" in output
+    assert f"{locked.kernel.release} stays the boot default" in output
     assert f"gnulinux-{newer}-advanced" in host.ssh(["sudo", "cat", "/boot/grub/grub.cfg"]).stdout
-    shown = json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)
-    assert (shown["default"], shown["next"]) == (locked.kernel.release, locked.kernel.release)
+    boot = json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)
+    assert (boot["default"], boot["next"]) == (locked.kernel.release, locked.kernel.release)
     assert newer in host.ssh(["sudo", "journalctl", "--identifier=gdsdeploy-guard", "--output=cat"]).stdout
     host.ssh(["sudo", "dpkg", "--purge", f"linux-image-{newer}"], timeout=PATIENCE)
     assert json.loads(host.ssh([*program, "boot", "show", "--json"]).stdout)["default"] == locked.kernel.release
@@ -169,7 +169,7 @@ def test_a_kernel_installed_by_hand_does_not_boot(lab: Lab, locked: Target, prov
 
 def test_one_look_at_each_host_tells_that_there_is_nothing_to_do(lab: Lab, provisioned: dict[str, Any]) -> None:
     plan = json.loads(gdsdeploy("plan", lab.fleet_path, "--json").stdout)["hosts"]
-    assert {name: item["state"] for name, item in plan.items()} == dict.fromkeys(("build1", "gpu1"), "nothing to do")
+    assert {name: entry["state"] for name, entry in plan.items()} == dict.fromkeys(("build1", "gpu1"), "nothing to do")
     again = gdsdeploy("provision", lab.fleet_path, "--json")
     assert json.loads(again.stdout)["log"] is None, "Ansible was started"
     assert "Nothing to change" in again.stderr
@@ -203,10 +203,10 @@ def test_faults_made_on_the_host_are_found_by_name(lab: Lab, provisioned: dict[s
     host = lab.host("gpu1")
     host.ssh(["sudo", "sh", "-c", FAULTS])
     try:
-        found = validated(lab, status=30)
+        report = validate_host(lab, status=30)
     finally:
         host.ssh(["sudo", "sh", "-c", MENDED])
-    failed = {name: finding["found"] for name, finding in found.items() if finding["verdict"] == "fail"}
+    failed = {name: finding["found"] for name, finding in report.items() if finding["verdict"] == "fail"}
     assert set(failed) == {
         "nouveau.absent",
         "cufile.rendered",
@@ -216,27 +216,27 @@ def test_faults_made_on_the_host_are_found_by_name(lab: Lab, provisioned: dict[s
         "storage.path:/mnt/nvme",
     }
     assert failed["storage.path:/mnt/nvme"].startswith("broken"), "cuFileHandleRegister would fail with 5027"
-    assert all(found[name]["hint"] for name in failed)
+    assert all(report[name]["hint"] for name in failed)
 
 
 def test_rdma_is_told_with_an_adapter_and_without(lab: Lab, provisioned: dict[str, Any]) -> None:
     host = lab.host("gpu1")
 
-    def told() -> dict[str, str]:
+    def rdma_findings() -> dict[str, str]:
         argv = ["sudo", "python3", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz", "evidence", "--json"]
         facts = facts_from(json.loads(host.ssh(argv).stdout))
-        wanted = from_json(host.ssh(["sudo", "cat", "/etc/gdsdeploy/expectation.json"]).stdout)
-        found = checks.run(facts, replace(wanted, rdma="dmabuf"))
-        return {item.check: f"{item.verdict}: {item.found}" for item in found if item.check.startswith("rdma.")}
+        expectation = from_json(host.ssh(["sudo", "cat", "/etc/gdsdeploy/expectation.json"]).stdout)
+        report = checks.run(facts, replace(expectation, rdma="dmabuf"))
+        return {entry.check: f"{entry.verdict}: {entry.found}" for entry in report if entry.check.startswith("rdma.")}
 
     # The lab gives its virtual machines an adapter in software.
-    assert told() == {
+    assert rdma_findings() == {
         "rdma.link": "pass: rxe0 active",
         "rdma.addresses": "pass: no list has an address: libcufile chooses by itself",
     }
     host.ssh(["sudo", "rdma", "link", "delete", "rxe0"])
     try:
-        assert told()["rdma.link"] == "fail: this host has no RDMA device"
+        assert rdma_findings()["rdma.link"] == "fail: this host has no RDMA device"
     finally:
         host.ssh(["sudo", "rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"])
 
@@ -253,7 +253,7 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     # The kernel takes it: the symbol versions are equal, so only the record inside the module tells.
     assert locked.nvidia_fs is not None
     assert host.ssh(["cat", "/sys/module/nvidia_fs/version"]).stdout.strip() == locked.nvidia_fs.version
-    findings = validated(lab, status=30)
+    findings = validate_host(lab, status=30)
     failed = {name for name, finding in findings.items() if finding["verdict"] == "fail"}
     assert failed == {"nvidia-fs.driver-tree", "modules.running", "modules.next-boot"}
     assert "535" in findings["nvidia-fs.driver-tree"]["found"]
@@ -273,10 +273,10 @@ def test_nvidia_fs_of_another_driver_is_caught_by_name_and_repaired(
     assert run["hosts"]["gpu1"]["changed"] == [
         "gds_cufile: Configure libcufile",
         "gds_modules: Build or receive the modules, and audit them",
-        "gds_reboot: See whether a reboot is needed and allowed",
+        "gds_reboot: Check whether a reboot is needed and allowed",
         "gds_reboot: Reboot",
     ]
-    validated(lab, status=0)
+    validate_host(lab, status=0)
     gdsdeploy("plan", lab.fleet_path)
 
 

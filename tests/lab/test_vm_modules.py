@@ -1,4 +1,4 @@
-"""What the audit says of a module is what the real kernel does with it.
+"""The audit of a module agrees with the real kernel.
 
 Goes on with the machines of test_story.py: modules that its builder really built, damaged one by one, audited on the VM
 host first and then handed to its kernel.  Enforced signatures come last: they last until the VM is rebooted.
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import Host, Lab, standin
+from gdsdeploy.lab import Lab, LabHost, standin
 from gdsdeploy.zipapp import hostapp
 from tests.lab.test_story import gdsdeploy
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.lab
 
 HERE = Path(__file__).parent
 PROGRAM, FOLDER = "/tmp/gdsdeploy-host.pyz", "/tmp/bad"
-#: A module of the kernel itself that nothing needs and nobody has loaded.
+#: A module of the kernel that isn't loaded and that nothing needs.
 OWN = "kernel/lib/crc7.ko.xz"
 ENFORCE = "/sys/module/module/parameters/sig_enforce"
 
@@ -40,7 +40,7 @@ open("{FOLDER}/changed.ko", "wb").write(data.replace(old, b"license=gPL", 1))
 
 
 @pytest.fixture(scope="module")
-def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabHost]:
     """The VM host with the modules in FOLDER, the driver loaded and nvidia-fs not."""
     machine, builder = lab.host("gpu1"), lab.host("build1")
     machine.wait_ssh(420)
@@ -85,7 +85,7 @@ def host(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         machine.power_cycle()
 
 
-def audited(host: Host, *names: str) -> dict[str, set[str]]:
+def audit_errors(host: LabHost, *names: str) -> dict[str, set[str]]:
     """File → ids of the errors that the audit finds in it."""
     release = host.ssh(["uname", "-r"]).stdout.strip()
     argv = f"python3 {PROGRAM} kmod audit --kernel {release} --peermem --json {FOLDER}/driver.ko"
@@ -94,21 +94,21 @@ def audited(host: Host, *names: str) -> dict[str, set[str]]:
     text = host.ssh(["sh", "-c", script], ok=(0, 1, 3), timeout=600).stdout
     results: list[list[dict[str, Any]]] = json.loads(f"[{text.rstrip().rstrip(',')}]")
     return {
-        Path(result["file"]).stem: {item["id"] for item in result["findings"] if item["severity"] == "error"}
+        Path(result["file"]).stem: {answer["id"] for answer in result["findings"] if answer["severity"] == "error"}
         for _, result in results
     }
 
 
-def refusals(host: Host, *names: str) -> dict[str, tuple[int, str]]:
+def refusals(host: LabHost, *names: str) -> dict[str, tuple[int, str]]:
     """File → errno of loading it, and what the kernel wrote."""
     argv = ["sudo", "python3", "-", *(f"{FOLDER}/{name}.ko" for name in names)]
-    said = json.loads(host.ssh(argv, input=(HERE / "load_modules.py").read_text(), timeout=600).stdout)
-    return {Path(name).stem: (item["errno"], "\n".join(item["kernel"])) for name, item in said.items()}
+    answers = json.loads(host.ssh(argv, input=(HERE / "load_modules.py").read_text(), timeout=600).stdout)
+    return {Path(name).stem: (answer["errno"], "\n".join(answer["kernel"])) for name, answer in answers.items()}
 
 
-def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: Host) -> None:
+def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: LabHost) -> None:
     names = ("good", "crc", "vermagic", "truncated", "stub", "malformed", "changed", "own")
-    assert audited(host, *names) == {
+    assert audit_errors(host, *names) == {
         "good": set(),
         "crc": {"symbol-crc"},
         "vermagic": {"vermagic"},
@@ -118,8 +118,8 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: H
         "changed": {"signature-wrong"},
         "own": set(),
     }
-    said = refusals(host, *names)
-    numbers = {name: errno.errorcode.get(number, "loaded") for name, (number, _) in said.items()}
+    answers = refusals(host, *names)
+    numbers = {name: errno.errorcode.get(number, "loaded") for name, (number, _) in answers.items()}
     assert numbers == {
         "good": "loaded",
         "crc": "EINVAL",
@@ -130,24 +130,24 @@ def test_damaged_modules_are_caught_beforehand_and_refused_by_the_kernel(host: H
         "changed": "EKEYREJECTED",
         "own": "loaded",
     }
-    assert "disagrees about version of symbol nvidia_p2p_get_pages" in said["crc"][1]
-    assert "version magic" in said["vermagic"][1]
-    assert "should be" in said["vermagic"][1]
+    assert "disagrees about version of symbol nvidia_p2p_get_pages" in answers["crc"][1]
+    assert "version magic" in answers["vermagic"][1]
+    assert "should be" in answers["vermagic"][1]
 
 
-def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: Host) -> None:
+def test_under_enforced_signatures_the_audit_knows_which_keys_the_kernel_has(host: LabHost) -> None:
     names = ("good", "stranger", "own", "changed")
-    assert audited(host, "good", "stranger") == {"good": set(), "stranger": set()}
+    assert audit_errors(host, "good", "stranger") == {"good": set(), "stranger": set()}
     host.ssh(["sudo", "tee", ENFORCE], input="Y\n")
-    assert audited(host, *names) == {
+    assert audit_errors(host, *names) == {
         "good": {"unsigned"},
         "stranger": {"signature-key"},
         "own": set(),
         "changed": {"signature-wrong"},
     }
-    said = refusals(host, *names)
+    answers = refusals(host, *names)
     rejected = (errno.EKEYREJECTED,) * 3
-    assert tuple(said[name][0] for name in ("good", "stranger", "changed")) == rejected
-    assert "oading of unsigned module is rejected" in said["good"][1]
-    assert "oading of module with unavailable key is rejected" in said["stranger"][1]
-    assert said["own"][0] == 0
+    assert tuple(answers[name][0] for name in ("good", "stranger", "changed")) == rejected
+    assert "oading of unsigned module is rejected" in answers["good"][1]
+    assert "oading of module with unavailable key is rejected" in answers["stranger"][1]
+    assert answers["own"][0] == 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gdsdeploy.lab import Host, Lab
+from gdsdeploy.lab import Lab, LabHost
 from gdsdeploy.zipapp import hostapp
 
 pytestmark = pytest.mark.lab
@@ -82,7 +82,7 @@ sync
 """
 
 
-def wait_for(host: Host, previous: str) -> str:
+def wait_for(host: LabHost, previous: str) -> str:
     """Wait until the host answers in another boot than ``previous``; returns that boot's id."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -94,13 +94,13 @@ def wait_for(host: Host, previous: str) -> str:
     raise AssertionError(f"{host.name} is still in boot {previous}")
 
 
-def rollout(host: Host, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
+def rollout(host: LabHost, *words: str, ok: tuple[int, ...] = (0,)) -> dict[str, Any]:
     done = host.ssh(["sudo", "python3", PROGRAM, "rollout", *words, "--json"], ok=ok, timeout=300)
     value: dict[str, Any] = json.loads(done.stdout)
     return value
 
 
-def put_program(host: Host) -> None:
+def put_program(host: LabHost) -> None:
     host.ssh(["tee", PROGRAM], input=hostapp.build())
 
 
@@ -112,12 +112,12 @@ def other(lab: Lab) -> Iterator[str]:
     builder.wait_ssh()
     running = machine.ssh(["uname", "-r"]).stdout.strip()
     argv = ["ssh", "-F", str(lab.ssh_config), builder.name, "sudo", "sh", "-s", running]
-    made = subprocess.run(argv, input=MAKE.encode(), capture_output=True, timeout=300)
-    assert made.returncode == 0, made.stderr.decode()
-    found = re.search(rb"boot/vmlinuz-(\S+?)\0", made.stdout)
-    assert found is not None
-    release = found.group(1).decode()
-    machine.ssh(["sudo", "sh", "-c", PLACE], input=made.stdout, timeout=300)
+    menu = subprocess.run(argv, input=MAKE.encode(), capture_output=True, timeout=300)
+    assert menu.returncode == 0, menu.stderr.decode()
+    outcome = re.search(rb"boot/vmlinuz-(\S+?)\0", menu.stdout)
+    assert outcome is not None
+    release = outcome.group(1).decode()
+    machine.ssh(["sudo", "sh", "-c", PLACE], input=menu.stdout, timeout=300)
     put_program(machine)
     yield release
     machine.wait_ssh(PATIENCE)
@@ -132,19 +132,19 @@ def test_a_kernel_runs_once_and_a_host_is_rebooted_once(lab: Lab, other: str) ->
 
     armed = rollout(host, "once", "--kernel", other, "--default", mine)
     assert (armed["once"], armed["kernel"], armed["default"]) == (True, other, mine)
-    shown = rollout(host, "status")
-    assert (shown["boot"]["default"], shown["boot"]["next"], shown["once"]["state"]) == (mine, other, "armed")
+    status = rollout(host, "status")
+    assert (status["boot"]["default"], status["boot"]["next"], status["once"]["state"]) == (mine, other, "armed")
 
     # Both orders in one login: the host goes down two seconds after the first.
     order = f"sudo python3 {PROGRAM} rollout reboot --boot-id {first} --rollout plan-1 --json"
     # The second as if an answer had been lost: at the same time.
-    said = host.ssh(["sh", "-c", f"{order} & {order}; wait"], timeout=120).stdout.splitlines()
-    assert sorted(json.loads(line)["did"] for line in said) == ["already ordered", "ordered"]
+    answers = host.ssh(["sh", "-c", f"{order} & {order}; wait"], timeout=120).stdout.splitlines()
+    assert sorted(json.loads(line)["did"] for line in answers) == ["already ordered", "ordered"]
     second = wait_for(host, first)
     assert host.ssh(["uname", "-r"]).stdout.strip() == other
     put_program(host)
-    shown = rollout(host, "status")
-    assert (shown["boot"]["default"], shown["boot"]["next"], shown["once"]["state"]) == (mine, mine, "booted")
+    status = rollout(host, "status")
+    assert (status["boot"]["default"], status["boot"]["next"], status["once"]["state"]) == (mine, mine, "booted")
 
     late = rollout(host, "reboot", "--boot-id", first, "--rollout", "plan-1")
     assert late == {"did": "already rebooted", "boot_id": second, "kernel": other}
@@ -153,8 +153,8 @@ def test_a_kernel_runs_once_and_a_host_is_rebooted_once(lab: Lab, other: str) ->
     host.power_cycle()
     wait_for(host, second)
     put_program(host)
-    shown = rollout(host, "status")
-    assert (shown["kernel"], shown["once"]["state"], shown["once"]["kernel"]) == (mine, "fell back", other)
+    status = rollout(host, "status")
+    assert (status["kernel"], status["once"]["state"], status["once"]["kernel"]) == (mine, "fell back", other)
 
 
 def test_a_kernel_that_does_not_come_up_costs_one_power_cycle(lab: Lab, other: str) -> None:
@@ -162,19 +162,19 @@ def test_a_kernel_that_does_not_come_up_costs_one_power_cycle(lab: Lab, other: s
     host = lab.host("gpu1")
     first = host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
     mine = host.ssh(["uname", "-r"]).stdout.strip()
-    seen = host.log.stat().st_size
+    size = host.log.stat().st_size
     rollout(host, "once", "--kernel", BROKEN, "--default", mine)
     assert rollout(host, "reboot", "--boot-id", first)["did"] == "ordered"
     deadline = time.monotonic() + PATIENCE
-    while b"Kernel panic - not syncing" not in host.log.read_bytes()[seen:]:
+    while b"Kernel panic - not syncing" not in host.log.read_bytes()[size:]:
         assert time.monotonic() < deadline, "it was not booted"
         time.sleep(1)
     host.power_cycle()
     wait_for(host, first)
     put_program(host)
-    shown = rollout(host, "status")
-    assert (shown["kernel"], shown["boot"]["next"]) == (mine, mine)
-    assert (shown["once"]["state"], shown["once"]["kernel"]) == ("fell back", BROKEN)
+    status = rollout(host, "status")
+    assert (status["kernel"], status["boot"]["next"]) == (mine, mine)
+    assert (status["once"]["state"], status["once"]["kernel"]) == ("fell back", BROKEN)
     assert rollout(host, "once", "--clear")["changed"]
     assert rollout(host, "status")["once"]["state"] == "none"
 
@@ -186,9 +186,9 @@ def exchanges(lab: Lab) -> dict[str, Any]:
     host.wait_ssh(PATIENCE)
     put_program(host)
     script = (Path(__file__).parent / "exchange_modules.py").read_text()
-    said = host.ssh(["sudo", "python3", "-", PROGRAM], input=script, timeout=300).stdout
-    found: dict[str, Any] = json.loads(said)
-    return found
+    answers = host.ssh(["sudo", "python3", "-", PROGRAM], input=script, timeout=300).stdout
+    outcome: dict[str, Any] = json.loads(answers)
+    return outcome
 
 
 OLD = dict.fromkeys(("dm_mirror", "dm_region_hash", "dm_log", "uinput"), "old")

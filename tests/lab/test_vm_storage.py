@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host.facts.odirect import ALIGNED, BUFFERED, BYPASSED, FELL_BACK, REFUSED
-from gdsdeploy.lab import Host
+from gdsdeploy.lab import LabHost
 from gdsdeploy.zipapp import hostapp
 
 pytestmark = pytest.mark.lab
@@ -35,10 +35,10 @@ PATIENCE = 600
 
 
 @pytest.fixture(scope="module")
-def tried(lab: Any) -> dict[str, dict[str, Any]]:
-    """Name of the layer → what the program says of it."""
-    vm: Host = lab.host("gpu1")
-    light: Host = lab.host("build1")
+def trials(lab: Any) -> dict[str, dict[str, Any]]:
+    """Name of the layer → the program's result."""
+    vm: LabHost = lab.host("gpu1")
+    light: LabHost = lab.host("build1")
     vm.wait_ssh(420)
     light.wait_ssh()
     status = vm.ssh(["cat", "/var/lib/dpkg/status"]).stdout
@@ -53,62 +53,62 @@ def tried(lab: Any) -> dict[str, dict[str, Any]]:
     finally:
         again = "mke2fs -q -F -t ext4 -L nvme /dev/nvme0n1 && mount /mnt/nvme && rm -r /run/storage-tools /run/storage"
         vm.ssh(["sudo", "sh", "-c", again])
-    found = json.loads(done.stdout)["paths"]
-    return {item["path"].removeprefix("/run/storage/srv/"): item for item in found}
+    entries = json.loads(done.stdout)["paths"]
+    return {item["path"].removeprefix("/run/storage/srv/"): item for item in entries}
 
 
-def results(item: dict[str, Any]) -> set[str]:
-    return {trial["result"] for trial in item["trials"] if trial["name"] in ALIGNED}
+def results(path: dict[str, Any]) -> set[str]:
+    return {trial["result"] for trial in path["trials"] if trial["name"] in ALIGNED}
 
 
-def condition(item: dict[str, Any], name: str) -> tuple[str | None, str]:
-    (found,) = [entry for entry in item["conditions"] if entry["name"] == name]
-    return found["state"], " ".join(found["said"])
+def condition(path: dict[str, Any], name: str) -> tuple[str | None, str]:
+    (entries,) = [entry for entry in path["conditions"] if entry["name"] == name]
+    return entries["state"], " ".join(entries["said"])
 
 
-def test_each_mount_took_less_than_its_time(tried: dict[str, dict[str, Any]]) -> None:
-    assert len(tried) == 10
-    assert {name: item["reason"] for name, item in tried.items() if item["reason"]} == {}
+def test_each_mount_took_less_than_its_time(trials: dict[str, dict[str, Any]]) -> None:
+    assert len(trials) == 10
+    assert {name: item["reason"] for name, item in trials.items() if item["reason"]} == {}
     # Software emulation is some twenty times slower than a machine.
-    assert max(item["seconds"] for item in tried.values()) < 10
+    assert max(item["seconds"] for item in trials.values()) < 10
 
 
 @pytest.mark.parametrize("name", ["stripe", "mirror", "crypt", "lvm", "plain"])
-def test_layers_of_blocks_leave_direct_io_as_it_is(tried: dict[str, dict[str, Any]], name: str) -> None:
-    assert results(tried[name]) == {BYPASSED}
-    odd = {(trial["result"], trial["error"]) for trial in tried[name]["trials"] if "unaligned" in trial["name"]}
+def test_layers_of_blocks_leave_direct_io_as_it_is(trials: dict[str, dict[str, Any]], name: str) -> None:
+    assert results(trials[name]) == {BYPASSED}
+    odd = {(trial["result"], trial["error"]) for trial in trials[name]["trials"] if "unaligned" in trial["name"]}
     assert (REFUSED, "EINVAL") in odd
-    assert tried[name]["alignment"]["offset"] % 512 == 0
+    assert trials[name]["alignment"]["offset"] % 512 == 0
 
 
-def test_each_layer_is_named_by_its_own_words(tried: dict[str, dict[str, Any]]) -> None:
-    state, said = condition(tried["crypt"], "encryption")
-    assert (state, "CRYPT-LUKS2-" in said) == ("on", True)
-    state, said = condition(tried["lvm"], "LVM")
-    assert (state, "LVM-" in said) == ("on", True)
+def test_each_layer_is_named_by_its_own_words(trials: dict[str, dict[str, Any]]) -> None:
+    state, detail = condition(trials["crypt"], "encryption")
+    assert (state, "CRYPT-LUKS2-" in detail) == ("on", True)
+    state, detail = condition(trials["lvm"], "LVM")
+    assert (state, "LVM-" in detail) == ("on", True)
     for name, level in (("stripe", "raid0"), ("mirror", "raid1")):
-        state, said = condition(tried[name], "RAID or erasure coding")
-        assert (state, said.endswith("md/level: " + level)) == ("on", True)
+        state, detail = condition(trials[name], "RAID or erasure coding")
+        assert (state, detail.endswith("md/level: " + level)) == ("on", True)
     for name in ("RAID or erasure coding", "LVM", "multipath", "encryption"):
-        assert condition(tried["plain"], name)[0] == "off"
+        assert condition(trials["plain"], name)[0] == "off"
 
 
-def test_journalled_data_and_checksums_go_through_the_cache(tried: dict[str, dict[str, Any]]) -> None:
-    assert results(tried["journal"]) <= {BUFFERED, FELL_BACK}
-    assert condition(tried["journal"], "data journalling")[0] == "on"
-    assert condition(tried["btrfs"], "checksums")[0] == "on"
+def test_journalled_data_and_checksums_go_through_the_cache(trials: dict[str, dict[str, Any]]) -> None:
+    assert results(trials["journal"]) <= {BUFFERED, FELL_BACK}
+    assert condition(trials["journal"], "data journalling")[0] == "on"
+    assert condition(trials["btrfs"], "checksums")[0] == "on"
     # Kernels differ in this: 6.12 writes past the cache, later ones do not.
-    assert results(tried["btrfs"]) <= {BYPASSED, BUFFERED, FELL_BACK}
+    assert results(trials["btrfs"]) <= {BYPASSED, BUFFERED, FELL_BACK}
 
 
-def test_a_flag_for_journalled_data_is_nothing_beside_delayed_allocation(tried: dict[str, dict[str, Any]]) -> None:
-    assert results(tried["plain/flagged"]) == {BYPASSED}
-    assert condition(tried["plain/flagged"], "data journalling")[0] == "off"
+def test_a_flag_for_journalled_data_is_nothing_beside_delayed_allocation(trials: dict[str, dict[str, Any]]) -> None:
+    assert results(trials["plain/flagged"]) == {BYPASSED}
+    assert condition(trials["plain/flagged"], "data journalling")[0] == "off"
 
 
 @pytest.mark.parametrize("name", ["nfs4", "nfs3"])
-def test_nfs_bypasses_the_client_s_cache_and_takes_any_alignment(tried: dict[str, dict[str, Any]], name: str) -> None:
-    item = tried[name]
+def test_nfs_bypasses_the_client_s_cache_and_takes_any_alignment(trials: dict[str, dict[str, Any]], name: str) -> None:
+    item = trials[name]
     assert (item["filesystem"], results(item) - {"not proven"}) == (name.removesuffix("3"), {BYPASSED})
     assert {trial["result"] for trial in item["trials"] if "unaligned" in trial["name"]} == {BYPASSED}
     assert "proto=tcp" in (condition(item, "transport")[0] or "")

@@ -14,7 +14,7 @@ from gdsdeploy.lab import requirements
 from gdsdeploy.run import as_root
 from tests.loopback import loopback_sshd
 from tests.loopback.loopback_fleet import LoopbackFleet
-from tests.packages import WANTED
+from tests.packages import REQUIREMENTS
 
 # How long an example takes, or its making, says how busy this machine is and nothing about the code.
 settings.register_profile("gdsdeploy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,8 +23,9 @@ settings.load_profile("gdsdeploy")
 
 def _lacking() -> str:
     """Programs that this machine has not, and Debian's packages that have them."""
-    missing = [item for item in requirements.missing(vms=False, lights=False, also=WANTED) if item in WANTED]
-    return "".join(f"\n  {item.program}: package {item.package}" for item in missing)
+    missing = requirements.missing(vms=False, lights=False, also=REQUIREMENTS)
+    missing = [program for program in missing if program in REQUIREMENTS]
+    return "".join(f"\n  {program.program}: package {program.package}" for program in missing)
 
 
 def _named() -> Generator[None, object, object]:

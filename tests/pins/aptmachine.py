@@ -87,17 +87,17 @@ class AptMachine:
             "DEBIAN_FRONTEND": "noninteractive",
         }
         done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-        said = done.stdout + done.stderr
-        assert done.returncode in ok, f"{argv} ended with {done.returncode}\n{said}"
-        return said
+        output = done.stdout + done.stderr
+        assert done.returncode in ok, f"{argv} ended with {done.returncode}\n{output}"
+        return output
 
     def simulate(self, *words: str) -> dict[str, str]:
         """Package → version that ``apt-get WORDS`` would install, or ``removed``; a refusal moves nothing."""
-        said = self.run("apt-get", "--simulate", "--assume-yes", *words, ok=(0, 100))
-        moved = dict(re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", said, re.MULTILINE))
-        return moved | dict.fromkeys(re.findall(r"^(?:Remv|Purg) (\S+)", said, re.MULTILINE), "removed")
+        output = self.run("apt-get", "--simulate", "--assume-yes", *words, ok=(0, 100))
+        moved = dict(re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", output, re.MULTILINE))
+        return moved | dict.fromkeys(re.findall(r"^(?:Remv|Purg) (\S+)", output, re.MULTILINE), "removed")
 
     def candidate(self, package: str) -> str:
         """The version that apt would take; empty for none."""
-        found = re.search(r"Candidate: (\S+)", self.run("apt-cache", "policy", package))
-        return "" if found is None or found[1] == "(none)" else found[1]
+        match = re.search(r"Candidate: (\S+)", self.run("apt-cache", "policy", package))
+        return "" if match is None or match[1] == "(none)" else match[1]

@@ -23,9 +23,9 @@ def _loopback_needs_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def signing_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Key]:
     """Signs all repositories of these tests."""
-    made = Key.generate(tmp_path_factory.mktemp("pins") / "home", "pins")
-    yield made
-    made.forget()
+    key = Key.generate(tmp_path_factory.mktemp("pins") / "home", "pins")
+    yield key
+    key.forget()
 
 
 @pytest.fixture(scope="session")
@@ -37,12 +37,14 @@ def variables() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def installed(variables: dict[str, Any]) -> list[Stanza]:
     """The locked packages with the relations that they have, and what they lean on."""
-    known = {stanza["Package"]: stanza for stanza in TRIXIE}
+    stanzas = {stanza["Package"]: stanza for stanza in TRIXIE}
     locked = []
     for pin in variables["gds_repo_pins"]:
-        stanza = known.get(pin["package"], {})
-        given = {k.lower().replace("-", "_"): v for k, v in stanza.items() if k in ("Depends", "Provides", "Source")}
-        locked.append(package(pin["package"], pin["version"], **given))
+        stanza = stanzas.get(pin["package"], {})
+        relations = {
+            k.lower().replace("-", "_"): v for k, v in stanza.items() if k in ("Depends", "Provides", "Source")
+        }
+        locked.append(package(pin["package"], pin["version"], **relations))
     names = {stanza["Package"] for stanza in locked}
     around = [dict(stanza) for stanza in SURROUNDINGS if stanza["Package"] not in names]
     for stanza in around:
@@ -82,21 +84,21 @@ def served(
 def provisioned_once(
     tmp_path_factory: pytest.TempPathFactory, served: Server, signing_key: Key, installed: list[Stanza]
 ) -> AptMachine:
-    made = AptMachine.make(tmp_path_factory.mktemp("machine") / "root", installed)
+    machine = AptMachine.make(tmp_path_factory.mktemp("machine") / "root", installed)
     for suite in ("trixie", "trixie-security"):
-        made.source(suite, f"deb [signed-by={signing_key.keyring}] {served.uri}/debian {suite} main")
-    made.run("apt-get", "update")
-    return made
+        machine.source(suite, f"deb [signed-by={signing_key.keyring}] {served.uri}/debian {suite} main")
+    machine.run("apt-get", "update")
+    return machine
 
 
 @pytest.fixture(scope="session")
 def with_cuda_once(
     tmp_path_factory: pytest.TempPathFactory, provisioned_once: AptMachine, served: Server, signing_key: Key
 ) -> AptMachine:
-    made = provisioned_once.copy(tmp_path_factory.mktemp("machine") / "root")
-    made.source("cuda", f"deb [signed-by={signing_key.keyring}] {served.uri}/cuda ./")
-    made.run("apt-get", "update")
-    return made
+    machine = provisioned_once.copy(tmp_path_factory.mktemp("machine") / "root")
+    machine.source("cuda", f"deb [signed-by={signing_key.keyring}] {served.uri}/cuda ./")
+    machine.run("apt-get", "update")
+    return machine
 
 
 @pytest.fixture
@@ -108,6 +110,6 @@ def machine(provisioned_once: AptMachine, tmp_path: Path) -> AptMachine:
 @pytest.fixture
 def with_cuda(with_cuda_once: AptMachine, tmp_path: Path) -> AptMachine:
     """The same, and the administrator has added NVIDIA's repository with what cuda-keyring brings."""
-    made = with_cuda_once.copy(tmp_path / "machine")
-    made.preferences("cuda-repository-pin-600", cudarepo.PIN_600)
-    return made
+    machine = with_cuda_once.copy(tmp_path / "machine")
+    machine.preferences("cuda-repository-pin-600", cudarepo.PIN_600)
+    return machine

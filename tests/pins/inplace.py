@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def in_place(script: str, *words: str | Path, over: tuple[str, ...] = (), processes: bool = False) -> list[str | Path]:
-    """argv of a shell ``script`` with arguments ``words`` in a mount namespace of its own.
+    """argv of a shell ``script`` with arguments ``words`` in a private mount namespace.
 
     over: folders (without the first slash) that are writable there, in memory.
     processes: also in a process namespace, so that nothing survives it.

@@ -24,8 +24,8 @@ def host_variables() -> dict[str, Any]:
     fleet = fleet.model_copy(update={"profiles": {"gds": profile}, "builders": {}})
     sources = Sources(Path("/fleet"), Path("/host.pyz"), Path("/modules"), {"gpu1": "{}\n"}, {"gpu1": "{}\n"})
     groups = inventory(fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources)["all"]["children"]
-    found: dict[str, Any] = groups["hosts"]["hosts"]["gpu1"]
-    return found
+    variables: dict[str, Any] = groups["hosts"]["hosts"]["gpu1"]
+    return variables
 
 
 def preferences(machine: AptMachine, variables: dict[str, Any], closed: tuple[tuple[str, str], ...] = ()) -> str:

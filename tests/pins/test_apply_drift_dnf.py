@@ -146,9 +146,9 @@ def test_a_package_that_was_built_again_is_not_installed(
     answers = {name: json.loads((www / f"{name}.answer").read_text()) for name in ("rebuilt", "locked")}
     assert answers["locked"]["error"] is None, answers["locked"]["error"]
     error = answers["rebuilt"]["error"]
-    there, locked = digest(www / "rebuilt" / DRIVERS[1].file), digest(www / "all" / DRIVERS[1].file)
+    rebuilt, locked = digest(www / "rebuilt" / DRIVERS[1].file), digest(www / "all" / DRIVERS[1].file)
     assert error["message"] == (
-        f"dnf on this host offers other files than the locked ones: drift-driver=3:2-1 has sha256 {there}, "
+        f"dnf on this host offers other files than the locked ones: drift-driver=3:2-1 has sha256 {rebuilt}, "
         f"and in the lock {locked}"
     )
     assert error["kind"] == "verify"

@@ -16,7 +16,7 @@ import pytest
 from gdsdeploy.zipapp import hostapp
 from tests.pins.inplace import in_place
 
-#: A machine of its own, with a repository of two versions of a stack in /srv.
+#: A private machine, with a repository of two versions of a stack in /srv.
 MACHINE = r"""
 for folder in /srv /run /etc/apt /var/lib/apt /var/cache/apt /var/log; do mount -t tmpfs tmpfs $folder; done
 rm -rf /var/lib/gdsdeploy
@@ -55,29 +55,29 @@ state() {
 """
 
 
-def item(number: int, *names: str) -> list[dict[str, str]]:
+def resource(number: int, *names: str) -> list[dict[str, str]]:
     return [{"package": name, "version": str(number)} for name in names]
 
 
 def packages(**desired: Any) -> dict[str, Any]:
-    given = {"manager": "apt", **desired}
-    return {"version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": given}]}
+    options = {"manager": "apt", **desired}
+    return {"version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": options}]}
 
 
 DOCUMENTS = {
-    "first": packages(wanted=item(1, "stack-driver", "stack-source", "stack-library1", "linux-image-stack")),
+    "first": packages(wanted=resource(1, "stack-driver", "stack-source", "stack-library1", "linux-image-stack")),
     "second": packages(
-        wanted=item(2, "stack-driver", "stack-library2"),
-        leaving=item(2, "stack-source"),
+        wanted=resource(2, "stack-driver", "stack-library2"),
+        leaving=resource(2, "stack-source"),
         locked=["stack-driver", "stack-source", "stack-library2"],
     ),
     "back": packages(
-        wanted=item(1, "stack-driver", "stack-library1"),
-        leaving=[*item(1, "stack-source"), {"package": "stack-library2", "version": ""}],
+        wanted=resource(1, "stack-driver", "stack-library1"),
+        leaving=[*resource(1, "stack-source"), {"package": "stack-library2", "version": ""}],
         locked=["stack-driver", "stack-source", "stack-library1"],
     ),
-    "broken": packages(wanted=item(1, "stack-broken")),
-    "driver": packages(wanted=item(1, "stack-driver")),
+    "broken": packages(wanted=resource(1, "stack-broken")),
+    "driver": packages(wanted=resource(1, "stack-driver")),
 }
 
 
@@ -104,12 +104,12 @@ def run(program: Path, script: str) -> list[str]:
 def changes(line: str) -> list[str]:
     answer = json.loads(line)
     assert answer["error"] is None, answer
-    found = [entry for result in answer["resources"] for entry in result["changes"]]
+    entries = [entry for result in answer["resources"] for entry in result["changes"]]
     assert all(not result.get("unknown") for result in answer["resources"]), answer
-    return [" ".join(filter(None, (e["kind"], e["subject"], e["before"], e["after"]))) for e in found]
+    return [" ".join(filter(None, (e["kind"], e["subject"], e["before"], e["after"]))) for e in entries]
 
 
-def converged(program: Path, *names: str) -> tuple[list[str], list[str]]:
+def converge(program: Path, *names: str) -> tuple[list[str], list[str]]:
     """The changes that the last of these documents made, after the others, and the packages then."""
     script = "\n".join(f"say {n} --check; say {n}; say {n} --check; state" for n in names)
     lines = run(program, script)
@@ -122,11 +122,11 @@ def converged(program: Path, *names: str) -> tuple[list[str], list[str]]:
 
 def test_a_fresh_host_gets_what_apt_says_it_will_get(program: Path) -> None:
     names = ["stack-driver", "stack-source", "stack-library1", "linux-image-stack"]
-    done, there = converged(program, "first")
+    done, state = converge(program, "first")
     assert done == sorted(
         [*(f"install {name} 1" for name in [*names, "stack-common"]), *(f"hold {name} held" for name in names)]
     )
-    assert there == [
+    assert state == [
         *("hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=1"),
         *("hi|stack-library1=1", "hi|stack-source=1"),
     ]
@@ -134,20 +134,20 @@ def test_a_fresh_host_gets_what_apt_says_it_will_get(program: Path) -> None:
 
 def test_another_driver_comes_and_takes_its_place(program: Path) -> None:
     """The kernel before stays, and so does its hold: it may be the one that runs."""
-    done, there = converged(program, "first", "second")
+    done, state = converge(program, "first", "second")
     assert done == sorted(
         [
             *("unhold stack-library1 held", "remove stack-library1 1", "remove stack-source 1"),
             *("upgrade stack-driver 1 2", "install stack-library2 2", "hold stack-library2 held"),
         ]
     )
-    assert there == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=2", "hi|stack-library2=2"]
+    assert state == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=2", "hi|stack-library2=2"]
 
 
 def test_the_driver_before_comes_again(program: Path) -> None:
-    done, there = converged(program, "first", "second", "back")
+    done, state = converge(program, "first", "second", "back")
     assert {"downgrade stack-driver 2 1", "remove stack-library2 2", "install stack-library1 1"} <= set(done)
-    assert there == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=1", "hi|stack-library1=1"]
+    assert state == ["hi|linux-image-stack=1", "ii|stack-common=1", "hi|stack-driver=1", "hi|stack-library1=1"]
 
 
 TAKE_BACK = r"""
@@ -166,11 +166,11 @@ take_back check; take_back now; take_back now; state; ls /var/lib/gdsdeploy
 
 
 def test_everything_that_was_installed_goes_again(program: Path) -> None:
-    checked, done, again, left = run(program, TAKE_BACK)
+    checked, done, again, remains = run(program, TAKE_BACK)
     assert checked == done
     assert "remove stack-driver" in json.loads(done)
     assert json.loads(again) == []
-    assert left == "ii|stack-common=1 ", "what apt installed for others is apt's to remove"
+    assert remains == "ii|stack-common=1 ", "what apt installed for others is apt's to remove"
 
 
 def test_what_cannot_be_configured_is_said_and_finished_the_next_time(program: Path) -> None:
@@ -219,6 +219,6 @@ state
 
 
 def test_a_lock_that_another_process_holds_is_named(program: Path) -> None:
-    (said,) = run(program, "export documents\n" + LOCKED)
-    assert said.startswith("package-manager-locked python3 (process ")
-    assert said.endswith("which holds /var/lib/dpkg/lock-frontend, is changing packages on this host")
+    (document,) = run(program, "export documents\n" + LOCKED)
+    assert document.startswith("package-manager-locked python3 (process ")
+    assert document.endswith("which holds /var/lib/dpkg/lock-frontend, is changing packages on this host")

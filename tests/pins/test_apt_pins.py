@@ -45,20 +45,20 @@ def index(uri: str, suite: str = "", *, exclusive: bool = False) -> Index:
     return Index("any", uri, suite, [], "/any.gpg", exclusive)
 
 
-def moved(machine: AptMachine, command: str, stack: set[str]) -> dict[str, str]:
+def moves(machine: AptMachine, command: str, stack: set[str]) -> dict[str, str]:
     """What of the stack a command would move, and what it would bring that belongs to another one."""
-    found = machine.simulate(*command.split())
+    simulated = machine.simulate(*command.split())
     foreign = re.compile(r"nvidia|libcu(da|file)|gds-tools|linux-image-6|linux-headers-6")
-    return {name: version for name, version in found.items() if name in stack or foreign.match(name)}
+    return {name: version for name, version in simulated.items() if name in stack or foreign.match(name)}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_with_the_pins_nothing_moves(
     command: str, with_cuda: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
-    assert moved(with_cuda, command, stack) != {}, "without the pins, this would not be worth a test"
+    assert moves(with_cuda, command, stack) != {}, "without the pins, this would not be worth a test"
     with_cuda.preferences(OURS, preferences(with_cuda, variables))
-    assert moved(with_cuda, command, stack) == {}
+    assert moves(with_cuda, command, stack) == {}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,15 +69,15 @@ def test_a_repository_that_is_added_later_moves_nothing_of_an_installed_stack(
     machine.run("apt-mark", "hold", *stack)
     machine.source("cuda", f"deb [signed-by={signing_key.keyring}] {served.uri}/cuda ./")
     machine.run("apt-get", "update")
-    assert stack.isdisjoint(moved(machine, command, stack))
+    assert stack.isdisjoint(moves(machine, command, stack))
 
 
 def test_a_host_without_nvidias_repository_keeps_its_stack(
     machine: AptMachine, variables: dict[str, Any], stack: set[str]
 ) -> None:
-    assert stack <= moved(machine, "dist-upgrade", stack).keys()
+    assert stack <= moves(machine, "dist-upgrade", stack).keys()
     machine.preferences(OURS, preferences(machine, variables))
-    assert moved(machine, "dist-upgrade", stack) == {}
+    assert moves(machine, "dist-upgrade", stack) == {}
     others = machine.simulate("dist-upgrade")
     assert "libc6" in others, "what is not of the stack gets its security updates"
     assert "linux-image-amd64" not in others
@@ -90,7 +90,7 @@ def test_no_other_file_of_preferences_wins(
     with_cuda.preferences(name, cudarepo.PIN_BRANCH)
     assert with_cuda.candidate("nvidia-smi").startswith("580.")
     with_cuda.preferences(OURS, preferences(with_cuda, variables))
-    assert moved(with_cuda, "dist-upgrade", stack) == {}
+    assert moves(with_cuda, "dist-upgrade", stack) == {}
     assert with_cuda.candidate("nvidia-smi") == "550.163.01-2"
 
 
@@ -107,8 +107,8 @@ def test_the_container_toolkit_may_be_installed_and_no_other_piece_of_a_driver(
     drivers = ("libnvidia-cfg1", "libnvidia-common", "libnvidia-compute-580")
     assert {with_cuda.candidate(name) for name in drivers} == {cudarepo.FULL}
     with_cuda.preferences(OURS, preferences(with_cuda, variables))
-    found = with_cuda.simulate("install", "nvidia-container-toolkit")
-    assert found == dict.fromkeys(
+    match = with_cuda.simulate("install", "nvidia-container-toolkit")
+    assert match == dict.fromkeys(
         ("nvidia-container-toolkit", "libnvidia-container-tools", "libnvidia-container1"), "1.18.0-1"
     )
     assert {with_cuda.candidate(name) for name in drivers} == {""}
@@ -121,14 +121,14 @@ def test_a_repository_of_ours_offers_nothing_but_the_stack(
         f"Types: deb\nURIs: {served.uri}/cuda\nSuites: ./\nSigned-By: {signing_key.keyring}\n"
     )
     machine.run("apt-get", "update")
-    shown = machine.run("apt-get", "indextargets", "--format", TARGET_FORMAT, "Created-By: Packages").splitlines()
-    found = exclusive(shown, [index(f"{served.uri}/cuda", exclusive=True)])
-    assert [names for _, names in found] == ["o=NVIDIA CUDA,l=NVIDIA CUDA"]
+    targets = machine.run("apt-get", "indextargets", "--format", TARGET_FORMAT, "Created-By: Packages").splitlines()
+    match = exclusive(targets, [index(f"{served.uri}/cuda", exclusive=True)])
+    assert [names for _, names in match] == ["o=NVIDIA CUDA,l=NVIDIA CUDA"]
     pin = {"package": "nvidia-persistenced", "version": cudarepo.FULL, "sha256": "0" * 64}
     changed = {**variables, "gds_repo_pins": [*variables["gds_repo_pins"], pin]}
     machine.preferences("cuda-repository-pin-600", cudarepo.PIN_600)
     assert machine.candidate("cuda-toolkit-12-4") == "12.4.1-1"
-    machine.preferences(OURS, preferences(machine, changed, tuple(found)))
+    machine.preferences(OURS, preferences(machine, changed, tuple(match)))
     assert machine.candidate("cuda-toolkit-12-4") == ""
     assert machine.candidate("nvidia-persistenced") == cudarepo.FULL
 
@@ -136,8 +136,8 @@ def test_a_repository_of_ours_offers_nothing_but_the_stack(
 def test_only_sources_of_ours_are_closed(served: Server) -> None:
     theirs = f"/etc/apt/sources.list.d/cuda.list:1|{served.uri}/cuda/|NVIDIA|NVIDIA CUDA"
     ours = f"/etc/apt/sources.list.d/gdsdeploy.sources:1|{served.uri}/debian/|Debian|Debian"
-    wanted = [index(f"{served.uri}/cuda", exclusive=True), index(f"{served.uri}/debian")]
-    assert exclusive([theirs, ours, "garbage", ""], wanted) == []
+    indices = [index(f"{served.uri}/cuda", exclusive=True), index(f"{served.uri}/debian")]
+    assert exclusive([theirs, ours, "garbage", ""], indices) == []
 
 
 def test_another_release_of_the_system_is_closed_without_closing_the_system(served: Server) -> None:
@@ -146,10 +146,10 @@ def test_another_release_of_the_system_is_closed_without_closing_the_system(serv
     system = f"/etc/apt/sources.list.d/debian.sources:1|{uri}/|Debian|Debian|trixie|trixie"
     lacking = f"{ours}:1|{uri}/|Debian|Debian|trixie|trixie"
     older = f"{ours}:2|{uri}/|Debian|Debian|bookworm|bookworm"
-    wanted = [index(uri, "trixie"), index(uri, "bookworm", exclusive=True)]
-    assert exclusive([system, lacking, older], wanted) == [(f"{uri}/ bookworm", "o=Debian,l=Debian,n=bookworm")]
-    # Without a name of its own it cannot be told from the system's.
-    assert exclusive([line.rpartition("|")[0] + "|" for line in (system, lacking, older)], wanted) == []
+    indices = [index(uri, "trixie"), index(uri, "bookworm", exclusive=True)]
+    assert exclusive([system, lacking, older], indices) == [(f"{uri}/ bookworm", "o=Debian,l=Debian,n=bookworm")]
+    # Without its own name, it can't be distinguished from the system's.
+    assert exclusive([line.rpartition("|")[0] + "|" for line in (system, lacking, older)], indices) == []
 
 
 def test_a_hold_keeps_a_package_that_others_want_removed(
@@ -160,11 +160,11 @@ def test_a_hold_keeps_a_package_that_others_want_removed(
     assert machine.simulate("remove", "libcufile0")["libcufile0"] == "removed"
     machine.run("apt-mark", "hold", *sorted(stack))
     assert machine.simulate("remove", "libcufile0") == {}
-    assert moved(machine, "dist-upgrade", stack) == {}
+    assert moves(machine, "dist-upgrade", stack) == {}
     version = next(p["version"] for p in variables["gds_repo_pins"] if p["package"] == "libcufile0") + "+deb13u9"
-    asked = ("install", f"libcufile0={version}", f"gds-tools={version}")
-    assert machine.simulate(*asked) == {}
-    assert machine.simulate("--allow-change-held-packages", *asked)["libcufile0"] == version
+    command = ("install", f"libcufile0={version}", f"gds-tools={version}")
+    assert machine.simulate(*command) == {}
+    assert machine.simulate("--allow-change-held-packages", *command)["libcufile0"] == version
 
 
 def test_unattended_upgrades_leave_the_stack_alone(
@@ -176,10 +176,10 @@ def test_unattended_upgrades_leave_the_stack_alone(
     )
     (package,) = tmp_path.glob("unattended-upgrades_*.deb")
     subprocess.run(["dpkg-deb", "--extract", package, tmp_path / "unpacked"], check=True)
-    before = unattended(machine, tmp_path)
+    before = unattended_upgrade(machine, tmp_path)
     assert {"libc6", "libcuda1", "linux-image-amd64"} <= before
     machine.preferences(OURS, preferences(machine, variables))
-    after = unattended(machine, tmp_path)
+    after = unattended_upgrade(machine, tmp_path)
     assert "libc6" in after
     assert after & (stack | {"linux-image-amd64"}) == set()
 
@@ -191,7 +191,7 @@ exec /usr/bin/python3 "$2" --dry-run --debug
 """
 
 
-def unattended(machine: AptMachine, tmp_path: Path) -> set[str]:
+def unattended_upgrade(machine: AptMachine, tmp_path: Path) -> set[str]:
     """What an unattended upgrade would upgrade."""
     (machine.root / "etc/apt/apt.conf.d/99test").write_text(
         'Unattended-Upgrade::Origins-Pattern { "origin=Debian"; };\nUnattended-Upgrade::SyslogEnable "false";\n'
@@ -203,8 +203,8 @@ def unattended(machine: AptMachine, tmp_path: Path) -> set[str]:
     done = subprocess.run(
         argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=60
     )
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     # Then it fetches them, which these imitations are not worth.
-    found = re.search(r"^pkgs that look like they should be upgraded: *((?:\S+\n)+)", said, re.MULTILINE)
-    assert found, said
-    return set(found[1].split())
+    match = re.search(r"^pkgs that look like they should be upgraded: *((?:\S+\n)+)", output, re.MULTILINE)
+    assert match, output
+    return set(match[1].split())

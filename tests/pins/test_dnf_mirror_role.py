@@ -43,9 +43,9 @@ install -D -m 644 %{plugin}/versionlock.py %{buildroot}/etc/dnf/code/versionlock
 @pytest.fixture(scope="module")
 def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Key]:
     """Signs the packages."""
-    made = Key.generate(tmp_path_factory.mktemp("maker") / "home", "maker")
-    yield made
-    made.forget()
+    key = Key.generate(tmp_path_factory.mktemp("maker") / "home", "maker")
+    yield key
+    key.forget()
 
 
 @pytest.fixture(scope="module")

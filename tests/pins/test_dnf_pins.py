@@ -64,15 +64,15 @@ class DnfMachine:
         # The plugin's parts lie beside it, and gpg keeps its homes below the cache.
         env = {"PATH": "/usr/sbin:/usr/bin", "LC_ALL": "C", "PYTHONPATH": str(self.plugins), "no_proxy": "127.0.0.1"}
         done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=60)
-        said = done.stdout + done.stderr
-        assert done.returncode in (0, 1), said
-        table = re.split(r"^(?:Skipping packages|Transaction Summary)", said, maxsplit=1, flags=re.MULTILINE)[0]
+        output = done.stdout + done.stderr
+        assert done.returncode in (0, 1), output
+        table = re.split(r"^(?:Skipping packages|Transaction Summary)", output, maxsplit=1, flags=re.MULTILINE)[0]
         changed, _, removed = table.partition("\nRemoving")
         rows = r"^ (\S+)\s+(?:x86_64|noarch)\s+(\S+)\s+\S+\s+[0-9.]+ \S$"
         gone = [name for name, _ in re.findall(rows, removed, re.MULTILINE)]
-        assert "Dependencies resolved." in said or re.search(r"^(Error|Problem|No match|Unable)", said, re.MULTILINE), (
-            said
-        )
+        assert "Dependencies resolved." in output or re.search(
+            r"^(Error|Problem|No match|Unable)", output, re.MULTILINE
+        ), output
         return {**dict(re.findall(rows, changed, re.MULTILINE)), **dict.fromkeys(gone, "removed")}
 
     def write(self, path: str, text: str) -> None:
@@ -88,12 +88,12 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(["apt-get", "--quiet", "download", "dnf-plugins-core"], cwd=folder, check=True, capture_output=True)
     (package,) = folder.glob("*.deb")
     subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
-    kept = folder / "versionlock"
-    kept.mkdir()
+    plugin_folder = folder / "versionlock"
+    plugin_folder.mkdir()
     source = folder / "usr/lib/python3/dist-packages"
-    (source / "dnf-plugins/versionlock.py").rename(kept / "versionlock.py")
-    (source / "dnfpluginscore").rename(kept / "dnfpluginscore")
-    return kept
+    (source / "dnf-plugins/versionlock.py").rename(plugin_folder / "versionlock.py")
+    (source / "dnfpluginscore").rename(plugin_folder / "dnfpluginscore")
+    return plugin_folder
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def machine_with_dnf(
         "etc/dnf/dnf.conf",
         f"[main]\npluginpath={plugins}\npluginconfpath={machine.root}/etc/dnf/plugins\nreposdir={machine.root}/etc/yum.repos.d\n"
         f"cachedir={tmp_path}/cache\nlogdir={tmp_path}/log\npersistdir={tmp_path}/persist\nmodule_platform_id=platform:el9\n"
-        # As RHEL's kernels say of themselves.
+        # Like RHEL's kernels.
         "installonlypkgs=kernel kernel-core kernel-modules kernel-modules-core\ninstall_weak_deps=0\nbest=0\n",
     )
     machine.write(
@@ -151,7 +151,7 @@ def pin(machine: DnfMachine) -> None:
     machine.write("etc/dnf/plugins/versionlock.list", dnf.merged("", lines))
 
 
-def moved(machine: DnfMachine, command: str) -> dict[str, str]:
+def moves(machine: DnfMachine, command: str) -> dict[str, str]:
     names = {rpm.name for rpm in STACK}
     foreign = re.compile(r"(kmod-)?nvidia-(?!driver-assistant)|libnvidia|libcufile|gds-tools|cuda-drivers|kernel")
     return {n: v for n, v in machine.would(*command.split()).items() if n in names or foreign.match(n)}
@@ -159,9 +159,9 @@ def moved(machine: DnfMachine, command: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_with_the_locks_nothing_moves(command: str, machine_with_dnf: DnfMachine, rpm_served: Server) -> None:
-    assert moved(machine_with_dnf, command) != {}, "without the locks, this would not be worth a test"
+    assert moves(machine_with_dnf, command) != {}, "without the locks, this would not be worth a test"
     pin(machine_with_dnf)
-    assert moved(machine_with_dnf, command) == {}
+    assert moves(machine_with_dnf, command) == {}
 
 
 def test_what_is_not_of_the_stack_may_come(machine_with_dnf: DnfMachine, rpm_served: Server) -> None:
@@ -179,10 +179,10 @@ def test_our_repository_is_checked_and_offers_nothing_but_the_lock(
     (tmp_path / "key").write_text(signing_key.armoured())
     index = Index("cuda", f"{rpm_served.uri}/all", "", [], str(tmp_path / "key"), exclusive=True)
     machine.write("etc/yum.repos.d/gdsdeploy.repo", dnf.render_repositories([index], PINS))
-    assert listed(machine) == {f"{rpm.name} {rpm.version.split(':')[-1]}" for rpm in STACK}
+    assert list_versions(machine) == {f"{rpm.name} {rpm.version.split(':')[-1]}" for rpm in STACK}
 
 
-def listed(machine: DnfMachine) -> set[str]:
+def list_versions(machine: DnfMachine) -> set[str]:
     argv = [
         "dnf", "--assumeyes", "--quiet", f"--installroot={machine.root}", f"--config={machine.root}/etc/dnf/dnf.conf",
         "--releasever=9", "--forcearch=x86_64", "repoquery", "--available", "--qf", "%{name} %{version}-%{release}",

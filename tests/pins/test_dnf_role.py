@@ -71,7 +71,7 @@ def document(site: tuple[Path, Server], **changed: Any) -> dict[str, Any]:
     key = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gdsdeploy-cuda"
     index = {"repository": "cuda", "uri": f"{server.uri}/all", "suite": "", "components": [], "host_keyring": key}
     content = base64.b64encode((www / "key").read_bytes()).decode()
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "indices": [{**index, "exclusive": True}],
         "keys": [{"dest": key, "content": content}],
         "pins": pins,
@@ -86,7 +86,7 @@ def document(site: tuple[Path, Server], **changed: Any) -> dict[str, Any]:
         "packages": ("wanted",),
     }
     resources = [
-        {"resource": name, "desired": {"manager": "dnf", **{field: given[field] for field in names}}}
+        {"resource": name, "desired": {"manager": "dnf", **{field: options[field] for field in names}}}
         for name, names in fields.items()
     ]
     return {"version": 1, "resources": resources}

@@ -37,34 +37,34 @@ cat /boot/grub2/grubenv
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """The files of a host: two kernels of which one is locked and good, and the guard."""
-    made = tmp_path / "root"
+    tree = tmp_path / "root"
     good = Root(tmp_path / "good")
     good.nvidia()
     good.nvidia_fs()
-    (made / "usr/lib/modules").mkdir(parents=True)
-    (tmp_path / "good/lib/modules" / RELEASE).rename(made / "usr/lib/modules" / RELEASE)
-    (tmp_path / "good/usr/src").rename(made / "usr/src")
-    (made / "usr/lib/modules" / NEWER).mkdir()
-    write(made / f"boot/vmlinuz-{NEWER}", "imitated\n")
-    write(made / f"boot/vmlinuz-{RELEASE}", "imitated\n")
+    (tree / "usr/lib/modules").mkdir(parents=True)
+    (tmp_path / "good/lib/modules" / RELEASE).rename(tree / "usr/lib/modules" / RELEASE)
+    (tmp_path / "good/usr/src").rename(tree / "usr/src")
+    (tree / "usr/lib/modules" / NEWER).mkdir()
+    write(tree / f"boot/vmlinuz-{NEWER}", "imitated\n")
+    write(tree / f"boot/vmlinuz-{RELEASE}", "imitated\n")
     write(
-        made / f"boot/loader/entries/{TOKEN}-{RELEASE}.conf", f"title x\nversion {RELEASE}\nlinux /vmlinuz-{RELEASE}\n"
+        tree / f"boot/loader/entries/{TOKEN}-{RELEASE}.conf", f"title x\nversion {RELEASE}\nlinux /vmlinuz-{RELEASE}\n"
     )
-    write(made / "boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry={TOKEN}-{RELEASE}\n".ljust(1024, "#"))
-    write(made / "etc/kernel/install.conf", "layout=bls\n")
-    write(made / "etc/kernel/entry-token", TOKEN + "\n")
-    write(made / "etc/kernel/cmdline", "root=/dev/vda1\n")
-    (made / "boot" / TOKEN).mkdir()
-    write(made / "etc/kernel/install.d/20-grub.install", GRUB_PLUGIN.format(token=TOKEN), executable=True)
+    write(tree / "boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry={TOKEN}-{RELEASE}\n".ljust(1024, "#"))
+    write(tree / "etc/kernel/install.conf", "layout=bls\n")
+    write(tree / "etc/kernel/entry-token", TOKEN + "\n")
+    write(tree / "etc/kernel/cmdline", "root=/dev/vda1\n")
+    (tree / "boot" / TOKEN).mkdir()
+    write(tree / "etc/kernel/install.d/20-grub.install", GRUB_PLUGIN.format(token=TOKEN), executable=True)
     write(
-        made / "etc/kernel/install.d/99-gdsdeploy-guard.install",
+        tree / "etc/kernel/install.d/99-gdsdeploy-guard.install",
         guard.hook("dnf"),
         executable=True,
     )
-    write(made / "etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)))
-    (made / "usr/lib/gdsdeploy").mkdir()
-    hostapp.build(made / "usr/lib/gdsdeploy/gdsdeploy-host.pyz")
-    return made
+    write(tree / "etc/gdsdeploy/expectation.json", json.dumps(asdict(WANTED)))
+    (tree / "usr/lib/gdsdeploy").mkdir()
+    hostapp.build(tree / "usr/lib/gdsdeploy/gdsdeploy-host.pyz")
+    return tree
 
 
 def write(path: Path, text: str, *, executable: bool = False) -> None:
@@ -79,17 +79,17 @@ def kernel_install(root: Path, *words: str) -> str:
     argv = in_place(IN_PLACE, root, "kernel-install", *words, over=("etc", "usr"))
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
     done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
-    said = done.stdout + done.stderr
-    assert "ended with 0" in said, said
-    return said
+    output = done.stdout + done.stderr
+    assert "ended with 0" in output, output
+    return output
 
 
 def test_a_new_kernel_does_not_become_the_default(root: Path) -> None:
     guard = root / "etc/kernel/install.d/99-gdsdeploy-guard.install"
-    said = kernel_install(root, "add", NEWER, f"/boot/vmlinuz-{NEWER}")
-    assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in said
-    assert f"{RELEASE} becomes the boot default again" in said
-    assert f"saved_entry={TOKEN}-{RELEASE}\n" in said
+    output = kernel_install(root, "add", NEWER, f"/boot/vmlinuz-{NEWER}")
+    assert f"gdsdeploy: kernel {NEWER} is not admitted (it has no module nvidia and no module nvidia_fs)" in output
+    assert f"{RELEASE} becomes the boot default again" in output
+    assert f"saved_entry={TOKEN}-{RELEASE}\n" in output
     guard.unlink()
     assert f"saved_entry={TOKEN}-{NEWER}\n" in kernel_install(root, "add", NEWER, f"/boot/vmlinuz-{NEWER}")
 
@@ -98,6 +98,6 @@ def test_the_last_good_kernel_does_not_go_silently(root: Path) -> None:
     entry = root / f"boot/loader/entries/{TOKEN}-{NEWER}.conf"
     entry.write_text(f"title x\nversion {NEWER}\nlinux /vmlinuz-{NEWER}\n")
     (root / f"boot/vmlinuz-{RELEASE}").unlink()
-    said = kernel_install(root, "remove", RELEASE)
-    assert f"the locked kernel {RELEASE} was removed" in said
-    assert "comes up without GPUDirect Storage" in said
+    output = kernel_install(root, "remove", RELEASE)
+    assert f"the locked kernel {RELEASE} was removed" in output
+    assert "comes up without GPUDirect Storage" in output

@@ -29,7 +29,7 @@ OLD = "6.1.0-50-amd64"
 
 
 def preflight(capsys: pytest.CaptureFixture[str], fleet: Path, *words: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the document, and what was said."""
+    """Exit code, document and messages."""
     status = commandline.run("kmod", "preflight", fleet, "--json", *words)
     captured = capsys.readouterr()
     return status, json.loads(captured.out) if captured.out else {}, commandline.plain(captured.err)
@@ -50,46 +50,46 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
     fleet: Path, newest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--kernel", f"{OLD},{newest}", "--driver", "560.1.3,560.1.4", "--mode", "full")
-    status, found, said = preflight(capsys, fleet, *words)
+    status, document, messages = preflight(capsys, fleet, *words)
     assert status == 24
-    assert "1 of 4 stacks do not build" in said
-    assert brief(found) == [
+    assert "1 of 4 stacks do not build" in messages
+    assert brief(document) == [
         (OLD, "560.1.3", True, True),
         (OLD, "560.1.4", True, True),
         (newest, "560.1.3", True, True),
         (newest, "560.1.4", False, False),
     ]
-    broken = found["cells"][-1]
+    broken = document["cells"][-1]
     assert "nv.c" in broken["error"]
     assert "pci_resize_resource" in broken["error"]
     assert f"kernel {newest}" in broken["error"]
     assert any("pci_resize_resource" in Path(log).read_text() for log in broken["logs"])
-    assert [module["module"] for module in found["cells"][0]["modules"]] == ["nvidia", "nvidia_fs"]
+    assert [module["module"] for module in document["cells"][0]["modules"]] == ["nvidia", "nvidia_fs"]
     assert not list((paths.cache() / "preflight" / "work").iterdir())
 
-    # All of it again, and a quick one, from what was kept; then one anew.
+    # All of it again, and a quick one, from the records; then one without.
     begun = time.monotonic()
-    status, again, said = preflight(capsys, fleet, *words)
-    assert (status, brief(again)) == (24, brief(found))
+    status, again, messages = preflight(capsys, fleet, *words)
+    assert (status, brief(again)) == (24, brief(document))
     assert all(cell["kept"] for cell in again["cells"])
-    assert "Trying" not in said
+    assert "Trying" not in messages
     _, quick, _ = preflight(capsys, fleet, "--kernel", OLD, "--driver", "560.1.4")
     assert [(cell["kept"], cell["mode"]) for cell in quick["cells"]] == [(True, "full")]
     assert time.monotonic() - begun < 20
-    status, anew, said = preflight(capsys, fleet, "--kernel", OLD, "--driver", "560.1.4", "--again")
+    status, anew, messages = preflight(capsys, fleet, "--kernel", OLD, "--driver", "560.1.4", "--again")
     assert status == 0
     assert [(cell["kept"], cell["mode"], cell["loads"]) for cell in anew["cells"]] == [(False, "quick", True)]
-    assert "Trying" in said
+    assert "Trying" in messages
 
     # What the rollout asks: this stack was tried; a rebuilt driver of its version, or another kernel, was not.
     with Fetcher() as fetcher:
         pinned = fleet.with_name("pinned.yml")
         pinned.write_text(fleet.read_text().replace("driver:", f"kernel: '=={OLD}', driver:"))
         target = resolve_fleet(load_fleet(pinned), fetcher).lock.targets["gds"]
-    known = record.find(target, OLD, "560.1.3")
-    assert known is not None
-    assert known.ok
-    assert known.mode == "full"
+    stored = record.find(target, OLD, "560.1.3")
+    assert stored is not None
+    assert stored.ok
+    assert stored.mode == "full"
     assert record.find(target, newest) is None
     assert record.find(target, OLD, "560.1.4") is None
     rebuilt = [p.model_copy(update={"sha256": "0" * 64}) if p.part == "driver-source" else p for p in target.packages]
@@ -104,31 +104,31 @@ def test_a_table_of_kernels_and_drivers_and_what_is_kept_of_it(
 def test_versions_that_are_not_on_offer_are_refused_with_those_that_are(
     fleet: Path, newest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, _, said = preflight(capsys, fleet, "--driver", "9.9")
+    status, _, messages = preflight(capsys, fleet, "--driver", "9.9")
     assert status == 13
-    assert "the repositories have no driver 9.9" in said
-    assert "560.1.4-1, 560.1.3-1" in said
-    status, _, said = preflight(capsys, fleet, "--kernel", "6.12.1+deb13-amd64")
+    assert "the repositories have no driver 9.9" in messages
+    assert "560.1.4-1, 560.1.3-1" in messages
+    status, _, messages = preflight(capsys, fleet, "--kernel", "6.12.1+deb13-amd64")
     assert status == 13
-    assert "no linux-headers-6.12.1+deb13-amd64" in said
-    assert newest in said
+    assert "no linux-headers-6.12.1+deb13-amd64" in messages
+    assert newest in messages
     assert preflight(capsys, fleet, "--kernel", "no version")[0] == 1
     assert preflight(capsys, fleet, "--profile", "other")[0] == 10
 
 
 def test_interrupted_it_leaves_neither_processes_nor_folders(fleet: Path) -> None:
-    child, work = _started(fleet)
+    child, work = _start(fleet)
     os.killpg(child.pid, signal.SIGINT)
-    _, said = child.communicate(timeout=30)
+    _, messages = child.communicate(timeout=30)
     assert child.returncode == 130
-    assert "interrupted" in said
+    assert "interrupted" in messages
     assert not list(work.iterdir())
     assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(work) in line]
     assert not _processes_of(work.parent)
 
 
 def test_killed_it_leaves_no_process(fleet: Path) -> None:
-    child, work = _started(fleet)
+    child, work = _start(fleet)
     assert _processes_of(work.parent)
     child.kill()
     child.communicate(timeout=30)
@@ -138,7 +138,7 @@ def test_killed_it_leaves_no_process(fleet: Path) -> None:
     assert not _processes_of(work.parent)
 
 
-def _started(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
+def _start(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
     """A preflight that has begun to compile, and where it works."""
     argv = [sys.executable, "-m", "gdsdeploy", "kmod", "preflight", str(fleet), "--kernel", OLD, "--mode", "full"]
     child = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -152,12 +152,12 @@ def _started(fleet: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def _processes_of(folder: Path) -> list[str]:
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().decode(errors="replace").replace("\0", " ")
         except OSError:
             continue
         if str(folder) in words:
-            found.append(words)
-    return found
+            processes.append(words)
+    return processes

@@ -42,7 +42,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return resources.collections()
 
 
-def documented(module: str) -> dict[str, Any]:
+def documented_options(module: str) -> dict[str, Any]:
     """The options of a module, with those of its documentation's fragments."""
     path = ROOT / "plugins" / "modules" / f"{module}.py"
     doc = yaml.safe_load(_literal(path, "DOCUMENTATION"))
@@ -61,12 +61,12 @@ def _literal(path: Path, name: str) -> str:
 @pytest.mark.parametrize("module", [name for name in MODULES if name not in COMMANDS])
 def test_the_options_of_a_module_are_the_desired_state_of_its_resource(module: str) -> None:
     name = module.removeprefix("gds_")
-    options, wanted = documented(module), schema.schema(registry.resource(name).desired_type)
-    own, made = FILES.get(name, (set(), set()))
-    assert options.keys() - {"state", "instance"} - own == wanted["properties"].keys() - made
-    for option, value in wanted["properties"].items():
-        if option not in made:
-            compare(f"{module}.{option}", options[option], value, required=option in wanted["required"])
+    options, desired = documented_options(module), schema.schema(registry.resource(name).desired_type)
+    own, derived = FILES.get(name, (set(), set()))
+    assert options.keys() - {"state", "instance"} - own == desired["properties"].keys() - derived
+    for option, value in desired["properties"].items():
+        if option not in derived:
+            compare(f"{module}.{option}", options[option], value, required=option in desired["required"])
 
 
 def compare(place: str, option: Mapping[str, Any], value: Mapping[str, Any], *, required: bool) -> None:
@@ -89,7 +89,7 @@ def test_modules_are_documented(collections: Path, tmp_path: Path) -> None:
     done = subprocess.run(argv, env=environment(collections, tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name, doc in json.loads(done.stdout).items():
-        assert doc["doc"].get("options", {}).keys() == documented(name.rpartition(".")[2]).keys()
+        assert doc["doc"].get("options", {}).keys() == documented_options(name.rpartition(".")[2]).keys()
         assert doc["examples"]
         assert "changes" in doc["return"]
 
@@ -163,14 +163,14 @@ def play(tmp_path: Path, collections: Path, tasks: Mapping[str, Any], **variable
     argv = [BIN / "ansible-playbook", "-i", "localhost,", "-e", json.dumps(variables), tmp_path / "play.yml"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert out.is_file(), done.stdout + done.stderr
-    found = {name.removeprefix("result_"): value for name, value in json.loads(out.read_text()).items()}
-    return {**found, "output": done.stdout + done.stderr}
+    results = {name.removeprefix("result_"): value for name, value in json.loads(out.read_text()).items()}
+    return {**results, "output": done.stdout + done.stderr}
 
 
 def test_tasks_work_with_ansible_alone(installed: Path, tmp_path: Path) -> None:
     """As a user has it who installed the collection and nothing else."""
     options = {"kernel_release": "6.12", "modules": ["nvidia"]}
-    found = play(
+    results = play(
         tmp_path,
         installed / "collections",
         {
@@ -185,17 +185,17 @@ def test_tasks_work_with_ansible_alone(installed: Path, tmp_path: Path) -> None:
             },
         },
     )  # fmt: skip
-    changed = found["changes"]
-    assert changed["changed"], found["output"]
-    assert {item["subject"] for item in changed["changes"]} == {
+    changed = results["changes"]
+    assert changed["changed"], results["output"]
+    assert {change["subject"] for change in changed["changes"]} == {
         "/etc/modprobe.d/gdsdeploy.conf", "/etc/modules-load.d/gdsdeploy.conf",
     }  # fmt: skip
     assert "blacklist nouveau" in changed["diff"][0]["after"]
-    assert (found["nothing"]["changed"], found["nothing"]["changes"]) == (False, [])
-    assert "rdma must be one of" in found["mistake"]["msg"]
-    assert found["other"]["gds_error"]["kind"] == "python"
-    assert "/no/python" in found["other"]["msg"]
-    assert found["missing"]["gds_error"]["kind"] == "not-delivered"
+    assert (results["nothing"]["changed"], results["nothing"]["changes"]) == (False, [])
+    assert "rdma must be one of" in results["mistake"]["msg"]
+    assert results["other"]["gds_error"]["kind"] == "python"
+    assert "/no/python" in results["other"]["msg"]
+    assert results["missing"]["gds_error"]["kind"] == "not-delivered"
 
 
 ANSWERS = """
@@ -228,8 +228,8 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
         "absent": {"gdsdeploy.gds.gds_gate": {"state": "absent"}, "check_mode": False},
         "remove": {"gdsdeploy.gds.gds_remove": {}, "check_mode": False},
     }
-    found = play(tmp_path, collections, tasks, env=env, gds_run="r1", gds_who="{{ 'o' ~ 'p' }}")
-    unknown = found["unknown"]
+    results = play(tmp_path, collections, tasks, env=env, gds_run="r1", gds_who="{{ 'o' ~ 'p' }}")
+    unknown = results["unknown"]
     assert unknown["changed"], "what a check can't tell is never no change"
     argv = ["apply", "--desired", "-", "--json", "--check", "--run", "r1", "--who", "op"]
     assert unknown["report"]["argv"] == argv
@@ -237,10 +237,10 @@ def test_the_program_that_is_named_is_run(collections: Path, tmp_path: Path) -> 
     assert unknown["report"]["document"] == {
         "version": 1, "resources": [{"resource": "packages", "instance": "driver", "desired": desired}],
     }  # fmt: skip
-    assert "localhost: a note" in found["output"]
-    assert "dpkg is locked" in found["output"]
-    assert found["absent"]["report"]["argv"][:2] == ["remove", "gate"]
-    assert found["remove"]["report"]["argv"][:2] == ["remove", "--json"]
+    assert "localhost: a note" in results["output"]
+    assert "dpkg is locked" in results["output"]
+    assert results["absent"]["report"]["argv"][:2] == ["remove", "gate"]
+    assert results["remove"]["report"]["argv"][:2] == ["remove", "--json"]
 
 
 def test_files_of_the_controller_become_part_of_the_desired_state(collections: Path, tmp_path: Path) -> None:
@@ -257,10 +257,10 @@ def test_files_of_the_controller_become_part_of_the_desired_state(collections: P
         "checked": archive,
         "received": {**archive, "check_mode": False},
     }
-    found = play(tmp_path, collections, tasks, env=program(tmp_path, {"changes": []}, []))
+    results = play(tmp_path, collections, tasks, env=program(tmp_path, {"changes": []}, []))
 
     def desired(name: str) -> dict[str, Any]:
-        value: dict[str, Any] = found[name]["report"]["document"]["resources"][0]["desired"]
+        value: dict[str, Any] = results[name]["report"]["document"]["resources"][0]["desired"]
         return value
 
     content = base64.b64encode(key.read_bytes()).decode()
@@ -269,7 +269,7 @@ def test_files_of_the_controller_become_part_of_the_desired_state(collections: P
     assert "shared" not in desired("shared")
     assert desired("built")["hand_over"] is True
     assert desired("checked")["archive_sha256"] == "none"
-    assert found["received"]["gds_error"]["kind"] == "not-delivered"
+    assert results["received"]["gds_error"]["kind"] == "not-delivered"
 
 
 REPOSITORIES = """

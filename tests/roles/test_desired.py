@@ -40,22 +40,22 @@ def uses() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
 
 
 def test_every_task_has_its_row_and_every_row_its_task() -> None:
-    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    sources: dict[tuple[str, str, str], dict[str, str]] = {}
     for role, resource, instance, options in uses():
         if role == "gds_packages" or options.get("state") == "absent":
             continue  # used alone; and what takes back what has just failed
-        found[role, resource, instance] = {
+        sources[role, resource, instance] = {
             option: re.sub(r"^\{\{ (\w+) \}\}$", r"\1", str(value)) for option, value in options.items()
         }
-    assert found == {(use.role, use.resource, use.instance): dict(use.options) for use in TABLE}
+    assert sources == {(use.role, use.resource, use.instance): dict(use.options) for use in TABLE}
 
 
 @pytest.mark.parametrize("use", TABLE, ids=lambda use: use.name)
 def test_a_row_gives_every_field_of_its_resource(use: Use) -> None:
-    wanted = schema.schema(registry.resource(use.resource).desired_type)
-    given = {field for option in use.options for field in FILES.get(option, {option})}
-    assert given <= wanted["properties"].keys()
-    assert set(wanted["required"]) <= given
+    desired = schema.schema(registry.resource(use.resource).desired_type)
+    fields = {field for option in use.options for field in FILES.get(option, {option})}
+    assert fields <= desired["properties"].keys()
+    assert set(desired["required"]) <= fields
 
 
 def test_the_roles_stand_in_the_order_of_the_table() -> None:

@@ -34,7 +34,7 @@ def lock() -> Lock:
     return lockfile.read(LAB / "gdsdeploy.lock")
 
 
-def rendered(fleet: Fleet, lock: Lock) -> dict[str, dict[str, Any]]:
+def render(fleet: Fleet, lock: Lock) -> dict[str, dict[str, Any]]:
     """Host → its variables."""
     sources = Sources(
         fleet_dir=Path("/fleet"),
@@ -57,15 +57,15 @@ def self_building(fleet: Fleet) -> Fleet:
 def test_rendered_variables_fit_the_specification(role: str, alone: bool, fleet: Fleet, lock: Lock) -> None:
     spec = yaml.safe_load((ROOT / "roles" / role / "meta" / "argument_specs.yml").read_text())
     options = spec["argument_specs"]["main"]["options"]
-    for name, values in rendered(self_building(fleet) if alone else fleet, lock).items():
-        given = {key: value for key, value in values.items() if key.startswith(f"{role}_")}
-        assert given.keys() <= options.keys(), f"{name}: {role} does not know {given.keys() - options.keys()}"
-        result = ArgumentSpecValidator(options).validate(given)
+    for name, values in render(self_building(fleet) if alone else fleet, lock).items():
+        variables = {key: value for key, value in values.items() if key.startswith(f"{role}_")}
+        assert variables.keys() <= options.keys(), f"{name}: {role} does not know {variables.keys() - options.keys()}"
+        result = ArgumentSpecValidator(options).validate(variables)
         assert not result.error_messages, f"{name}: {result.error_messages}"
 
 
 def test_host_keys_are_checked_with_the_fleets_own_file(fleet: Fleet, lock: Lock) -> None:
-    host = rendered(fleet, lock)["gpu1"]
+    host = render(fleet, lock)["gpu1"]
     assert host["ansible_ssh_common_args"] == (
         "-o StrictHostKeyChecking=yes -o BatchMode=yes "
         '-o UserKnownHostsFile="/fleet/known_hosts" -o GlobalKnownHostsFile=/dev/null'
@@ -74,9 +74,9 @@ def test_host_keys_are_checked_with_the_fleets_own_file(fleet: Fleet, lock: Lock
 
 
 def test_a_host_with_a_builder_needs_no_compiler(fleet: Fleet, lock: Lock) -> None:
-    found = rendered(fleet, lock)
-    host = {p["package"] for key, value in found["gpu1"].items() if key.endswith("_packages") for p in value}
-    builder = {p["package"] for key, value in found["build1"].items() if key.endswith("_packages") for p in value}
+    inventory = render(fleet, lock)
+    host = {p["package"] for key, value in inventory["gpu1"].items() if key.endswith("_packages") for p in value}
+    builder = {p["package"] for key, value in inventory["build1"].items() if key.endswith("_packages") for p in value}
     assert {
         "libcuda1",
         "libcufile0",
@@ -87,13 +87,13 @@ def test_a_host_with_a_builder_needs_no_compiler(fleet: Fleet, lock: Lock) -> No
     assert not host & {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"}
     assert {"dkms", "nvidia-fs-dkms", "nvidia-open-kernel-dkms", "linux-headers-6.12.94+deb13-amd64"} <= builder
     assert not builder & {"libcufile0", "gds-tools"}
-    assert found["gpu1"]["gds_modules_from"] == "receive"
-    assert found["build1"]["gds_modules_from"] == "build"
-    assert found["gpu1"]["gds_modules_archive"] == found["build1"]["gds_modules_archive"] != ""
+    assert inventory["gpu1"]["gds_modules_from"] == "receive"
+    assert inventory["build1"]["gds_modules_from"] == "build"
+    assert inventory["gpu1"]["gds_modules_archive"] == inventory["build1"]["gds_modules_archive"] != ""
 
 
 def test_a_host_without_a_builder_builds_its_own(fleet: Fleet, lock: Lock) -> None:
-    host = rendered(self_building(fleet), lock)["gpu1"]
+    host = render(self_building(fleet), lock)["gpu1"]
     names = [p["package"] for key, value in host.items() if key.endswith("_packages") for p in value]
     assert {"dkms", "nvidia-fs-dkms", "libcufile0", "linux-headers-6.12.94+deb13-amd64"} <= set(names)
     assert len(names) == len(set(names)), "a package belongs to one role"
@@ -102,26 +102,26 @@ def test_a_host_without_a_builder_builds_its_own(fleet: Fleet, lock: Lock) -> No
 
 def test_a_host_without_a_kernel_of_its_own_is_not_booted_and_loads_nothing(fleet: Fleet, lock: Lock) -> None:
     profile = fleet.profiles["gds"].model_copy(update={"own_kernel": False})
-    other = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
-    usual = rendered(fleet, lock)["gpu1"]
+    other = render(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
+    usual = render(fleet, lock)["gpu1"]
     assert (usual["gds_kernel_boot"], other["gds_kernel_boot"]) == (True, False)
     assert {key for key in usual if usual[key] != other[key]} == {"gds_kernel_boot"}, "it gets all else"
 
 
 def test_what_depends_on_the_driver_moves_with_it(fleet: Fleet, lock: Lock) -> None:
-    found = rendered(fleet, lock)
-    assert {"gds-tools", "libcufile0"} <= {item["package"] for item in found["gpu1"]["gds_driver_along"]}
-    assert found["gpu1"]["gds_driver_along"] == found["gpu1"]["gds_cufile_packages"]
-    assert found["build1"]["gds_driver_along"] == []
-    leaving = {item["package"] for item in found["gpu1"]["gds_driver_leaving"]}
+    inventory = render(fleet, lock)
+    assert {"gds-tools", "libcufile0"} <= {entry["package"] for entry in inventory["gpu1"]["gds_driver_along"]}
+    assert inventory["gpu1"]["gds_driver_along"] == inventory["gpu1"]["gds_cufile_packages"]
+    assert inventory["build1"]["gds_driver_along"] == []
+    leaving = {entry["package"] for entry in inventory["gpu1"]["gds_driver_leaving"]}
     assert leaving == {"nvidia-open-kernel-dkms", "nvidia-fs-dkms"}, "it may have built them before"
-    assert found["build1"]["gds_driver_leaving"] == [], "all of a builder's comes in one transaction"
+    assert inventory["build1"]["gds_driver_leaving"] == [], "all of a builder's comes in one transaction"
     for name in ("gpu1", "build1"):
-        assert {"dkms", "libcuda1", "nvidia-fs-dkms"} <= set(found[name]["gds_driver_locked"])
+        assert {"dkms", "libcuda1", "nvidia-fs-dkms"} <= set(inventory[name]["gds_driver_locked"])
 
 
 def test_every_locked_package_of_a_machine_is_pinned(fleet: Fleet, lock: Lock) -> None:
-    for name, values in rendered(fleet, lock).items():
+    for name, values in render(fleet, lock).items():
         installed = {p["package"] for key, value in values.items() if key.endswith("_packages") for p in value}
         assert installed <= {p["package"] for p in values["gds_repo_pins"]}, name
 
@@ -141,15 +141,15 @@ def test_modules_of_another_lock_have_another_name(lock: Lock) -> None:
 
 def test_p2pdma_loads_no_nvidia_fs(fleet: Fleet, lock: Lock) -> None:
     profile = fleet.profiles["gds"].model_copy(update={"mode": "p2pdma"})
-    host = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
+    host = render(fleet.model_copy(update={"profiles": {"gds": profile}}), lock)["gpu1"]
     assert host["gds_driver_modules"] == ["nvidia"]
     assert host["gds_modules_nvidia_fs_version"] == ""
 
 
 def test_kernels_that_a_rule_refused_are_kept_out(fleet: Fleet, lock: Lock) -> None:
-    denied = rendered(fleet, lock)["gpu1"]["gds_repo_deny"]
+    denied = render(fleet, lock)["gpu1"]["gds_repo_deny"]
     assert {"linux-image-6.12.107+deb13-amd64", "linux-headers-6.12.107+deb13-amd64"} <= set(denied)
-    # It merely lacks its headers: nobody can build for it, so nothing breaks.
+    # Only its headers are missing: no host can build for it, so nothing breaks.
     assert "linux-image-6.12.105+deb13-amd64" not in denied
     assert f"linux-image-{lock.targets['gds'].kernel.release}" not in denied
 
@@ -161,6 +161,6 @@ def test_a_repository_of_the_fleets_own_brings_its_key_and_offers_nothing_else(f
     lock = lock.model_copy(update={"targets": {"gds": target.model_copy(update={"indices": (index, *target.indices)})}})
     added = {"cuda": Repository(uri="https://mirror.example/cuda", keyring="/keys/cuda.gpg")}
     fleet = fleet.model_copy(update={"repositories": {**fleet.repositories, **added}})
-    host = rendered(fleet, lock)["gpu1"]
+    host = render(fleet, lock)["gpu1"]
     assert host["gds_repo_keys"] == [{"src": "/keys/cuda.gpg", "dest": place}]
-    assert [item["exclusive"] for item in host["gds_repo_indices"]] == [True, *[False] * len(target.indices)]
+    assert [entry["exclusive"] for entry in host["gds_repo_indices"]] == [True, *[False] * len(target.indices)]

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 LAB = ROOT / "tests" / "golden" / "lab"
 
 
-def rendered(fleet_file: Path) -> dict[str, dict[str, Any]]:
+def render(fleet_file: Path) -> dict[str, dict[str, Any]]:
     fleet, lock = load_fleet(fleet_file), lockfile.read(LAB / "gdsdeploy.lock")
     groups = plan_fleet.variables(inventory(fleet, lock, plan_fleet.sources(fleet, lock, fleet_file.parent)))
     return {name: values for name, (_, values) in groups.items()}
@@ -40,10 +40,10 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_mirror_takes_the_place_of_every_index(fleet: Path) -> None:
-    before = rendered(fleet)
+    before = render(fleet)
     mirror = {"uri": "http://mirror.example/gds/", "keyring": "keys/mirror.gpg"}
     fleet.write_text(yaml.safe_dump({**yaml.safe_load(fleet.read_text()), "mirror": mirror}))
-    after = rendered(fleet)
+    after = render(fleet)
     spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
     for name, values in after.items():
         (index,) = values["gds_repo_indices"]
@@ -53,8 +53,8 @@ def test_the_mirror_takes_the_place_of_every_index(fleet: Path) -> None:
         assert index["host_keyring"] == HOST_KEYRING
         changed = {key for key in values if values[key] != before[name][key]}
         assert changed == {"gds_repo_indices", "gds_repo_keys"}, "pins and checksums stay the lock's"
-        given = {key: value for key, value in values.items() if key.startswith("gds_repo_")}
-        assert not ArgumentSpecValidator(spec["options"]).validate(given).error_messages
+        variables = {key: value for key, value in values.items() if key.startswith("gds_repo_")}
+        assert not ArgumentSpecValidator(spec["options"]).validate(variables).error_messages
 
 
 def test_the_lock_still_fits_the_fleet(fleet: Path) -> None:
@@ -84,15 +84,15 @@ def test_rpm_hosts_get_their_own_repository_and_the_makers_keys(named: str) -> N
     of_rpm = target.model_copy(update={"indices": indices, "os": "rocky-9"})
     mirror = Mirror(uri="http://mirror.example/gds/", keyring=named)
     brought = {"src": "/fleet/a.asc", "dest": keys[0]}
-    found = host_vars.variables(mirror, of_rpm, Path("/fleet"), [brought])
-    (index,) = found["gds_repo_indices"]
+    variables = host_vars.variables(mirror, of_rpm, Path("/fleet"), [brought])
+    (index,) = variables["gds_repo_indices"]
     assert index["uri"] == f"http://mirror.example/gds/rpm/rocky-9/{target.arch}"
     assert (index["host_keyring"], index["package_keys"]) == (HOST_KEY, ["/etc/pki/rpm-gpg/a", "/usr/share/b"])
-    assert found["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.asc", "dest": HOST_KEY}, brought]
+    assert variables["gds_repo_keys"] == [{"src": "/fleet/gdsdeploy-mirror.asc", "dest": HOST_KEY}, brought]
     spec = yaml.safe_load((ROOT / "roles/gds_repo/meta/argument_specs.yml").read_text())["argument_specs"]["main"]
     assert (
         not ArgumentSpecValidator(spec["options"])
-        .validate({"gds_repo_manager": "dnf", "gds_repo_pins": [], **found})
+        .validate({"gds_repo_manager": "dnf", "gds_repo_pins": [], **variables})
         .error_messages
     )
     source = render_repositories([schema.load(Index, index, "index")], [])

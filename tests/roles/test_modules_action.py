@@ -62,8 +62,8 @@ def action(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
-    made: Callable[..., Any] = loaded.ActionModule
-    return made
+    plugin: Callable[..., Any] = loaded.ActionModule
+    return plugin
 
 
 def host(key: str) -> dict[str, str]:
@@ -80,11 +80,11 @@ def test_the_first_key_is_put_on_record_and_another_is_refused(action: Callable[
     assert archive.exists()
     archive.unlink()
     other = action(host(SECOND))
-    with pytest.raises(Refused, match="build1 signs its modules with another key than the one on record") as caught:
+    with pytest.raises(Refused, match="build1 signs its modules with a key other than the recorded one") as caught:
         other.finish(options, {})
     assert caught.value.kind == "builder-key"
     assert "gdsdeploy kmod builders FLEET --accept build1" in caught.value.hint
-    assert not archive.exists(), "nobody receives what it built"
+    assert not archive.exists(), "no host receives its modules"
     assert (record.read_text(), record.with_name("build1.pub.new").read_text()) == (FIRST, SECOND)
 
 
@@ -95,9 +95,9 @@ def test_what_is_no_key_is_not_put_on_record(action: Callable[..., Any], tmp_pat
     for before in ({}, {record.name: FIRST}):
         for name, text in before.items():
             (record.parent / name).write_text(text)
-        for shown in ("", "nonsense", FIRST.replace("PUBLIC", "PRIVATE"), FIRST * 2, FIRST.replace("MCow", "MCoX")):
+        for text in ("", "nonsense", FIRST.replace("PUBLIC", "PRIVATE"), FIRST * 2, FIRST.replace("MCow", "MCoX")):
             with pytest.raises(Refused, match="build1 has no Ed25519 public key") as caught:
-                action(host(shown)).finish(options, {})
+                action(host(text)).finish(options, {})
             assert caught.value.kind == "builder-key"
         assert {path.name: path.read_text() for path in record.parent.iterdir()} == before
     assert not archive.exists()
@@ -115,7 +115,7 @@ def test_of_two_runs_that_see_a_first_key_one_records_it(
         link(source, target)
 
     monkeypatch.setattr(os, "link", meanwhile)
-    with pytest.raises(Refused, match="another key than the one on record"):
+    with pytest.raises(Refused, match="a key other than the recorded one"):
         late.finish(options, {})
     assert record.read_text() == FIRST
 
@@ -126,15 +126,19 @@ def test_a_receiver_gets_the_key_of_its_builder(action: Callable[..., Any], tmp_
     options = {**BUILDS, "source": "receive", "archive": str(archive), "builder_key": str(record)}
     with pytest.raises(Refused, match=r"build1\.pub"):
         action({}).prepare(options, {})
-    with pytest.raises(Refused, match="only with its builder's public key"):
+    with pytest.raises(Refused, match="needs its builder's public key"):
         action({}).prepare({**options, "builder_key": ""}, {})
     record.write_text("key")
-    found = action({}).prepare(options, {})
-    assert (found["builder"], found["builder_key"], found["archive_sha256"]) == ("build1", "key", "digest of x.tar")
-    kept = action({}).prepare({**options, "archive": ""}, {})
-    assert not {"archive_sha256", "builder_key"} & set(kept)
+    desired = action({}).prepare(options, {})
+    assert (desired["builder"], desired["builder_key"], desired["archive_sha256"]) == (
+        "build1",
+        "key",
+        "digest of x.tar",
+    )
+    desired_without = action({}).prepare({**options, "archive": ""}, {})
+    assert not {"archive_sha256", "builder_key"} & set(desired_without)
 
 
 def test_a_builder_without_a_name_has_that_of_the_inventory(action: Callable[..., Any]) -> None:
-    found = action({}).prepare({**BUILDS, "builder": ""}, {"inventory_hostname": "gpu7"})
-    assert (found["builder"], found["hand_over"]) == ("gpu7", True)
+    desired = action({}).prepare({**BUILDS, "builder": ""}, {"inventory_hostname": "gpu7"})
+    assert (desired["builder"], desired["hand_over"]) == ("gpu7", True)

@@ -81,11 +81,11 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
+        for element in value.values():
+            yield from _texts(element)
     elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
+        for element in value:
+            yield from _texts(element)
 
 
 @pytest.mark.parametrize("role", ROLES, ids=role_name)

@@ -51,13 +51,13 @@ PLAY = """
 """
 
 
-def poisoned(value: Any, texts: Iterator[str]) -> Any:
+def poison(value: Any, texts: Iterator[str]) -> Any:
     """The same with every text replaced; the keys of mappings that are names of variables stay."""
     if isinstance(value, str):
         return next(texts)
     if isinstance(value, Mapping):
-        return {key: poisoned(item, texts) for key, item in value.items()}
-    return [poisoned(item, texts) for item in value] if isinstance(value, list) else value
+        return {key: poison(element, texts) for key, element in value.items()}
+    return [poison(element, texts) for element in value] if isinstance(value, list) else value
 
 
 def evil() -> Iterator[str]:
@@ -65,13 +65,13 @@ def evil() -> Iterator[str]:
         yield from EVIL
 
 
-def played(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+def play(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """The variables as a task of a real ansible-playbook has them."""
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "inventory.yml").write_text(dump({"all": {"hosts": {"gpu1": {**values, **local}}}}), encoding="utf-8")
     (folder / "play.yml").write_text(PLAY)
-    made = ansible.environment(control_dir=folder, program=folder / "none", inherited=os.environ)
-    env = {name: value for name, value in {**os.environ, **made}.items() if value is not None}
+    environment = ansible.environment(control_dir=folder, program=folder / "none", inherited=os.environ)
+    env = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
     del env["ANSIBLE_CALLBACKS_ENABLED"]
     command = [
         sys.executable,
@@ -84,8 +84,8 @@ def played(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     ]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads((folder / "out.json").read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads((folder / "out.json").read_text(encoding="utf-8"))
+    return results
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def fleet() -> Fleet:
     return load_fleet(LAB / "fleet.yml")
 
 
-def rendered(fleet: Fleet, text: str) -> dict[str, Any]:
+def render(fleet: Fleet, text: str) -> dict[str, Any]:
     sources = Sources(
         fleet_dir=Path("/fleet"),
         program=Path("/cache/gdsdeploy-host.pyz"),
@@ -107,10 +107,10 @@ def rendered(fleet: Fleet, text: str) -> dict[str, Any]:
 
 
 def test_every_text_arrives_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
-    values = poisoned(rendered(fleet, "x"), evil())
+    values = poison(render(fleet, "x"), evil())
     values |= {f"gds_own_{number}": text for number, text in enumerate(EVIL)}
     values["gds_nested"] = {text: [text, {"a": text}] for text in EVIL}
-    assert played(tmp_path, values) == json.loads(json.dumps(values))
+    assert play(tmp_path, values) == json.loads(json.dumps(values))
     assert not (tmp_path / "PWNED").exists()
 
 
@@ -120,11 +120,11 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
     driver = fleet.profiles["gds"].driver.model_copy(update={"options": {"NVreg_X": text}})
     gate = Gate(file="/run/" + text)
     profile = fleet.profiles["gds"].model_copy(update={"driver": driver, "gate": gate})
-    values = rendered(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
-    found = played(tmp_path, values)
-    assert found["gds_driver_options"] == {"NVreg_X": text}
-    assert found["gds_cufile_content"] == found["gds_host_expectation"] == f"// of {text}\n"
-    assert json.loads(found["gds_gate_settings"])["file"] == "/run/" + text
+    values = render(fleet.model_copy(update={"profiles": {"gds": profile}}), f"// of {text}\n")
+    results = play(tmp_path, values)
+    assert results["gds_driver_options"] == {"NVreg_X": text}
+    assert results["gds_cufile_content"] == results["gds_host_expectation"] == f"// of {text}\n"
+    assert json.loads(results["gds_gate_settings"])["file"] == "/run/" + text
     resources = {entry["resource"]: entry["desired"] for entry in desired.document(values, desired.Files())}
     assert resources["cufile"]["content"] == f"// of {text}\n"
     assert resources["driver_options"]["options"] == {"NVreg_X": text}
@@ -134,9 +134,9 @@ def test_what_a_fleet_and_a_host_say_reaches_a_task_and_the_plan_alike(fleet: Fl
 def test_connection_variables_are_data_too(fleet: Fleet) -> None:
     host = fleet.hosts["gpu1"]
     ssh = fleet.ssh.model_copy(update={"identity_file": EVIL[1]})
-    made = fleet.model_copy(update={"ssh": ssh, "hosts": {"gpu1": host}})
+    changed_fleet = fleet.model_copy(update={"ssh": ssh, "hosts": {"gpu1": host}})
     sources = Sources(Path("/fleet"), Path("/p"), Path("/m"), {"gpu1": ""}, {"gpu1": ""})
-    text = dump(inventory(made, lockfile.read(LAB / "gdsdeploy.lock"), sources))
+    text = dump(inventory(changed_fleet, lockfile.read(LAB / "gdsdeploy.lock"), sources))
     (line,) = {line.strip() for line in text.splitlines() if "ansible_ssh_private_key_file" in line and "1/0" in line}
     assert line.startswith("ansible_ssh_private_key_file: !unsafe ")
 

@@ -1,4 +1,4 @@
-"""Time the audit of a root's modules, and depmod's check of them; standard library only, to run in a root of its own.
+"""Time the audit of a root's modules, and depmod's check of them; standard library only, to run in a separate root.
 
     python3 measure.py PROGRAM.pyz RELEASE ROOT ROUNDS
 
@@ -34,9 +34,9 @@ def median(argv: list[str], output: Path, rounds: int) -> dict[str, float]:
     if any(status not in (0, 1, 3) for *_, status in runs):
         sys.exit(f"{argv} ended with {runs}")
     return {
-        "seconds": round(statistics.median(item[0] for item in runs), 2),
-        "cpu_seconds": round(statistics.median(item[1] for item in runs), 2),
-        "peak_mib": round(max(item[2] for item in runs), 1),
+        "seconds": round(statistics.median(sample[0] for sample in runs), 2),
+        "cpu_seconds": round(statistics.median(sample[1] for sample in runs), 2),
+        "peak_mib": round(max(sample[2] for sample in runs), 1),
     }
 
 
@@ -44,23 +44,23 @@ def main(program: str, release: str, root: str, rounds: int) -> None:
     output = Path(program).with_name("measured.out")
     place = Path(root, "lib/modules", release)
     audit = [sys.executable, program, "kmod", "audit", "--kernel", release, "--root", root, "--json"]
-    found = {"audit": median(audit, output, rounds)}
+    measurements = {"audit": median(audit, output, rounds)}
     results = json.loads(output.read_text())
-    files = [Path(root, item["file"].lstrip("/")) for item in results if item["file"]]
+    files = [Path(root, result["file"].lstrip("/")) for result in results if result["file"]]
     depmod = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if depmod:
         symvers = os.path.realpath(place / "build" / "Module.symvers")
         if root != "/" and not symvers.startswith(os.path.realpath(root)):
             symvers = root + symvers
         argv = [depmod, "-n", "-e", "-E", symvers, "-b", root, release]
-        found["depmod"] = median(argv, output, rounds)
+        measurements["depmod"] = median(argv, output, rounds)
     output.unlink()
     document = {
-        **found,
+        **measurements,
         "modules": len(results),
-        "mib": round(sum(item.stat().st_size for item in files) / (1 << 20), 1),
-        "verdicts": {item["module"]: item["ok"] for item in results},
-        "findings": sorted({finding["id"] for item in results for finding in item["findings"]}),
+        "mib": round(sum(result.stat().st_size for result in files) / (1 << 20), 1),
+        "verdicts": {result["module"]: result["ok"] for result in results},
+        "findings": sorted({finding["id"] for result in results for finding in result["findings"]}),
     }
     sys.stdout.write(json.dumps(document) + "\n")
 

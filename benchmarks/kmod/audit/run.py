@@ -59,20 +59,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     console.say(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    found = {"as it is": there(options)} if options.root else built(options)
-    for form, item in found.items():
-        audit, depmod = item["audit"], item.get("depmod")
-        text = f"{form}: {item['modules']} modules, {item['mib']} MiB: {audit['seconds']} s by the clock"
+    results = {"as it is": in_root(options)} if options.root else built(options)
+    for form, result in results.items():
+        audit, depmod = result["audit"], result.get("depmod")
+        text = f"{form}: {result['modules']} modules, {result['mib']} MiB: {audit['seconds']} s by the clock"
         text += f", {audit['cpu_seconds']} s of processors, {audit['peak_mib']} MiB of memory"
         if depmod:
             text += f"; depmod {depmod['seconds']} s, {depmod['cpu_seconds']} s, {depmod['peak_mib']} MiB"
         console.data(text)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0
 
 
-def there(options: argparse.Namespace) -> dict[str, Any]:
+def in_root(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         hostapp.build(Path(folder) / PROGRAM)
         argv = [sys.executable, MEASURE, f"{folder}/{PROGRAM}", options.kernel, options.root, str(options.rounds)]
@@ -88,11 +88,11 @@ def built(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         shutil.copy(MEASURE, place.build)
         with console.step("Building the driver and nvidia-fs"):
             build(place, target)
-        found = {}
+        results = {}
         for form in ("as built", "stripped", "xz"):
             words = ["sh", "-c", FORMS, "sh", target.kernel.release, form, str(options.rounds)]
-            found[form] = json.loads(place.run(words, doing="audit").stdout.splitlines()[-1])
-    return found
+            results[form] = json.loads(place.run(words, doing="audit").stdout.splitlines()[-1])
+    return results
 
 
 def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
@@ -101,8 +101,8 @@ def stack(options: argparse.Namespace) -> tuple[Target, list[Layer]]:
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, "gds", platform)
         universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
-        asked = Asked((options.kernel,), (options.driver,), ("newest",))
-        (choice,) = candidates("gds", profile, platform, universe, indices, None, asked)
+        choices = Asked((options.kernel,), (options.driver,), ("newest",))
+        (choice,) = candidates("gds", profile, platform, universe, indices, None, choices)
         if choice.target is None:
             sys.exit(choice.problem)
         return choice.target, list(ingredients.layers(choice.target, platform, universe, fetcher, console.step))

@@ -79,17 +79,17 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def by_unit(there: Root, target: Target) -> dict[str, int]:
+def by_unit(throwaway: Root, target: Target) -> dict[str, int]:
     argv = ["python3", "-c", UNIT, target.kernel.release, target.driver.version, target.driver.flavour]
-    found: dict[str, int] = json.loads(there.run(argv, doing="compile the unit").stdout)
-    return found
+    results: dict[str, int] = json.loads(throwaway.run(argv, doing="compile the unit").stdout)
+    return results
 
 
-def by_driver(there: Root, target: Target) -> dict[str, int]:
+def by_driver(throwaway: Root, target: Target) -> dict[str, int]:
     argv = ["python3", PROGRAM, "kmod", "build", "driver", "--kernel", target.kernel.release, "--peermem", "stub"]
     argv += ["--driver-version", target.driver.version, "--driver-flavour", target.driver.flavour]
-    there.run([*argv, "--output", "/build/driver/"], doing="build the driver")
-    exports = read_symvers(str(there.build / "driver" / "Module.symvers"))
+    throwaway.run([*argv, "--output", "/build/driver/"], doing="build the driver")
+    exports = read_symvers(str(throwaway.build / "driver" / "Module.symvers"))
     return {name: export.crc for name, export in exports.items() if name.startswith("nvidia_p2p_")}
 
 
@@ -105,27 +105,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Fetcher() as fetcher:
         repositories = repo_settings.repositories(fleet, "gds", platform)
         universe, indices = read(fetcher, repositories, platform.architecture(profile.arch), now=datetime.now(UTC))
-        asked = Asked((arguments.kernel,), (arguments.driver,), ("newest",))
-        (stack,) = candidates("gds", profile, platform, universe, indices, None, asked)
+        choices = Asked((arguments.kernel,), (arguments.driver,), ("newest",))
+        (stack,) = candidates("gds", profile, platform, universe, indices, None, choices)
         target = stack.target
         if target is None:
             sys.exit(stack.problem)
         layers = ingredients.layers(target, platform, universe, fetcher, console.step)
     console.say(f"{stack.label}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     runs: dict[str, Run] = {}
-    with root(layers) as there:
-        hostapp.build(there.build / Path(PROGRAM).name)
+    with root(layers) as throwaway:
+        hostapp.build(throwaway.build / Path(PROGRAM).name)
         with Watch("symbol versions by the one unit that exports them") as quick:
-            unit = by_unit(there, target)
+            unit = by_unit(throwaway, target)
         with Watch("symbol versions by building the driver") as whole:
-            driver = by_driver(there, target)
+            driver = by_driver(throwaway, target)
     same = {name: crc for name, crc in unit.items() if name.startswith("nvidia_p2p_")} == driver
     runs |= {"unit": quick.run, "driver": whole.run}
     with tempfile.TemporaryDirectory() as state:
-        # The build logs of a benchmark are nobody's evidence.
+        # The build logs of a benchmark aren't kept.
         os.environ["GDSDEPLOY_STATE_DIR"] = state
         with Watch("a quick preflight: those versions, nvidia-fs and its audit") as preflight:
-            found = trial.trial(stack, layers, "quick")
+            record = trial.trial(stack, layers, "quick")
     runs["quick preflight"] = preflight.run
     ratios = {name: round(whole.run.cpu / run.cpu, 1) for name, run in runs.items() if name != "driver"}
     clock = {name: round(whole.run.wall / run.wall, 1) for name, run in runs.items() if name != "driver"}
@@ -136,9 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if arguments.json:
         document = {"stack": stack.label, "same": same, "runs": {k: asdict(v) for k, v in runs.items()},
-                    "times_cpu": ratios, "times_wall": clock, "quick_ok": found.ok}  # fmt: skip
+                    "times_cpu": ratios, "times_wall": clock, "quick_ok": record.ok}  # fmt: skip
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
-    return 0 if same and driver and found.ok else 1
+    return 0 if same and driver and record.ok else 1
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from gdsdeploy.builds.builder_keys import BuilderKeys
 from gdsdeploy.converge.plan_fleet import plan_fleet
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.archive.provenance import PUBLIC
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.lock import Target
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the lab up, for another run")
     options = parser.parse_args()
     lab = labs.up(options.lab, vms=0, lights=options.hosts)
-    # A cache of its own: what this machine has built before must not count.
+    # A separate cache, without this machine's earlier builds.
     with tempfile.TemporaryDirectory() as folder:
         try:
             console.data(json.dumps(measure(lab, folder, options.dkms or options.hosts), indent=2))
@@ -109,17 +109,17 @@ def measure(lab: Lab, cache: str, builders: int) -> dict[str, object]:
     with run_archives.opened(fleet) as shelf:
         archive_of(next(iter(bare.values()))[1], shelf.folder).write_bytes(packed)
         assert shelf.keep(lockfile.read(lockfile.beside(fleet)), load_fleet(fleet), supplies(fleet)) == []
-    kept = sources(fleet)
+    sources_of = sources(fleet)
     assert sorted(source for source, _ in bare.values()) == ["build", *["host"] * (len(hosts) - 1)], bare
-    assert {source for source, _ in kept.values()} == {"cache"}, kept
+    assert {source for source, _ in sources_of.values()} == {"cache"}, sources_of
     load = os.getloadavg()[0]
     built, received = [], []
     for number, host in enumerate(hosts):
         if number < builders:
-            built.append(timed(host, *dkms(target)))
+            built.append(time_command(host, *dkms(target)))
             console.say(f"  {host.name}: DKMS: {built[-1][0]:.1f} s of processor time in {built[-1][1]:.0f} s")
             unbuild(host, target)
-        received.append(receive(host, fleet, kept[host.name][1], target))
+        received.append(receive(host, fleet, sources_of[host.name][1], target))
         console.say(f"  {host.name}: received: {received[-1][0]:.2f} s of processor time in {received[-1][1]:.1f} s")
     middle = statistics.median(cpu for cpu, _ in built), statistics.median(cpu for cpu, _ in received)
     return {
@@ -168,30 +168,30 @@ def items(target: Target) -> list[str]:
 
 
 def dkms(target: Target) -> list[str]:
-    """Build and install everything, as on a host that nobody has built for."""
+    """Build and install everything, as on a host without a builder."""
     where = f"-k {target.kernel.release} --force"
-    steps = [f"dkms {verb} {item} {where}" for item in items(target) for verb in ("build", "install")]
+    steps = [f"dkms {verb} {module} {where}" for module in items(target) for verb in ("build", "install")]
     return ["nice", "-n", "5", "sh", "-c", " && ".join(steps)]
 
 
-def unbuild(host: Host, target: Target) -> None:
+def unbuild(host: LabHost, target: Target) -> None:
     """Take away the modules, whether DKMS has built them or they were received."""
-    for item in reversed(items(target)):
+    for module in reversed(items(target)):
         # It complains of what is not there.
-        host.ssh(["sudo", "dkms", "uninstall", item, "-k", target.kernel.release], ok=range(255), timeout=600)
+        host.ssh(["sudo", "dkms", "uninstall", module, "-k", target.kernel.release], ok=range(255), timeout=600)
     host.ssh(["sudo", "python3", PROGRAM, "kmod", "remove", "--kernel", target.kernel.release], timeout=600)
     look = ["sudo", "find", f"/lib/modules/{target.kernel.release}/updates", "-name", "nvidia*"]
     assert host.ssh(look, ok=(0, 1)).stdout == ""
 
 
-def timed(host: Host, *argv: str, data: bytes | None = None) -> tuple[float, float]:
+def time_command(host: LabHost, *argv: str, data: bytes | None = None) -> tuple[float, float]:
     """Processor seconds and seconds that ``argv`` took on the host, as root."""
     done = host.ssh(["sudo", "python3", "-c", TIMED, *argv], input=data, timeout=3600)
     cpu, seconds = done.stdout.split()
     return float(cpu), float(seconds)
 
 
-def receive(host: Host, fleet: Path, want: str, target: Target) -> tuple[float, float]:
+def receive(host: LabHost, fleet: Path, want: str, target: Target) -> tuple[float, float]:
     """Take the build out of the cache, bring it, audit and install it: processor seconds of both sides, and seconds."""
     begin, cpu = time.perf_counter(), time.process_time()
     with run_archives.opened(fleet) as shelf:
@@ -199,10 +199,10 @@ def receive(host: Host, fleet: Path, want: str, target: Target) -> tuple[float, 
         data = archive_of(want, shelf.folder).read_bytes()
     here = time.process_time() - cpu
     archive, release = ARCHIVE.format(target.kernel.release), target.kernel.release
-    there, _ = timed(
+    on_host, _ = time_command(
         host, "sh", "-c", f"cat > {archive} && python3 {PROGRAM} kmod install --kernel {release} {archive}", data=data
     )
-    return here + there, time.perf_counter() - begin
+    return here + on_host, time.perf_counter() - begin
 
 
 if __name__ == "__main__":

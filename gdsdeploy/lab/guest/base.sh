@@ -1,5 +1,5 @@
-# Turns what mmdebstrap installed into a base system.  Runs on the controller as root, from its customize hook.
-# Arguments: root of the base system, folder of files to lay over it, kind (vm or light), user, mount point.
+# Turns mmdebstrap's root into a base system.  Runs on the controller as root, from mmdebstrap's customize hook.
+# Arguments: root of the base system, folder of files to copy into it, kind (vm or light), user, mount point.
 set -eu
 root=$1 files=$2 kind=$3 user=$4 nvme=$5
 
@@ -10,14 +10,14 @@ chmod 0440 "$root/etc/sudoers.d/lab"
 
 chroot "$root" useradd --create-home --shell /bin/bash --groups sudo "$user"
 install -d -m 0755 "$root/home/$user/.ssh"
-# Empty, not absent: each host draws its own without going through systemd's first-boot questions.
+# Empty, not absent: each host generates its id without systemd's first-boot questions.
 : >"$root/etc/machine-id"
 rm -f "$root/var/lib/dbus/machine-id"
 
-# Nothing in /etc or /var is older than /usr, so systemd need not rebuild its caches on first boot.
+# With these times, systemd doesn't rebuild its caches on first boot.
 touch "$root/etc/.updated" "$root/var/.updated"
 
-# A rehearsal is repeatable only while nothing updates or cleans the host behind its back.
+# Automatic updates and cleaning would make rehearsals differ.
 chroot "$root" systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
     fstrim.timer e2scrub_all.timer e2scrub_reap.service
 
@@ -31,7 +31,7 @@ fi
 
 install -d "$root$nvme" "$root/boot/grub/i386-pc"
 chroot "$root" systemctl enable --quiet lab-network.service lab-seed.service lab-rxe.service
-# Nobody sits at the console, and each of these costs an emulated machine seconds of every boot.
+# Nothing uses these, and each costs an emulated machine seconds of every boot.
 chroot "$root" systemctl mask --quiet getty@tty1.service serial-getty@ttyS0.service grub-common.service \
     systemd-binfmt.service systemd-pstore.service dev-hugepages.mount dev-mqueue.mount sys-fs-fuse-connections.mount \
     modprobe@drm.service modprobe@efi_pstore.service modprobe@fuse.service

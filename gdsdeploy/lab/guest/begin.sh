@@ -1,4 +1,4 @@
-# Installs what hosts begin with into a base system; runs on the controller as root, from mmdebstrap's customize hook.
+# Installs packages into a base system.  Runs on the controller as root, from mmdebstrap's customize hook.
 # Arguments: root of the base system, number of apt sources, that many sources, and packages as name=version.
 set -eu
 root=$1 count=$2
@@ -10,7 +10,7 @@ while [ "$count" -gt 0 ]; do
     shift
     count=$((count - 1))
 done
-# Names are resolved here as on the controller, and on the host as it has it.
+# Here, names are resolved as on the controller; the host's own file returns below.
 own="$root/etc/resolv.conf"
 [ ! -e "$own" ] || mv "$own" "$own.own"
 cp -L /etc/resolv.conf "$own"

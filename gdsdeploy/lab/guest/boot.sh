@@ -17,10 +17,10 @@ mkdir -p "$root/dev/disk/by-uuid"
 : >"$root/dev/vda1"
 ln -s ../../vda1 "$root/dev/disk/by-uuid/$uuid"
 
-# grub-probe looks at block devices; the one that will hold this system does not exist yet, so it is told.
+# grub-probe reads block devices; this system's doesn't exist yet, so a script answers instead.
 install -m 0755 "$(dirname "$0")/grub-probe" "$root/dev/grub-probe"
 mount --bind "$root/dev/grub-probe" "$root/usr/sbin/grub-probe"
-# Anew: the kernel was installed before the settings were there that make its initramfs a third as large.
+# The kernel was installed before the settings that make its initramfs a third as large.
 chroot "$root" env GRUB_PROBE_UUID="$uuid" sh -euc '
     for kernel in /lib/modules/*; do update-initramfs -c -k "${kernel##*/}"; done
     grub-mkconfig -o /boot/grub/grub.cfg'

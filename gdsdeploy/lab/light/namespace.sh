@@ -1,5 +1,5 @@
-# A light host where systemd-nspawn cannot run: the base system as the root of a process namespace, with sshd as
-# its first process and no systemd.  Runs as root, process 1 of the namespace.
+# A light host without systemd-nspawn: sshd, without systemd, in a process namespace on the base system.
+# Runs as root, process 1 of the namespace.
 # Arguments: root of the host, its name.
 set -eu
 root=$1 name=$2

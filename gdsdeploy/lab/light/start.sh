@@ -1,5 +1,5 @@
-# Starts a light host; runs on the controller as root, in a mount namespace of its own, so that the mounts below
-# vanish with the host's last process and the controller never sees them.
+# Starts a light host.  Runs on the controller as root, in a private mount namespace: its mounts end with the host's
+# last process.
 # Arguments: the host's folder, the base system, and the command line that becomes the host.
 set -eu
 host=$1 base=$2
@@ -12,7 +12,7 @@ if [ ! -e "$host/root/etc/lab-seeded" ]; then
     tar --extract --file="$host/seed.tar" --directory="$host/root" --no-overwrite-dir --same-permissions
     : >"$host/root/etc/lab-seeded"
 fi
-# A light host shares the controller's network, so it asks the same name servers.
+# A light host shares the controller's network and name servers.
 cp -L /etc/resolv.conf "$host/root/etc/resolv.conf"
 # systemd of Debian 13 refuses the version 1 hierarchies that some machines still mount here.
 if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" != cgroup2fs ]; then

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Stands in for a GPU on a machine without one, as far as loading NVIDIA's open kernel modules goes.
+ * Stand-in GPU: lets NVIDIA's open kernel modules load on a machine without a GPU.
  *
- * nvidia.ko gives up with ENODEV unless it finds a GPU or an NVSwitch.  Its test for the latter is a PCI function
- * with NVIDIA's vendor id and the class "bridge, other".  This module adds a PCI domain whose only function says
- * just that and has no memory, so the driver's own probe of it ends early and the driver stays loaded.
+ * nvidia.ko fails with ENODEV unless it finds a GPU or an NVSwitch.  Its test for an NVSwitch is a PCI function
+ * with NVIDIA's vendor id and the class "bridge, other".  This module adds a PCI domain with one such function.
+ * The function has no memory, so the driver's probe of it ends early and the driver stays loaded.
  */
 #include <linux/module.h>
 #include <linux/pci.h>

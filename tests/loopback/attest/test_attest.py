@@ -72,13 +72,13 @@ def policy(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, fleet: Path) -> Path:
     """A folder as ``validate --attest`` leaves it."""
-    made = tmp_path / "acceptance"
+    acceptance = tmp_path / "acceptance"
     host = HostReport("gpu1", "gds", boot_id=BOOT, evidence_digest="sha256:e", expectation_digest="sha256:x")
     report = Report(
         str(fleet), lockfile.read(fleet.with_name("gdsdeploy.lock")).digest, "2026-01-01T00:00:00Z", (host,)
     )
-    signing.of_validation(report, fleet, made, keys.signer(None), ["kernel.running"])
-    return made
+    signing.of_validation(report, fleet, acceptance, keys.signer(None), ["kernel.running"])
+    return acceptance
 
 
 def verify(policy: Path, *paths: Path) -> tuple[Result, dict[str, Any]]:
@@ -87,12 +87,12 @@ def verify(policy: Path, *paths: Path) -> tuple[Result, dict[str, Any]]:
     return result, json.loads(result.stdout) if result.stdout else {}
 
 
-def refused(policy: Path, path: Path, kind: type[GdsError], words: str) -> None:
+def expect_refusal(policy: Path, path: Path, kind: type[GdsError], words: str) -> None:
     """There is an error of this kind with these words; all name the file."""
-    result, found = verify(policy, path)
+    result, output = verify(policy, path)
     assert isinstance(result.exception, GdsError)
-    assert (kind.__name__, True) in [(item["kind"], words in item["message"]) for item in found["errors"]], found
-    assert all(str(path) in item["message"] for item in found["errors"])
+    assert (kind.__name__, True) in [(error["kind"], words in error["message"]) for error in output["errors"]], output
+    assert all(str(path) in error["message"] for error in output["errors"])
 
 
 def test_a_lock_is_signed_and_verified(fleet: Path, policy: Path) -> None:
@@ -100,26 +100,26 @@ def test_a_lock_is_signed_and_verified(fleet: Path, policy: Path) -> None:
     lock = fleet.with_name("gdsdeploy.lock")
     statement = lock.with_name("gdsdeploy.lock.intoto.json")
     for path in (lock, statement):
-        result, found = verify(policy, path)
+        result, output = verify(policy, path)
         assert result.exit_code == 0, result.output
-        (item,) = found["verified"]
-        assert (item["kind"], item["signer"], item["files"]) == ("lock", "operator", ["gdsdeploy.lock"])
+        (verified,) = output["verified"]
+        assert (verified["kind"], verified["signer"], verified["files"]) == ("lock", "operator", ["gdsdeploy.lock"])
     payload = json.loads(base64.b64decode(json.loads(statement.read_text())["payload"]))
     assert payload["predicate"]["lock"] == lockfile.read(lock).digest
     assert set(payload["predicate"]) == {"tool", "signed_by", "signed_at", "lock", "fleet"}
     lock.write_text(lock.read_text() + "\n")
-    refused(policy, lock, AttestationInvalid, "gdsdeploy.lock is not what was signed")
-    refused(policy, fleet, AttestationInvalid, "there is no fleet.yml.intoto.json beside it")
+    expect_refusal(policy, lock, AttestationInvalid, "gdsdeploy.lock is not what was signed")
+    expect_refusal(policy, fleet, AttestationInvalid, "there is no fleet.yml.intoto.json beside it")
     lock.unlink()
-    refused(policy, statement, AttestationInvalid, "gdsdeploy.lock, which it is about, is missing")
-    refused(policy, lock, AttestationInvalid, "there is no such file")
+    expect_refusal(policy, statement, AttestationInvalid, "gdsdeploy.lock, which it is about, is missing")
+    expect_refusal(policy, lock, AttestationInvalid, "there is no such file")
 
 
 def test_a_folder_holds_what_was_signed_and_nothing_else(folder: Path, policy: Path, tmp_path: Path) -> None:
-    result, found = verify(policy, folder)
+    result, output = verify(policy, folder)
     assert result.exit_code == 0, result.output
-    assert found["verified"][0]["files"] == ["report.json", "gdsdeploy.lock"]
-    assert found["verified"][0]["statement"]["predicate"]["hosts"]["gpu1"]["boot_id"] == BOOT
+    assert output["verified"][0]["files"] == ["report.json", "gdsdeploy.lock"]
+    assert output["verified"][0]["statement"]["predicate"]["hosts"]["gpu1"]["boot_id"] == BOOT
     payload = json.loads(base64.b64decode(json.loads((folder / signing.VALIDATION).read_text())["payload"]))
     (host,) = payload["predicate"]["hosts"].items()
     assert host == ("gpu1", {"verdict": VERDICT, "boot_id": BOOT, "expectation": "sha256:x", "evidence": "sha256:e"})
@@ -128,22 +128,22 @@ def test_a_folder_holds_what_was_signed_and_nothing_else(folder: Path, policy: P
         tar.add(folder, ".")
     assert verify(policy, packed)[0].exit_code == 0
     (folder / "notes.txt").write_text("extra")
-    refused(policy, folder, AttestationInvalid, "notes.txt: no statement that holds is about this file")
+    expect_refusal(policy, folder, AttestationInvalid, "notes.txt: no statement that holds is about this file")
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(folder, ".")
-    refused(policy, packed, AttestationInvalid, "notes.txt: no statement that holds is about this file")
+    expect_refusal(policy, packed, AttestationInvalid, "notes.txt: no statement that holds is about this file")
     (folder / "notes.txt").unlink()
     (folder / "report.json").unlink()
-    refused(policy, folder, AttestationInvalid, "report.json, which it is about, is missing")
+    expect_refusal(policy, folder, AttestationInvalid, "report.json, which it is about, is missing")
     (folder / "report.json").symlink_to("/etc/passwd")
-    refused(policy, folder, AttestationInvalid, "is not a plain file")
+    expect_refusal(policy, folder, AttestationInvalid, "is not a plain file")
 
 
 def test_what_is_printed_says_who_when_which_boot_and_which_digests(folder: Path, policy: Path, tmp_path: Path) -> None:
-    def printed(path: Path) -> list[str]:
+    def verify_lines(path: Path) -> list[str]:
         return CliRunner().invoke(group, ["verify", "--policy", str(policy), str(path)]).stdout.splitlines()
 
-    first, *lines = printed(folder)
+    first, *lines = verify_lines(folder)
     assert re.fullmatch(
         rf"{folder}/{signing.VALIDATION}: validation, signed by operator \(key \w{{16}}\), 2 files", first
     )
@@ -158,10 +158,10 @@ def test_what_is_printed_says_who_when_which_boot_and_which_digests(folder: Path
     assert lines[5] == f"  gpu1: {VERDICT}, boot {BOOT}, evidence sha256:e, expectation sha256:x"
     names = ("report.json", "gdsdeploy.lock")
     assert lines[6:] == [f"  sha256:{statement.sha256((folder / name).read_bytes())} {name}" for name in names]
-    part = statement.Validated.model_validate({**PREDICATE, "left_out": ["gpu2"], "hosts": {}})
+    part = statement.ValidationPredicate.model_validate({**PREDICATE, "left_out": ["gpu2"], "hosts": {}})
     assert part.lines()[-1] == "these hosts were not asked: gpu2"
-    made = archive(tmp_path / "modules.tar", "a")
-    _, *lines = printed(made)
+    modules = archive(tmp_path / "modules.tar", "a")
+    _, *lines = verify_lines(modules)
     assert re.fullmatch(r"  built on build1, finished at 20\S+Z, run run-1", lines[0])
     assert re.fullmatch(r"  build key sha256:[0-9a-f]{64}", lines[1])
     assert [line.split()[1] for line in lines[2:]] == ["manifest.json", "modules/nvidia.ko"]
@@ -176,10 +176,10 @@ def test_what_follows_the_end_of_a_tar_file_is_noticed(form: str, folder: Path, 
             tar.add(added, "." if added.is_dir() else "hidden.yml")
     whole = packed.read_bytes() + more.read_bytes()
     packed.write_bytes(gzip.compress(whole) if form else whole)
-    refused(policy, packed, AttestationInvalid, "something follows its end")
-    made = archive(tmp_path / "modules.tar", "a")
-    made.write_bytes(made.read_bytes() + more.read_bytes())
-    refused(policy, made, AttestationInvalid, "something follows its end")
+    expect_refusal(policy, packed, AttestationInvalid, "something follows its end")
+    modules = archive(tmp_path / "modules.tar", "a")
+    modules.write_bytes(modules.read_bytes() + more.read_bytes())
+    expect_refusal(policy, modules, AttestationInvalid, "something follows its end")
 
 
 @pytest.mark.parametrize("top", ["../acceptance", "/acceptance", "a//b", "./././a"])
@@ -190,7 +190,7 @@ def test_names_in_a_tar_file_stay_below_its_folder(top: str, folder: Path, polic
             info = tar.gettarinfo(file)
             info.name = f"{top}/{file.name}"
             tar.addfile(info, io.BytesIO(file.read_bytes()))
-    refused(policy, packed, AttestationInvalid, "is not the plain name of a file below its folder")
+    expect_refusal(policy, packed, AttestationInvalid, "is not the plain name of a file below its folder")
 
 
 @pytest.mark.parametrize("form", ["", "gz", "xz", "bz2"])
@@ -202,7 +202,7 @@ def test_a_damaged_tar_file_is_one_error(form: str, folder: Path, policy: Path, 
     data = packed.read_bytes()
     for damage in (data[: len(data) // 2], data[:40] + b"\xff" * 40 + data[80:]):
         packed.write_bytes(damage)
-        refused(policy, packed, AttestationInvalid, "not a tar file, or damaged: ")
+        expect_refusal(policy, packed, AttestationInvalid, "not a tar file, or damaged: ")
 
 
 def test_a_header_without_end_is_refused(policy: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_header_without_end_is_refused(policy: Path, tmp_path: Path) -> None:
     packed.write_bytes(header.tobuf())
     os.truncate(packed, 1 << 31)
     tracemalloc.start()
-    refused(policy, packed, AttestationInvalid, "a header of a member is too large")
+    expect_refusal(policy, packed, AttestationInvalid, "a header of a member is too large")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 50 << 20
@@ -220,34 +220,37 @@ def test_a_header_without_end_is_refused(policy: Path, tmp_path: Path) -> None:
 def test_a_folder_without_a_statement_holds_nothing(tmp_path: Path, policy: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    refused(policy, empty, AttestationInvalid, "there is nothing in it to verify")
+    expect_refusal(policy, empty, AttestationInvalid, "there is nothing in it to verify")
 
 
 def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder: Path, policy: Path) -> None:
-    made = archive(tmp_path / "modules.tar", "a")
-    result, found = verify(policy, made)
+    modules = archive(tmp_path / "modules.tar", "a")
+    result, output = verify(policy, modules)
     assert result.exit_code == 0, result.output
-    assert (found["verified"][0]["kind"], found["verified"][0]["signer"]) == ("modules", "build1")
-    shutil.copy(made, folder / "modules.tar")
+    assert (output["verified"][0]["kind"], output["verified"][0]["signer"]) == ("modules", "build1")
+    shutil.copy(modules, folder / "modules.tar")
     assert verify(policy, folder)[0].exit_code == 0
     packed = tmp_path / "acceptance.tar.gz"
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(folder, ".")
-    result, found = verify(policy, packed)
+    result, output = verify(policy, packed)
     assert result.exit_code == 0, result.output
-    assert [item["place"] for item in found["verified"]] == [f"{packed}/{signing.VALIDATION}", f"{packed}/modules.tar"]
-    data = made.read_bytes()
-    made.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
-    refused(policy, made, AttestationInvalid, "does not have its manifest's sha256")
-    shutil.copy(made, folder / "modules.tar")
+    assert [verified["place"] for verified in output["verified"]] == [
+        f"{packed}/{signing.VALIDATION}",
+        f"{packed}/modules.tar",
+    ]
+    data = modules.read_bytes()
+    modules.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
+    expect_refusal(policy, modules, AttestationInvalid, "does not have its manifest's sha256")
+    shutil.copy(modules, folder / "modules.tar")
     (folder / "notes.txt").write_text("extra")
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(folder, ".")
     for path in (folder, packed):
-        refused(policy, path, AttestationInvalid, f"{path}/modules.tar: is not what was signed")
-        refused(policy, path, AttestationInvalid, "notes.txt: no statement that holds is about this file")
-    archive(made, "a", signer=OTHER)
-    refused(policy, made, AttestationRefused, "no key that")
+        expect_refusal(policy, path, AttestationInvalid, f"{path}/modules.tar: is not what was signed")
+        expect_refusal(policy, path, AttestationInvalid, "notes.txt: no statement that holds is about this file")
+    archive(modules, "a", signer=OTHER)
+    expect_refusal(policy, modules, AttestationRefused, "no key that")
 
 
 def test_a_tar_file_is_not_read_for_each_of_its_files(
@@ -260,12 +263,12 @@ def test_a_tar_file_is_not_read_for_each_of_its_files(
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(folder, ".")
 
-    def counted(path: str, limit: int) -> Any:
+    def count_reads(path: str, limit: int) -> Any:
         reads.append(path)
         return members(path, limit)
 
-    monkeypatch.setattr(tarball, "members", counted)
-    refused(policy, packed, AttestationInvalid, "19.tar: no statement that holds is about this file")
+    monkeypatch.setattr(tarball, "members", count_reads)
+    expect_refusal(policy, packed, AttestationInvalid, "19.tar: no statement that holds is about this file")
     # Once as an archive of modules, once for digests, once for the copies.
     assert reads.count(str(packed)) == 3
 
@@ -290,7 +293,7 @@ def test_a_key_counts_only_for_its_kind(fleet: Path, policy: Path) -> None:
     signing.of_lock(fleet, keys.signer(None))
     lock = fleet.with_name("gdsdeploy.lock")
     policy.write_text(policy.read_text().replace("lock: [operator]", "lock: [build1]"))
-    refused(policy, lock, AttestationRefused, "accepts for lock has a good signature")
+    expect_refusal(policy, lock, AttestationRefused, "accepts for lock has a good signature")
 
 
 def test_a_flipped_character_of_a_statement_is_refused(folder: Path, policy: Path) -> None:
@@ -302,13 +305,13 @@ def test_a_flipped_character_of_a_statement_is_refused(folder: Path, policy: Pat
     def flip(where: int, other: int) -> None:
         changed = text[:where] + chr(other) + text[where + 1 :]
         place.write_text(changed)
-        result, found = verify(policy, folder)
+        result, output = verify(policy, folder)
         if result.exit_code == 0:
             # Signed is what the envelope decodes to.
             assert dsse.read(changed.encode(), "x").payload == dsse.read(text.encode(), "x").payload
         else:
             assert isinstance(result.exception, (AttestationInvalid, AttestationRefused))
-            assert found["errors"]
+            assert output["errors"]
 
     flip()
 
@@ -329,7 +332,7 @@ def test_a_flipped_character_of_a_statement_is_refused(folder: Path, policy: Pat
 )  # fmt: skip
 def test_what_is_no_statement_is_one_error_with_its_file(folder: Path, policy: Path, data: bytes, words: str) -> None:
     (folder / signing.VALIDATION).write_bytes(data)
-    refused(policy, folder, AttestationInvalid, words)
+    expect_refusal(policy, folder, AttestationInvalid, words)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +353,7 @@ def test_a_signed_statement_has_to_make_sense(folder: Path, policy: Path, change
     place = folder / signing.VALIDATION
     value = json.loads(dsse.read(place.read_bytes(), "x").payload)
     place.write_bytes(dsse.seal(json.dumps({**value, **change}).encode(), keys.signer(None)))
-    refused(policy, folder, AttestationInvalid, words)
+    expect_refusal(policy, folder, AttestationInvalid, words)
 
 
 def test_a_key_twice_in_a_statement_is_refused(folder: Path, policy: Path) -> None:
@@ -358,7 +361,7 @@ def test_a_key_twice_in_a_statement_is_refused(folder: Path, policy: Path) -> No
     place = folder / signing.VALIDATION
     payload = dsse.read(place.read_bytes(), "x").payload
     place.write_bytes(dsse.seal(b'{"subject": [], ' + payload[1:], keys.signer(None)))
-    refused(policy, folder, AttestationInvalid, "an object has a key twice")
+    expect_refusal(policy, folder, AttestationInvalid, "an object has a key twice")
 
 
 def test_one_good_signature_of_several_is_enough(folder: Path, policy: Path, tmp_path: Path) -> None:
@@ -370,15 +373,15 @@ def test_one_good_signature_of_several_is_enough(folder: Path, policy: Path, tmp
     second = json.loads(dsse.seal(base64.b64decode(first["payload"]), keys.signer(other)))
     for signatures in (second["signatures"] + first["signatures"], first["signatures"] + second["signatures"]):
         place.write_text(json.dumps({**first, "signatures": signatures}))
-        result, found = verify(policy, folder)
+        result, output = verify(policy, folder)
         assert result.exit_code == 0, result.output
-        assert found["verified"][0]["signer"] == "operator"
+        assert output["verified"][0]["signer"] == "operator"
     place.write_text(json.dumps(second))
-    refused(policy, folder, AttestationRefused, f"(signed by {second['signatures'][0]['keyid'][:16]})")
+    expect_refusal(policy, folder, AttestationRefused, f"(signed by {second['signatures'][0]['keyid'][:16]})")
     # Its own signature under the name of the accepted key.
     second["signatures"][0]["keyid"] = first["signatures"][0]["keyid"]
     place.write_text(json.dumps(second))
-    refused(policy, folder, AttestationRefused, "no key that")
+    expect_refusal(policy, folder, AttestationRefused, "no key that")
 
 
 @pytest.mark.parametrize(
@@ -441,15 +444,15 @@ def test_of_two_processes_that_make_the_operators_key_both_have_the_first(monkey
         assert path.read_bytes() == first
 
     monkeypatch.setattr(keys, "_make", both)
-    found = keys.signer(None).public_key
-    assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == found == keys.signer(None).public_key
+    public = keys.signer(None).public_key
+    assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == public == keys.signer(None).public_key
     assert {path.name for path in place.parent.iterdir()} == {"operator.key", "operator.pub"}
     for text in (None, EVIL.public):
         place.with_suffix(".pub").unlink()
         if text:
             place.with_suffix(".pub").write_text(text)
         keys.signer(None)
-        assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == found
+        assert keys.public(place.with_suffix(".pub").read_bytes(), "x") == public
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

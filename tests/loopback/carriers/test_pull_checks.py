@@ -40,11 +40,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ("", 2, "say which lock is meant"),
+        ("", 2, "name the lock by its digest"),
         ("gds_lock=http://files.example/gdsdeploy.lock", 2, "give an absolute file name or an https:// address"),
         (f"gds_lock_digest={DIGEST[:-1]}x", 2, f"it was rendered from the lock {DIGEST}, but"),
         ("gds_lock={folder}/other.lock", 2, "it was rendered from another lock than the expected one"),
-        (f"gds_lock={{folder}}/gdsdeploy.lock gds_lock_digest={DIGEST}", 0, "It is whole, and made from that lock"),
+        (
+            f"gds_lock={{folder}}/gdsdeploy.lock gds_lock_digest={DIGEST}",
+            0,
+            "The checkout is complete and from that lock",
+        ),
     ],
 )
 def test_only_the_lock_that_is_meant_passes(folder: Path, words: str, status: int, said: str) -> None:

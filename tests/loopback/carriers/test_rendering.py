@@ -211,7 +211,7 @@ def test_pulling_runs_the_roles_of_provision_in_their_order_but_never_reboots(fl
     assert ("gds_reboot", None) in own
     assert plays[0]["tags"] == ["always"], "what was pulled is checked whatever is asked for"
     assert {play["connection"] for play in plays} == {"local"}
-    at = next(number for number, play in enumerate(plays) if play["name"] == "Say whether a reboot is needed")
+    at = next(number for number, play in enumerate(plays) if play["name"] == "Report whether a reboot is needed")
     (condition,) = {
         role["when"]
         for play in yaml.safe_load(resources.playbook("provision").read_text())

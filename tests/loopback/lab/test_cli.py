@@ -15,11 +15,11 @@ from gdsdeploy.lab.state import Lab
 
 @pytest.fixture
 def lab(home: Path) -> Lab:
-    made = Lab("dev")
-    made.write({"release": "trixie", "hosts": [], "accelerator": "kvm"})
-    made.add_hosts("light", 1, Path("/c/light/root"))
-    made.add_hosts("vm", 1, Path("/c/vm/disk.qcow2"))
-    return made
+    dev = Lab("dev")
+    dev.write({"release": "trixie", "hosts": [], "accelerator": "kvm"})
+    dev.add_hosts("light", 1, Path("/c/light/root"))
+    dev.add_hosts("vm", 1, Path("/c/vm/disk.qcow2"))
+    return dev
 
 
 def test_list(lab: Lab) -> None:

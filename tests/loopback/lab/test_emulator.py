@@ -41,9 +41,9 @@ class Programs:
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
-    found = Programs()
-    monkeypatch.setattr(emulator.run, "run", found.run)
-    return found
+    imitation = Programs()
+    monkeypatch.setattr(emulator.run, "run", imitation.run)
+    return imitation
 
 
 def test_an_older_one_is_replaced_once(tmp_path: Path, mirror: Archive, programs: Programs) -> None:
@@ -70,15 +70,15 @@ def test_an_archive_without_it_costs_time_only(
 ) -> None:
     programs.broken = True
     assert emulator.root(tmp_path, mirror) is None
-    said = capsys.readouterr()
-    assert "no such suite" in said.out + said.err
-    assert "more slowly" in said.out + said.err
+    printed = capsys.readouterr()
+    assert "no such suite" in printed.out + printed.err
+    assert "more slowly" in printed.out + printed.err
     assert not list(tmp_path.iterdir()), "half of one was left"
 
 
-@pytest.mark.parametrize(("said", "number"), [(OLD, 7), (NEW, 10), ("QEMU emulator version 11.1.3", 11), ("", 0)])
-def test_version(said: str, number: int) -> None:
-    assert emulator.major(said) == number
+@pytest.mark.parametrize(("output", "number"), [(OLD, 7), (NEW, 10), ("QEMU emulator version 11.1.3", 11), ("", 0)])
+def test_version(output: str, number: int) -> None:
+    assert emulator.major_version(output) == number
 
 
 def test_command() -> None:

@@ -15,34 +15,34 @@ def test_interrupted_entry_is_discarded_and_made_anew(tmp_path: Path) -> None:
     leftover = tmp_path / "base.tmp-dead"
     (leftover / "root").mkdir(parents=True)
 
-    def interrupted(work: Path) -> None:
+    def interrupt(work: Path) -> None:
         (work / "half").write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        files.cached(tmp_path, "base", interrupted, what="a base")
+        files.cached_folder(tmp_path, "base", interrupt, what="a base")
     assert list(tmp_path.iterdir()) == [], "half an entry, an earlier one or a lock stayed"
-    entry = files.cached(tmp_path, "base", lambda work: (work / "whole").write_text("whole"), what="a base")
+    entry = files.cached_folder(tmp_path, "base", lambda work: (work / "whole").write_text("whole"), what="a base")
     assert [path.name for path in entry.iterdir()] == ["whole"]
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
 def test_entry_is_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
-    made: list[Path] = []
+    folders: list[Path] = []
 
     def make(work: Path) -> None:
-        made.append(work)
+        folders.append(work)
         time.sleep(0.3)
 
     threads = [
-        threading.Thread(target=files.cached, args=(tmp_path, "base", make), kwargs={"what": "a base"})
+        threading.Thread(target=files.cached_folder, args=(tmp_path, "base", make), kwargs={"what": "a base"})
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 1
+    assert len(folders) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
@@ -52,7 +52,7 @@ def test_lock_excludes_and_leaves_no_file(tmp_path: Path) -> None:
 
     def work() -> None:
         nonlocal inside, most
-        with files.locked(tmp_path / "sub" / ".lock", what="x"):
+        with files.hold_lock(tmp_path / "sub" / ".lock", what="x"):
             inside += 1
             most = max(most, inside)
             time.sleep(0.05)

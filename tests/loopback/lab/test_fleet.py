@@ -1,4 +1,4 @@
-"""The fleet file that a lab begins with."""
+"""The first fleet file of a lab."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gdsdeploy.lab.state import Lab
 
 @pytest.fixture
 def lab(home: Path) -> Lab:
-    made = Lab("dev")
-    made.write({"release": "trixie", "hosts": []})
-    made.add_hosts("light", 1, Path("/c/light/root"))
-    made.add_hosts("vm", 1, Path("/c/vm/disk.qcow2"))
-    return made
+    dev = Lab("dev")
+    dev.write({"release": "trixie", "hosts": []})
+    dev.add_hosts("light", 1, Path("/c/light/root"))
+    dev.add_hosts("vm", 1, Path("/c/vm/disk.qcow2"))
+    return dev
 
 
 def test_content(lab: Lab, mirror: Archive) -> None:

@@ -42,7 +42,7 @@ def test_vm_hosts_begin_with_the_kernel_that_a_lock_names(mirror: Archive) -> No
     argv = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"))
     assert pattern in argv
     assert argv[-1].endswith(" http://mirror.example/debian bookworm-backports main")
-    own = guest.Preinstalled((), (("linux-image-6.1.0-50-amd64", "6.1.176-1"),), kernel=True)
+    own = guest.ImagePackages((), (("linux-image-6.1.0-50-amd64", "6.1.176-1"),), kernel=True)
     assert pattern not in images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"), own)
     assert not guest.further_kernel("vm", guest.RELEASES["bookworm"])
 
@@ -62,7 +62,7 @@ def test_name_changes_with_recipe_and_archive_only(mirror: Archive) -> None:
 
 
 #: One package for hosts that boot it, one for machines that build.
-BEGINS = guest.Preinstalled(
+BEGINS = guest.ImagePackages(
     sources=("deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free",),
     packages=(("linux-image-6.1.0-50-amd64", "6.1.176-1"), ("libcuda1", "535.261.03-1")),
     kernel=True,
@@ -72,22 +72,22 @@ BEGINS = guest.Preinstalled(
 def test_what_hosts_begin_with_is_installed_last_and_exactly(mirror: Archive) -> None:
     argv = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"), BEGINS)
     plain = images.mmdebstrap_argv(TRIXIE, mirror, "vm", Path("/c/root"), Path("/t"))
-    hooks = [item for item in argv if item.startswith("--customize-hook=")]
+    hooks = [word for word in argv if word.startswith("--customize-hook=")]
     assert hooks[-1] == (
         f'--customize-hook=sh {guest.data("guest/begin.sh")} "$1" 1 '
         "'deb [signed-by=/k.gpg] http://mirror.example/debian bookworm main non-free' "
         "linux-image-6.1.0-50-amd64=6.1.176-1 libcuda1=535.261.03-1"
     )
-    assert hooks[:-1] == [item for item in plain if item.startswith("--customize-hook=")]
-    assert "linux-image-amd64" in next(item for item in plain if item.startswith("--include"))
-    assert "linux-image" not in next(item for item in argv if item.startswith("--include")), "it boots its own kernel"
-    names = {images.entry_name(TRIXIE, mirror, "vm", item) for item in (None, BEGINS, replace(BEGINS, packages=()))}
+    assert hooks[:-1] == [word for word in plain if word.startswith("--customize-hook=")]
+    assert "linux-image-amd64" in next(word for word in plain if word.startswith("--include"))
+    assert "linux-image" not in next(word for word in argv if word.startswith("--include")), "it boots its own kernel"
+    names = {images.entry_name(TRIXIE, mirror, "vm", image) for image in (None, BEGINS, replace(BEGINS, packages=()))}
     assert len(names) == 3
 
 
 def test_hosts_begin_with_the_locked_packages_of_hosts_only() -> None:
     target = lockfile.read(Path(__file__).parents[2] / "golden/lab/gdsdeploy.lock").targets["gds"]
-    begins = guest.preinstalled(target)
+    begins = guest.image_packages(target)
     assert begins.kernel
     names = dict(begins.packages)
     assert {"libcuda1", "libcufile0", f"linux-image-{target.kernel.release}"} <= names.keys()

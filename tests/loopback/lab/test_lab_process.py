@@ -18,9 +18,9 @@ from gdsdeploy.lab import process
 @pytest.fixture
 def sleeper() -> process.Process:
     started = subprocess.Popen(["sleep", "60"])
-    found = process.identify(started.pid)
-    assert found is not None
-    return found
+    process_record = process.identify(started.pid)
+    assert process_record is not None
+    return process_record
 
 
 def test_identified_process_is_alive_until_it_is_stopped(sleeper: process.Process) -> None:
@@ -34,7 +34,7 @@ def test_reused_number_is_not_our_process_and_is_never_signalled(sleeper: proces
     earlier = replace(sleeper, start=sleeper.start - 1)
     assert not process.alive(earlier)
     process.stop(earlier)
-    assert process.alive(sleeper), "stop() signalled somebody else's process"
+    assert process.alive(sleeper), "stop() signalled another process"
     process.stop(sleeper)
 
 
@@ -53,11 +53,11 @@ def test_process_that_ignores_sigterm_is_killed() -> None:
     started = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert started.stdout is not None
     started.stdout.readline()
-    found = process.identify(started.pid)
-    assert found is not None
+    process_record = process.identify(started.pid)
+    assert process_record is not None
     begin = time.monotonic()
-    process.stop(found, grace=0.5)
-    assert not process.alive(found)
+    process.stop(process_record, grace=0.5)
+    assert not process.alive(process_record)
     assert 0.4 < time.monotonic() - begin < 5
 
 
@@ -66,7 +66,7 @@ def test_zombie_has_ended(sleeper: process.Process) -> None:
     deadline = time.monotonic() + 5
     while process.alive(sleeper) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert Path(f"/proc/{sleeper.pid}").exists(), "nobody reaped it yet"
+    assert Path(f"/proc/{sleeper.pid}").exists(), "it isn't reaped yet"
     assert not process.alive(sleeper)
     assert process.identify(sleeper.pid) is None
     os.waitpid(sleeper.pid, 0)
@@ -76,10 +76,10 @@ def test_name_with_spaces_and_parentheses_does_not_confuse(tmp_path: Path) -> No
     program = tmp_path / "a) b (c"
     program.symlink_to("/bin/sleep")
     started = subprocess.Popen([program, "60"])
-    found = process.identify(started.pid)
-    assert found is not None
-    assert process.alive(found)
-    process.stop(found)
+    process_record = process.identify(started.pid)
+    assert process_record is not None
+    assert process.alive(process_record)
+    process.stop(process_record)
 
 
 def test_unrecorded_process_is_found_by_its_folder(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_unrecorded_process_is_found_by_its_folder(tmp_path: Path) -> None:
     started = [subprocess.Popen(["tail", "-f", "/dev/null", folder / "x"], stderr=-3) for folder in (inside, beside)]
     # A program's words can be read only a moment after it was started.
     deadline = time.monotonic() + 10
-    while (found := process.find(("tail",), inside)) is None and time.monotonic() < deadline:
+    while (process_record := process.find(("tail",), inside)) is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert found is not None
-    assert found.pid == started[0].pid
+    assert process_record is not None
+    assert process_record.pid == started[0].pid
     assert process.find(("qemu-system-x86_64",), inside) is None
     started[0].kill()
     started[0].wait()

@@ -11,7 +11,7 @@ import pytest
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import emulator, images, lifecycle, nspawn, qemu, state
 from gdsdeploy.lab.archive import Archive
-from gdsdeploy.lab.host import Host
+from gdsdeploy.lab.host import LabHost
 from gdsdeploy.lab.state import Lab
 
 
@@ -24,20 +24,20 @@ class Machines:
         self.deaf: set[str] = set()
         self.emulator: Path | None = None
 
-    def start(self, host: Host) -> None:
+    def start(self, host: LabHost) -> None:
         self.done.append(f"start {host.name}")
         self.up.add(host.directory)
 
-    def stop(self, host: Host) -> None:
+    def stop(self, host: LabHost) -> None:
         self.done.append(f"stop {host.name}")
         self.up.discard(host.directory)
 
-    def create(self, host: Host, seed: bytes) -> None:
+    def create(self, host: LabHost, seed: bytes) -> None:
         if not host.directory.exists():
             self.done.append(f"create {host.name}")
             host.directory.mkdir(parents=True)
 
-    def wait(self, host: Host, timeout: float = 0) -> None:
+    def wait(self, host: LabHost, timeout: float = 0) -> None:
         if host.name in self.deaf:
             raise LabUnavailable(f"{host.name} did not answer")
 
@@ -48,20 +48,20 @@ class Machines:
 
 @pytest.fixture
 def machines(home: Path, mirror: Archive, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    found = Machines()
+    imitation = Machines()
     for kind in (qemu.VmHost, nspawn.LightHost):
-        monkeypatch.setattr(kind, "start", lambda self: found.start(self))
-        monkeypatch.setattr(kind, "stop", lambda self: found.stop(self))
-        monkeypatch.setattr(kind, "create", lambda self, seed: found.create(self, seed))
-        monkeypatch.setattr(kind, "wait_ssh", lambda self, timeout=0: found.wait(self, timeout))
-    monkeypatch.setattr(Host, "running", lambda self: self.directory in found.up)
-    monkeypatch.setattr(images, "light_base", lambda *_: found.base("light"))
-    monkeypatch.setattr(images, "vm_base", lambda *_: images.VmBase(found.base("vm"), Path("/c/vmlinuz")))
+        monkeypatch.setattr(kind, "start", lambda self: imitation.start(self))
+        monkeypatch.setattr(kind, "stop", lambda self: imitation.stop(self))
+        monkeypatch.setattr(kind, "create", lambda self, seed: imitation.create(self, seed))
+        monkeypatch.setattr(kind, "wait_ssh", lambda self, timeout=0: imitation.wait(self, timeout))
+    monkeypatch.setattr(LabHost, "running", lambda self: self.directory in imitation.up)
+    monkeypatch.setattr(images, "light_base", lambda *_: imitation.base("light"))
+    monkeypatch.setattr(images, "vm_base", lambda *_: images.VmBase(imitation.base("vm"), Path("/c/vmlinuz")))
     monkeypatch.setattr(qemu, "accelerator", lambda cache, kernel: "tcg")
-    monkeypatch.setattr(emulator, "root", lambda cache, archive: found.emulator)
+    monkeypatch.setattr(emulator, "root", lambda cache, archive: imitation.emulator)
     monkeypatch.setattr(lifecycle.requirements, "ensure", lambda **_: None)
     monkeypatch.setattr(lifecycle.archives, "controller_archive", lambda: mirror)
-    return found
+    return imitation
 
 
 def did(machines: Machines) -> list[str]:

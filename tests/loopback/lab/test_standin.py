@@ -25,10 +25,10 @@ targets:
 
 @pytest.fixture
 def lab(home: Path) -> Lab:
-    made = Lab("dev")
-    made.write({"release": "trixie", "hosts": []})
-    made.add_hosts("light", 1, Path("/c/light/root"))
-    return made
+    dev = Lab("dev")
+    dev.write({"release": "trixie", "hosts": []})
+    dev.add_hosts("light", 1, Path("/c/light/root"))
+    return dev
 
 
 def test_kernels_of_the_lock_once_each(lab: Lab) -> None:

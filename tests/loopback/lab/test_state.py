@@ -17,7 +17,7 @@ def own_home(home: Path) -> None:
     return
 
 
-def made(name: str, lights: int = 0, vms: int = 0) -> Lab:
+def make_lab(name: str, lights: int = 0, vms: int = 0) -> Lab:
     lab = Lab(name)
     lab.write({"release": "trixie", "hosts": []})
     lab.add_hosts("vm", vms, Path("/c/vm/disk.qcow2"))
@@ -39,13 +39,13 @@ def test_name_that_is_no_folder_is_refused(name: str) -> None:
 
 
 def test_light_hosts_come_first_and_numbers_count_as_numbers() -> None:
-    lab = made("dev", lights=2, vms=11)
+    lab = make_lab("dev", lights=2, vms=11)
     assert [host.name for host in lab.hosts()] == ["build1", "build2", *(f"gpu{n}" for n in range(1, 12))]
     assert lab.host("gpu11").directory == lab.directory / "hosts/gpu11"
 
 
 def test_nodes_are_light_hosts_that_do_not_count_as_builders() -> None:
-    lab = made("dev", lights=1, vms=1)
+    lab = make_lab("dev", lights=1, vms=1)
     lab.add_hosts("node", 2, Path("/c/begun/root"))
     assert [host.name for host in lab.hosts()] == ["build1", "node1", "node2", "gpu1"]
     assert [host.kind for host in lab.group("node")] == ["light", "light"]
@@ -54,13 +54,13 @@ def test_nodes_are_light_hosts_that_do_not_count_as_builders() -> None:
 
 
 def test_no_two_hosts_of_any_lab_share_a_port() -> None:
-    first, second = made("one", 2, 2), made("two", 2, 2)
+    first, second = make_lab("one", 2, 2), make_lab("two", 2, 2)
     ports = [host.port for lab in (first, second) for host in lab.hosts()]
     assert len(set(ports)) == 8
 
 
 def test_adding_again_keeps_hosts_and_ports() -> None:
-    lab = made("dev", 1, 1)
+    lab = make_lab("dev", 1, 1)
     before = {host.name: host.port for host in lab.hosts()}
     assert not lab.lacks("vm", 1)
     assert lab.lacks("vm", 2)
@@ -92,24 +92,24 @@ def test_unknown_lab_and_host_are_clear_errors() -> None:
         Lab("other").hosts()
     assert caught.value.hint == "gdsdeploy lab up --lab other"
     with pytest.raises(LabUnavailable, match="no host gpu7") as caught:
-        made("dev", 1, 1).host("gpu7")
-    assert caught.value.hint == "It has: build1, gpu1."
+        make_lab("dev", 1, 1).host("gpu7")
+    assert caught.value.hint == "It has: build1, gpu1"
 
 
 def test_state_of_another_version_is_not_guessed_at() -> None:
-    lab = made("dev")
+    lab = make_lab("dev")
     (lab.directory / "lab.json").write_text('{"version": 2}')
     with pytest.raises(LabUnavailable, match="another version"):
         lab.hosts()
 
 
 def test_access_files_hold_each_hosts_own_key() -> None:
-    lab = made("dev", 1, 1)
+    lab = make_lab("dev", 1, 1)
     lab.write_access()
-    known = (lab.directory / "known_hosts").read_text().splitlines()
-    assert len({line.split()[2] for line in known}) == 2
-    assert {line.split()[0] for line in known} == {f"[127.0.0.1]:{host.port}" for host in lab.hosts()}
-    before = known
+    known_hosts = (lab.directory / "known_hosts").read_text().splitlines()
+    assert len({line.split()[2] for line in known_hosts}) == 2
+    assert {line.split()[0] for line in known_hosts} == {f"[127.0.0.1]:{host.port}" for host in lab.hosts()}
+    before = known_hosts
     lab.write_access()
     assert (lab.directory / "known_hosts").read_text().splitlines() == before
     assert (lab.directory / "host_keys").stat().st_mode & 0o077 == 0

@@ -44,10 +44,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     subprocess.run(["cc", "-static", "-o", first / "bin" / "program", folder / "program.c"], check=True)
     (first / "usr" / "lib" / "data").write_text("first")
     (second / "lib" / "data").write_text("second")
-    return [_packed(first), _packed(second)]
+    return [_pack(first), _pack(second)]
 
 
-def _packed(content: Path) -> Path:
+def _pack(content: Path) -> Path:
     control = content / "DEBIAN" / "control"
     control.parent.mkdir()
     control.write_text(
@@ -79,16 +79,16 @@ def layer(files: list[Path], steps: list[str] | None = None) -> root.Layer:
 
 def test_a_layer_is_unpacked_once_onto_a_merged_usr(packages: list[Path], cache: Path) -> None:
     steps: list[str] = []
-    made = [layer(packages, steps), layer(packages[::-1], steps)]
-    assert made[0] == made[1]
+    made_layers = [layer(packages, steps), layer(packages[::-1], steps)]
+    assert made_layers[0] == made_layers[1]
     assert steps == ["Unpacking it"]
-    tree = cache / "preflight" / "layers" / made[0].name
+    tree = cache / "preflight" / "layers" / made_layers[0].name
     assert (tree / "lib").is_symlink()
     assert (tree / "usr" / "bin" / "program").is_file()
     assert (tree / "usr" / "lib" / "data").read_text() == "second"
     assert not (tree / "usr" / "share" / "doc").exists()
     assert not Path("/tmp/a-script-of-a-package-ran").exists()
-    assert layer(packages[:1]) != made[0]
+    assert layer(packages[:1]) != made_layers[0]
 
 
 def test_a_package_that_is_damaged_leaves_no_layer(packages: list[Path], tmp_path: Path, cache: Path) -> None:
@@ -101,13 +101,13 @@ def test_a_package_that_is_damaged_leaves_no_layer(packages: list[Path], tmp_pat
 
 def test_what_is_written_inside_stays_out_of_the_layers_and_goes_away(packages: list[Path], cache: Path) -> None:
     layers = [layer(packages[1:]), layer(packages[:1])]
-    with root.root(layers) as there:
-        done = there.run(["/bin/program"], doing="run it")
+    with root.root(layers) as throwaway:
+        done = throwaway.run(["/bin/program"], doing="run it")
         assert done.stdout == "0"
         # Root of its own processes only.
-        assert (there.build / "out").read_text() == "0 1"
-        assert there.run(["/bin/program", "/usr/lib/data"], doing="write over a layer's file").status == 0
-        work = there.build.parent
+        assert (throwaway.build / "out").read_text() == "0 1"
+        assert throwaway.run(["/bin/program", "/usr/lib/data"], doing="write over a layer's file").status == 0
+        work = throwaway.build.parent
         assert (work / "upper" / "usr" / "lib" / "data").read_text() == "0 1"
     assert not work.exists()
     assert not list((cache / "preflight" / "work").iterdir())
@@ -127,11 +127,11 @@ def test_without_overlays_the_layers_are_copied(
     refusing.write_text(f'#!/bin/sh\nif [ "$2" = overlay ]; then exit 32; fi\nexec {real} "$@"\n')
     refusing.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    with root.root(layers) as there:
-        assert there.run(["/bin/program"], doing="run it").stdout == "0"
-        assert there.run(["/bin/program", "/usr/lib/kept"], doing="write").status == 0
-        assert there.run(["/bin/program"], doing="run it again").stdout == "0"
-        work = there.build.parent
+    with root.root(layers) as throwaway:
+        assert throwaway.run(["/bin/program"], doing="run it").stdout == "0"
+        assert throwaway.run(["/bin/program", "/usr/lib/kept"], doing="write").status == 0
+        assert throwaway.run(["/bin/program"], doing="run it again").stdout == "0"
+        work = throwaway.build.parent
         assert (work / "root" / "usr" / "lib" / "kept").read_text() == "0 1"
         assert (work / "root" / "usr" / "lib" / "data").read_text() == "second"
     assert not work.exists()
@@ -139,16 +139,16 @@ def test_without_overlays_the_layers_are_copied(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_it_goes_away_whatever_happens(packages: list[Path], cache: Path, error: type[BaseException]) -> None:
-    made = layer(packages)
+    made_layers = layer(packages)
     with pytest.raises(error):  # noqa: PT012, SIM117 - what is raised inside is the point
-        with root.root([made]) as there:
-            there.run(["/bin/program"], doing="run it")
+        with root.root([made_layers]) as throwaway:
+            throwaway.run(["/bin/program"], doing="run it")
             raise error
     assert not list((cache / "preflight" / "work").iterdir())
 
 
 def test_an_ordinary_user_needs_no_privilege(packages: list[Path]) -> None:
-    made = layer(packages)
+    made_layers = layer(packages)
     place = Path("/tmp") / f"preflight-of-nobody-{os.getpid()}"
     become = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.geteuid() == 0 else []
     try:
@@ -158,7 +158,7 @@ def test_an_ordinary_user_needs_no_privilege(packages: list[Path]) -> None:
         subprocess.run(["chown", "-R", "nobody" if become else str(os.geteuid()), place], check=True)
         script = shutil.copy(Path(root.__file__).with_name("enter.sh"), place)
         namespaces = ["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]
-        argv = ["sh", script, place, f"layers/{made.name}", "work", ",userxattr", "/bin/program"]
+        argv = ["sh", script, place, f"layers/{made_layers.name}", "work", ",userxattr", "/bin/program"]
         done = subprocess.run([*become, "unshare", *namespaces, *argv], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "0"), done.stderr
         out = place / "work" / "build" / "out"

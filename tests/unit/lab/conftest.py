@@ -1,4 +1,4 @@
-"""Labs below a temporary folder, and an archive that is nobody's."""
+"""Labs below a temporary folder, and an invented archive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mirror() -> Archive:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """State and cache folders of their own."""
+    """Temporary state and cache folders."""
     monkeypatch.setenv("GDSDEPLOY_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path

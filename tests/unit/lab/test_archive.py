@@ -64,8 +64,8 @@ def test_deb822_sources(etc: Path) -> None:
 
 def test_one_line_sources_and_no_vendor_of_the_same_suite(etc: Path) -> None:
     (etc / "sources.list").write_text(ONE_LINE)
-    found = archive.controller_archive(etc)
-    assert (found.uri, found.security_uri) == (
+    debian = archive.controller_archive(etc)
+    assert (debian.uri, debian.security_uri) == (
         "http://mirror.example/debian",
         "http://security.example/debian-security",
     )
@@ -108,13 +108,13 @@ def test_what_reaching_the_archive_takes_is_carried(etc: Path) -> None:
         'Acquire::https::Verify-Peer "false";\n'
         'APT::NeverAutoRemove:: "^linux-image";\n'
     )
-    found = archive.controller_archive(etc)
-    assert found.proxy == {
+    debian = archive.controller_archive(etc)
+    assert debian.proxy == {
         "Acquire::http::Proxy": "http://proxy.example:3128",
         "Acquire::https::Proxy::mirror.example": "DIRECT",
     }
-    assert found.options == {"Acquire::Check-Valid-Until": "false"}, "nothing that lowers verification travels"
-    assert found.ca_bundle == Path("/etc/ssl/site.pem")
+    assert debian.options == {"Acquire::Check-Valid-Until": "false"}, "nothing that lowers verification travels"
+    assert debian.ca_bundle == Path("/etc/ssl/site.pem")
 
 
 def test_proxy_of_the_environment_is_made_explicit(etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:

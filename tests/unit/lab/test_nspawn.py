@@ -9,7 +9,7 @@ import pytest
 
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import guest, nspawn
-from gdsdeploy.lab.host import Host, Record
+from gdsdeploy.lab.host import HostRecord, LabHost
 
 COMMON = [
     "systemd-nspawn",
@@ -24,7 +24,7 @@ REST = ["--settings=no", "--link-journal=no", "--resolv-conf=off", "--timezone=o
 
 
 def light(folder: Path) -> nspawn.LightHost:
-    return nspawn.LightHost(Record("build1", "light", 22001, "/c/root"), folder, folder / "ssh_config")
+    return nspawn.LightHost(HostRecord("build1", "light", 22001, "/c/root"), folder, folder / "ssh_config")
 
 
 def test_nspawn_where_systemd_is_not_process_1() -> None:
@@ -62,7 +62,7 @@ def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[nspawn.Ligh
     host = light(tmp_path / "build1")
     host.directory.mkdir()
 
-    def wait(self: Host, timeout: float = 0) -> None:
+    def wait(self: LabHost, timeout: float = 0) -> None:
         done.append(f"wait {self.runtime}")
         if self.runtime == "systemd-nspawn":
             raise LabUnavailable("build1 ended while starting")
@@ -71,7 +71,7 @@ def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[nspawn.Ligh
         done.append(f"start {argv[0]}")
 
     monkeypatch.delenv("GDSDEPLOY_LAB_LIGHT", raising=False)
-    monkeypatch.setattr(Host, "wait_ssh", wait)
+    monkeypatch.setattr(LabHost, "wait_ssh", wait)
     monkeypatch.setattr(nspawn.LightHost, "_start", start)
     monkeypatch.setattr(nspawn.LightHost, "stop", lambda self: done.append("stop"))
     return host, done
@@ -97,7 +97,7 @@ def test_nspawn_that_once_worked_is_not_given_up(
 ) -> None:
     host, done = silent
     with monkeypatch.context() as working:
-        working.setattr(Host, "wait_ssh", lambda self, timeout=0: None)
+        working.setattr(LabHost, "wait_ssh", lambda self, timeout=0: None)
         host.wait_ssh()
     with pytest.raises(LabUnavailable):
         host.wait_ssh()

@@ -9,11 +9,11 @@ import pytest
 
 from gdsdeploy.errors import LabUnavailable
 from gdsdeploy.lab import files, process, qemu
-from gdsdeploy.lab.host import Record
+from gdsdeploy.lab.host import HostRecord
 
 
 def vm(folder: Path) -> qemu.VmHost:
-    return qemu.VmHost(Record("gpu1", "vm", 22011, "/c/trixie/disk.qcow2"), folder, folder / "ssh_config", "tcg")
+    return qemu.VmHost(HostRecord("gpu1", "vm", 22011, "/c/trixie/disk.qcow2"), folder, folder / "ssh_config", "tcg")
 
 
 def test_machine() -> None:
@@ -46,17 +46,17 @@ def test_machine_reboots_and_listens_on_loopback_only() -> None:
 @pytest.fixture
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """KVM that opens; ``firmware`` and ``kernel`` say how the trials end, ``tried`` which were made."""
-    found: dict[str, Any] = {"firmware": True, "kernel": True, "tried": []}
+    outcomes: dict[str, Any] = {"firmware": True, "kernel": True, "tried": []}
 
     def trial(name: str) -> bool:
-        found["tried"].append(name)
-        return bool(found[name])
+        outcomes["tried"].append(name)
+        return bool(outcomes[name])
 
     monkeypatch.delenv("GDSDEPLOY_LAB_ACCEL", raising=False)
     monkeypatch.setattr(qemu.os, "access", lambda path, mode: True)
     monkeypatch.setattr(qemu, "_firmware_trial", lambda: trial("firmware"))
     monkeypatch.setattr(qemu, "_kernel_trial", lambda kernel: trial("kernel"))
-    return found
+    return outcomes
 
 
 def test_kvm_that_works_is_used_and_tried_once_per_boot(tmp_path: Path, trials: dict[str, Any]) -> None:
@@ -104,11 +104,11 @@ def test_the_user_decides_where_he_says_so(
 def test_creation_keeps_what_is_whole_and_makes_anew_what_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
+    parts: list[str] = []
 
     def make(path: Path) -> None:
         assert not path.exists(), "a half-made file was written over"
-        made.append(path.name)
+        parts.append(path.name)
         path.write_text("whole")
 
     host = vm(tmp_path / "gpu1")
@@ -119,7 +119,7 @@ def test_creation_keeps_what_is_whole_and_makes_anew_what_is_not(
     (host.directory / ".nvme.raw.part").write_text("half")
     (host.directory / "disk.qcow2").write_text("used by the guest")
     host.create(b"another seed")
-    assert made == [".disk.qcow2.part", ".nvme.raw.part", ".nvme.raw.part"]
+    assert parts == [".disk.qcow2.part", ".nvme.raw.part", ".nvme.raw.part"]
     assert (host.directory / "disk.qcow2").read_text() == "used by the guest"
     assert (host.directory / "seed.tar").read_text() == "seed"
     assert sorted(path.name for path in host.directory.iterdir()) == ["disk.qcow2", "nvme.raw", "seed.tar"]

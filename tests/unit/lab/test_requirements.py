@@ -23,7 +23,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return Completed(tuple(argv), 0, "", "")
 
     monkeypatch.setattr(requirements.run, "run", run)
-    monkeypatch.setattr(requirements, "_present", lambda program: False)
+    monkeypatch.setattr(requirements, "_is_present", lambda program: False)
     monkeypatch.setattr(requirements.shutil, "which", lambda program: "/usr/bin/apt-get")
     monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
     monkeypatch.setattr(requirements, "APT_LISTS", tmp_path)
@@ -37,11 +37,11 @@ def yes(question: str) -> bool:
 def test_packages_are_listed_beforehand_and_installed(
     bare: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[str] = []
-    confirm: Callable[[str], bool] = lambda question: not asked.append(question)  # type: ignore[func-returns-value]  # noqa: E731
+    questions: list[str] = []
+    confirm: Callable[[str], bool] = lambda question: not questions.append(question)  # type: ignore[func-returns-value]  # noqa: E731
     requirements.ensure(vms=True, lights=False, confirm=confirm)
     assert "qemu-system-x86: runs the VM hosts" in capsys.readouterr().err
-    assert len(asked) == 1
+    assert len(questions) == 1
     packages = ["debian-archive-keyring", "e2fsprogs", "mmdebstrap", "openssh-client", "qemu-system-x86", "qemu-utils"]
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
     assert bare == [
@@ -82,7 +82,7 @@ def test_user_without_sudo_is_told(monkeypatch: pytest.MonkeyPatch, bare: list[l
 
 
 def test_complete_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch, bare: list[list[str]]) -> None:
-    monkeypatch.setattr(requirements, "_present", lambda program: True)
+    monkeypatch.setattr(requirements, "_is_present", lambda program: True)
     requirements.ensure(vms=True, lights=True, confirm=lambda question: False)
     assert bare == []
 
@@ -90,7 +90,7 @@ def test_complete_machine_is_left_alone(monkeypatch: pytest.MonkeyPatch, bare: l
 def test_sudo_is_asked_once_before_steps_run_side_by_side(
     monkeypatch: pytest.MonkeyPatch, bare: list[list[str]]
 ) -> None:
-    monkeypatch.setattr(requirements, "_present", lambda program: True)
+    monkeypatch.setattr(requirements, "_is_present", lambda program: True)
     monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(requirements.run, "which", lambda program: "/usr/bin/sudo")
     requirements.ensure(vms=True, lights=True, confirm=yes)

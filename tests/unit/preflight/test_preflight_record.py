@@ -19,7 +19,7 @@ def target() -> Target:
     return resolved()
 
 
-def made(target: Target, **changes: object) -> Record:
+def make_record(target: Target, **changes: object) -> Record:
     plain = Record(
         kernel=target.kernel.release,
         driver=target.driver.version,
@@ -44,52 +44,52 @@ def with_package(target: Target, part: str, **changes: str) -> Target:
 
 def test_a_record_is_found_for_what_it_was_made_of(target: Target, tmp_path: Path) -> None:
     assert record.find(target, folder=tmp_path) is None
-    kept = made(target, rules=({"id": "r", "says": "s", "fixed": "", "source": ""},), logs=("/a.log",))
-    record.keep(kept, tmp_path)
-    assert record.find(target, folder=tmp_path) == kept
-    assert record.find(target, target.kernel.release, target.driver.version, tmp_path) == kept
+    stored = make_record(target, rules=({"id": "r", "says": "s", "fixed": "", "source": ""},), logs=("/a.log",))
+    record.keep(stored, tmp_path)
+    assert record.find(target, folder=tmp_path) == stored
+    assert record.find(target, target.kernel.release, target.driver.version, tmp_path) == stored
     assert record.find(target, "6.1.0-50-amd64", folder=tmp_path) is None
     assert record.find(target, driver="535.261.03", folder=tmp_path) is None
-    assert list(record.all_records(tmp_path)) == [kept]
+    assert list(record.all_records(tmp_path)) == [stored]
 
 
 @pytest.mark.parametrize("part", ["kernel-image", "kernel-headers", "driver-source", "nvidia-fs-source"])
 def test_a_changed_package_makes_it_stale(target: Target, tmp_path: Path, part: str) -> None:
-    record.keep(made(target), tmp_path)
+    record.keep(make_record(target), tmp_path)
     assert record.find(with_package(target, part, sha256="0" * 64), folder=tmp_path) is None
 
 
 def test_what_has_no_part_in_the_modules_does_not(target: Target, tmp_path: Path) -> None:
-    record.keep(made(target), tmp_path)
+    record.keep(make_record(target), tmp_path)
     assert record.find(with_package(target, "libcufile", sha256="0" * 64), folder=tmp_path) is not None
     assert record.find(with_package(target, "driver-userland", version="9"), folder=tmp_path) is not None
 
 
 @pytest.mark.parametrize("pin", ["flavour", "mode", "rdma"])
 def test_a_changed_wish_that_changes_the_build_makes_it_stale(target: Target, tmp_path: Path, pin: str) -> None:
-    record.keep(made(target), tmp_path)
+    record.keep(make_record(target), tmp_path)
     assert record.find(target.model_copy(update={"pins": {**target.pins, pin: "other"}}), folder=tmp_path) is None
 
 
 def test_a_full_record_is_preferred(target: Target, tmp_path: Path) -> None:
-    record.keep(made(target), tmp_path)
-    record.keep(made(target, mode="full", loads=False), tmp_path)
-    found = record.find(target, folder=tmp_path)
-    assert found is not None
-    assert (found.mode, found.ok) == ("full", False)
+    record.keep(make_record(target), tmp_path)
+    record.keep(make_record(target, mode="full", loads=False), tmp_path)
+    loaded = record.find(target, folder=tmp_path)
+    assert loaded is not None
+    assert (loaded.mode, loaded.ok) == ("full", False)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 99}', '{"format": 1, "modules": [1]}'])
 def test_a_record_that_cannot_be_read_counts_as_none(target: Target, tmp_path: Path, text: str) -> None:
-    path = record.keep(made(target), tmp_path)
+    path = record.keep(make_record(target), tmp_path)
     path.write_text(text)
     assert record.find(target, folder=tmp_path) is None
 
 
 def test_a_record_that_was_moved_to_another_stack_counts_as_none(target: Target, tmp_path: Path) -> None:
-    path = record.keep(made(target), tmp_path)
+    path = record.keep(make_record(target), tmp_path)
     other = with_package(target, "driver-source", sha256="1" * 64)
-    place = record.keep(made(other), tmp_path)
+    place = record.keep(make_record(other), tmp_path)
     place.write_text(json.dumps({**json.loads(path.read_text())}))
     assert record.find(other, folder=tmp_path) is None
 
@@ -98,7 +98,7 @@ def test_why_not_is_the_first_error(target: Target) -> None:
     finding = {"id": "symbol-crc", "severity": "error", "message": "other versions", "hint": ""}
     broken = Module("nvidia_fs", builds=False, loads=False, error="nvidia-fs does not build: no such function")
     refused = Module("nvidia_uvm", builds=True, loads=False, findings=(finding,))
-    assert made(target, modules=(refused, broken)).error == broken.error
-    assert made(target, modules=(refused,)).error == "nvidia_uvm: [symbol-crc] other versions"
-    assert made(target).error == ""
-    assert made(target, loads=None).ok is False
+    assert make_record(target, modules=(refused, broken)).error == broken.error
+    assert make_record(target, modules=(refused,)).error == "nvidia_uvm: [symbol-crc] other versions"
+    assert make_record(target).error == ""
+    assert make_record(target, loads=None).ok is False

@@ -15,7 +15,7 @@ STUB = {"id": "peermem-stub", "severity": "warning", "message": "is a stub", "hi
 NOTE = {"id": "unsigned", "severity": "note", "message": "is unsigned", "hint": ""}
 
 
-def built(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[str, Any]:
+def built_module(name: str, ok: bool | None, *findings: dict[str, str]) -> dict[str, Any]:
     return {"name": name, "audit": {"module": name, "ok": ok, "findings": list(findings)}}
 
 
@@ -25,30 +25,32 @@ def outcome(module: str, *files: dict[str, Any], error: str = "", ident: str = "
 
 
 def test_each_of_the_drivers_modules_has_its_own_answer() -> None:
-    found = trial.modules_of(outcome("driver", built("nvidia", True, NOTE), built("nvidia_uvm", None)))
-    assert [(m.module, m.builds, m.loads) for m in found] == [("nvidia", True, True), ("nvidia_uvm", True, None)]
-    assert found[0].findings == (NOTE,)
+    results = trial.modules_of(outcome("driver", built_module("nvidia", True, NOTE), built_module("nvidia_uvm", None)))
+    assert [(m.module, m.builds, m.loads) for m in results] == [("nvidia", True, True), ("nvidia_uvm", True, None)]
+    assert results[0].findings == (NOTE,)
 
 
 def test_what_does_not_build_does_not_load() -> None:
-    (found,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-fs does not build: too few arguments"))
-    assert (found.builds, found.loads) == (False, False)
-    assert found.error.endswith("too few arguments")
+    (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-fs does not build: too few arguments"))
+    assert (results.builds, results.loads) == (False, False)
+    assert results.error.endswith("too few arguments")
 
 
 def test_peermem_without_ofed_was_not_tried() -> None:
-    (found,) = trial.modules_of(outcome("nvidia-peermem", error="in any words", ident="peermem-stub"))
-    assert (found.builds, found.loads) == (None, None)
+    (results,) = trial.modules_of(outcome("nvidia-peermem", error="in any words", ident="peermem-stub"))
+    assert (results.builds, results.loads) == (None, None)
 
 
 def test_an_error_that_only_speaks_of_a_stub_is_a_failed_build() -> None:
-    (found,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-peermem for kernel 6 would be a stub that fails"))
-    assert (found.builds, found.loads) == (False, False)
+    (results,) = trial.modules_of(outcome("nvidia-fs", error="nvidia-peermem for kernel 6 would be a stub that fails"))
+    assert (results.builds, results.loads) == (False, False)
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [(False, True), (True, None)])
 def test_a_stub_counts_only_where_peermem_is_wanted(wanted: bool, expected: bool | None) -> None:
-    modules = trial.modules_of(outcome("driver", built("nvidia", True), built("nvidia_peermem", True, STUB)))
+    modules = trial.modules_of(
+        outcome("driver", built_module("nvidia", True), built_module("nvidia_peermem", True, STUB))
+    )
     assert modules[1].loads is False
     assert trial.all_load(modules, wants_peermem=wanted) is expected
 
@@ -63,12 +65,12 @@ def test_one_that_would_not_load_decides(answers: tuple[bool | None, ...], expec
 
 
 def test_without_nvidia_fs_a_preflight_is_a_full_one() -> None:
-    assert trial.effective("quick", target()) == "quick"
-    assert trial.effective("quick", target(mode="compat")) == "full"
+    assert trial.effective_mode("quick", target()) == "quick"
+    assert trial.effective_mode("quick", target(mode="compat")) == "full"
 
 
 def test_another_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     trial.require_machine(target())
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(GdsError, match="of x86_64 and this machine of aarch64"):
+    with pytest.raises(GdsError, match="for x86_64, and this machine is aarch64"):
         trial.require_machine(target())
