@@ -17,6 +17,7 @@ from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as asking
 from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 
@@ -30,7 +31,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan the way to this mode.")
 @click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan the way to this one for RDMA.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=asking.TIMEOUT, show_default=True, help="Seconds for each host."
+    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -87,7 +88,7 @@ def _saved(found: dict[str, HostFacts], as_json: bool) -> None:
 def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
-        found = asking.ask(intent, fleet, names, timeout=timeout, progress=console.say)
+        found = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
     known, lost = hostdata.each(found, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
         console.data(json.dumps(known, indent=2, ensure_ascii=False))

@@ -15,6 +15,7 @@ from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import text as shown
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as topologies
 
 _FILE = click.Path(path_type=Path)
@@ -30,11 +31,7 @@ _FILE = click.Path(path_type=Path)
     help="Write the golden topology of each profile from its hosts, or hold the hosts against it.",
 )
 @click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=topologies.TIMEOUT,
-    show_default=True,
-    help="Seconds for each host.",
+    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, by host.")
 def command(
@@ -77,7 +74,7 @@ def command(
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
-        facts = topologies.ask(intent, fleet, names, timeout=timeout, progress=console.say)
+        facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
     found, lost = hostdata.each(facts, topologies.known)
     if golden == "write":
         _raise_first(lost)

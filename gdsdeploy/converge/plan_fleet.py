@@ -23,7 +23,8 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import hostdata, transport
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, malformed, refusal
 from gdsdeploy.zipapp import hostapp
 
@@ -72,7 +73,7 @@ def plan_fleet(
         found[name] = made
         progress(made, name, seconds[name])
 
-    fits = fitted_hosts.ask(fleet, lock, fleet_path, fitted_hosts.fitted(fleet, names), timeout=timeout)
+    fits = fitted_hosts.facts_of(fleet, lock, fleet_path, fitted_hosts.fitted(fleet, names), timeout=timeout)
     for name, fit in fits.items():
         if isinstance(fit, GdsError):
             add(name, fit)
@@ -81,21 +82,23 @@ def plan_fleet(
     asked = documents(fleet, lock, given, [name for name in names if name not in found])
     checked: dict[str, Variants] = {}
     told: dict[str, assign.Told] = {}
-    for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_dir, list(asked)),
-        given.program.read_bytes(),
-        CHECK,
-        stdin={name: json.dumps(document).encode() for name, document in asked.items()},
-        timeout=timeout,
+
+    def judge(answer: Answer) -> Variants:
+        with hostdata.surprises(answer.host):
+            found = checked_variants(answer, asked[answer.host])
+            told[answer.host] = _told(fleet, lock, answer.host, found)
+            return found
+
+    stdin = {name: json.dumps(document).encode() for name, document in asked.items()}
+    program = given.program.read_bytes()
+    for answer, outcome in ask(
+        fleet, fleet_path, list(asked), CHECK, judge, timeout=timeout, stdin=stdin, program=program
     ):
         seconds[answer.host] = answer.seconds
-        try:
-            with hostdata.surprises(answer.host):
-                said = checked_variants(answer, asked[answer.host])
-                told[answer.host] = _told(fleet, lock, answer.host, said)
-                checked[answer.host] = said
-        except GdsError as error:
-            add(answer.host, error)
+        if isinstance(outcome, GdsError):
+            add(answer.host, outcome)
+        else:
+            checked[answer.host] = outcome
     # Who builds for whom depends on what all of them answer; in the order of the fleet file, builders first.
     supplies = assign.supplies(fleet, lock, {name: told[name] for name in fleet.everyone() if name in told}, shelf.look)
     for name in checked:
@@ -130,7 +133,7 @@ def _possible(fleet: Fleet, lock: Lock, name: str, mode: str) -> Supply:
 
 def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
     """What a machine says of every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
-    told = answer.known()
+    told = answer.require_document()
     error = told.get("error")
     if isinstance(error, Mapping):
         raise refusal(answer.host, error)

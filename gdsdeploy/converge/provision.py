@@ -28,8 +28,8 @@ from gdsdeploy.errors import GdsError, NotProvisioned
 from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import transport
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import Answer
 
 #: Seconds that a host may take to show that it has Python and that we may become root.
 CONTACT_TIMEOUT = 60
@@ -76,7 +76,7 @@ def provision(
     """
     identity = Identity.of(playbook)
     if playbook != "provision":
-        refused = first_contact(fleet, fleet_path.resolve().parent, names)
+        refused = first_contact(fleet, fleet_path, names)
         return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity), names, refused, progress)
     release = releases.store(fleet_path, lock)
     with run_archives.opened(fleet_path) as shelf:
@@ -124,14 +124,9 @@ class _Play:
     planned: Planned = field(default_factory=lambda: Planned({}, {}))
     shelf: Shelf | None = None
 
-    @property
-    def fleet_dir(self) -> Path:
-        """Where relative file names of the fleet start."""
-        return self.fleet_path.resolve().parent
-
     def sources(self) -> Sources:
         """What the run hands to the hosts."""
-        given = sources(self.fleet, self.lock, self.fleet_dir, self.planned.known, self.shelf)
+        given = sources(self.fleet, self.lock, self.fleet_path.resolve().parent, self.planned.known, self.shelf)
         return replace(given, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
 
 
@@ -153,13 +148,12 @@ class Identity:
         return cls(run, f"{user}@{socket.gethostname()}: {verb}")
 
 
-def release(fleet: Fleet, fleet_dir: Path, names: Sequence[str], program: bytes, identity: Identity) -> None:
+def release(fleet: Fleet, fleet_path: Path, names: Sequence[str], program: bytes, identity: Identity) -> None:
     """Let other runs change the hosts ``names`` again.  A host that isn't reached is free when the lease ends."""
     argv = ["apply", "--json", "--release", identity.run]
-    endpoints = transport.endpoints(fleet, fleet_dir, names)
+    answers = ask(fleet, fleet_path, names, argv, Answer.require_document, timeout=CONTACT_TIMEOUT, program=program)
     with contextlib.suppress(GdsError):
-        for _ in transport.fan_out(endpoints, program, argv, timeout=CONTACT_TIMEOUT):
-            pass
+        list(answers)
 
 
 def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]) -> Run:
@@ -186,7 +180,7 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
     finally:
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):
-            release(play.fleet, play.fleet_dir, reachable, given.program.read_bytes(), play.identity)
+            release(play.fleet, play.fleet_path, reachable, given.program.read_bytes(), play.identity)
     return Run(outcome, refused, log, play.satisfied)
 
 
@@ -232,11 +226,10 @@ def only_converges(extra: Sequence[str]) -> bool:
     return True
 
 
-def first_contact(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> dict[str, GdsError]:
+def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, GdsError]:
     """Ask every machine for one small answer; return those that cannot be worked with, and why."""
-    endpoints = transport.endpoints(fleet, fleet_dir, names)
-    answers = transport.fan_out(endpoints, hostapp.build(), ["hello"], timeout=CONTACT_TIMEOUT)
-    return {answer.host: answer.error for answer in answers if answer.error is not None}
+    answers = ask(fleet, fleet_path, names, ["hello"], Answer.require_document, timeout=CONTACT_TIMEOUT)
+    return {answer.host: outcome for answer, outcome in answers if isinstance(outcome, GdsError)}
 
 
 def summary(run: Run) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import Planned, plan_fleet
-from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, HostUnfit, RolloutRefused
+from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
@@ -29,11 +29,12 @@ from gdsdeploy.rollout import durations, status, waves, windows
 from gdsdeploy.rollout.drain import Drainer, State, drainer, rollout_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.waves import Candidate, Layout
-from gdsdeploy.ssh import transport
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import Answer
 
 #: Seconds for a host that takes no part, and is only counted if it does not answer.
 KNOCK = 30.0
+_STATUS = ("rollout", "status", "--json")
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def prepare(
     previous = {name: item.lock for name, item in told.items() if item.lock}
     reasons += _unread(asked, fleet_path)
     reasons += [
-        Reason(found.message, (name,), found.hint or "") for name, found in said.items() if isinstance(found, HostUnfit)
+        Reason(found.message, (name,), found.hint or "") for name, found in said.items() if isinstance(found, GdsError)
     ]
     pending = [name for name, found in plans.items() if not found.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
@@ -247,18 +248,14 @@ class Told:
         return cls(*(str(document.get(key) or "") for key in ("lock_digest", "kernel", "devices")))
 
 
-def told_by(fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float) -> dict[str, Told | HostUnfit]:
+def told_by(fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float) -> dict[str, Told | GdsError]:
     """What the machines ``names`` say of themselves; one that doesn't answer is left out."""
-    ends = transport.endpoints(fleet, fleet_path.resolve().parent, names)
-    found: dict[str, Told | HostUnfit] = {}
-    for answer in transport.fan_out(ends, hostapp.build(), ["rollout", "status", "--json"], timeout=timeout):
-        if answer.document is None:
-            continue
-        try:
-            found[answer.host] = Told.of(answers.checked(answer.host, ("rollout", "status"), answer.document))
-        except HostUnfit as error:
-            found[answer.host] = error
-    return found
+
+    def judge(answer: Answer) -> Told:
+        return Told.of(answers.checked(answer.host, ("rollout", "status"), answer.require_document()))
+
+    outcomes = ask(fleet, fleet_path, names, _STATUS, judge, timeout=timeout)
+    return {answer.host: outcome for answer, outcome in outcomes if answer.document is not None}
 
 
 def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], told: Mapping[str, Told]) -> Candidate:
@@ -363,9 +360,8 @@ def silent(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, st
     """Hosts of ``names`` that do not answer, and that in words."""
     if not names:
         return {}
-    endpoints = transport.endpoints(fleet, fleet_path.resolve().parent, names)
-    answers = transport.fan_out(endpoints, hostapp.build(), ("rollout", "status", "--json"), timeout=KNOCK)
-    return {answer.host: "it does not answer" for answer in answers if answer.error is not None}
+    outcomes = ask(fleet, fleet_path, names, _STATUS, Answer.require_document, timeout=KNOCK)
+    return {answer.host: "it does not answer" for answer, _ in outcomes if answer.error is not None}
 
 
 def _drained(drains: Drainer, names: Sequence[str], reasons: list[Reason]) -> dict[str, str]:

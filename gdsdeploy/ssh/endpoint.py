@@ -61,7 +61,7 @@ class Answer:
     error: GdsError | None
     seconds: float
 
-    def known(self) -> dict[str, Any]:
+    def require_document(self) -> dict[str, Any]:
         """The document; raises the error where there is none."""
         if self.error is not None or self.document is None:
             raise self.error or HostUnreachable(f"{self.host}: no answer")

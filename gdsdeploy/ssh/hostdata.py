@@ -182,7 +182,7 @@ def fitting(host: str, question: str, shape: type[S], document: Any) -> S:
 
 def judged(answer: Answer, question: str, shape: type[Shape], judge: Callable[[dict[str, Any]], T]) -> T:
     """What ``judge`` makes of a host's document, which is one of that shape; raises the host's error, or HostUnfit."""
-    made = fitting(answer.host, question, shape, answer.known())
+    made = fitting(answer.host, question, shape, answer.require_document())
     with surprises(answer.host):
         return judge(made.model_dump(exclude_unset=True))
 

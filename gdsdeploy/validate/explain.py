@@ -6,19 +6,18 @@ import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from gdsdeploy.errors import FleetInvalid, GdsError, HostUnreachable
+from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host import evidence
 from gdsdeploy.host.checks import report
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, facts_from
-from gdsdeploy.ssh import evidence_file, hostdata, transport
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
+from gdsdeploy.ssh.endpoint import Answer
 
 #: Where a fleet is looked for when a host is named without one.
 DEFAULT_FLEET = Path("fleet.yml")
-#: Seconds for one host: its evidence is bounded by itself, and a slow virtual machine needs most of it.
-TIMEOUT = 300.0
 
 
 def of_this_machine(mount: str) -> Explanation:
@@ -40,12 +39,16 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise FleetInvalid(f"{fleet_file} has no host {name!r}{meant}", hint=f"It has: {', '.join(fleet.hosts)}")
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
-    endpoints = transport.endpoints(fleet, fleet_file.resolve().parent, [name])
-    for answer in transport.fan_out(endpoints, hostapp.build(), argv, timeout=timeout):
+
+    def explanation(answer: Answer) -> Explanation:
         return hostdata.judged(
-            answer, "evidence", hostdata.Evidence, lambda told: replace(explained(facts_from(told), mount), host=name)
+            answer, "evidence", hostdata.Evidence, lambda document: explained(facts_from(document), mount)
         )
-    raise HostUnreachable(f"{name}: no answer")
+
+    ((_, outcome),) = ask(fleet, fleet_file, [name], argv, explanation, timeout=timeout)
+    if isinstance(outcome, GdsError):
+        raise outcome
+    return replace(outcome, host=name)
 
 
 def of_file(file: Path, host: str, mount: str) -> Explanation:

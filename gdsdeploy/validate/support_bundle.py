@@ -19,13 +19,13 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, trouble_from
-from gdsdeploy.ssh import hostdata, transport
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.validate import accepted_waivers, bundle
 from gdsdeploy.validate.bundle import Bundle
 from gdsdeploy.validate.redact import USER, Redactor
-from gdsdeploy.validate.validate import EVIDENCE, TIMEOUT, Asked, fitted, judged, line, lost, now
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.validate.validate import EVIDENCE, Asked, fitted, judged, line, lost, now
 
 #: An address that is no name.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")
@@ -49,13 +49,8 @@ def pack_fleet(
     """
     when, answers = now(), dict[str, Answer]()
     expected = {name: expectation(fleet, lock, name) for name in names}
-    for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_path.resolve().parent, names),
-        hostapp.build(),
-        EVIDENCE,
-        stdin={name: item.to_json().encode() for name, item in expected.items()},
-        timeout=timeout,
-    ):
+    stdin = {name: expectation.to_json().encode() for name, expectation in expected.items()}
+    for answer, _ in ask(fleet, fleet_path, names, EVIDENCE, Answer.require_document, timeout=timeout, stdin=stdin):
         answers[answer.host] = answer
         expected[answer.host] = fitted(fleet, lock, expected[answer.host], answer)
         progress(f"  {answer.host}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +13,24 @@ from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import hostdata, transport
-from gdsdeploy.zipapp import hostapp
-
-#: Seconds for one host: its evidence is bounded by itself, and a slow virtual machine needs most of it.
-TIMEOUT = 300.0
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
 
 
-def ask(
+def ask_facts(
     fleet: Fleet, fleet_file: Path, names: Sequence[str], *, timeout: float = TIMEOUT, progress: Callable[[str], None]
 ) -> dict[str, HostFacts | GdsError]:
     """The facts of each host, all asked at once, in the order of ``names``; or why a host gave none.
 
     timeout: seconds for each host.
     """
-    found: dict[str, HostFacts | GdsError] = {}
-    endpoints = transport.endpoints(fleet, fleet_file.resolve().parent, names)
-    for answer in transport.fan_out(endpoints, hostapp.build(), ["evidence", "--json"], timeout=timeout):
-        try:
-            found[answer.host] = hostdata.judged(answer, "evidence", hostdata.Evidence, facts_from)
-        except GdsError as error:
-            found[answer.host] = error
-            progress(f"  ✗ {answer.host}: {error}")
-        else:
-            progress(f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
-    return {name: found[name] for name in names}
+    facts = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=facts_from)
+    outcomes: dict[str, HostFacts | GdsError] = {}
+    for answer, outcome in ask(fleet, fleet_file, names, ["evidence", "--json"], facts, timeout=timeout):
+        outcomes[answer.host] = outcome
+        lost = isinstance(outcome, GdsError)
+        progress(f"  ✗ {answer.host}: {outcome}" if lost else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+    return {name: outcomes[name] for name in names}
 
 
 def known(name: str, facts: HostFacts | GdsError) -> Topology:

@@ -29,13 +29,11 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.drawing import disks_of
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, trouble_from
-from gdsdeploy.ssh import hostdata, transport
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.validate import accepted_waivers
-from gdsdeploy.zipapp import hostapp
 
-#: Seconds for one host: its evidence is bounded by itself, and a slow virtual machine needs most of it.
-TIMEOUT = 300.0
 #: The host program reads its expectation from standard input.
 EVIDENCE = ("evidence", "--json", "--expectation", "-")
 #: What the host's own gate wrote down; needs nothing on standard input, and collects nothing.
@@ -80,27 +78,26 @@ def validate(
     """
     when = now()
     expected = {name: expectation(fleet, lock, name) for name in names}
-    given = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
-    found: dict[str, HostReport] = {}
-    for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_path.resolve().parent, names),
-        hostapp.build(),
-        RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else [])),
-        stdin=b"" if since_boot else {name: item.to_json().encode() for name, item in expected.items()},
-        timeout=timeout + (max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0),
-    ):
+    waivers_of = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
+
+    def judge(answer: Answer) -> HostReport:
         name = answer.host
-        try:
-            if since_boot:
-                host = _recorded(expected[name], answer, asked, given[name])
-            else:
-                host = _judge(fleet, lock, expected[name], answer, asked, given[name])
-        except GdsError as error:
-            host = lost(expected[name], error, answer.seconds)
-        found[name] = host
-        progress(line(host))
-    hosts = tuple(found[name] for name in names)
-    return Report(str(fleet_path), lock.digest, when, hosts, accepted_waivers.accepted(given, hosts, asked.today()))
+        if since_boot:
+            return _recorded(expected[name], answer, asked, waivers_of[name])
+        return _judge(fleet, lock, expected[name], answer, asked, waivers_of[name])
+
+    argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else []))
+    stdin = {} if since_boot else {name: item.to_json().encode() for name, item in expected.items()}
+    timeout += max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0
+    reports: dict[str, HostReport] = {}
+    for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin):
+        name = answer.host
+        reports[name] = lost(expected[name], outcome, answer.seconds) if isinstance(outcome, GdsError) else outcome
+        progress(line(reports[name]))
+    hosts = tuple(reports[name] for name in names)
+    return Report(
+        str(fleet_path), lock.digest, when, hosts, accepted_waivers.accepted(waivers_of, hosts, asked.today())
+    )
 
 
 def _loading(expected: Expectation) -> float:

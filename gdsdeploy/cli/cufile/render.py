@@ -67,7 +67,7 @@ def command(
         known = fitted_hosts.read(host, evidence)
     elif profile.fit or diff:
         with console.step(f"Asking {host}"):
-            answer = fitted_hosts.ask(intent, lock, fleet, [host])[host]
+            answer = fitted_hosts.facts_of(intent, lock, fleet, [host])[host]
         if isinstance(answer, GdsError):
             raise answer
         known = answer
