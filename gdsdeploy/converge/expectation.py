@@ -58,21 +58,23 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -
 
 
 def _topology(profile: str, wanted: TopologyWanted) -> dict[str, Any]:
-    found: dict[str, Any] = {key: value for key, value in (("nvme", wanted.nvme), ("nic", wanted.nic)) if value}
-    if wanted.golden is not None:
-        if isinstance(wanted.document, str):
-            raise FleetInvalid(
-                f"profiles.{profile}.topology.golden: {wanted.document}",
-                hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
-            )
-        found["golden"] = wanted.document
-    return found
+    expected = {"nvme": wanted.nvme, "nic": wanted.nic, "golden": golden_document(profile, wanted)}
+    return {key: value for key, value in expected.items() if value}
+
+
+def golden_document(profile: str, wanted: TopologyWanted) -> dict[str, Any] | None:
+    """The golden topology of a profile; None: it names none.  Raises FleetInvalid where its file cannot be used."""
+    if wanted.golden is None:
+        return None
+    if isinstance(wanted.document, str):
+        raise FleetInvalid(
+            f"profiles.{profile}.topology.golden: {wanted.document}",
+            hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
+        )
+    return wanted.document
 
 
 def _storage(mount: Mount) -> dict[str, Any]:
-    wanted: dict[str, Any] = {"mount": mount.mount, "path": mount.path}
-    if not mount.scratch:
-        wanted["scratch"] = "no"
-    if mount.load is not None:
-        wanted["load"] = {"read": mount.load.read, "seconds": mount.load.seconds}
-    return wanted
+    scratch = {} if mount.scratch else {"scratch": "no"}
+    load = {} if mount.load is None else {"load": {"read": mount.load.read, "seconds": mount.load.seconds}}
+    return {"mount": mount.mount, "path": mount.path, **scratch, **load}

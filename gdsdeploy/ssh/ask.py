@@ -31,7 +31,7 @@ def ask(
 ) -> Iterator[tuple[Answer, T | GdsError]]:
     """Run the host program with ``argv`` on the machines ``names``; each answer with its result or error, as it comes.
 
-    judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each machine.
+    judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
     stdin: the same for all, or by machine.  program: the zipapp, where it was packed before.
     Raises what transport.endpoints and transport.fan_out raise.
     """

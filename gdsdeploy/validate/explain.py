@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid, GdsError
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host import evidence
 from gdsdeploy.host.checks import report
 from gdsdeploy.host.explain import Explanation, NoSuchMountError, explain
 from gdsdeploy.host.facts import HostFacts, facts_from
 from gdsdeploy.ssh import evidence_file, hostdata
 from gdsdeploy.ssh.ask import TIMEOUT, ask
-from gdsdeploy.ssh.endpoint import Answer
 
 #: Where a fleet is looked for when a host is named without one.
 DEFAULT_FLEET = Path("fleet.yml")
@@ -34,21 +34,14 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
             hint="Name the fleet file: --fleet FILE. Without a host, this machine is explained",
         )
     fleet = load_fleet(fleet_file)
-    if name not in fleet.hosts:
-        near = difflib.get_close_matches(name, list(fleet.hosts), n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise FleetInvalid(f"{fleet_file} has no host {name!r}{meant}", hint=f"It has: {', '.join(fleet.hosts)}")
+    require_host(name, fleet.hosts, fleet_file)
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]
-
-    def explanation(answer: Answer) -> Explanation:
-        return hostdata.judged(
-            answer, "evidence", hostdata.Evidence, lambda document: explained(facts_from(document), mount)
-        )
-
-    ((_, outcome),) = ask(fleet, fleet_file, [name], argv, explanation, timeout=timeout)
-    if isinstance(outcome, GdsError):
-        raise outcome
-    return replace(outcome, host=name)
+    judge = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=facts_from)
+    ((_, facts),) = ask(fleet, fleet_file, [name], argv, judge, timeout=timeout)
+    if isinstance(facts, GdsError):
+        raise facts
+    with hostdata.surprises(name):
+        return replace(explained(facts, mount), host=name)
 
 
 def of_file(file: Path, host: str, mount: str) -> Explanation:

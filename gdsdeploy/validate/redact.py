@@ -33,33 +33,9 @@ USER = "user name"
 #: Login names that identify nobody, or that mean something else on every host.
 _COMMON = frozenset(
     {
-        *(
-            "root",
-            "admin",
-            "administrator",
-            "user",
-            "ubuntu",
-            "debian",
-            "rocky",
-            "centos",
-            "almalinux",
-            "fedora",
-            "redhat",
-        ),
-        *(
-            "rhel",
-            "cloud-user",
-            "ec2-user",
-            "opc",
-            "ansible",
-            "slurm",
-            "nvidia",
-            "cuda",
-            "gds",
-            "nvme",
-            "dkms",
-            "kernel",
-        ),
+        *("root", "admin", "administrator", "user", "ubuntu", "debian", "rocky", "centos", "almalinux", "fedora"),
+        *("redhat", "rhel", "cloud-user", "ec2-user", "opc", "ansible", "slurm"),
+        *("nvidia", "cuda", "gds", "nvme", "dkms", "kernel"),
     }
 )
 
