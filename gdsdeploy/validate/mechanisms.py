@@ -1,7 +1,7 @@
 """From one mode to another: what a change of ``mode`` or ``rdma`` takes, step by step; pure.
 
-Nothing is guessed: cufile.json is rendered for both, the modules are those that provision would load for both, and what
-no role does is said to be left to the user.
+cufile.json is rendered for both modes, and the modules are those that provision would load for both.  Steps that no
+role does are left to the user.
 """
 
 from __future__ import annotations
@@ -128,21 +128,24 @@ def _cufile(name: str, before: Profile, after: Profile, target: Target) -> tuple
     except FleetInvalid as refused:
         return [], [refused.message]
     return [
-        Step(f"{key} in cufile.json", _said(old.get(key)), _said(new.get(key)), "provision")
+        Step(f"{key} in cufile.json", _as_json_text(old.get(key)), _as_json_text(new.get(key)), "provision")
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key)
     ], []
 
 
-def _said(value: Any) -> str:
+def _as_json_text(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _obstacles(after: Profile, target: Target) -> list[str]:
-    found = []
     flavour = target.driver.flavour
-    if after.rdma == "dmabuf" and flavour != "open":
-        found.append(f"the locked driver is {flavour}: only the open flavour exports GPU memory as DMA-BUF")
-    if after.mode == "p2pdma" and flavour != "open":
-        found.append(f"the locked driver is {flavour}: only the open flavour has static BAR1 as P2PDMA memory")
-    return found
+    needs = {
+        "exports GPU memory as DMA-BUF": after.rdma == "dmabuf",
+        "has static BAR1 as P2PDMA memory": after.mode == "p2pdma",
+    }
+    return [
+        f"the locked driver is {flavour}: only the open flavour {what}"
+        for what, needed in needs.items()
+        if needed and flavour != "open"
+    ]

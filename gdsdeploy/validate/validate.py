@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import time
@@ -16,6 +15,7 @@ from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
 from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile.selection import did_you_mean
 from gdsdeploy.host import checks
 from gdsdeploy.host.checks.report import stack
 from gdsdeploy.host.evidence import longest, wanted_by
@@ -36,7 +36,7 @@ from gdsdeploy.validate import accepted_waivers
 
 #: The host program reads its expectation from standard input.
 EVIDENCE = ("evidence", "--json", "--expectation", "-")
-#: What the host's own gate wrote down; needs nothing on standard input, and collects nothing.
+#: The record of the host's own gate; needs nothing on standard input, and collects nothing.
 RECORD = ("gate", "show", "--json")
 #: The finding that says whether the gate has judged this boot.
 THIS_BOOT = "gate.this-boot"
@@ -70,10 +70,10 @@ def validate(
     since_boot: bool = False,
     progress: Callable[[str], None],
 ) -> Report:
-    """Judge the hosts ``names``; a host that gives no evidence is in the report as such, and the others go on.
+    """Judge the hosts ``names``; a host that gives no evidence is in the report with the reason.
 
     timeout: seconds for each host, beside those of reading under load.
-    since_boot: no evidence is collected; the report is what each host's own gate found in the boot that runs.
+    since_boot: collects no evidence; the report has what each host's own gate found in the current boot.
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
     when = now()
@@ -84,7 +84,12 @@ def validate(
         name = answer.host
         if since_boot:
             return _recorded(expected[name], answer, asked, waivers_of[name])
-        return _judge(fleet, lock, expected[name], answer, asked, waivers_of[name])
+
+        def report(evidence: dict[str, Any]) -> HostReport:
+            expectation = fitted(fleet, lock, expected[name], answer)
+            return judged(expectation, evidence, asked, waivers_of[name], answer.seconds)
+
+        return hostdata.judged(answer, "evidence", hostdata.Evidence, report)
 
     argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else []))
     stdin = {} if since_boot else {name: item.to_json().encode() for name, item in expected.items()}
@@ -122,19 +127,23 @@ def selected(finding: Finding, only: Sequence[str]) -> bool:
 
 def outcome(report: Report) -> GdsError | None:
     """The error that a run with this report ends in: a failed check wins over a host without evidence over unknown."""
-    failed = [f"{host.host} ({_count(host, FAIL)})" for host in report.hosts if host.verdict == FAIL]
-    lost = [host for host in report.hosts if host.trouble]
-    unknown = [f"{host.host} ({_count(host, UNKNOWN)})" for host in report.hosts if host.verdict == UNKNOWN]
-    hint = "What to do is said with each check above"
-    if failed:
-        return ChecksFailed(f"checks failed on {', '.join(failed)}", hint=hint)
-    if lost and lost[0].trouble:
+    hint = "Follow the next step that each check above gives"
+    if failed := _counted(report, FAIL):
+        return ChecksFailed(f"checks failed on {failed}", hint=hint)
+    troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
+    if troubles:
         kinds = {kind.__name__: kind for kind in all_errors()}
-        kind = kinds.get(lost[0].trouble.kind, HostUnreachable)
-        return kind(f"no evidence from {', '.join(host.host for host in lost)}", hint="The reason is said above")
+        kind = kinds.get(next(iter(troubles.values())).kind, HostUnreachable)
+        return kind(f"no evidence from {', '.join(troubles)}", hint="See the reason above")
     if report.verdict == UNKNOWN:
-        return ChecksUnknown(f"could not tell on {', '.join(unknown) or 'any host: there is none'}", hint=hint)
+        return ChecksUnknown(f"could not tell on {_counted(report, UNKNOWN) or 'any host: there is none'}", hint=hint)
     return None
+
+
+def _counted(report: Report, verdict: str) -> str:
+    """The hosts with that verdict, each with the number of its checks that have it."""
+    counts = {host.host: host.count(verdict) for host in report.hosts if host.verdict == verdict}
+    return ", ".join(f"{host} ({number} check{'' if number == 1 else 's'})" for host, number in counts.items())
 
 
 def judged(
@@ -159,7 +168,7 @@ def judged(
 
 
 def _digest(value: Any) -> str:
-    """Of JSON with sorted keys and without spaces, so that whoever has the same document has the same digest."""
+    """Of JSON with sorted keys and without spaces, so that the same document always has the same digest."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -172,17 +181,6 @@ def fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> E
         return expectation(fleet, lock, answer.host, Host(answer.host, facts_from(answer.document), settled=True))
     except HostUnfit:
         return expected
-
-
-def _judge(
-    fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]
-) -> HostReport:
-    """What the checks say of the host's evidence; raises why there is nothing that they could judge."""
-
-    def judge(evidence: dict[str, Any]) -> HostReport:
-        return judged(fitted(fleet, lock, expected, answer), evidence, asked, given, answer.seconds)
-
-    return hostdata.judged(answer, "evidence", hostdata.Evidence, judge)
 
 
 def lost(expected: Expectation, error: GdsError, seconds: float) -> HostReport:
@@ -220,23 +218,17 @@ def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -
     return Finding(THIS_BOOT, PASS, title, wanted, found)
 
 
-def _count(host: HostReport, verdict: str) -> str:
-    number = host.count(verdict)
-    return f"{number} check{'' if number == 1 else 's'}"
-
-
 def known_check(name: str, option: str = "--check") -> str:
     """``name`` if it is the id of a check, with or without a subject; raises FleetInvalid naming the nearest one."""
-    known = [check.id for check in checks.listed()]
-    if name.partition(":")[0] in known:
+    ids = [check.id for check in checks.listed()]
+    if name.partition(":")[0] in ids:
         return name
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    raise FleetInvalid(f"{option}: there is no check {name!r}{meant}", hint=f"The checks are: {', '.join(known)}")
+    words = f"{option}: there is no check {name!r}{did_you_mean(name, ids)}"
+    raise FleetInvalid(words, hint=f"The checks are: {', '.join(ids)}")
 
 
 def require_folder(file: Path | None) -> None:
-    """Raise GdsError when ``file`` cannot be written for want of its folder: better before the hosts are asked."""
+    """Raise GdsError if the folder of ``file`` is missing: better before the hosts are asked."""
     if file is not None and not file.absolute().parent.is_dir():
         raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
 
