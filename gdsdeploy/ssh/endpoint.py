@@ -1,7 +1,6 @@
 """What came back from a host, and what it means: a document, or the one error that says why there is none.  Pure.
 
-A host may be somebody else's.  Its text is parsed within bounds, so that no answer costs more than a moment and some
-megabytes, and every text in it can be written anywhere.
+A host may be hostile: its text is parsed within bounds of time and memory, and any text in it can be written anywhere.
 """
 
 from __future__ import annotations
@@ -87,13 +86,13 @@ def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
     if not begun:
         raise _did_not_begin(host, output)
     try:
-        found = jsontext.loads(text.decode(errors="replace"), items=VALUES, more=True)
+        value = jsontext.loads(text.decode(errors="replace"), items=VALUES, more=True)
     except jsontext.NotJsonError:
-        found = None
+        value = None
     except ValueError as refused:
         raise malformed(host.where(), "", str(refused)) from None
-    if isinstance(found, dict):
-        return found
+    if isinstance(value, dict):
+        return value
     if output.status is None:
         raise HostUnreachable(
             f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}",
@@ -125,35 +124,33 @@ def refusal(host: str, error: Mapping[str, Any], kind: type[GdsError] = HostUnfi
 
 def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
     """Why the program was not even started."""
-    said, status = output.stderr, output.status
+    stderr, status = output.stderr, output.status
     if status is None:
         return HostUnreachable(
-            f"{host.where()}: the connection was closed before the program began{_tail(said)}",
+            f"{host.where()}: the connection was closed before the program began{_tail(stderr)}",
             hint="Look at the host's sshd log (journalctl -u ssh)",
         )
     if status == TOO_OLD:
-        return HostUnfit(f"{host.where()}: {said.strip()}", hint="Install Python 3.8 or newer as python3")
-    if host.user != "root":
-        refusal = _sudo(host, said, status)
-        if refusal:
-            return refusal
-    if status in {126, 127} or "python3: command not found" in said:
+        return HostUnfit(f"{host.where()}: {stderr.strip()}", hint="Install Python 3.8 or newer as python3")
+    if host.user != "root" and (refusal := _sudo(host, stderr, status)):
+        return refusal
+    if status in {126, 127} or "python3: command not found" in stderr:
         return HostUnfit(
-            f"{host.where()}: there is no python3 on it{_tail(said)}",
+            f"{host.where()}: there is no python3 on it{_tail(stderr)}",
             hint="Install it with the host's package manager, e.g. apt-get install python3-minimal",
         )
     return HostUnfit(
-        f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(said)}",
+        f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(stderr)}",
         hint=f"Try: {host.ssh()} python3 --version",
     )
 
 
-def _sudo(host: Endpoint, said: str, status: int) -> GdsError | None:
+def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:
     """What sudo refused, if it was sudo."""
-    lines = [line for line in said.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
-    if status == 127 and "python3" not in said:
+    lines = [line for line in stderr.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
+    if status == 127 and "python3" not in stderr:
         return HostUnfit(
-            f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(said)}",
+            f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(stderr)}",
             hint="Install sudo on the host, or set ssh.user: root in the fleet file",
         )
     if lines and "python3: command not found" not in lines[-1]:

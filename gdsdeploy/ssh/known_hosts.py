@@ -79,7 +79,7 @@ def refusal(host: Endpoint, known: Sequence[KnownKey], kind: str, blob: bytes) -
         return HostKeyMismatch(
             f"{host.where()}: its host key changed: it presented {presented}, "
             f"but {other[0].place()} has {fingerprint(other[0].blob)}",
-            hint="Somebody may be in between. If the host was installed anew, "
+            hint="Another machine may be in between. If the host was installed again, "
             f"compare with {verify}, then replace line {other[0].line} of {other[0].file}",
         )
     files = " or ".join(str(file) + ("" if file.exists() else " (no such file)") for file in host.known_hosts)
@@ -108,13 +108,8 @@ def _lines(file: Path, name: str) -> Iterator[KnownKey]:
 def _speaks_of(patterns: str, name: str) -> bool:
     if patterns.startswith("|1|"):
         return _hashed(patterns, name)
-    found = False
-    for pattern in patterns.lower().split(","):
-        if _matches(pattern.removeprefix("!"), name):
-            if pattern.startswith("!"):
-                return False
-            found = True
-    return found
+    matching = [pattern for pattern in patterns.lower().split(",") if _matches(pattern.removeprefix("!"), name)]
+    return bool(matching) and not any(pattern.startswith("!") for pattern in matching)
 
 
 def _hashed(text: str, name: str) -> bool:

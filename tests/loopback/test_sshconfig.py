@@ -68,7 +68,7 @@ def test_what_ssh_g_prints() -> None:
     )
     found = sshconfig.parse(text)
     assert (found.address, found.port, found.user, found.host_key_alias) == ("10.0.0.1", 2222, "admin", "node1")
-    assert (found.identity_files, found.identities_only) == ((), True)
+    assert (found.identity_files, found.agent) == ((), False)
     assert found.known_hosts == (Path("/a"), Path("/b"))
     assert found.proxy[1:] == ("-c", "exec nc -X % 10.0.0.1 2222 admin gpu1")
 
