@@ -52,9 +52,9 @@ def built_by_dkms(profile: Profile, target: Target) -> list[str]:
 def _has_kernel(variants: Variants, target: Target) -> bool:
     """Whether the locked kernel is there already; provision replaces another build of the same release."""
     images = {package.package for package in target.packages if package.part == "kernel-image"}
-    found = [result for listed in variants.values() for result in listed if result.name == "packages.kernel"]
-    coming = {change.subject for result in found for change in result.changes if change.kind in INSTALLS}
-    return bool(images) and bool(found) and not any(result.unknown for result in found) and not images & coming
+    kernels = [result for listed in variants.values() for result in listed if result.name == "packages.kernel"]
+    coming = {change.subject for result in kernels for change in result.changes if change.kind in INSTALLS}
+    return bool(images) and bool(kernels) and not any(result.unknown for result in kernels) and not images & coming
 
 
 def _is_received(value: Any, profile: Profile, target: Target) -> bool:

@@ -1,12 +1,11 @@
-"""What a host answers to ``apply --check`` → what provision would change there.
+"""What a host answers to ``apply --check`` → what provision would change there.  Pure.
 
-Pure.  An answer is a host's own word: every part of it is checked for its type.  What could not be read is unknown:
-such a machine is never one with nothing to do.
+Every part of an answer is checked for its type.  A machine of which something is unknown never has nothing to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
@@ -75,38 +74,30 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
     archive: sha256 of the archive of modules for it that the controller has; None: it has none.
     """
     results = [_waiting(result) for result in _chosen(variants, supply, archive)]
-    changes = _once(change for result in results for change in result.changes)
+    # Each once: several resources may want the same folder.
+    distinct: dict[tuple[str, str, str], Change] = {}
+    for change in (change for result in results for change in result.changes):
+        distinct.setdefault((change.kind, change.subject, change.after), change)
+    changes = tuple(distinct.values())
     refusals = [entry for result in results for entry in result.refusals if changes or entry.id not in _FOR_CHANGES]
     unknown = [text for result in results for text in result.unknown]
-    return HostPlan(
-        host,
-        changes,
-        tuple(dict.fromkeys(unknown)),
-        "; ".join(entry.message for entry in refusals),
-        supply,
-        all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot"),
-    )
-
-
-def _once(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Changes in their order; several resources may want the same folder."""
-    found: dict[tuple[str, str, str], Change] = {}
-    for item in changes:
-        found.setdefault((item.kind, item.subject, item.after), item)
-    return tuple(found.values())
+    may_reboot = all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot")
+    refusal = "; ".join(refusal.message for refusal in refusals)
+    return HostPlan(host, changes, tuple(dict.fromkeys(unknown)), refusal, supply, may_reboot)
 
 
 def _chosen(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
     """The results of the variant that ``supply`` asks for, as the controller's archive makes them."""
     if supply.mode == "build":
         results = variants[BUILD]
-        return [_handing_over(item, supply, archive) if item.name == "modules" else item for item in results]
-    there = _report(variants[KEEP], "archive")
-    if supply.source == "kept" or (archive is not None and archive == there):
+        return [_handing_over(result, supply, archive) if result.name == "modules" else result for result in results]
+    received = next((result.report.get("archive") for result in variants[KEEP] if result.name == "modules"), None)
+    if supply.source == "kept" or (archive is not None and archive == received):
         return list(variants[KEEP])
     if archive is None:
         return list(variants[RECEIVE])
-    return [_receiving(item, f"sha256:{archive}", "content" if there else "missing") for item in variants[RECEIVE]]
+    reason = "content" if received else "missing"
+    return [_receiving(result, f"sha256:{archive}", reason) for result in variants[RECEIVE]]
 
 
 def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result:
@@ -135,10 +126,6 @@ def _waiting(result: Result) -> Result:
     return replace(result, changes=(*result.changes, coming), refusals=others)
 
 
-def _report(results: Sequence[Result], key: str) -> Any:
-    return next((result.report.get(key) for result in results if result.name == "modules"), None)
-
-
 def variants(value: Any) -> dict[str, tuple[Result, ...]]:
     """The variants of a host's answer; raises ValueError that says what of it is malformed."""
     return {str(name): results(listed) for name, listed in _mapping(value, "variants").items()}
@@ -161,16 +148,16 @@ def _result(value: Mapping[str, Any]) -> Result:
 
 def change(value: Any) -> Change:
     """A change from JSON; raises ValueError."""
-    given = _mapping(value, "a change")
-    made = Change(**{item.name: _text(given.get(item.name, ""), item.name) for item in fields(Change)})
-    if made.kind not in registry.kinds() or made.disruption not in DISRUPTIONS:
-        raise ValueError(f"unknown kind of change: {made.kind[:40]!a} ({made.disruption[:40]!a})")
-    return made
+    parts = _mapping(value, "a change")
+    change = Change(**{part.name: _text(parts.get(part.name, ""), part.name) for part in fields(Change)})
+    if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
+        raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
+    return change
 
 
 def _refusal(value: Any) -> Refusal:
-    given = _mapping(value, "a refusal")
-    return Refusal(*(_text(given.get(key, ""), key) for key in ("id", "message", "hint")))
+    parts = _mapping(value, "a refusal")
+    return Refusal(*(_text(parts.get(key, ""), key) for key in ("id", "message", "hint")))
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:

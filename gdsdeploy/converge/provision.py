@@ -68,11 +68,9 @@ def provision(
 ) -> Run:
     """Run ``playbook`` on the machines ``names`` (hosts and builders) of the fleet.
 
-    Machines that do not answer, or on which Python or root cannot be had, are left out and reported;
-    the others go on.  ``extra`` holds ansible-playbook's own flags.  Machines that the look at them proves to be
-    as the lock wants them are left alone, and without any other Ansible is not started; unless ``force_roles`` is
-    set, or ``extra`` asks Ansible for something else than to converge.  Lock and fleet file are kept, so that a
-    rollout can bring the machines back to them.
+    Machines that do not answer, or that give no Python or root, are left out and reported.  Machines that are proven
+    to be as the lock wants them are left alone, unless ``force_roles`` is set, or ``extra`` (ansible-playbook's flags)
+    does something else than to converge.  Lock and fleet file are kept, so that a rollout can return to them.
     """
     identity = Identity.of(playbook)
     if playbook != "provision":
@@ -81,14 +79,14 @@ def provision(
     release = releases.store(fleet_path, lock)
     with run_archives.opened(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
-        refused = {name: found for name, found in planned.hosts.items() if isinstance(found, GdsError)}
-        plans = {name: found for name, found in planned.hosts.items() if isinstance(found, HostPlan)}
+        refused = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, GdsError)}
+        plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
         leave = not force_roles and only_converges(extra)
-        satisfied = tuple(name for name, found in plans.items() if leave and found.satisfied)
+        satisfied = tuple(name for name, plan in plans.items() if leave and plan.satisfied)
         for name in satisfied:
             progress(f"  {name}: nothing to change")
         if not CHECKS & set(extra):
-            refused |= _lacking(plans, satisfied)
+            refused |= _without_supply(plans, satisfied)
         for name, supply in planned.supplies.items():
             if name not in satisfied and name not in refused:
                 progress(f"  {name}: {supplied(supply)}")
@@ -126,8 +124,8 @@ class _Play:
 
     def sources(self) -> Sources:
         """What the run hands to the hosts."""
-        given = sources(self.fleet, self.lock, self.fleet_path.resolve().parent, self.planned.known, self.shelf)
-        return replace(given, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
+        files = sources(self.fleet, self.lock, self.fleet_path.resolve().parent, self.planned.known, self.shelf)
+        return replace(files, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
 
 
 @dataclass(frozen=True)
@@ -168,29 +166,29 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
     if not reachable:
         return Run(ansible.Outcome(status=0), refused, log, play.satisfied)
     path = log.with_suffix(".yml")
-    given = play.sources()
-    path.write_text(dump(inventory(play.fleet, play.lock, given)), encoding="utf-8")
+    run_files = play.sources()
+    path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)
     try:
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with tempfile.TemporaryDirectory(prefix="gds-") as control:
-            environment = ansible.environment(control_dir=Path(control), program=given.program)
+            environment = ansible.environment(control_dir=Path(control), program=run_files.program)
             size = path.stat().st_size
             outcome = ansible.play(command, environment, log=log, progress=progress, inventory=size)
     finally:
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):
-            release(play.fleet, play.fleet_path, reachable, given.program.read_bytes(), play.identity)
+            release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
     return Run(outcome, refused, log, play.satisfied)
 
 
-def _lacking(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
-    """The machines for whose modules there is nobody."""
-    hint = "Provision it together with a host that builds, or say modules: build for it in the fleet file"
+def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
+    """The machines for which no machine builds modules."""
+    hint = "Provision it together with a host that builds, or set modules: build for it in the fleet file"
     return {
-        name: NotProvisioned(f"{name}: not provisioned: nobody builds its modules: {found.supply.lack}", hint=hint)
-        for name, found in plans.items()
-        if found.supply is not None and found.supply.lack and name not in satisfied
+        name: NotProvisioned(f"{name}: not provisioned: no machine builds its modules: {plan.supply.lack}", hint=hint)
+        for name, plan in plans.items()
+        if plan.supply is not None and plan.supply.lack and name not in satisfied
     }
 
 
@@ -214,15 +212,15 @@ def only_converges(extra: Sequence[str]) -> bool:
 
     Words that are not in HARMLESS are taken to mean something else, so that a plan never stands in for it.
     """
-    expected = iter(extra)
-    for word in expected:
+    words = iter(extra)
+    for word in words:
         name, has_value, _ = word.partition("=")
         if re.fullmatch(r"-v+", word) or re.fullmatch(r"-[fT]\d+", word):
             continue
         if name not in HARMLESS:
             return False
         if not has_value and HARMLESS[name]:
-            next(expected, None)
+            next(words, None)
     return True
 
 
@@ -234,16 +232,18 @@ def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[
 
 def summary(run: Run) -> str:
     """One JSON object about the run, for machines."""
+    results = {
+        **run.outcome.hosts,
+        **{name: ansible.HostResult(failure=error) for name, error in run.refused.items()},
+        **{name: ansible.HostResult() for name in run.satisfied},
+    }
     hosts = {
         name: {
             "changed": result.changed,
             "changes": [change.to_json() for change in result.changes],
             "error": result.failure.message if result.failure else None,
         }
-        for name, result in run.outcome.hosts.items()
+        for name, result in sorted(results.items())
     }
-    hosts |= {name: {"changed": [], "changes": [], "error": error.message} for name, error in run.refused.items()}
-    hosts |= {name: {"changed": [], "changes": [], "error": None} for name in run.satisfied}
     log = str(run.log) if run.log.exists() else None
-    found = {"hosts": dict(sorted(hosts.items())), "satisfied": sorted(run.satisfied), "log": log}
-    return json.dumps(found, indent=2)
+    return json.dumps({"hosts": hosts, "satisfied": sorted(run.satisfied), "log": log}, indent=2)

@@ -217,7 +217,7 @@ def test_a_host_for_which_nobody_builds_is_left_alone() -> None:
         "c": HostPlan("c", supply=Supply("build", "", WANT)),
     }
     (found,) = provision._lacking(plans, ["b"]).values()
-    assert found.message == "a: not provisioned: nobody builds its modules: nobody is there"
+    assert found.message == "a: not provisioned: no machine builds its modules: nobody is there"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_host_for_which_nobody_builds_is_left_alone() -> None:
         (Supply("receive", "x", WANT, builder="b1"), "receives its modules from b1: x"),
         (Supply("receive", "x", WANT, cached=True), "takes its modules from the cache: x"),
         (Supply("receive", "x", WANT), "keeps its modules: x"),
-        (Supply("receive", "x", WANT, lack="y"), "has nobody to receive its modules from: y"),
+        (Supply("receive", "x", WANT, lack="y"), "has no machine to receive its modules from: y"),
     ],
 )
 def test_a_plan_says_where_modules_come_from(supply: Supply, words: str) -> None:
