@@ -56,9 +56,8 @@ class BuilderKeys:
         """Put the key on record that was refused, and return its fingerprint; raises SigningKeyUnusable without one."""
         shown = self.refused(name)
         if shown is None:
-            raise SigningKeyUnusable(
-                f"{name} has shown no other key than the one on record", hint="Provision it: it shows its key then"
-            )
+            words = f"{name} has shown no other key than the one on record"
+            raise SigningKeyUnusable(words, hint="Provision it: it shows its key then")
         try:
             self._new(name).replace(self.path(name))
         except OSError as error:
@@ -67,8 +66,8 @@ class BuilderKeys:
 
     def fingerprints(self) -> dict[str, str]:
         """Machine → fingerprint, of all that are on record."""
-        found = {path.name.removesuffix(_SUFFIX): self._pem(path) for path in sorted(self.folder.glob(f"*{_SUFFIX}"))}
-        return {name: fingerprint(pem) for name, pem in found.items() if pem is not None}
+        pems = {path.name.removesuffix(_SUFFIX): self._pem(path) for path in sorted(self.folder.glob(f"*{_SUFFIX}"))}
+        return {name: fingerprint(pem) for name, pem in pems.items() if pem is not None}
 
     def _new(self, name: str) -> Path:
         return self.folder / f"{name}{_SUFFIX}.new"

@@ -7,12 +7,11 @@ Layout below the folder::
     lock                                  held for every change of names, never while bytes are copied
     .new-…, .old-…, run-…                 folders of a process; it holds the lock of the file ``owner`` in its own
 
-An entry appears by one rename, whole.  Whoever copies from one holds a shared lock of its archive, so that it is not
-evicted meanwhile.  All locks are flock(2)'s: the kernel lets go of them when a process dies, however it dies, and what
-such a process left is swept by the next one.
+An entry appears whole, by one rename.  A process that copies from one holds a shared lock of its archive against
+eviction.  All locks are flock(2)'s: the kernel releases them when a process dies, and the next process sweeps its rest.
 
-What an archive claims decides nothing.  A build serves the want that it was put for, to those who accept the key that
-has signed it: no builder that a host does not accept can change what it gets.
+What an archive claims decides nothing.  A build serves the want that it was put for, to machines that accept the key
+that signed it: no other builder can change what they get.
 """
 
 from __future__ import annotations
@@ -75,12 +74,12 @@ def limit_from(text: str | None) -> int:
         return DEFAULT_LIMIT
     match = _SIZE.match(text)
     if match is None:
-        raise BuildCacheUnusable(f"{SETTING}: {text!r} is no size", hint="Write it as 20GiB or 500MiB")
+        raise BuildCacheUnusable(f"{SETTING}: {text!r} isn't a size", hint="Write it as 20GiB or 500MiB")
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
 class BuildCache:
-    """The cache in ``folder``, made if it is not there; what is wrong with an entry is told to ``warn``, one line each.
+    """The cache in ``folder``, made if it is missing; ``warn`` gets a line for each damaged entry.
 
     Methods raise BuildCacheUnusable when the folder cannot be used.
     """
@@ -93,10 +92,9 @@ class BuildCache:
                 self._sweep()
 
     def put(self, archive: Path, want: str, origin: Origin) -> Entry:
-        """Keep a copy of ``archive``, which serves ``want`` from now on; evicts what was not used for the longest time.
+        """Keep a copy of ``archive``, which serves ``want`` from now on; evicts the least recently used entries.
 
-        Another build that the same builder has put for ``want`` stays beside it.  Raises PackError unless ``origin``
-        has signed it and its content is what its manifest says; then nothing has changed.
+        Raises PackError, with nothing changed, unless ``origin`` has signed it and its content fits its manifest.
         """
         with self._usable(), self._own(".new-") as new:
             copy = new / _ARCHIVE
@@ -113,16 +111,14 @@ class BuildCache:
                 atomic.write(self._want(want, origin), digest)
                 entry = self._read(self._path(digest))
         if entry is None:
-            raise BuildCacheUnusable(
-                f"{self._path(digest)} vanished while it was written", hint="Is another program there?"
-            )
+            words = f"{self._path(digest)} vanished while it was written"
+            raise BuildCacheUnusable(words, hint="Look for another program that uses this folder")
         return entry
 
     def take(self, want: str, destination: Path, origins: Sequence[Origin]) -> Entry | None:
         """Copy the build that serves ``want`` to ``destination``; None when none of ``origins`` has signed one.
 
-        origins: whose builds may be taken, the first one wanted first.  One whose bytes have changed is dropped, with a
-        message, and counts as none.
+        origins: in the order of preference.  A build whose bytes have changed is dropped, with a message.
         """
         with self._usable():
             with self._locked():
@@ -151,7 +147,7 @@ class BuildCache:
     def entries(self) -> list[Entry]:
         """Every build, the last used first; what cannot be read is dropped with a message."""
         with self._usable(), self._locked():
-            return sorted(self._entries(), key=lambda item: item.used, reverse=True)
+            return self._entries()[::-1]
 
     def prune(self, limit: int) -> list[Entry]:
         """Evict until at most ``limit`` bytes are left; what is in use stays.  Returns what went."""
@@ -226,9 +222,7 @@ class BuildCache:
                 self._remove(path)
                 old += 1
         if old:
-            self._warn(
-                f"{old} builds that an older gdsdeploy kept in {self.folder} are dropped: nobody has signed them"
-            )
+            self._warn(f"dropped {old} builds that an older gdsdeploy kept in {self.folder}: they aren't signed")
 
     def _place(self, new: Path, path: Path) -> None:
         self._remove(path)
@@ -241,7 +235,7 @@ class BuildCache:
         _sync(self.folder)
 
     def _remove(self, path: Path) -> None:
-        """Take an entry away by one rename, then delete it; with the lock."""
+        """Move an entry away by one rename, then delete it; with the lock."""
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=".old-", dir=self.folder))
             path.rename(old / "entry")
@@ -266,25 +260,19 @@ class BuildCache:
                     yield entry, origin
 
     def _entries(self) -> list[Entry]:
-        found = []
-        for path in self.folder.iterdir():
-            if _DIGEST.match(path.name):
-                entry = self._read(path)
-                if entry is not None:
-                    found.append(entry)
-        return found
+        """In the order of their last use; with the lock."""
+        entries = (self._read(path) for path in list(self.folder.iterdir()) if _DIGEST.match(path.name))
+        return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.used)
 
     def _read(self, path: Path) -> Entry | None:
         """The entry at ``path``; one that cannot be read is dropped; with the lock."""
-        try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, PackError):
             value = jsontext.loads((path / _ENTRY).read_text())
             size = (path / _ARCHIVE).stat().st_size
             if (value["format"], value["size"], value["sha256"]) == (_FORMAT, size, path.name):
                 used, manifest = (path / _ENTRY).stat().st_mtime, pack.read_manifest(str(path / _ARCHIVE))
                 key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else ""
                 return Entry(path.name, str(value["builder"]), key, size, used, manifest)
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, PackError):
-            pass
         if path.exists():
             self._remove(path)
             self._warn(f"the build {path.name[:12]}… in {self.folder} was damaged on disk and is dropped")
@@ -292,21 +280,18 @@ class BuildCache:
 
     def _evict(self, limit: int, keep: str = "") -> list[Entry]:
         """With the lock; ``keep`` is never evicted."""
-        entries = sorted(self._entries(), key=lambda item: item.used)
-        total, gone = sum(entry.size for entry in entries), []
+        entries = self._entries()
+        total, evicted = sum(entry.size for entry in entries), []
         for entry in entries:
-            if total <= limit:
-                break
-            path = self._path(entry.sha256)
-            if entry.sha256 != keep and _is_free(path / _ARCHIVE):
-                self._remove(path)
+            if total > limit and entry.sha256 != keep and _is_free(self._path(entry.sha256) / _ARCHIVE):
+                self._remove(self._path(entry.sha256))
                 total -= entry.size
-                gone.append(entry)
-        served = {entry.sha256 for entry in self._entries()}
+                evicted.append(entry)
+        digests = {entry.sha256 for entry in self._entries()}
         for want in (self.folder / "wants").iterdir():
-            if not want.name.startswith(".") and _digest_in(want) not in served:
+            if not want.name.startswith(".") and _digest_in(want) not in digests:
                 want.unlink()
-        return gone
+        return evicted
 
 
 def default(warn: Callable[[str], None]) -> BuildCache:
@@ -321,20 +306,18 @@ def _digest_in(want: Path) -> str:
 
 
 def _is_signed(archive: Path, origin: Origin) -> bool:
-    try:
+    with contextlib.suppress(PackError):
         pack.read_manifest(str(archive), origin)
-    except PackError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _is_older(entry: Path) -> bool:
     """Whether an older release has written it."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         value = jsontext.loads(entry.read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(value, dict) and value.get("format") == 1
+        return isinstance(value, dict) and value.get("format") == 1
+    return False
 
 
 def _copy(source: IO[bytes], target: Path) -> str:

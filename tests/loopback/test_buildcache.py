@@ -147,7 +147,7 @@ def test_what_an_older_release_kept_is_dropped_with_one_line(tmp_path: Path, sai
         (folder / "entry.json").write_text(json.dumps({"format": 1, "key": f"sha256:{name * 64}", "size": 1}))
     cache = BuildCache(tmp_path / "builds", 1 << 30, said.append)
     assert cache.entries() == []
-    assert said == [f"2 builds that an older gdsdeploy kept in {cache.folder} are dropped: nobody has signed them"]
+    assert said == [f"dropped 2 builds that an older gdsdeploy kept in {cache.folder}: they aren't signed"]
     BuildCache(tmp_path / "builds", 1 << 30, said.append)
     assert len(said) == 1
 
@@ -258,7 +258,7 @@ def test_sizes(text: str | None, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["lots", "-1", "5 X", "1e9", "5GiBs"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(BuildCacheUnusable, match="is no size"):
+    with pytest.raises(BuildCacheUnusable, match="isn't a size"):
         buildcache.limit_from(text)
 
 

@@ -216,7 +216,7 @@ def test_a_host_for_which_nobody_builds_is_left_alone() -> None:
         "b": HostPlan("b", supply=lacking),
         "c": HostPlan("c", supply=Supply("build", "", WANT)),
     }
-    (found,) = provision._lacking(plans, ["b"]).values()
+    (found,) = provision._without_supply(plans, ["b"]).values()
     assert found.message == "a: not provisioned: no machine builds its modules: nobody is there"
 
 
