@@ -9,7 +9,7 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
-#: A host that gave no evidence: nothing is known about it, and that is not the same as a check that could not tell.
+#: A host that gave no evidence, which differs from a check that could not tell.
 UNREACHABLE = "unreachable"
 
 #: From the worst on; a host's verdict and the fleet's are the first one that occurs.
@@ -104,8 +104,8 @@ class Report:
     @property
     def verdict(self) -> str:
         """The worst verdict of any host; no hosts prove nothing."""
-        found = {host.verdict for host in self.hosts}
-        return next((verdict for verdict in ORDER if verdict in found), UNKNOWN)
+        verdicts = {host.verdict for host in self.hosts}
+        return next((verdict for verdict in ORDER if verdict in verdicts), UNKNOWN)
 
     def count(self, verdict: str) -> int:
         """Number of hosts with that verdict."""
