@@ -1,7 +1,7 @@
 """Secrets in free text: what shows one, and where it begins and ends.  Pure.
 
 Patterns know the usual ways to write a secret, and no others: a password in the middle of a sentence stays.  What has a
-known structure is masked by that structure instead (``maskedfleet.masked``, ``Redactor.value``).
+known structure is masked by that structure instead (``fleetfile.masked``, ``Redactor.value``).
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ _NAMED = (
 _SHORT = r"pass|pwd|pin-value|pin|sig|signature|sas|auth|authkey|code|x-amz-(?:signature|credential)|hmac"
 #: Programs that take a secret behind an option of one letter, and their letters.
 _PROGRAMS = (
-    (
-        "useradd|usermod|crane|regctl|sshpass|mysql|mysqldump|mysqladmin|mariadb|docker|podman|helm|oc|racadm|7z|unzip|skopeo|buildah|az|smbmap",
-        "p",
-    ),
+    ("useradd|usermod|crane|regctl|sshpass|mysql|mysqldump|mysqladmin|mariadb|docker|podman|helm|oc|racadm", "p"),
+    ("7z|unzip|skopeo|buildah|az|smbmap", "p"),
     ("ipmitool|ipmipower|ipmiconsole|bmc-config|snmpget|snmpwalk|zip", "[PpAX]"),
     ("curl|smbclient|rpcclient|net", "[uU]"),
     ("ldapsearch|ldapmodify|ldapadd|ldapwhoami", "w"),

@@ -1,7 +1,7 @@
-"""YAML that somebody else wrote, within bounds: size, nesting, aliases, numbers; every mistake has its place.
+"""Untrusted YAML, within bounds: size, nesting, aliases, numbers; every mistake has its place.
 
-libyaml makes the events where PyYAML has it, and PyYAML's composer, in Python, the nodes: the one in C has no bound for
-nesting but the end of its stack.
+libyaml makes the events where PyYAML has it; PyYAML's composer in Python makes the nodes, because the one in C has no
+bound for nesting but the end of its stack.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class _Bounded(Composer):
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, _ in node.value:
             if key.tag not in _KEYS or not isinstance(key, yaml.ScalarNode):
                 raise _Refused(f"{_short(key.value)} is not text, as keys are: write it in quotes", key.start_mark)
-            if key.value in seen:
+            if key.value in names:
                 self.repeated.append((key.start_mark, key.value))
-            seen.add(key.value)
+            names.add(key.value)
         return node
 
 

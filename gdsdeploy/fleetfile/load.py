@@ -74,16 +74,13 @@ def _read_golden(fleet: Fleet, folder: Path) -> None:
 
 
 def _problems(fleet: Fleet) -> list[Problem]:
-    return [*references(fleet), *_unknown_systems(fleet), *waivers.problems(fleet)]
-
-
-def _unknown_systems(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     systems = known()
-    return [
+    unknown = [
         (("profiles", name, "os"), f"the operating system {profile.os!r} is not known; known are {', '.join(systems)}")
         for name, profile in fleet.profiles.items()
         if profile.os not in systems
     ]
+    return [*references(fleet), *unknown, *waivers.problems(fleet)]
 
 
 def load(path: Path, model: type[M], *, error: type[GdsError]) -> M:
@@ -177,18 +174,11 @@ def _unknown(key: str, model: type[BaseModel]) -> str:
 def _known_keys(model: type[BaseModel]) -> list[str]:
     """Every key of the model and of those it holds."""
     schema = model.model_json_schema()
-    keys = set(schema.get("properties", {}))
-    for definition in schema.get("$defs", {}).values():
-        keys |= set(definition.get("properties", {}))
-    return sorted(keys)
+    return sorted({key for part in (schema, *schema.get("$defs", {}).values()) for key in part.get("properties", {})})
 
 
 def _report(path: Path, problems: list[tuple[yaml.Mark, str]], error: type[GdsError]) -> GdsError:
-    lines: list[str] = []
-    for mark, message in sorted(problems, key=lambda p: (p[0].line, p[0].column)):
-        text = f"{path}:{mark.line + 1}:{mark.column + 1}: {message}"
-        if text not in lines:
-            lines.append(text)
-    more = len(lines) - MAX_PROBLEMS
-    shown = lines[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
-    return error("\n".join(shown))
+    ordered = sorted(problems, key=lambda problem: (problem[0].line, problem[0].column))
+    lines = list(dict.fromkeys(f"{path}:{mark.line + 1}:{mark.column + 1}: {words}" for mark, words in ordered))
+    more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
+    return error("\n".join(lines[:MAX_PROBLEMS] + more))

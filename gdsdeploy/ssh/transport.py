@@ -316,10 +316,7 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
 
 
 def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
-    """(mark, bytes for standard input).
-
-    Everything before the mark in the answer is what the host's login scripts printed.
-    """
+    """(mark, bytes for standard input); before the mark, an answer has what the host's login scripts printed."""
     mark = f"\n{secrets.token_hex(16)}\n".encode()
     # The host ends the program itself when nobody waits for it any more.
     return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
