@@ -165,8 +165,8 @@ class BuildCache:
                     continue
                 with source:
                     fcntl.flock(source, fcntl.LOCK_SH)
-                    read, whole = os.fstat(source.fileno()), _digest(source) == entry.sha256
-                if not whole:
+                    read, digest = os.fstat(source.fileno()), hashlib.file_digest(source, "sha256").hexdigest()
+                if digest != entry.sha256:
                     damaged.append(entry)
                     with self._locked():
                         self._drop_damaged(entry, read)
@@ -232,7 +232,11 @@ class BuildCache:
             (new / name).rename(ready / name)
         ready.chmod(0o755)
         ready.rename(path)
-        _sync(self.folder)
+        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def _remove(self, path: Path) -> None:
         """Move an entry away by one rename, then delete it; with the lock."""
@@ -332,27 +336,13 @@ def _copy(source: IO[bytes], target: Path) -> str:
     return digest.hexdigest()
 
 
-def _digest(source: IO[bytes]) -> str:
-    return hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
-
-
 def _is_free(path: Path) -> bool:
     """Whether no process holds a lock of ``path``; also when there is no such file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return True
     except OSError as error:
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-            return False
-        raise
+        if error.errno not in {errno.ENOENT, errno.EWOULDBLOCK, errno.EACCES}:
+            raise
+        return error.errno == errno.ENOENT
     return True
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

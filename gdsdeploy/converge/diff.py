@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
 
+K = TypeVar("K")
 Disruption = Literal["none", "module reload", "reboot"]
 #: From the least to the most.
 DISRUPTIONS: Final[tuple[Disruption, ...]] = ("none", "module reload", "reboot")
@@ -110,9 +111,8 @@ def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result
 
 
 def _receiving(result: Result, after: str, reason: str) -> Result:
-    changes = [
-        replace(change, after=after, reason=reason) if change.kind == "receive" else change for change in result.changes
-    ]
+    received = {"after": after, "reason": reason}
+    changes = (replace(change, **received) if change.kind == "receive" else change for change in result.changes)
     return replace(result, changes=tuple(changes))
 
 
@@ -128,54 +128,44 @@ def _waiting(result: Result) -> Result:
 
 def variants(value: Any) -> dict[str, tuple[Result, ...]]:
     """The variants of a host's answer; raises ValueError that says what of it is malformed."""
-    return {str(name): results(listed) for name, listed in _mapping(value, "variants").items()}
-
-
-def results(value: Any) -> tuple[Result, ...]:
-    """The results of one variant; raises ValueError."""
-    return tuple(_result(_mapping(entry, "a resource")) for entry in _list(value, "resources"))
+    return {
+        str(name): tuple(_result(_checked(entry, dict, "a resource")) for entry in _checked(results, list, "resources"))
+        for name, results in _checked(value, dict, "variants").items()
+    }
 
 
 def _result(value: Mapping[str, Any]) -> Result:
+    changes, refusals, unknown = (_checked(value.get(key, []), list, key) for key in ("changes", "refusals", "unknown"))
     return Result(
         _text(value.get("name"), "name"),
-        tuple(change(entry) for entry in _list(value.get("changes", []), "changes")),
-        tuple(_refusal(entry) for entry in _list(value.get("refusals", []), "refusals")),
-        tuple(_text(entry, "unknown") for entry in _list(value.get("unknown", []), "unknown")),
-        _mapping(value.get("report", {}), "report"),
+        tuple(map(change, changes)),
+        tuple(Refusal(**_texts(refusal, Refusal, "a refusal")) for refusal in refusals),
+        tuple(_text(reason, "unknown") for reason in unknown),
+        _checked(value.get("report", {}), dict, "report"),
     )
 
 
 def change(value: Any) -> Change:
     """A change from JSON; raises ValueError."""
-    parts = _mapping(value, "a change")
-    change = Change(**{part.name: _text(parts.get(part.name, ""), part.name) for part in fields(Change)})
+    change = Change(**_texts(value, Change, "a change"))
     if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
         raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
     return change
 
 
-def _refusal(value: Any) -> Refusal:
-    parts = _mapping(value, "a refusal")
-    return Refusal(*(_text(parts.get(key, ""), key) for key in ("id", "message", "hint")))
+def _texts(value: Any, model: type[Change | Refusal], what: str) -> dict[str, str]:
+    parts = _checked(value, dict, what)
+    return {field.name: _text(parts.get(field.name, ""), field.name) for field in fields(model)}
 
 
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{what}: no object")
-    return value
-
-
-def _list(value: Any, what: str) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{what}: no list")
+def _checked(value: Any, kind: type[K], what: str) -> K:
+    if not isinstance(value, kind):
+        raise ValueError(f"{what}: no {'object' if kind is dict else 'list' if kind is list else 'text'}")
     return value
 
 
 def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{what}: no text")
-    return text(value)
+    return text(_checked(value, str, what))
 
 
 def text(value: Any) -> str:

@@ -139,10 +139,7 @@ def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
 
 
 def load_order(profile: Profile, target: Target) -> list[str]:
-    """Modules to load at boot, in order: nvidia first, then what links against it.
-
-    nvidia-peermem isn't among them: it has to come after the RDMA core, so a unit loads it.
-    """
+    """Modules to load at boot, in order; a unit loads nvidia-peermem, which has to come after the RDMA core."""
     return ["nvidia", *(["nvidia-fs"] if profile.mode == "nvidia-fs" and target.nvidia_fs is not None else [])]
 
 
@@ -153,10 +150,7 @@ def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
 
 
 def leaving(target: Target) -> list[dict[str, str]]:
-    """Sources that DKMS builds, each of which depends on one version of the driver: others leave before it comes.
-
-    Whether this host still builds does not matter; it may have built before.
-    """
+    """Sources that DKMS builds for one version of the driver: other versions leave before it comes, on any host."""
     return [_package(p) for p in target.packages if p.part in {"driver-source", "nvidia-fs-source"}]
 
 

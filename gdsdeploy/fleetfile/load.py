@@ -83,11 +83,6 @@ def _problems(fleet: Fleet) -> list[Problem]:
     return [*references(fleet), *unknown, *waivers.problems(fleet)]
 
 
-def load(path: Path, model: type[M], *, error: type[GdsError]) -> M:
-    """Read the YAML file ``path`` into ``model``; raise ``error`` listing every problem with file:line:column."""
-    return checked(yamlfile.read(path, error=error), model, error=error)
-
-
 def checked(
     document: Document,
     model: type[M],

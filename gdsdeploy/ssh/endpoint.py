@@ -109,11 +109,8 @@ def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
 
 def malformed(host: str, question: str, problem: str) -> HostUnfit:
     """The error for an answer that isn't what its question asks for."""
-    to = f" to {question}" if question else ""
-    return HostUnfit(
-        f"{host}: its answer{to} is malformed: {problem}",
-        hint="The program that ran there is gdsdeploy's own; see what changes its output on that host",
-    )
+    hint = "The program that ran there is gdsdeploy's own; see what changes its output on that host"
+    return HostUnfit(f"{host}: its answer{f' to {question}' if question else ''} is malformed: {problem}", hint=hint)
 
 
 def refusal(host: str, error: Mapping[str, Any], kind: type[GdsError] = HostUnfit) -> GdsError:
@@ -126,19 +123,15 @@ def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
     """Why the program was not even started."""
     stderr, status = output.stderr, output.status
     if status is None:
-        return HostUnreachable(
-            f"{host.where()}: the connection was closed before the program began{_tail(stderr)}",
-            hint="Look at the host's sshd log (journalctl -u ssh)",
-        )
+        words = f"{host.where()}: the connection was closed before the program began{_tail(stderr)}"
+        return HostUnreachable(words, hint="Look at the host's sshd log (journalctl -u ssh)")
     if status == TOO_OLD:
         return HostUnfit(f"{host.where()}: {stderr.strip()}", hint="Install Python 3.8 or newer as python3")
     if host.user != "root" and (refusal := _sudo(host, stderr, status)):
         return refusal
     if status in {126, 127} or "python3: command not found" in stderr:
-        return HostUnfit(
-            f"{host.where()}: there is no python3 on it{_tail(stderr)}",
-            hint="Install it with the host's package manager, e.g. apt-get install python3-minimal",
-        )
+        hint = "Install it with the host's package manager, e.g. apt-get install python3-minimal"
+        return HostUnfit(f"{host.where()}: there is no python3 on it{_tail(stderr)}", hint=hint)
     return HostUnfit(
         f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(stderr)}",
         hint=f"Try: {host.ssh()} python3 --version",
@@ -149,10 +142,8 @@ def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:
     """What sudo refused, if it was sudo."""
     lines = [line for line in stderr.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
     if status == 127 and "python3" not in stderr:
-        return HostUnfit(
-            f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(stderr)}",
-            hint="Install sudo on the host, or set ssh.user: root in the fleet file",
-        )
+        words = f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(stderr)}"
+        return HostUnfit(words, hint="Install sudo on the host, or set ssh.user: root in the fleet file")
     if lines and "python3: command not found" not in lines[-1]:
         return HostUnfit(
             f"{host.where()}: {host.user} cannot become root without a password\n  | {lines[-1]}",

@@ -44,10 +44,7 @@ def record_name(host: Endpoint) -> str:
 
 
 def known_keys(host: Endpoint) -> list[KnownKey]:
-    """Every line of the known_hosts files about ``host``, in order; a file that does not exist has none.
-
-    Raises OSError when a file exists and cannot be read.
-    """
+    """Every line of the known_hosts files about ``host``, in order.  Raises OSError for an unreadable file."""
     name = record_name(host).lower()
     return [key for file in host.known_hosts if file.exists() for key in _lines(file, name)]
 
@@ -70,10 +67,8 @@ def refusal(host: Endpoint, known: Sequence[KnownKey], kind: str, blob: bytes) -
     verify = f"`ssh-keygen -l -f /etc/ssh/ssh_host_{word}_key.pub` on the host's own console"
     revoked = [key for key in known if key.blob == blob and key.marker == "revoked"]
     if revoked:
-        return HostKeyMismatch(
-            f"{host.where()}: it presented the key {presented}, which {revoked[0].place()} revokes",
-            hint="Give the host new keys and put one of them on record",
-        )
+        words = f"{host.where()}: it presented the key {presented}, which {revoked[0].place()} revokes"
+        return HostKeyMismatch(words, hint="Give the host new keys and put one of them on record")
     other = [key for key in known if key.type == kind and not key.marker]
     if other:
         return HostKeyMismatch(

@@ -6,6 +6,7 @@ role does are left to the user.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -20,8 +21,6 @@ Mode = Literal["nvidia-fs", "p2pdma", "compat"]
 Rdma = Literal["none", "peermem", "dmabuf"]
 #: Who does a step.
 Doer = Literal["you", "lock", "provision"]
-#: Parts of a lock that only the mode nvidia-fs has.
-_NVIDIA_FS_PARTS: Final = ("nvidia-fs-source",)
 #: As the guide has it for this mode; the driver's registry words, and NVMe without multipath.
 REGISTRY: Final = ("NVreg_RegistryDwords", "RMForceStaticBar1=1;RmForceDisableIomapWC=1;")
 MULTIPATH: Final = "options nvme_core multipath=N"
@@ -62,8 +61,7 @@ def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdm
     ]
     if not steps:
         return Migration((), (), reboot=False)
-    steps += _packages(name, profile, after, target)
-    steps += _options(name, profile, after)
+    steps += [*_packages(name, profile, after, target), *_options(name, profile, after)]
     steps += _modules(profile, after, target)
     keys, obstacles = _cufile(name, profile, after, target)
     steps += keys
@@ -75,46 +73,42 @@ def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdm
     return Migration(tuple(steps), tuple(obstacles), reboot)
 
 
-def _packages(name: str, before: Profile, after: Profile, target: Target) -> list[Step]:
-    steps = []
+def _packages(name: str, before: Profile, after: Profile, target: Target) -> Iterator[Step]:
+    doca = f"profiles.{name}.doca in the fleet file"
     if before.mode == "nvidia-fs" != after.mode:
-        gone = [f"{item.package} {item.version}" for item in target.packages if item.part in _NVIDIA_FS_PARTS]
-        steps += [Step("package in the lock", item, "", "lock") for item in gone]
+        for package in (package for package in target.packages if package.part == "nvidia-fs-source"):
+            yield Step("package in the lock", f"{package.package} {package.version}", "", "lock")
     if after.mode == "nvidia-fs" != before.mode:
-        steps.append(Step("package in the lock", "", "nvidia-fs for this driver and kernel", "lock"))
+        yield Step("package in the lock", "", "nvidia-fs for this driver and kernel", "lock")
         if not after.doca:
             what = "MLNX_OFED or DOCA with hooks for nvidia-fs, where local NVMe, NVMe-oF or NFS over RDMA are used"
-            steps.append(Step(f"profiles.{name}.doca in the fleet file", "", what, "you"))
+            yield Step(doca, "", what, "you")
     if after.rdma == "peermem" != before.rdma and not after.doca:
-        what = "MLNX_OFED or DOCA: nvidia-peermem is a stub unless it is built against it"
-        steps.append(Step(f"profiles.{name}.doca in the fleet file", "", what, "you"))
-    return steps
+        yield Step(doca, "", "MLNX_OFED or DOCA: nvidia-peermem is a stub unless it is built against it", "you")
 
 
-def _options(name: str, before: Profile, after: Profile) -> list[Step]:
+def _options(name: str, before: Profile, after: Profile) -> Iterator[Step]:
     key, value = REGISTRY
     where = f"profiles.{name}.driver.options in the fleet file"
-    has = str(before.driver.options.get(key, ""))
-    steps = []
+    words = str(before.driver.options.get(key, ""))
     if after.mode == "p2pdma" != before.mode:
-        if "RMForceStaticBar1=1" not in has:
-            steps.append(Step(where, has, f'{key}: "{value}"', "you"))
-        steps.append(Step("modprobe.d on the hosts, then their initramfs", "", MULTIPATH, "you"))
-        steps.append(Step("kernel command line", "", "intel_iommu=off or amd_iommu=off, on x86", "you"))
-    if before.mode == "p2pdma" != after.mode and has:
-        steps.append(Step(where, f'{key}: "{has}"', "", "you"))
-    return steps
+        if "RMForceStaticBar1=1" not in words:
+            yield Step(where, words, f'{key}: "{value}"', "you")
+        yield Step("modprobe.d on the hosts, then their initramfs", "", MULTIPATH, "you")
+        yield Step("kernel command line", "", "intel_iommu=off or amd_iommu=off, on x86", "you")
+    if before.mode == "p2pdma" != after.mode and words:
+        yield Step(where, f'{key}: "{words}"', "", "you")
 
 
-def _modules(before: Profile, after: Profile, target: Target) -> list[Step]:
-    old = [*load_order(before, target), *(["nvidia-peermem"] if before.rdma == "peermem" else [])]
-    new = [*load_order(after, target), *(["nvidia-peermem"] if after.rdma == "peermem" else [])]
-    if after.mode == "nvidia-fs":
-        # A lock that was made for another mode has none yet.
-        new.append("nvidia-fs")
-    old, new = list(dict.fromkeys(old)), list(dict.fromkeys(new))
-    steps = [Step("module loaded at boot", item, "", "provision") for item in old if item not in new]
-    return steps + [Step("module loaded at boot", "", item, "provision") for item in new if item not in old]
+def _modules(before: Profile, after: Profile, target: Target) -> Iterator[Step]:
+    old, new = (
+        [*load_order(profile, target), *(["nvidia-peermem"] if profile.rdma == "peermem" else [])]
+        for profile in (before, after)
+    )
+    # A lock that was made for another mode has no nvidia-fs yet.
+    new += ["nvidia-fs"] if after.mode == "nvidia-fs" and "nvidia-fs" not in new else []
+    yield from (Step("module loaded at boot", module, "", "provision") for module in old if module not in new)
+    yield from (Step("module loaded at boot", "", module, "provision") for module in new if module not in old)
 
 
 def _cufile(name: str, before: Profile, after: Profile, target: Target) -> tuple[list[Step], list[str]]:
@@ -122,8 +116,8 @@ def _cufile(name: str, before: Profile, after: Profile, target: Target) -> tuple
     library = target.libcufile.version
     try:
         old, new = (
-            dict(given_keys(rendered(name, item.model_copy(update={"fit": None}), library).document))
-            for item in (before, after)
+            dict(given_keys(rendered(name, profile.model_copy(update={"fit": None}), library).document))
+            for profile in (before, after)
         )
     except FleetInvalid as refused:
         return [], [refused.message]
