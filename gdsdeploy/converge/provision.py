@@ -1,4 +1,4 @@
-"""Provision a fleet: check every host, then run Ansible only where something differs.  Refused hosts are left alone."""
+"""Provision a fleet: check every host, then run Ansible where something differs.  A refused host stays unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.builds.run_archives import Shelf
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.inventory import Sources, dump, inventory
+from gdsdeploy.converge.inventory import dump, inventory
 from gdsdeploy.converge.plan_fleet import Planned, plan_fleet, sources
 from gdsdeploy.converge.plan_report import origins, supplied
 from gdsdeploy.errors import GdsError, NotProvisioned
@@ -122,11 +122,6 @@ class _Play:
     planned: Planned = field(default_factory=lambda: Planned({}, {}))
     shelf: Shelf | None = None
 
-    def sources(self) -> Sources:
-        """What the run hands to the hosts."""
-        files = sources(self.fleet, self.lock, self.fleet_path.resolve().parent, self.planned.known, self.shelf)
-        return replace(files, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
-
 
 @dataclass(frozen=True)
 class Identity:
@@ -160,13 +155,14 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
         progress(f"  {name}: refused: {error.message.splitlines()[0]}")
     reachable = [name for name in names if name not in refused and name not in play.satisfied]
     work = paths.state() / "runs"
-    # One of its own for each run: another run, of another fleet, may be under way.
+    # Each run has another log: a run of another fleet may be under way.
     log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
         return Run(ansible.Outcome(status=0), refused, log, play.satisfied)
     path = log.with_suffix(".yml")
-    run_files = play.sources()
+    run_files = sources(play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.known, play.shelf)
+    run_files = replace(run_files, supplies=play.planned.supplies, run=play.identity.run, who=play.identity.who)
     path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)
     try:

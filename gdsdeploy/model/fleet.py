@@ -240,6 +240,7 @@ class Profile(Model):
     gate: Gate = Gate()
 
     _pins = field_validator("kernel", "nvidia_fs", "libcufile", mode="before")(_check_pin)
+    _cufile = field_validator("cufile")(_check_cufile)
 
     @model_validator(mode="before")
     @classmethod
@@ -260,12 +261,6 @@ class Profile(Model):
     @classmethod
     def _short_gate(cls, value: object) -> object:
         return {"enabled": value} if isinstance(value, bool) else value
-
-    @field_validator("cufile")
-    @classmethod
-    def _cufile_values(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        _check_cufile(value)
-        return value
 
     @field_validator("companions", "cuda", "doca", "storage")
     @classmethod

@@ -63,7 +63,7 @@ class HostReport:
 
     def count(self, verdict: str) -> int:
         """Number of findings with that verdict."""
-        return sum(finding.verdict == verdict for finding in self.findings)
+        return len(self.of(verdict))
 
     def mounts(self) -> list[Finding]:
         """The findings about the path of a mount, which is their subject."""

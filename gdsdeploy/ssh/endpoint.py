@@ -94,17 +94,14 @@ def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     if output.status is None:
-        raise HostUnreachable(
-            f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}",
-            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
-        )
+        words = f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}"
+        hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
+        raise HostUnreachable(words, hint=hint)
     # A login shell that waits for it turns a signal into 128 + its number; without one, SSH does not say which it was.
     ending = f"ended with status {output.status}" if 0 <= output.status <= 128 else "was killed"
     ending += f" by signal {output.status - 128}" if output.status > 128 else ""
-    raise HostUnfit(
-        f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}",
-        hint="The quoted lines are the host's own; look at its disk and its memory",
-    )
+    words = f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}"
+    raise HostUnfit(words, hint="The quoted lines are the host's own; look at its disk and its memory")
 
 
 def malformed(host: str, question: str, problem: str) -> HostUnfit:
@@ -132,10 +129,8 @@ def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
     if status in {126, 127} or "python3: command not found" in stderr:
         hint = "Install it with the host's package manager, e.g. apt-get install python3-minimal"
         return HostUnfit(f"{host.where()}: there is no python3 on it{_tail(stderr)}", hint=hint)
-    return HostUnfit(
-        f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(stderr)}",
-        hint=f"Try: {host.ssh()} python3 --version",
-    )
+    words = f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(stderr)}"
+    return HostUnfit(words, hint=f"Try: {host.ssh()} python3 --version")
 
 
 def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:

@@ -194,21 +194,15 @@ def _failure(host: Endpoint, caught: Exception, timeout: float, *, late: bool) -
     """What went wrong with a host.  late: after its time was up."""
     broke = isinstance(caught, (OSError, EOFError, paramiko.SSHException))
     if isinstance(caught, TimeoutError) or (late and (broke or isinstance(caught, HostUnreachable))):
-        return HostUnreachable(
-            f"{host.where()}: no answer within {timeout:g} s",
-            hint=f"Look at the host ({host.ssh()}), or give it more time with --timeout",
-        )
+        hint = f"Look at the host ({host.ssh()}), or give it more time with --timeout"
+        return HostUnreachable(f"{host.where()}: no answer within {timeout:g} s", hint=hint)
     if isinstance(caught, GdsError):
         return caught
     if broke:
-        return HostUnreachable(
-            f"{host.where()}: the connection broke: {caught or type(caught).__name__}",
-            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
-        )
-    return HostUnfit(
-        f"{host.where()}: it could not be asked: {type(caught).__name__}: {str(caught)[:200]}",
-        hint="The host didn't answer with valid SSH; look at what listens on that port",
-    )
+        hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
+        return HostUnreachable(f"{host.where()}: the connection broke: {caught or type(caught).__name__}", hint=hint)
+    words = f"{host.where()}: it could not be asked: {type(caught).__name__}: {str(caught)[:200]}"
+    return HostUnfit(words, hint="The host didn't answer with valid SSH; look at what listens on that port")
 
 
 def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: Dialled | None, meter: Meter) -> None:
@@ -217,10 +211,8 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
     client.set_missing_host_key_policy(policy)
     for file in host.identity_files:
         if not file.is_file():
-            raise HostUnreachable(
-                f"{host.where()}: the identity file {file} does not exist",
-                hint="identity_file in the fleet file is relative to that file",
-            )
+            words = f"{host.where()}: the identity file {file} does not exist"
+            raise HostUnreachable(words, hint="identity_file in the fleet file is relative to that file")
         # A public key names one of the agent's.
         if file.suffix != ".pub" and (exposed := exposure(str(file), file.stat())):
             raise HostUnreachable(f"{host.where()}: the identity file {file} {exposed[0]}", hint=f"Run: {exposed[1]}")
@@ -248,10 +240,8 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
         raise HostUnreachable(words, hint=f"Set hosts.{host.host}.address in the fleet file") from None
     except (TimeoutError, paramiko.ssh_exception.NoValidConnectionsError, ConnectionError) as caught:
         reason = "no answer" if isinstance(caught, TimeoutError) else "connection refused or no route"
-        raise HostUnreachable(
-            f"{host.where()}: cannot connect: {reason}",
-            hint="Check that the host is up, that sshd listens on that port and that no firewall is in between",
-        ) from None
+        hint = "Check that the host is up, that sshd listens on that port and that no firewall is in between"
+        raise HostUnreachable(f"{host.where()}: cannot connect: {reason}", hint=hint) from None
     except (paramiko.SSHException, EOFError, OSError) as caught:
         raise _no_session(client, host, caught) from None
 
@@ -260,14 +250,10 @@ def _no_session(client: paramiko.SSHClient, host: Endpoint, caught: Exception) -
     """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
     transport = client.get_transport()
     if isinstance(caught, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
-        return HostUnreachable(
-            f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {caught}",
-            hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file",
-        )
-    return HostUnreachable(
-        f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}",
-        hint="Check that an SSH server answers on that port",
-    )
+        words = f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {caught}"
+        return HostUnreachable(words, hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file")
+    words = f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}"
+    return HostUnreachable(words, hint="Check that an SSH server answers on that port")
 
 
 def _with_complaint(error: GdsError | None, proxy: Dialled) -> GdsError | None:

@@ -124,16 +124,18 @@ def _redacted_text(redactor: Redactor, name: str, text: str) -> str:
 def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
     """The archive.  taken_out: kind → how many different ones were replaced."""
     entries: dict[str, str] = dict(bundle.texts)
-    listed: dict[str, Any] = {}
     for name, host in bundle.hosts.items():
-        listed[name] = {
+        entries[f"hosts/{name}/expectation.json"] = host.expectation.to_json()
+        if host.evidence is not None:
+            entries[f"hosts/{name}/evidence.json"] = json.dumps(host.evidence, indent=1, sort_keys=True) + "\n"
+    hosts = {
+        name: {
             "error": asdict(host.trouble) if host.trouble else None,
             "waivers": [waiver.as_dict() for waiver in host.waivers],
             "seconds": round(host.seconds, 3),
         }
-        entries[f"hosts/{name}/expectation.json"] = host.expectation.to_json()
-        if host.evidence is not None:
-            entries[f"hosts/{name}/evidence.json"] = json.dumps(host.evidence, indent=1, sort_keys=True) + "\n"
+        for name, host in bundle.hosts.items()
+    }
     manifest = {
         "version": VERSION,
         "tool": f"gdsdeploy {__version__}",
@@ -141,7 +143,7 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
         "when": bundle.when,
         "fleet": bundle.fleet,
         "lock": bundle.lock,
-        "hosts": listed,
+        "hosts": hosts,
         "redacted": dict(taken_out),
     }
     entries["manifest.json"] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
@@ -149,7 +151,7 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
         version=__version__,
         when=bundle.when,
         fleet=bundle.fleet,
-        count=f"{len(listed)} host{'' if len(listed) == 1 else 's'}",
+        count=f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}",
         redacted="\n".join(f"  {kind}: {number}" for kind, number in taken_out.items()) or "  nothing",
     )
     return _archive({f"{FOLDER}/{name}": text.encode() for name, text in entries.items()})

@@ -29,10 +29,8 @@ def of_this_machine(mount: str) -> Explanation:
 def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -> Explanation:
     """Ask one host of the fleet.  timeout: seconds.  Raises FleetInvalid, and what the host's answer is."""
     if not fleet_file.exists() and fleet_file == DEFAULT_FLEET:
-        raise FleetInvalid(
-            f"{name} is a host of a fleet, and there is no {DEFAULT_FLEET} in this folder",
-            hint="Name the fleet file: --fleet FILE. Without a host, this machine is explained",
-        )
+        words = f"{name} is a host of a fleet, and there is no {DEFAULT_FLEET} in this folder"
+        raise FleetInvalid(words, hint="Name the fleet file: --fleet FILE. Without a host, this machine is explained")
     fleet = load_fleet(fleet_file)
     require_host(name, fleet.hosts, fleet_file)
     argv = ["evidence", "--json", *(["--mount", mount] if mount else [])]

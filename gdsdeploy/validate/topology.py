@@ -54,18 +54,14 @@ def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topolo
     for name, topology in topologies.items():
         profile = fleet.hosts[name].profile
         if fleet.profiles[profile].topology.golden is None:
-            raise FleetInvalid(
-                f"profiles.{profile} names no file for its golden topology",
-                hint=f"Add to the profile: topology: {{golden: {profile}.topology.json}}",
-            )
+            hint = f"Add to the profile: topology: {{golden: {profile}.topology.json}}"
+            raise FleetInvalid(f"profiles.{profile} names no file for its golden topology", hint=hint)
         if profile not in documents:
             documents[profile] = golden.golden(topology, profile)
         differ = golden.differences(documents[profile], topology)
         if differ:
-            raise ChecksFailed(
-                f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ),
-                hint="Name one that is right with --limit; give other machines a profile of their own",
-            )
+            words = f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ)
+            raise ChecksFailed(words, hint="Name a correct one with --limit; give other machines another profile")
         hosts.setdefault(profile, []).append(name)
     files: dict[Path, list[str]] = {}
     for profile, document in documents.items():
