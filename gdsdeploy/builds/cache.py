@@ -41,7 +41,7 @@ from gdsdeploy.host.io import jsontext
 #: Bytes, when nothing else is set.
 DEFAULT_LIMIT = 20 << 30
 SETTING = "GDSDEPLOY_BUILD_CACHE_SIZE"
-#: Entries of format 1 were kept by the key that they claimed, and nobody had signed them.
+#: Entries of format 1 were kept by the key that they claimed, and had no signature.
 _FORMAT = 2
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:iB|B)?\s*$")
@@ -105,7 +105,7 @@ class BuildCache:
             record = {"format": _FORMAT, "sha256": digest, "builder": origin.name, "size": size}
             atomic.write(new / _ENTRY, json.dumps(record, indent=2, sort_keys=True))
             with self._locked():
-                # Room first: who is killed in between leaves a cache that is not too large.
+                # Room first: a process that is killed in between leaves a cache that is not too large.
                 self._evict(self.limit - size, keep=digest)
                 self._place(new, self._path(digest))
                 atomic.write(self._want(want, origin), digest)
@@ -172,11 +172,9 @@ class BuildCache:
                         self._drop_damaged(entry, read)
         return damaged
 
-    @contextlib.contextmanager
-    def run(self) -> Iterator[Path]:
+    def run(self) -> contextlib.AbstractContextManager[Path]:
         """A folder for the archives of one run, which is gone afterwards, also when the process is killed."""
-        with self._own("run-") as folder:
-            yield folder
+        return self._own("run-")
 
     def _path(self, digest: str) -> Path:
         return self.folder / digest

@@ -14,6 +14,7 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.explain.mechanisms import Choice, Mechanism, choose, mechanisms, words
 from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
+from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, hostdata
@@ -78,7 +79,7 @@ def _saved(found: dict[str, HostFacts], as_json: bool) -> None:
     """Print what saved evidence shows; of evidence that names no host, the object without a name around it."""
     documents = {name: _document(facts) for name, facts in found.items()} if as_json else {}
     if as_json:
-        whole = documents.get(evidence_file.UNNAMED, documents)
+        whole = documents.get(UNNAMED, documents)
         console.data(json.dumps(whole, indent=2, ensure_ascii=False))
         return
     for name, facts in found.items():

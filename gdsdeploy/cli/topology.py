@@ -11,6 +11,7 @@ from gdsdeploy import console
 from gdsdeploy.errors import ChecksFailed, GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import text as shown
 from gdsdeploy.model.fleet import Fleet
@@ -67,7 +68,7 @@ def command(
         shapes = {
             name: topologies.known(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
         }
-        _raise_first(_show(shapes, as_json, alone=evidence_file.UNNAMED in shapes))
+        _raise_first(_show(shapes, as_json, alone=UNNAMED in shapes))
         return
     if fleet is None:
         raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")

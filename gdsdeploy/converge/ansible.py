@@ -157,9 +157,7 @@ def play(
 ) -> Outcome:
     """Run the playbook and return what it did; failures are in the outcome, not raised.
 
-    log: receives everything Ansible itself prints.
-    progress: one line of talk at a time.
-    inventory: its size in bytes, for which Ansible needs memory.
+    log: receives everything Ansible itself prints.  inventory: its size in bytes, for which Ansible needs memory.
     """
     outcome = Outcome(status=0)
     tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -175,8 +173,7 @@ def play(
 
         memory = MEMORY + PER_BYTE * inventory
         outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env, memory=memory)
-    failed = any(result.failure for result in outcome.hosts.values())
-    if outcome.status != 0 and not failed:
+    if outcome.status != 0 and not any(result.failure for result in outcome.hosts.values()):
         words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
         raise ConvergeFailed(words, hint=f"Whole output: {log}")
     return outcome
@@ -280,9 +277,9 @@ def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: s
     kind = str(typed.get("kind", ""))
     if kind == "refused" and role == "gds_preflight":
         return HostUnfit(f"{host}: {message}", hint=hint)
-    named: dict[str, type[GdsError]] = {"modules": ModuleBuildFailed, "busy": Busy, "not-delivered": NotProvisioned}
-    if kind in named:
-        return named[kind](f"{host}: {message}", hint=hint)
+    kinds: dict[str, type[GdsError]] = {"modules": ModuleBuildFailed, "busy": Busy, "not-delivered": NotProvisioned}
+    if kind in kinds:
+        return kinds[kind](f"{host}: {message}", hint=hint)
     return ConvergeFailed(f"{host}: {role}: {task}: {message}", hint=hint)
 
 

@@ -1,7 +1,4 @@
-"""Changes of a host in words: the action, the present state, the desired state.  Nothing decides by these words.
-
-A resource brings the words of its changes with it: see :class:`~gdsdeploy.host.apply.model.Resource`.
-"""
+"""Changes of a host in the words that their resources bring.  Nothing decides by these words."""
 
 from __future__ import annotations
 

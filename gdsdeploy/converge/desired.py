@@ -1,7 +1,6 @@
 """Role variables of one machine → the desired state that its host program checks: the same resources, in roles' order.
 
-Pure, but for files of the controller that variables name, which :class:`Files` reads.  A test holds :data:`TABLE`
-against the roles' tasks.
+Pure, but for files of the controller, which :class:`Files` reads.  A test compares :data:`TABLE` with the roles' tasks.
 """
 
 from __future__ import annotations

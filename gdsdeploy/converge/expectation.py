@@ -17,9 +17,8 @@ from gdsdeploy.model.lock import Lock
 def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -> Expectation:
     """The expectation of the host ``name`` (never of a builder).
 
-    host: what it is, where its cufile.json is fitted to it; without, the digest of that file is left empty.
-    Raises LockStale when the lock lacks the host's profile, FleetInvalid when its cufile.json cannot be rendered,
-    HostUnfit when facts that it is fitted to are not known.
+    host: its facts, where its cufile.json is fitted to them; without them, the digest of that file is empty.
+    Raises LockStale for a profile that the lock doesn't have, FleetInvalid and HostUnfit for that file.
     """
     profile_name = fleet.hosts[name].profile
     profile = fleet.profiles[profile_name]

@@ -27,10 +27,7 @@ def fitted(fleet: Fleet, names: Sequence[str]) -> list[str]:
 def facts_of(
     fleet: Fleet, lock: Lock, fleet_path: Path, names: Sequence[str], *, timeout: float = TIMEOUT
 ) -> dict[str, Host | GdsError]:
-    """What each of ``names`` is now, or why its file cannot be fitted to it; without a name, no host is asked.
-
-    Raises what ask and expectation raise.
-    """
+    """What each of ``names`` is now, or why its file cannot be fitted to it.  Raises what ask and expectation raise."""
     if not names:
         return {}
 

@@ -204,10 +204,7 @@ def _explained(run: Run, supplies: Mapping[str, Supply], folder: Path) -> Run:
 
 
 def only_converges(extra: Sequence[str]) -> bool:
-    """Whether flags for ansible-playbook leave it at what a plan judges: the whole playbook, carried out as it is.
-
-    Words that are not in HARMLESS are taken to mean something else, so that a plan never stands in for it.
-    """
+    """Whether flags for ansible-playbook keep to what a plan judges; a word that isn't in HARMLESS doesn't."""
     words = iter(extra)
     for word in words:
         name, has_value, _ = word.partition("=")

@@ -22,10 +22,7 @@ _FOREIGN: Final = frozenset({"cufile", "labels", "options"})
 
 
 def masked(text: str, secret: Callable[[str], object]) -> str:
-    """The fleet file ``text`` with what is private masked; ``secret`` is called with each value that is.
-
-    Raises yaml.YAMLError for a text that isn't YAML.
-    """
+    """The fleet file ``text`` with private values masked; ``secret`` is called with each.  Raises yaml.YAMLError."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if root is None:
         return ""

@@ -353,10 +353,7 @@ class Fleet(Model):
         return (pinned, *(name for name in others if name != pinned))
 
     def connection(self, name: str) -> Ssh:
-        """The host's own connection settings over the fleet's; ``address`` defaults to the name.
-
-        What stays None is left to OpenSSH's configuration.
-        """
+        """The host's own connection settings over the fleet's; None leaves a setting to OpenSSH's configuration."""
         own, shared = self.everyone()[name], self.ssh
         settings = {key: getattr(own, key) or getattr(shared, key) for key in Ssh.model_fields}
         return Ssh(**{**settings, "address": settings["address"] or name})

@@ -78,10 +78,7 @@ class Output:
 
 
 def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
-    """The JSON object behind ``mark``; raises HostUnreachable or HostUnfit when there is none.
-
-    What stands before the mark is what the host's login scripts printed.
-    """
+    """The JSON object behind ``mark``, before which login scripts print; raises HostUnreachable or HostUnfit."""
     _, begun, text = output.stdout.partition(mark)
     if not begun:
         raise _did_not_begin(host, output)

@@ -203,7 +203,7 @@ def each(outcomes: Mapping[str, F | GdsError], judge: Callable[[str, F], T]) -> 
 
 @contextmanager
 def surprises(host: str) -> Iterator[None]:
-    """In the block, what a host's own words set off and nobody has foreseen is HostUnfit of that host."""
+    """Turn an unexpected error that a host's words set off in the block into HostUnfit of that host."""
     try:
         yield
     except GdsError:

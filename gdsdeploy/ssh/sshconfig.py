@@ -1,7 +1,4 @@
-"""How OpenSSH's own configuration reaches a host, as ``ssh -G`` prints it.
-
-Ansible connects with ssh and so follows the user's configuration; with this, the one-round-trip transport does too.
-"""
+"""How OpenSSH's own configuration reaches a host, as ``ssh -G`` prints it: the transport follows it as Ansible does."""
 
 from __future__ import annotations
 

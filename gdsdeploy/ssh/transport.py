@@ -304,7 +304,7 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
 def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
     """(mark, bytes for standard input); before the mark, an answer has what the host's login scripts printed."""
     mark = f"\n{secrets.token_hex(16)}\n".encode()
-    # The host ends the program itself when nobody waits for it any more.
+    # The host ends the program itself when its answer is no longer awaited.
     return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
 
 

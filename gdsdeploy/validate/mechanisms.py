@@ -49,10 +49,7 @@ class Migration:
 
 
 def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdma) -> Migration:
-    """What it takes to bring the profile ``name``, locked as ``target``, to another mode and RDMA mechanism.
-
-    A profile that is there already takes no step.
-    """
+    """The steps that bring the profile ``name``, locked as ``target``, to another mode or RDMA mechanism."""
     after = profile.model_copy(update={"mode": mode, "rdma": rdma})
     steps = [
         Step(f"profiles.{name}.{key} in the fleet file", old, new, "you")

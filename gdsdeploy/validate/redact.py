@@ -1,7 +1,6 @@
 """Take what identifies a site out of texts, the same word always for the same thing, so that they still make sense.
 
-Addresses stay addresses and UUIDs stay UUIDs, because what reads them has to find them well formed.  Pure but for the
-table of what was replaced, which never leaves this process.
+Addresses and UUIDs stay well formed for their readers.  The table of what was replaced never leaves this process.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SERIAL = re.compile(r"(?im)\b((?:board |chassis |product )?serial(?: number|_nu
 _HOME = re.compile(r"(/home/)([^/\s\"':;,]+)")
 _LETTER = "[A-Za-z0-9]"
 USER = "user name"
-#: Login names that identify nobody, or that mean something else on every host.
+#: Login names that identify no person, or that mean something else on every host.
 _COMMON = frozenset(
     {
         *("root", "admin", "administrator", "user", "ubuntu", "debian", "rocky", "centos", "almalinux", "fedora"),

@@ -76,10 +76,7 @@ def pack_fleet(
 
 
 def judge(bundle: Bundle, asked: Asked | None = None, *, fleet: str = "", progress: Callable[[str], None]) -> Report:
-    """What the checks say of a bundle's evidence, with the waivers of its day.
-
-    fleet: how the report names it; empty: as the bundle does.
-    """
+    """The checks' verdict on a bundle's evidence, with the waivers of its day.  fleet: its name in the report."""
     asked = replace(asked or Asked(), day=bundle.when[:10])
     reports: list[HostReport] = []
     waivers_of = {name: [*host.waivers, *asked.waivers] for name, host in bundle.hosts.items()}

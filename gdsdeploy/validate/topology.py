@@ -22,10 +22,7 @@ from gdsdeploy.validate.validate import write
 def ask_facts(
     fleet: Fleet, fleet_file: Path, names: Sequence[str], *, timeout: float = TIMEOUT, progress: Callable[[str], None]
 ) -> dict[str, HostFacts | GdsError]:
-    """The facts of each host, all asked at once, in the order of ``names``; or why a host gave none.
-
-    timeout: seconds for each host.
-    """
+    """The facts of each host, in the order of ``names``, or why it gave none.  timeout: seconds for each host."""
     facts = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=facts_from)
     outcomes: dict[str, HostFacts | GdsError] = {}
     for answer, outcome in ask(fleet, fleet_file, names, ["evidence", "--json"], facts, timeout=timeout):

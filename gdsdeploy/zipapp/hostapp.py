@@ -55,10 +55,7 @@ sys.exit(main())
 
 
 def build(path: Path | None = None) -> bytes:
-    """Return the zipapp, and write it to ``path`` (mode 0755) if one is given and its content differs.
-
-    Works from a checkout and from an installed wheel alike.  Raises OSError when ``path`` cannot be written.
-    """
+    """Return the zipapp; write it to ``path`` (mode 0755) if one is given and its content differs.  Raises OSError."""
     stream = io.BytesIO(SHEBANG)
     stream.seek(0, io.SEEK_END)
     with zipfile.ZipFile(stream, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
