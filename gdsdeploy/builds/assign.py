@@ -98,13 +98,13 @@ def want(target: Target, facts: Told, *, signing: str = "", kernel: str = "") ->
 def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
     """The supply of a machine that was not asked."""
     profile = fleet.profiles[fleet.everyone()[name].profile]
-    wanted, setting = _want(fleet, lock, name, Told()), fleet.modules(name)
+    want, setting = _want(fleet, lock, name, Told()), fleet.modules(name)
     if setting == "build" or (setting == "auto" and profile.builder is None):
-        return Supply("build", _own(fleet, name), wanted, origin=name)
+        return Supply("build", _own(fleet, name), want, origin=name)
     if profile.builder is None:
-        return Supply("receive", "the fleet file says so", wanted, lack="no host of its key builds")
+        return Supply("receive", "the fleet file says so", want, lack="no host of its key builds")
     why = f"{profile.builder} builds for its profile"
-    return Supply("receive", why, wanted, builder=profile.builder, origin=profile.builder)
+    return Supply("receive", why, want, builder=profile.builder, origin=profile.builder)
 
 
 def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached) -> dict[str, Supply]:
@@ -120,8 +120,8 @@ def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached
     # Suppliers first: the others may receive what they build.
     rest = [name for name in facts if name not in chosen]
     for name in sorted(rest, key=lambda name: name not in allowed[name]):
-        building = {other for other, supply in chosen.items() if (supply.mode, supply.want) == ("build", wants[name])}
-        builders = [other for other in allowed[name] if other in building]
+        building = {peer for peer, supply in chosen.items() if (supply.mode, supply.want) == ("build", wants[name])}
+        builders = [peer for peer in allowed[name] if peer in building]
         chosen[name] = _supply(fleet, name, wants, facts[name], builders, cached(wants[name], allowed[name]))
     # A kept build serves every run: its builder doesn't pack another one, which its hosts would then have to receive.
     kept = {wants[name] for name in facts if cached(wants[name], allowed[name]) is not None}
@@ -133,22 +133,22 @@ def _supply(
     fleet: Fleet, name: str, wants: Mapping[str, str], facts: Told, builders: Sequence[str], kept: Kept | None
 ) -> Supply:
     """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
-    wanted, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
+    want, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
     pinned = profile.builder
     if kept is not None:
         why = "the controller has kept a build of its key"
-        return Supply("receive", why, wanted, cached=True, origin=kept.builder)
+        return Supply("receive", why, want, cached=True, origin=kept.builder)
     if facts.received:
-        return Supply("receive", "what it has received is in place", wanted, origin=facts.builder)
+        return Supply("receive", "what it has received is in place", want, origin=facts.builder)
     if builders:
-        return Supply("receive", f"{builders[0]} builds for its key", wanted, builder=builders[0], origin=builders[0])
+        return Supply("receive", f"{builders[0]} builds for its key", want, builder=builders[0], origin=builders[0])
     if pinned is not None and pinned not in wants and not profile.builder_fallback:
         lack = f"{pinned}, the builder of its profile, is not in this run or did not answer, and no build is kept"
-        return Supply("receive", f"{pinned} builds for its profile", wanted, lack=lack)
+        return Supply("receive", f"{pinned} builds for its profile", want, lack=lack)
     if fleet.modules(name) == "receive":
         lack = "the fleet file has it receive its modules, and no host that may supply it builds for its key"
-        return Supply("receive", "the fleet file says so", wanted, lack=lack)
-    return Supply("build", _alone(fleet, name, wants), wanted, origin=name)
+        return Supply("receive", "the fleet file says so", want, lack=lack)
+    return Supply("build", _alone(fleet, name, wants), want, origin=name)
 
 
 def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
@@ -174,20 +174,20 @@ def _delivering(chosen: Mapping[str, Supply], allowed: Mapping[str, Sequence[str
 
 def _wants(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached) -> dict[str, str]:
     """Machine → want; of machines whose kernels are different builds of one release, only some keep the plain one."""
-    plain = {name: _want(fleet, lock, name, each) for name, each in facts.items()}
+    plain = {name: _want(fleet, lock, name, host_facts) for name, host_facts in facts.items()}
     reference: dict[str, tuple[str, str]] = {}
-    for name, wanted in plain.items():
-        if wanted not in reference:
+    for name, want in plain.items():
+        if want not in reference:
             allowed = fleet.suppliers(name)
             # A supplier's kernel first: what others claim of theirs only keeps them apart.
-            alike = sorted((other for other in plain if plain[other] == wanted), key=lambda other: other not in allowed)
-            builds = [_build_of(cached(wanted, allowed)), *(facts[other].kernel_build for other in alike)]
-            reference[wanted] = next((build for build in builds if build[0]), ("", ""))
+            alike = sorted((peer for peer in plain if plain[peer] == want), key=lambda peer: peer not in allowed)
+            builds = [_build_of(cached(want, allowed)), *(facts[peer].kernel_build for peer in alike)]
+            reference[want] = next((build for build in builds if build[0]), ("", ""))
     wants = {}
-    for name, wanted in plain.items():
+    for name, want in plain.items():
         file, digest = facts[name].kernel_build
-        same = not file or file != reference[wanted][0] or digest == reference[wanted][1]
-        wants[name] = wanted if same else _want(fleet, lock, name, facts[name], kernel=digest)
+        same = not file or file != reference[want][0] or digest == reference[want][1]
+        wants[name] = want if same else _want(fleet, lock, name, facts[name], kernel=digest)
     return wants
 
 
@@ -212,6 +212,6 @@ def _own(fleet: Fleet, name: str) -> str:
     return "the fleet file says so" if fleet.modules(name) == "build" else "no other host has its key"
 
 
-def archive_of(wanted: str, directory: Path) -> Path:
-    """Where a run has the modules for machines that want ``wanted``."""
-    return directory / f"{wanted}.tar"
+def archive_of(want: str, directory: Path) -> Path:
+    """Where a run has the modules for machines that want ``want``."""
+    return directory / f"{want}.tar"

@@ -54,15 +54,15 @@ class BuilderKeys:
 
     def accept(self, name: str) -> str:
         """Put the key on record that was refused, and return its fingerprint; raises SigningKeyUnusable without one."""
-        shown = self.refused(name)
-        if shown is None:
+        key = self.refused(name)
+        if key is None:
             words = f"{name} has shown no other key than the one on record"
             raise SigningKeyUnusable(words, hint="Provision it: it shows its key then")
         try:
             self._new(name).replace(self.path(name))
         except OSError as error:
             raise SigningKeyUnusable(f"{self.path(name)}: cannot be written: {error.strerror}") from None
-        return shown
+        return key
 
     def fingerprints(self) -> dict[str, str]:
         """Machine → fingerprint, of all that are on record."""

@@ -135,8 +135,8 @@ def refused_flags(extra: Sequence[str]) -> str:
     if not extra:
         return ""
     command = [*_PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
-    done = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
-    parsed = json.loads(done.stdout)
+    result = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
+    parsed = json.loads(result.stdout)
     unknown = [word for word in parsed["extra"] if word.startswith("-")]
     if unknown:
         close = difflib.get_close_matches(unknown[0].partition("=")[0], parsed["flags"], 3)

@@ -43,9 +43,9 @@ def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
 
 def sentence(group: Sequence[Change]) -> str:
     """What is done by changes of one kind."""
-    named = ", ".join(change.subject for change in group[:_NAMED])
+    names = ", ".join(change.subject for change in group[:_NAMED])
     rest = len(group) - _NAMED
-    return registry.kinds()[group[0].kind].format(named + (f" and {rest} more" if rest > 0 else ""))
+    return registry.kinds()[group[0].kind].format(names + (f" and {rest} more" if rest > 0 else ""))
 
 
 def role(change: Change) -> str:

@@ -60,12 +60,12 @@ class Use:
         return f"{self.resource}.{self.instance}" if self.instance else self.resource
 
 
-def _named(role: str, *options: str) -> dict[str, str]:
+def _options_of(role: str, *options: str) -> dict[str, str]:
     return {option: f"{role}_{option}" for option in options}
 
 
 def _packages(role: str, *more: str) -> dict[str, str]:
-    return {**_named(role, "manager", "locked", *more), "wanted": f"{role}_packages"}
+    return {**_options_of(role, "manager", "locked", *more), "wanted": f"{role}_packages"}
 
 
 _RECIPES = (
@@ -76,45 +76,45 @@ _MODULES = Use(
     "gds_modules",
     "modules",
     {"source": "gds_modules_from"}
-    | _named("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
+    | _options_of("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
 )
 _SIGNING = Use(
     "gds_secureboot",
     "signing",
-    _named("gds_secureboot", "certificate", "key", "settings", "signs", "enrols", "kernel_release", "shared"),
+    _options_of("gds_secureboot", "certificate", "key", "settings", "signs", "enrols", "kernel_release", "shared"),
 )
 
 
 #: Every resource in the order in which the playbook's roles apply it.
 TABLE: Final = (
-    Use("gds_preflight", "preflight", _named("gds_preflight", "os", "arch", "manager", "free_mib")),
-    Use("gds_repo", "repositories", _named("gds_repo", "manager", "indices", "keys", "pins")),
-    Use("gds_repo", "pins", _named("gds_repo", "manager", "indices", "pins", "deny", "modules")),
+    Use("gds_preflight", "preflight", _options_of("gds_preflight", "os", "arch", "manager", "free_mib")),
+    Use("gds_repo", "repositories", _options_of("gds_repo", "manager", "indices", "keys", "pins")),
+    Use("gds_repo", "pins", _options_of("gds_repo", "manager", "indices", "pins", "deny", "modules")),
     Use("gds_host", "program"),
     Use("gds_host", "expectation", {"content": "gds_host_expectation"}),
     Use(
         "gds_driver",
         "driver_options",
-        _named("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma"),
+        _options_of("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma"),
         when=_host,
     ),
     Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
-    Use("gds_kernel", "guard", _named("gds_kernel", "manager"), when=_boots),
+    Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
     Use("gds_kernel", "packages", _packages("gds_kernel"), "kernel"),
     Use("gds_cufile", "packages", _packages("gds_cufile"), "cufile", _host),
-    Use("gds_cufile", "cufile", _named("gds_cufile", "content", "path", "log_dir"), when=_host),
+    Use("gds_cufile", "cufile", _options_of("gds_cufile", "content", "path", "log_dir"), when=_host),
     replace(_SIGNING, when=_signed(_builds)),
-    Use("gds_modules", "recipes", _named("gds_modules", *_RECIPES), when=_builds),
+    Use("gds_modules", "recipes", _options_of("gds_modules", *_RECIPES), when=_builds),
     Use("gds_modules", "packages", _packages("gds_modules"), "modules", _builds),
     replace(_MODULES, when=_builds),
     replace(_SIGNING, when=_signed(_receives)),
     replace(_MODULES, when=_receives),
     Use("gds_kernel", "boot_default", {"kernel_release": "gds_kernel_release"}, when=_boots),
-    Use("gds_peermem", "peermem", _named("gds_peermem", "rdma", "before"), when=_host),
+    Use("gds_peermem", "peermem", _options_of("gds_peermem", "rdma", "before"), when=_host),
     Use(
         "gds_gate",
         "gate",
-        _named("gds_gate", "enabled", "settings", "before", "required_by", "seconds", "slurm", "left"),
+        _options_of("gds_gate", "enabled", "settings", "before", "required_by", "seconds", "slurm", "left"),
         when=_host,
     ),
     Use(
@@ -123,7 +123,7 @@ TABLE: Final = (
         {"kernel_release": "gds_modules_kernel_release", "modules": "gds_modules_loaded", "units": "gds_modules_units"},
         when=_boots,
     ),
-    Use("gds_reboot", "reboot", _named("gds_reboot", "kernel_release", "modules", "allowed"), when=_boots),
+    Use("gds_reboot", "reboot", _options_of("gds_reboot", "kernel_release", "modules", "allowed"), when=_boots),
 )
 #: Name of a resource → the role that applies it.
 ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}

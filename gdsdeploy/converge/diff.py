@@ -74,7 +74,7 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
 
     archive: sha256 of the archive of modules for it that the controller has; None: it has none.
     """
-    results = [_waiting(result) for result in _chosen(variants, supply, archive)]
+    results = [_waiting(result) for result in _results_for(variants, supply, archive)]
     # Each once: several resources may want the same folder.
     distinct: dict[tuple[str, str, str], Change] = {}
     for change in (change for result in results for change in result.changes):
@@ -87,17 +87,17 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
     return HostPlan(host, changes, tuple(dict.fromkeys(unknown)), refusal, supply, may_reboot)
 
 
-def _chosen(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
+def _results_for(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
     """The results of the variant that ``supply`` asks for, as the controller's archive makes them."""
     if supply.mode == "build":
         results = variants[BUILD]
         return [_handing_over(result, supply, archive) if result.name == "modules" else result for result in results]
-    received = next((result.report.get("archive") for result in variants[KEEP] if result.name == "modules"), None)
-    if supply.source == "kept" or (archive is not None and archive == received):
+    archive_there = next((result.report.get("archive") for result in variants[KEEP] if result.name == "modules"), None)
+    if supply.source == "kept" or (archive is not None and archive == archive_there):
         return list(variants[KEEP])
     if archive is None:
         return list(variants[RECEIVE])
-    reason = "content" if received else "missing"
+    reason = "content" if archive_there else "missing"
     return [_receiving(result, f"sha256:{archive}", reason) for result in variants[RECEIVE]]
 
 
@@ -111,8 +111,8 @@ def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result
 
 
 def _receiving(result: Result, after: str, reason: str) -> Result:
-    received = {"after": after, "reason": reason}
-    changes = (replace(change, **received) if change.kind == "receive" else change for change in result.changes)
+    update = {"after": after, "reason": reason}
+    changes = (replace(change, **update) if change.kind == "receive" else change for change in result.changes)
     return replace(result, changes=tuple(changes))
 
 
@@ -129,19 +129,19 @@ def _waiting(result: Result) -> Result:
 def variants(value: Any) -> dict[str, tuple[Result, ...]]:
     """The variants of a host's answer; raises ValueError that says what of it is malformed."""
     return {
-        str(name): tuple(_result(_checked(entry, dict, "a resource")) for entry in _checked(results, list, "resources"))
-        for name, results in _checked(value, dict, "variants").items()
+        str(name): tuple(_result(_require(entry, dict, "a resource")) for entry in _require(results, list, "resources"))
+        for name, results in _require(value, dict, "variants").items()
     }
 
 
 def _result(value: Mapping[str, Any]) -> Result:
-    changes, refusals, unknown = (_checked(value.get(key, []), list, key) for key in ("changes", "refusals", "unknown"))
+    changes, refusals, unknown = (_require(value.get(key, []), list, key) for key in ("changes", "refusals", "unknown"))
     return Result(
         _text(value.get("name"), "name"),
         tuple(map(change, changes)),
         tuple(Refusal(**_texts(refusal, Refusal, "a refusal")) for refusal in refusals),
         tuple(_text(reason, "unknown") for reason in unknown),
-        _checked(value.get("report", {}), dict, "report"),
+        _require(value.get("report", {}), dict, "report"),
     )
 
 
@@ -154,18 +154,18 @@ def change(value: Any) -> Change:
 
 
 def _texts(value: Any, model: type[Change | Refusal], what: str) -> dict[str, str]:
-    parts = _checked(value, dict, what)
+    parts = _require(value, dict, what)
     return {field.name: _text(parts.get(field.name, ""), field.name) for field in fields(model)}
 
 
-def _checked(value: Any, kind: type[K], what: str) -> K:
+def _require(value: Any, kind: type[K], what: str) -> K:
     if not isinstance(value, kind):
         raise ValueError(f"{what}: no {'object' if kind is dict else 'list' if kind is list else 'text'}")
     return value
 
 
 def _text(value: Any, what: str) -> str:
-    return text(_checked(value, str, what))
+    return text(_require(value, str, what))
 
 
 def text(value: Any) -> str:

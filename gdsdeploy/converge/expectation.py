@@ -56,21 +56,21 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -
     )
 
 
-def _topology(profile: str, wanted: TopologyWanted) -> dict[str, Any]:
-    expected = {"nvme": wanted.nvme, "nic": wanted.nic, "golden": golden_document(profile, wanted)}
+def _topology(profile: str, settings: TopologyWanted) -> dict[str, Any]:
+    expected = {"nvme": settings.nvme, "nic": settings.nic, "golden": golden_document(profile, settings)}
     return {key: value for key, value in expected.items() if value}
 
 
-def golden_document(profile: str, wanted: TopologyWanted) -> dict[str, Any] | None:
+def golden_document(profile: str, settings: TopologyWanted) -> dict[str, Any] | None:
     """The golden topology of a profile; None: it names none.  Raises FleetInvalid where its file cannot be used."""
-    if wanted.golden is None:
+    if settings.golden is None:
         return None
-    if isinstance(wanted.document, str):
+    if isinstance(settings.document, str):
         raise FleetInvalid(
-            f"profiles.{profile}.topology.golden: {wanted.document}",
+            f"profiles.{profile}.topology.golden: {settings.document}",
             hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
         )
-    return wanted.document
+    return settings.document
 
 
 def _storage(mount: Mount) -> dict[str, Any]:

@@ -157,9 +157,7 @@ def leaving(target: Target) -> list[dict[str, str]]:
 def bad_kernels(target: Target) -> list[str]:
     """Packages of the kernels that a compatibility rule forbids: on them, the driver's build leaves dpkg half done."""
     platform = stack_platform_for(target.os)
-    kernels = [
-        refused.choice for refused in target.refused if refused.rule in target.rules and refused.subject == "kernel"
-    ]
+    kernels = [choice.choice for choice in target.refused if choice.rule in target.rules and choice.subject == "kernel"]
     return [name for kernel in kernels for name in platform.kernel_packages(kernel)]
 
 

@@ -76,8 +76,8 @@ def plan_fleet(
     for name, fit in fits.items():
         if isinstance(fit, GdsError):
             add(name, fit)
-    known = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
-    run_files = sources(fleet, lock, fleet_path.resolve().parent, known, shelf)
+    facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
+    run_files = sources(fleet, lock, fleet_path.resolve().parent, facts_of, shelf)
     desired_states = documents(fleet, lock, run_files, [name for name in names if name not in plans])
     facts: dict[str, assign.Told] = {}
 
@@ -88,7 +88,7 @@ def plan_fleet(
             facts[answer.host] = build_facts.told(results, fleet.profiles[profile], lock.targets[profile])
             return results
 
-    checked: dict[str, Variants] = {}
+    results_of: dict[str, Variants] = {}
     stdin = {name: json.dumps(document).encode() for name, document in desired_states.items()}
     question = partial(ask, timeout=timeout, stdin=stdin, program=run_files.program.read_bytes())
     for answer, outcome in question(fleet, fleet_path, list(desired_states), CHECK, judge):
@@ -96,14 +96,14 @@ def plan_fleet(
         if isinstance(outcome, GdsError):
             add(answer.host, outcome)
         else:
-            checked[answer.host] = outcome
+            results_of[answer.host] = outcome
     # Which host builds for which depends on all answers; in the order of the fleet file, builders first.
     ordered = {name: facts[name] for name in fleet.everyone() if name in facts}
     supplies = assign.supplies(fleet, lock, ordered, shelf.look)
-    for name, results in checked.items():
+    for name, results in results_of.items():
         archive = _sha256(archive_of(supplies[name].want, shelf.folder))
         add(name, plan(name, results, supplies[name], archive))
-    return Planned({name: plans[name] for name in names}, {name: seconds[name] for name in names}, known, supplies)
+    return Planned({name: plans[name] for name in names}, {name: seconds[name] for name in names}, facts_of, supplies)
 
 
 def documents(fleet: Fleet, lock: Lock, run_files: Sources, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -117,10 +117,10 @@ def documents(fleet: Fleet, lock: Lock, run_files: Sources, names: Sequence[str]
         (building, "receive", {BUILD: ""}),
         (receiving, "build", {KEEP: "", RECEIVE: NOT_DELIVERED}),
     ):
-        rendered = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
+        values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
         for name in (name for name in names if fleet.modules(name) != other_mode):
             for variant, archive in archives.items():
-                documents[name][variant] = desired.document(rendered[name][1], files, archive=archive)
+                documents[name][variant] = desired.document(values[name][1], files, archive=archive)
     return {name: {"version": desired.VERSION, "variants": variants} for name, variants in documents.items()}
 
 
@@ -131,14 +131,14 @@ def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
     if isinstance(error, Mapping):
         raise refusal(answer.host, error)
     try:
-        checked = variants(reply.get("variants"))
+        results = variants(reply.get("variants"))
     except ValueError as problem:
         raise malformed(answer.host, "", str(problem)) from None
     for name, resources in document["variants"].items():
         names = [".".join(filter(None, (entry["resource"], entry.get("instance")))) for entry in resources]
-        if [result.name for result in checked.get(name, ())] != names:
+        if [result.name for result in results.get(name, ())] != names:
             raise malformed(answer.host, "", f"variants.{name}: not every resource was checked")
-    return {name: checked[name] for name in document["variants"]}
+    return {name: results[name] for name in document["variants"]}
 
 
 def sources(
@@ -166,17 +166,17 @@ def sources(
     )
 
 
-def _cufile(fleet: Fleet, lock: Lock, name: str, known: Host | None) -> str:
+def _cufile(fleet: Fleet, lock: Lock, name: str, host: Host | None) -> str:
     profile_name = fleet.hosts[name].profile
     profile = fleet.profiles[profile_name]
-    if profile.fit is not None and known is None:
+    if profile.fit is not None and host is None:
         return ""
-    return render_cufile(profile_name, profile, lock.targets[profile_name].libcufile.version, known)
+    return render_cufile(profile_name, profile, lock.targets[profile_name].libcufile.version, host)
 
 
-def variables(rendered: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+def variables(inventory: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Machine → its group and its variables, out of an inventory."""
-    groups = rendered["all"]["children"]
+    groups = inventory["all"]["children"]
     return {name: (group, values) for group in (BUILDERS, HOSTS) for name, values in groups[group]["hosts"].items()}
 
 

@@ -125,8 +125,8 @@ def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
         yield f"  {supplied(plan.supply)}"
     for group in change_words.grouped(plan.changes):
         suffix = "" if group[0].disruption == "none" else f"  [{group[0].disruption}]"
-        left = ", which its profile leaves to you" if group[0].kind == "reboot" and not plan.may_reboot else ""
-        yield f"  - {change_words.sentence(group)}{left}{suffix}"
+        leave = ", which its profile leaves to you" if group[0].kind == "reboot" and not plan.may_reboot else ""
+        yield f"  - {change_words.sentence(group)}{leave}{suffix}"
         yield f"      found {change_words.found(group[0])}; wanted {change_words.wanted(group[0])}"
     for reason in plan.unknown:
         yield f"  ? unknown: {reason}"

@@ -132,12 +132,12 @@ _PATTERNS: Final = (
 _KEY = _pattern(rf"[\w.-]*?(?:{_NAMED})(?:s|[_-]?data)?|pass|pwd|auth|authorization")
 
 
-def hide(text: str, found: Callable[[], object]) -> str:
-    """``text`` with REDACTED for each secret; ``found`` is called once for each that was not masked before."""
+def hide(text: str, on_secret: Callable[[], object]) -> str:
+    """``text`` with REDACTED for each secret; ``on_secret`` is called once for each that was not masked before."""
 
     def masked(match: re.Match[str]) -> str:
         if match["secret"].strip("\\\"'") != REDACTED:
-            found()
+            on_secret()
         begin, end = match.span("secret")
         return f"{match.string[match.start() : begin]}{_quoted_as(match['secret'])}{match.string[end : match.end()]}"
 

@@ -171,8 +171,8 @@ def _text(path: Path, error: type[GdsError], absent: tuple[str, str]) -> str:
     except UnicodeDecodeError as cause:
         before = data[: cause.start].decode("utf-8-sig", "replace")
         raise error(f"{_at(path, before)}: not text in UTF-8", hint="Save the file as text in UTF-8") from None
-    if found := Reader.NON_PRINTABLE.search(text):
-        place, code = _at(path, text[: found.start()]), ord(found.group())
+    if match := Reader.NON_PRINTABLE.search(text):
+        place, code = _at(path, text[: match.start()]), ord(match.group())
         raise error(f"{place}: the character U+{code:04X} is not text", hint="Save the file as text in UTF-8")
     return text
 

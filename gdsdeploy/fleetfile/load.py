@@ -61,16 +61,16 @@ def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
 
 def _read_golden(fleet: Fleet, folder: Path) -> None:
     """Put the golden topologies that profiles name beside their names; one that is not there yet can be made."""
-    for wanted in (profile.topology for profile in fleet.profiles.values()):
-        if wanted.golden is None:
+    for settings in (profile.topology for profile in fleet.profiles.values()):
+        if settings.golden is None:
             continue
-        file = paths.locate(folder, wanted.golden)
+        file = paths.locate(folder, settings.golden)
         try:
-            wanted._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
+            settings._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
         except (OSError, UnicodeDecodeError) as cause:
-            wanted._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
+            settings._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
         except golden.GoldenError as cause:
-            wanted._document = f"{file}: {cause}"
+            settings._document = f"{file}: {cause}"
 
 
 def _problems(fleet: Fleet) -> list[Problem]:
@@ -100,30 +100,30 @@ def checked(
     try:
         parsed = model.model_validate(document.value, extra=extra)
     except ValidationError as cause:
-        problems += [_problem(document.root, item, model) for item in cause.errors()]
+        problems += [_problem(document.root, error_details, model) for error_details in cause.errors()]
         raise _report(document.path, problems, error) from None
     for keys, message in also(parsed) if also else []:
-        problems.append((_placed(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {message}"))
+        problems.append((_locate(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {message}"))
     if problems:
         raise _report(document.path, problems, error)
     return parsed
 
 
-def _problem(root: yaml.Node, item: ErrorDetails, model: type[BaseModel]) -> tuple[yaml.Mark, str]:
+def _problem(root: yaml.Node, details: ErrorDetails, model: type[BaseModel]) -> tuple[yaml.Mark, str]:
     """An error of pydantic at its place, in words."""
-    kind, location = item["type"], item["loc"]
-    keys, mark = _placed(root, location, key=kind == "extra_forbidden" or location[-1:] == ("[key]",))
+    kind, location = details["type"], details["loc"]
+    keys, mark = _locate(root, location, key=kind == "extra_forbidden" or location[-1:] == ("[key]",))
     if kind == "missing":
         return mark, f"{'.'.join([*keys, str(location[-1])])}: this key is required"
     where = ".".join(keys) or "the file"
     if kind == "extra_forbidden":
         return mark, f"{where}: {_unknown(keys[-1], model)}"
-    value = item["input"]
-    shown = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
-    return mark, f"{where}: {_words(item, keys[-1:])}{shown}"
+    value = details["input"]
+    quoted = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
+    return mark, f"{where}: {_words(details, keys[-1:])}{quoted}"
 
 
-def _placed(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:
+def _locate(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:
     """The keys of ``location`` that the file has, and the place of the last; of its key when ``key``.
 
     Names of union members and validators, which pydantic puts into a path, are not in the file.
@@ -144,12 +144,12 @@ def _placed(root: yaml.Node, location: Sequence[object], *, key: bool = False) -
     return keys, mark
 
 
-def _words(item: ErrorDetails, last: Sequence[str]) -> str:
-    if item["type"] == "dict_type" and last:
+def _words(details: ErrorDetails, last: Sequence[str]) -> str:
+    if details["type"] == "dict_type" and last:
         return f"a mapping of names to {last[0]} is needed here"
-    if item["type"] == "string_pattern_mismatch":
-        return WORDS[item["ctx"]["pattern"]]
-    message = _TYPES.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
+    if details["type"] == "string_pattern_mismatch":
+        return WORDS[details["ctx"]["pattern"]]
+    message = _TYPES.get(details["type"]) or str(details["msg"]).removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]}"
 
 
@@ -159,10 +159,10 @@ def _short(value: object) -> str:
 
 
 def _unknown(key: str, model: type[BaseModel]) -> str:
-    known = _known_keys(model)
-    if key in known:
+    keys = _known_keys(model)
+    if key in keys:
         return "this key does not belong here"
-    near = difflib.get_close_matches(key[:_SHOWN], known, n=1)
+    near = difflib.get_close_matches(key[:_SHOWN], keys, n=1)
     return "unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
 
 

@@ -33,12 +33,12 @@ def require_host(name: str, hosts: Collection[str], fleet: Path) -> None:
         raise _no_host("", name, hosts, fleet)
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """The end of an error about ``word``: the nearest of ``known``, if one is near."""
-    near = difflib.get_close_matches(word, known, n=1)
+def did_you_mean(word: str, words: Collection[str]) -> str:
+    """The end of an error about ``word``: the nearest of ``words``, if one is near."""
+    near = difflib.get_close_matches(word, words, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _no_host(option: str, name: str, known: Collection[str], fleet: Path) -> FleetInvalid:
-    words = f"{option}{fleet} has no host {name!r}{did_you_mean(name, known)}"
-    return FleetInvalid(words, hint=f"It has: {', '.join(known)}")
+def _no_host(option: str, name: str, names: Collection[str], fleet: Path) -> FleetInvalid:
+    words = f"{option}{fleet} has no host {name!r}{did_you_mean(name, names)}"
+    return FleetInvalid(words, hint=f"It has: {', '.join(names)}")

@@ -24,11 +24,11 @@ def problems(fleet: Fleet) -> list[tuple[tuple[str | int, ...], str]]:
         return []
     from gdsdeploy.host import checks
 
-    known = [check.id for check in checks.listed()]
+    check_ids = [check.id for check in checks.listed()]
     problems: list[tuple[tuple[str | int, ...], str]] = []
     for number, waiver in enumerate(fleet.waivers):
-        if waiver.check.partition(":")[0] not in known:
-            words = f"there is no check {waiver.check!r}{did_you_mean(waiver.check, known)}"
+        if waiver.check.partition(":")[0] not in check_ids:
+            words = f"there is no check {waiver.check!r}{did_you_mean(waiver.check, check_ids)}"
             problems.append((("waivers", number, "check"), words))
         problems += [
             (("waivers", number, "hosts"), f"no host is called {pattern!r}")

@@ -345,11 +345,11 @@ class Fleet(Model):
 
     def _named_suppliers(self, profile: str) -> tuple[str, ...]:
         everyone, pinned = self.everyone(), self.profiles[profile].builder
-        named = [name for name in everyone if everyone[name].profile == profile and self.modules(name) == "build"]
+        machines = [name for name in everyone if everyone[name].profile == profile and self.modules(name) == "build"]
         if pinned is None:
             single = [name for name in everyone if name in self.builders or everyone[name].modules == "build"]
-            return (*named, *(name for name in single if name not in named))
-        others = named if self.profiles[profile].builder_fallback else []
+            return (*machines, *(name for name in single if name not in machines))
+        others = machines if self.profiles[profile].builder_fallback else []
         return (pinned, *(name for name in others if name != pinned))
 
     def connection(self, name: str) -> Ssh:

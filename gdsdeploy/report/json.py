@@ -22,7 +22,7 @@ def render(report: Report) -> str:
         "when": report.when,
         "verdict": report.verdict,
         "counts": {verdict: report.count(verdict) for verdict in reversed(ORDER)},
-        "waivers": [asdict(item) for item in report.waivers],
+        "waivers": [asdict(waiver) for waiver in report.waivers],
         "hosts": {host.host: _host(host) for host in report.hosts},
     }
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -47,7 +47,7 @@ def details(report: Report) -> str:
 
 def _paths(host: HostReport) -> list[str]:
     """Each mount with its verdict and its path, if that is known; the reason follows in the details."""
-    parts = [(SYMBOLS[each.verdict], subject(each), PATHS.get(each.path, each.path)) for each in host.mounts()]
+    parts = [(SYMBOLS[mount.verdict], subject(mount), PATHS.get(mount.path, mount.path)) for mount in host.mounts()]
     return [" ".join(filter(None, words)) for words in parts]
 
 

@@ -79,15 +79,15 @@ class Output:
 
 def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
     """The JSON object behind ``mark``, before which login scripts print; raises HostUnreachable or HostUnfit."""
-    _, begun, text = output.stdout.partition(mark)
-    if not begun:
+    _, separator, text = output.stdout.partition(mark)
+    if not separator:
         raise _did_not_begin(host, output)
     try:
         value = jsontext.loads(text.decode(errors="replace"), items=VALUES, more=True)
     except jsontext.NotJsonError:
         value = None
-    except ValueError as refused:
-        raise malformed(host.where(), "", str(refused)) from None
+    except ValueError as error:
+        raise malformed(host.where(), "", str(error)) from None
     if isinstance(value, dict):
         return value
     if output.status is None:

@@ -24,10 +24,10 @@ def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -
     argv += ["-l", user] if user else []
     try:
         doing, hint = f"read the SSH configuration of {name}", "Install OpenSSH's client"
-        done = run([*argv, "--", name], doing=doing, env=cleared(), hint=hint)
+        result = run([*argv, "--", name], doing=doing, env=cleared(), hint=hint)
     except ProgramFailed as error:
         raise HostUnreachable(error.message, hint=f"Try: ssh -G {shlex.quote(name)}") from None
-    return parse(done.stdout, config)
+    return parse(result.stdout, config)
 
 
 def parse(text: str, config: Path | None = None) -> Endpoint:
@@ -37,24 +37,24 @@ def parse(text: str, config: Path | None = None) -> Endpoint:
         option, _, value = line.partition(" ")
         options.setdefault(option, []).append(value)
 
-    def one(option: str) -> str:
+    def first(option: str) -> str:
         value = options.get(option, [""])[0]
         return "" if value == "none" else value
 
-    address, port, user = one("hostname"), int(one("port") or 22), one("user")
+    address, port, user = first("hostname"), int(first("port") or 22), first("user")
     files = [paths.locate(Path(), value) for value in options.get("identityfile", [])]
-    known_hosts = [word for option in ("userknownhostsfile", "globalknownhostsfile") for word in one(option).split()]
+    known_hosts = [word for option in ("userknownhostsfile", "globalknownhostsfile") for word in first(option).split()]
     return Endpoint(
         host=options["host"][0],
         address=address,
         port=port,
         user=user,
         identity_files=tuple(file for file in files if file.is_file()),
-        agent=one("identitiesonly") != "yes",
+        agent=first("identitiesonly") != "yes",
         known_hosts=tuple(paths.locate(Path(), word) for word in known_hosts),
-        host_key_alias=one("hostkeyalias"),
-        proxy=_jump(one("proxyjump"), address, port, config)
-        or _command(one("proxycommand"), {"%h": address, "%p": str(port), "%r": user, "%n": options["host"][0]}),
+        host_key_alias=first("hostkeyalias"),
+        proxy=_jump(first("proxyjump"), address, port, config)
+        or _command(first("proxycommand"), {"%h": address, "%p": str(port), "%r": user, "%n": options["host"][0]}),
     )
 
 

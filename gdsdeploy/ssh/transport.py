@@ -190,18 +190,18 @@ def _ask(
     return Answer(host.host, reply, error, time.monotonic() - begin)
 
 
-def _failure(host: Endpoint, caught: Exception, timeout: float, *, late: bool) -> GdsError:
+def _failure(host: Endpoint, error: Exception, timeout: float, *, late: bool) -> GdsError:
     """What went wrong with a host.  late: after its time was up."""
-    broke = isinstance(caught, (OSError, EOFError, paramiko.SSHException))
-    if isinstance(caught, TimeoutError) or (late and (broke or isinstance(caught, HostUnreachable))):
+    broke = isinstance(error, (OSError, EOFError, paramiko.SSHException))
+    if isinstance(error, TimeoutError) or (late and (broke or isinstance(error, HostUnreachable))):
         hint = f"Look at the host ({host.ssh()}), or give it more time with --timeout"
         return HostUnreachable(f"{host.where()}: no answer within {timeout:g} s", hint=hint)
-    if isinstance(caught, GdsError):
-        return caught
+    if isinstance(error, GdsError):
+        return error
     if broke:
         hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
-        return HostUnreachable(f"{host.where()}: the connection broke: {caught or type(caught).__name__}", hint=hint)
-    words = f"{host.where()}: it could not be asked: {type(caught).__name__}: {str(caught)[:200]}"
+        return HostUnreachable(f"{host.where()}: the connection broke: {error or type(error).__name__}", hint=hint)
+    words = f"{host.where()}: it could not be asked: {type(error).__name__}: {str(error)[:200]}"
     return HostUnfit(words, hint="The host didn't answer with valid SSH; look at what listens on that port")
 
 
@@ -246,13 +246,13 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
         raise _no_session(client, host, caught) from None
 
 
-def _no_session(client: paramiko.SSHClient, host: Endpoint, caught: Exception) -> HostUnreachable:
+def _no_session(client: paramiko.SSHClient, host: Endpoint, error: Exception) -> HostUnreachable:
     """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
     transport = client.get_transport()
-    if isinstance(caught, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
-        words = f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {caught}"
+    if isinstance(error, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
+        words = f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {error}"
         return HostUnreachable(words, hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file")
-    words = f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}"
+    words = f"{host.where()}: no SSH session: {error or 'the server closed the connection'}"
     return HostUnreachable(words, hint="Check that an SSH server answers on that port")
 
 
@@ -267,8 +267,8 @@ def _with_complaint(error: GdsError | None, proxy: Dialled) -> GdsError | None:
 
 def _keys(host: Endpoint) -> str:
     """The keys of a login, in words."""
-    named = [f"the key {file}" for file in host.identity_files]
-    return " and ".join([*named, *(["the keys of the agent"] if host.agent else [])]) or "no key at all"
+    keys = [f"the key {file}" for file in host.identity_files]
+    return " and ".join([*keys, *(["the keys of the agent"] if host.agent else [])]) or "no key at all"
 
 
 class _OnRecord(paramiko.MissingHostKeyPolicy):
@@ -322,19 +322,19 @@ def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: 
     channel.settimeout(max(0.1, deadline - time.monotonic()))
     channel.exec_command(command(host.user))  # nosec B601 # a fixed text
     channel.settimeout(0.0)
-    stdout, stderr, left = bytearray(), bytearray(), memoryview(payload)
+    stdout, stderr, rest = bytearray(), bytearray(), memoryview(payload)
     grace = 0.0
     with selectors.DefaultSelector() as selector:
         selector.register(channel.fileno(), selectors.EVENT_READ)
         while True:
-            left = _send(channel, left)
+            rest = _send(channel, rest)
             # Asked before taking what is there: nothing comes after the end, but the end may come after the taking.
             over = channel.closed or channel.eof_received
-            received = _receive(channel, stdout, stderr)
+            has_more = _receive(channel, stdout, stderr)
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError
-            if not received:
+            if not has_more:
                 if over:
                     break
                 if channel.status_event.is_set():
@@ -343,7 +343,7 @@ def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: 
                     if time.monotonic() > grace:
                         break
                 # Room in the server's window makes no event; ask again soon while there is something to send.
-                selector.select(min(remaining, 0.05) if left else min(remaining, 1.0))
+                selector.select(min(remaining, 0.05) if rest else min(remaining, 1.0))
     return Output(bytes(stdout), stderr.decode(errors="replace"), _status(channel))
 
 
@@ -360,28 +360,28 @@ def _status(channel: paramiko.Channel) -> int | None:
     return -1 if channel.get_transport().is_active() else None
 
 
-def _send(channel: paramiko.Channel, left: memoryview) -> memoryview:
+def _send(channel: paramiko.Channel, rest: memoryview) -> memoryview:
     """Send what fits; return the rest."""
-    while left:
+    while rest:
         try:
-            sent = channel.send(bytes(left[:65536]))
+            sent = channel.send(bytes(rest[:65536]))
         except TimeoutError:
-            return left
+            return rest
         except OSError:
             # It ended without reading: its status and its last words say why.
-            return left[:0]
-        left = left[sent:]
-        if not left:
+            return rest[:0]
+        rest = rest[sent:]
+        if not rest:
             channel.shutdown_write()
-    return left
+    return rest
 
 
 def _receive(channel: paramiko.Channel, stdout: bytearray, stderr: bytearray) -> bool:
     """Take over what has arrived; False when nothing had."""
-    if received := channel.recv_ready():
+    if has_more := channel.recv_ready():
         stdout += channel.recv(1 << 20)
     if channel.recv_stderr_ready():
         stderr += channel.recv_stderr(1 << 16)
         del stderr[:-ERROR_LIMIT]
-        received = True
-    return received
+        has_more = True
+    return has_more

@@ -17,8 +17,8 @@ def accepted(waivers: Mapping[str, Sequence[Waiver]], hosts: Sequence[HostReport
             for finding in host.findings
         )
 
-    def met(waiver: Waiver) -> Accepted:
+    def use_of(waiver: Waiver) -> Accepted:
         hosts_covered = tuple(host.host for host in hosts if is_used(waiver, host))
         return Accepted(waiver.check, waiver.until, waiver.reason, waiver.until < day, hosts_covered)
 
-    return tuple(map(met, dict.fromkeys(waiver for each in waivers.values() for waiver in each)))
+    return tuple(map(use_of, dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)))

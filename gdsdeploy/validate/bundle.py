@@ -163,12 +163,12 @@ def read(path: Path) -> Bundle:
         manifest, files = evidence_file.bundle(str(path))
         try:
             values = {field.name: manifest.get(field.name) for field in fields(_Manifest)}
-            known = schema.load(_Manifest, values, "manifest.json", lines=True)
-            hosts = {name: _host(name, host, files) for name, host in known.hosts.items()}
-            time.strptime(known.when, "%Y-%m-%dT%H:%M:%SZ")
+            contents = schema.load(_Manifest, values, "manifest.json", lines=True)
+            hosts = {name: _host(name, host, files) for name, host in contents.hosts.items()}
+            time.strptime(contents.when, "%Y-%m-%dT%H:%M:%SZ")
         except (KeyError, ValueError, DesiredError) as error:
             raise evidence_file.damaged(str(path), error) from None
-        return Bundle(known.fleet, known.lock, known.when, hosts)
+        return Bundle(contents.fleet, contents.lock, contents.when, hosts)
 
 
 def _host(name: str, host: _ManifestHost, files: Mapping[str, str]) -> Host:

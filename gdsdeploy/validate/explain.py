@@ -22,8 +22,8 @@ DEFAULT_FLEET = Path("fleet.yml")
 
 def of_this_machine(mount: str) -> Explanation:
     """Collect the evidence here; what only root may read is said to be unseen."""
-    wanted = replace(evidence.NOTHING, mounts=(mount,) if mount else ())
-    return explained(facts_from(evidence.collect(wanted)), mount)
+    request = replace(evidence.NOTHING, mounts=(mount,) if mount else ())
+    return explained(facts_from(evidence.collect(request)), mount)
 
 
 def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -> Explanation:
@@ -44,8 +44,8 @@ def of_host(fleet_file: Path, name: str, mount: str, timeout: float = TIMEOUT) -
 
 def of_file(file: Path, host: str, mount: str) -> Explanation:
     """Explain saved evidence.  host: which one of a support bundle; may be empty.  Raises GdsError."""
-    found = explained(evidence_file.of_host(file, host), mount)
-    return replace(found, host=host) if host else found
+    explanation = explained(evidence_file.of_host(file, host), mount)
+    return replace(explanation, host=host) if host else explanation
 
 
 def explained(facts: HostFacts, mount: str) -> Explanation:

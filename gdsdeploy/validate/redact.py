@@ -59,10 +59,10 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            named = isinstance(value.get("name"), str) and names_secret(value["name"])
+            is_secret_pair = isinstance(value.get("name"), str) and names_secret(value["name"])
             return {
                 self.text(str(key)): self._masked(inner)
-                if names_secret(str(key)) or (named and key == "value")
+                if names_secret(str(key)) or (is_secret_pair and key == "value")
                 else self.value(inner)
                 for key, inner in value.items()
             }

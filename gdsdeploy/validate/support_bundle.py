@@ -81,14 +81,14 @@ def judge(bundle: Bundle, asked: Asked | None = None, *, fleet: str = "", progre
     reports: list[HostReport] = []
     waivers_of = {name: [*host.waivers, *asked.waivers] for name, host in bundle.hosts.items()}
     for name, host in bundle.hosts.items():
-        report = _judged(name, host, asked, waivers_of[name])
+        report = _host_report(name, host, asked, waivers_of[name])
         reports.append(report)
         progress(line(report))
-    used = accepted_waivers.accepted(waivers_of, reports, asked.today())
-    return Report(fleet or bundle.fleet, bundle.lock, bundle.when, tuple(reports), used)
+    waiver_uses = accepted_waivers.accepted(waivers_of, reports, asked.today())
+    return Report(fleet or bundle.fleet, bundle.lock, bundle.when, tuple(reports), waiver_uses)
 
 
-def _judged(name: str, host: bundles.Host, asked: Asked, waivers: Sequence[Waiver]) -> HostReport:
+def _host_report(name: str, host: bundles.Host, asked: Asked, waivers: Sequence[Waiver]) -> HostReport:
     if host.evidence is None:
         trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
         return HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
@@ -128,5 +128,5 @@ def _domains(name: str) -> Iterator[str]:
 def _versions(host: bundles.Host) -> list[str]:
     """Texts whose dotted numbers are versions: the expectation's, and what package managers list."""
     commands = (host.evidence or {}).get("commands") or {}
-    listed = [commands[name].get("stdout", "") for name in ("dpkg-query", "rpm", "rpm-query") if name in commands]
-    return [str(value) for value in [*asdict(host.expectation).values(), *listed]]
+    outputs = [commands[name].get("stdout", "") for name in ("dpkg-query", "rpm", "rpm-query") if name in commands]
+    return [str(value) for value in [*asdict(host.expectation).values(), *outputs]]

@@ -27,8 +27,8 @@ def ask_facts(
     outcomes: dict[str, HostFacts | GdsError] = {}
     for answer, outcome in ask(fleet, fleet_file, names, ["evidence", "--json"], facts, timeout=timeout):
         outcomes[answer.host] = outcome
-        lost = isinstance(outcome, GdsError)
-        progress(f"  ✗ {answer.host}: {outcome}" if lost else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+        failed = isinstance(outcome, GdsError)
+        progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
     return {name: outcomes[name] for name in names}
 
 

@@ -92,7 +92,7 @@ def validate(
         return hostdata.judged(answer, "evidence", hostdata.Evidence, report)
 
     argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else []))
-    stdin = {} if since_boot else {name: item.to_json().encode() for name, item in expected.items()}
+    stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
     timeout += max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0
     reports: dict[str, HostReport] = {}
     for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin):
@@ -147,7 +147,7 @@ def _counted(report: Report, verdict: str) -> str:
 
 
 def judged(
-    expected: Expectation, evidence: Mapping[str, Any], asked: Asked, given: Sequence[Waiver], seconds: float = 0.0
+    expected: Expectation, evidence: Mapping[str, Any], asked: Asked, waivers: Sequence[Waiver], seconds: float = 0.0
 ) -> HostReport:
     """What the checks say of a host's evidence, wherever it is from."""
     facts = facts_from(evidence)
@@ -155,7 +155,7 @@ def judged(
     return HostReport(
         host=expected.host,
         profile=expected.profile,
-        findings=tuple(waiver.apply(findings, given, asked.today())),
+        findings=tuple(waiver.apply(findings, waivers, asked.today())),
         boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
         evidence_digest=_digest(evidence),
         expectation_digest=_digest(json.loads(expected.to_json())),
@@ -188,18 +188,18 @@ def lost(expected: Expectation, error: GdsError, seconds: float) -> HostReport:
     return HostReport(expected.host, expected.profile, trouble=trouble_from(error), seconds=seconds)
 
 
-def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]) -> HostReport:
+def _recorded(expected: Expectation, answer: Answer, asked: Asked, waivers: Sequence[Waiver]) -> HostReport:
     """What the host's own gate found in this boot; raises why nothing is known of it."""
-    shown = hostdata.judged(answer, "gate show", hostdata.GateShown, dict)
-    record = gate.record_of(shown["record"]) if shown["record"] else None
-    findings = [_this_boot(expected, record, shown["reason"] or "the answer holds no record")]
+    reply = hostdata.judged(answer, "gate show", hostdata.GateShown, dict)
+    record = gate.record_of(reply["record"]) if reply["record"] else None
+    findings = [_this_boot(expected, record, reply["reason"] or "the answer holds no record")]
     if record is not None:
         findings += [finding for finding in record.judged() if selected(finding, asked.only)]
     return HostReport(
         host=answer.host,
         profile=expected.profile,
-        findings=tuple(waiver.apply(findings, given, asked.today())),
-        boot_id=shown["boot_id"],
+        findings=tuple(waiver.apply(findings, waivers, asked.today())),
+        boot_id=reply["boot_id"],
         stack=tuple(dict(record.stack).items()) if record else (),
         gaps=tuple(record.gaps) if record else (),
         seconds=answer.seconds,
@@ -208,14 +208,16 @@ def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequen
 
 def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -> Finding:
     title = "The host's own gate has judged this boot, against this lock"
-    wanted = f"a verdict of this boot against {expected.lock_digest}"
+    verdict = f"a verdict of this boot against {expected.lock_digest}"
     if record is None:
         hint = "On the host: systemctl start gds-gate, and journalctl -u gds-gate; provision puts it there"
-        return Finding(THIS_BOOT, FAIL, title, wanted, reason, hint)
-    found = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
+        return Finding(THIS_BOOT, FAIL, title, verdict, reason, hint)
+    present = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
     if record.lock_digest != expected.lock_digest:
-        return Finding(THIS_BOOT, FAIL, title, wanted, found, "Provision this host: its expectation is of another lock")
-    return Finding(THIS_BOOT, PASS, title, wanted, found)
+        return Finding(
+            THIS_BOOT, FAIL, title, verdict, present, "Provision this host: its expectation is of another lock"
+        )
+    return Finding(THIS_BOOT, PASS, title, verdict, present)
 
 
 def known_check(name: str, option: str = "--check") -> str:

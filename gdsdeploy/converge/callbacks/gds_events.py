@@ -66,11 +66,11 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
 
     def _result(self, status: str, result: Any) -> None:
         host, task, values = result.host.get_name(), result.task, result.result
-        begun, timer = self._begun.pop((host, task._uuid), (time.monotonic(), None))
+        start, timer = self._begun.pop((host, task._uuid), (time.monotonic(), None))
         if timer is not None:
             timer.cancel()
         event: dict[str, Any] = {"event": "result", "host": host, "status": status, **self._task(task)}
-        event["seconds"] = round(time.monotonic() - begun, 2)
+        event["seconds"] = round(time.monotonic() - start, 2)
         event["changed"] = bool(values.get("changed"))
         host_part: dict[str, Any] = {}
         if isinstance(values.get("changes"), list):
@@ -94,7 +94,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
     @staticmethod
     def _detail(values: dict[str, Any]) -> dict[str, Any]:
         """What explains a failure; a loop's explanation is in its failed items."""
-        failed = [each for each in values.get("results", []) if isinstance(each, dict) and each.get("failed")]
+        failed = [entry for entry in values.get("results", []) if isinstance(entry, dict) and entry.get("failed")]
         source = failed[0] if failed else values
         keys = ("gds_error", "msg", "stderr", "stdout", "rc", "cmd")
         return {key: source[key] for key in keys if source.get(key) not in (None, "")}
