@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import Host
@@ -32,13 +31,11 @@ def facts_of(
         return {}
 
     def usable(answer: Answer) -> Host:
-        def host_from(evidence: dict[str, Any]) -> Host:
-            host = Host(answer.host, facts_from(evidence))
+        host = Host(answer.host, hostdata.judged(answer, "evidence", hostdata.Evidence, facts_from))
+        with hostdata.surprises(answer.host):
             # Raises where the file cannot be fitted to it.
             expectation(fleet, lock, host.name, host)
-            return host
-
-        return hostdata.judged(answer, "evidence", hostdata.Evidence, host_from)
+        return host
 
     stdin = {name: expectation(fleet, lock, name).to_json().encode() for name in names}
     outcomes = ask(fleet, fleet_path, names, _EVIDENCE, usable, timeout=timeout, stdin=stdin)

@@ -169,8 +169,7 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with tempfile.TemporaryDirectory(prefix="gds-") as control:
             environment = ansible.environment(control_dir=Path(control), program=run_files.program)
-            size = path.stat().st_size
-            outcome = ansible.play(command, environment, log=log, progress=progress, inventory=size)
+            outcome = ansible.play(command, environment, log=log, progress=progress, inventory=path.stat().st_size)
     finally:
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):

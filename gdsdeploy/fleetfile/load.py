@@ -1,7 +1,6 @@
 """YAML → typed model, with every error at once and its place (file:line:column).
 
-The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column, so pydantic's error paths can be
-shown where the user wrote them.
+The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column for pydantic's errors.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ ORDER = (FAIL, UNREACHABLE, UNKNOWN, WAIVED, PASS)
 #: The check whose findings say which path a mount takes.
 PATH_CHECK = "storage.path"
 
-#: Verdict → what people read; the symbol and the word always go together, and colour never stands alone.
+#: Verdict → what people read; the symbol and the word always go together.
 SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!"}
 WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", UNREACHABLE: "UNREACHABLE"}
 

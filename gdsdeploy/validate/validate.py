@@ -213,11 +213,10 @@ def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -
         hint = "On the host: systemctl start gds-gate, and journalctl -u gds-gate; provision puts it there"
         return Finding(THIS_BOOT, FAIL, title, verdict, reason, hint)
     present = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
-    if record.lock_digest != expected.lock_digest:
-        return Finding(
-            THIS_BOOT, FAIL, title, verdict, present, "Provision this host: its expectation is of another lock"
-        )
-    return Finding(THIS_BOOT, PASS, title, verdict, present)
+    if record.lock_digest == expected.lock_digest:
+        return Finding(THIS_BOOT, PASS, title, verdict, present)
+    hint = "Provision this host: its expectation is of another lock"
+    return Finding(THIS_BOOT, FAIL, title, verdict, present, hint)
 
 
 def known_check(name: str, option: str = "--check") -> str:

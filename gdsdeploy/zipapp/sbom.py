@@ -44,11 +44,7 @@ def _document(subject: Json, components: list[Json]) -> bytes:
     """The same materials give the same bytes: no time, and a serial number made from the content."""
     refs = [component["bom-ref"] for component in components]
     dependencies = [{"ref": subject["bom-ref"], "dependsOn": refs}, *({"ref": ref} for ref in refs)]
-    content: Json = {
-        "metadata": {"component": subject},
-        "components": components,
-        "dependencies": dependencies,
-    }
+    content: Json = {"metadata": {"component": subject}, "components": components, "dependencies": dependencies}
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(content, sort_keys=True))
     head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{serial}", "version": 1}
     return (json.dumps({**head, **content}, indent=1) + "\n").encode()
