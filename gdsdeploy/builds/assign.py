@@ -68,7 +68,7 @@ class Supply:
     cached: bool = False
     #: why no machine builds for it, as a sentence; empty: one does
     lack: str = ""
-    #: whether it is the one of all that build the same who hands it over
+    #: whether, of all machines that build the same, this one hands it over
     delivers: bool = False
     #: the machine whose build it runs; for modules that it received earlier, the one that it names; empty: unknown
     origin: str = ""

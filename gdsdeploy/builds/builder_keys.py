@@ -1,4 +1,4 @@
-"""Public keys of the machines that build, on record from the first archive on: the controller's word on who is who.
+"""Public keys of the machines that build, on record on the controller from the first archive on.
 
 Layout below the state folder: ``builders/<fleet file>/<name>.pub`` (PEM), where ``<fleet file>`` is a digest of its
 path; ``<name>.pub.new`` is a key that a machine has shown instead of it and that was refused.  A run writes them where

@@ -3,7 +3,7 @@
 Layout below the folder::
 
     <sha256>/modules.tar, <sha256>/entry.json   one build; entry.json's time is that of its last use
-    wants/<want>.<key>      what a host needs (see builds.py), and the public key of who signed → sha256 of the build
+    wants/<want>.<key>      what a host needs (see builds.py), and the signer's public key → sha256 of the build
     lock                                  held for every change of names, never while bytes are copied
     .new-…, .old-…, run-…                 folders of a process; it holds the lock of the file ``owner`` in its own
 
@@ -199,7 +199,7 @@ class BuildCache:
 
     @contextlib.contextmanager
     def _own(self, prefix: str) -> Iterator[Path]:
-        """A folder of this process; its owner's lock is held before anyone who sweeps can see that it is free."""
+        """A folder of this process; it is locked before a sweep can see it as free."""
         with self._locked():
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self.folder))
             owner = (folder / _OWNER).open("w")

@@ -43,7 +43,7 @@ MEMORY = 2 * 2**30
 PER_BYTE = 64
 #: Python without modules of the folder that it is started in.
 _PYTHON = (sys.executable, "-P")
-#: All that Ansible itself says of a command that failed.
+#: Ansible's whole message about a command that failed.
 _ENDED = "non-zero return code"
 #: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
 _PARSER = """\

@@ -1,4 +1,4 @@
-"""What a host answers about the modules that it has and could build → the facts that decide who builds for whom."""
+"""What a host answers about its modules → the facts that decide which machine builds for which."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = TypeAdapter[str](Name)
 
 
 def told(variants: Variants, profile: Profile, target: Target) -> Told:
-    """What the answers of a machine say of the builds that fit it."""
+    """The facts in a machine's answers that decide which builds fit it."""
     reports = [result.report for results in variants.values() for result in results if result.name == "modules"]
     key = next((value for report in reports if isinstance(value := report.get("key"), Mapping)), None)
     if key is None:

@@ -28,7 +28,7 @@ _NOT_DELIVERED = "not-delivered"
 
 @dataclass(frozen=True)
 class Result:
-    """What a host says of one resource."""
+    """A host's answer about one resource."""
 
     name: str
     changes: tuple[Change, ...] = ()

@@ -50,7 +50,7 @@ class Sources:
     certificates: Path = Path("certificates")
     #: where public keys of machines that build are on record
     builders: Path = Path("builders")
-    #: id of the run, which keeps each host for itself until it ends, and who others are told of; empty: no run
+    #: id of the run, which locks each host until it ends, and the owner that other runs see; empty: no run
     run: str = ""
     who: str = ""
 

@@ -125,7 +125,7 @@ def documents(fleet: Fleet, lock: Lock, run_files: Sources, names: Sequence[str]
 
 
 def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
-    """What a machine says of every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
+    """A machine's results for every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
     reply = answer.require_document()
     error = reply.get("error")
     if isinstance(error, Mapping):

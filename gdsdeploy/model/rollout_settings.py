@@ -152,7 +152,7 @@ class Rollout(Model):
     max_unavailable: Share = "25%"
     #: labels of which no two hosts with equal values are out at a time: ``[rack, replica]``
     apart: Annotated[tuple[LabelName, ...], Strict(False)] = ()
-    #: labels that decide who comes first, by value
+    #: labels whose values decide the order of hosts
     order: Annotated[tuple[LabelName, ...], Strict(False)] = ()
     #: hosts with this label, whatever its value, are left out
     skip: LabelName = "gdsdeploy-skip"

@@ -74,7 +74,7 @@ class Meter:
         return data
 
     def done(self) -> None:
-        """What was received takes no room any more, and there is none for more."""
+        """Release the room of what was received; nothing more is received."""
         with self._lock:
             self._room.give(self._received)
             self._room = Room(0)

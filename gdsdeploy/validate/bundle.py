@@ -81,7 +81,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class _ManifestHost:
-    """What the manifest says of a host."""
+    """A host in the manifest."""
 
     error: Optional[Trouble]  # noqa: UP045 - the reader of schemas knows this form
     waivers: list[Waiver]

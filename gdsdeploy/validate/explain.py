@@ -49,7 +49,7 @@ def of_file(file: Path, host: str, mount: str) -> Explanation:
 
 
 def explained(facts: HostFacts, mount: str) -> Explanation:
-    """What ``facts`` say of ``mount``, else of every mount; raises GdsError where nothing is mounted."""
+    """Explain ``mount``, else every mount, from ``facts``; raises GdsError where nothing is mounted."""
     try:
         return explain(facts, report.stack(facts), mount)
     except NoSuchMountError as reason:

@@ -142,7 +142,7 @@ class Redactor:
     def _replace_words(self, text: str) -> str:
         for word in sorted(self._words, key=len, reverse=True):
             if word in text:
-                # A login name may be a part of other words: gds-tools is no user's.
+                # A login name may be a part of other words: gds-tools names no user.
                 before, after = (r"[\w.-]", r"[\w-]|\.\w") if word in self._kinds.get(USER, {}) else (_LETTER, _LETTER)
                 text = re.sub(rf"(?<!{before}){re.escape(word)}(?!{after})", self._words[word], text)
         return text

@@ -28,7 +28,7 @@ from gdsdeploy.validate.bundle import Bundle
 from gdsdeploy.validate.redact import USER, Redactor
 from gdsdeploy.validate.validate import EVIDENCE, Asked, fitted, judged, line, lost, now
 
-#: An address that is no name.
+#: A numeric address.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")
 #: What provision leaves in the folder of runs.
 LOGS = "provision-*.log"

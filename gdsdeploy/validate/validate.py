@@ -149,7 +149,7 @@ def _counted(report: Report, verdict: str) -> str:
 def judged(
     expected: Expectation, evidence: Mapping[str, Any], asked: Asked, waivers: Sequence[Waiver], seconds: float = 0.0
 ) -> HostReport:
-    """What the checks say of a host's evidence, wherever it is from."""
+    """The checks' report on a host's evidence, wherever it is from."""
     facts = facts_from(evidence)
     findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, asked.only))
     return HostReport(

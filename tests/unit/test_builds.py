@@ -112,9 +112,9 @@ def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
 
 
 def test_a_builder_that_takes_no_part_leaves_a_host_without() -> None:
-    (hosts,) = chosen(fleet("a", builder=True), {"a": PLAIN}).values()
-    assert hosts.source == "none"
-    assert "build1, the builder of its profile, is not in this run" in hosts.lack
+    (supply,) = chosen(fleet("a", builder=True), {"a": PLAIN}).values()
+    assert supply.source == "none"
+    assert "build1, the builder of its profile, is not in this run" in supply.lack
 
 
 def test_what_was_built_or_received_stays() -> None:
