@@ -191,17 +191,7 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
         "gds_host_expectation": sources.expectations[name] if is_host else "",
-        "gds_repo_indices": [
-            {
-                "repository": index.repository,
-                "uri": index.uri,
-                "suite": index.suite,
-                "components": list(index.components),
-                "host_keyring": index.host_keyring,
-                "exclusive": index.repository not in platform.presets(),
-            }
-            for index in target.indices
-        ],
+        "gds_repo_indices": _indices(target),
         "gds_repo_keys": keys(fleet, target, sources.fleet_dir),
         "gds_repo_pins": [{**_package(p), "sha256": p.sha256} for p in packages],
         "gds_repo_modules": list(target.modules),
@@ -243,6 +233,21 @@ def _archive(name: str, *, is_host: bool, supply: Supply, sources: Sources) -> s
     """The archive that a machine hands over or receives; empty where it does neither."""
     alone = supply.mode == "build" and (not supply.delivers if name in sources.supplies else is_host)
     return "" if alone or supply.source == "kept" else str(archive_of(supply.want, sources.modules))
+
+
+def _indices(target: Target) -> list[dict[str, Any]]:
+    presets = stack_platform_for(target.os).presets()
+    return [
+        {
+            "repository": index.repository,
+            "uri": index.uri,
+            "suite": index.suite,
+            "components": list(index.components),
+            "host_keyring": index.host_keyring,
+            "exclusive": index.repository not in presets,
+        }
+        for index in target.indices
+    ]
 
 
 def _package_roles(target: Target) -> dict[str, Any]:
