@@ -159,7 +159,7 @@ def test_what_was_not_used_for_the_longest_time_goes_first(cache: BuildCache, tm
     cache.take("want-a", tmp_path / "x.tar", [ORIGIN])
     cache.limit = 3 * entry.size
     cache.put(archive(tmp_path / "d.tar", "d"), "want-d", ORIGIN)
-    assert {entry.manifest["compiler"] for entry in cache.entries()} == {"a", "c", "d"}
+    assert {rest.manifest["compiler"] for rest in cache.entries()} == {"a", "c", "d"}
     assert {name.partition(".")[0] for name in names(cache.folder / "wants")} == {"want-a", "want-c", "want-d"}
 
 
@@ -168,7 +168,7 @@ def test_what_is_in_use_is_not_evicted(cache: BuildCache, tmp_path: Path) -> Non
     with (cache.folder / entry.sha256 / "modules.tar").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert cache.prune(0) == []
-    assert [entry.key for entry in cache.prune(0)] == [entry.key]
+    assert [evicted.key for evicted in cache.prune(0)] == [entry.key]
     assert names(cache.folder / "wants") == set()
 
 

@@ -155,12 +155,12 @@ GONE: Any = object()
 
 
 def without(document: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
-    document = copy.deepcopy(document)
-    inner = document
+    copied = copy.deepcopy(document)
+    inner = copied
     for part in place[:-1]:
         inner = inner[part]
     inner.pop(place[-1], None)
-    return document
+    return copied
 
 
 @pytest.mark.parametrize("place", TELLING, ids=".".join)

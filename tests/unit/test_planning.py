@@ -39,9 +39,9 @@ def fleet() -> Fleet:
 
 
 def changed(fleet: Fleet, **profile: Any) -> Fleet:
-    profile = fleet.profiles["gds"].model_copy(update=profile)
+    updated = fleet.profiles["gds"].model_copy(update=profile)
     builders = {} if "builder" in profile else dict(fleet.builders)
-    return fleet.model_copy(update={"profiles": {"gds": profile}, "builders": builders})
+    return fleet.model_copy(update={"profiles": {"gds": updated}, "builders": builders})
 
 
 def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
@@ -50,9 +50,9 @@ def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     document = plan_fleet.documents(fleet, LOCK, run_files, [name])[name]
     found = {}
     for way, resources in document["variants"].items():
-        resources = engine.items({"version": document["version"], "resources": resources})
-        found[way] = {entry.name: entry.desired for entry in resources}
-        assert len(resources) == len(found[way]), "each resource stands once"
+        entries = engine.items({"version": document["version"], "resources": resources})
+        found[way] = {entry.name: entry.desired for entry in entries}
+        assert len(entries) == len(found[way]), "each resource stands once"
     return found
 
 
