@@ -1,1 +1,1 @@
-"""Kernel modules that are built once: who builds for whom, the cache of archives, the builders' keys."""
+"""Kernel modules that are built once: which machine builds for which, the cache of archives, the builders' keys."""

@@ -1,8 +1,7 @@
-"""Who builds kernel modules, and who receives them: fleet, lock and what the machines told → one supply each; pure.
+"""Which machines build kernel modules, and which receive them: fleet, lock and facts → one supply each; pure.
 
-Machines with the same want can use the same modules.  A want has what is known before anything is built: the lock's
-packages, and of the machine what it can tell without headers and compiler.  The build that serves it has a key of its
-own, with everything that went into it (``host/archive/key.py``).
+Machines with the same want can use the same modules.  A want has what is known before the build: the lock's packages,
+and facts of the machine.  A build also has a key, with everything that went into it (``host/archive/key.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Cached = Callable[[str, Sequence[str]], Kept | None]
 
 @dataclass(frozen=True)
 class Told:
-    """What a machine says of itself on which the builds that fit it depend; what it cannot tell is as most have it."""
+    """The facts of a machine that decide which builds fit it; unknown facts have the most common value."""
 
     arch: str = ""
     #: digest of what OFED's RDMA core exports, or ``none``
@@ -46,7 +45,7 @@ class Told:
     signatures: str = "free"
     #: file and sha256 of one of the locked kernel's own modules; both empty while that kernel is not installed
     kernel_build: tuple[str, str] = ("", "")
-    #: whether DKMS there has built everything for the locked kernel; it then keeps that, and supplies nobody for it
+    #: whether DKMS there has built everything for the locked kernel; it then keeps that, and supplies no other machine
     built: bool = False
     #: whether the modules that it received are in place, and of the locked versions
     received: bool = False
@@ -67,9 +66,9 @@ class Supply:
     builder: str = ""
     #: whether the controller has kept a build that serves it
     cached: bool = False
-    #: why nobody builds for it, as a sentence; empty: somebody does
+    #: why no machine builds for it, as a sentence; empty: one does
     lack: str = ""
-    #: whether it is the one of all that build the same who hands it over
+    #: whether, of all machines that build the same, this one hands it over
     delivers: bool = False
     #: the machine whose build it runs; for modules that it received earlier, the one that it names; empty: unknown
     origin: str = ""
@@ -82,77 +81,74 @@ class Supply:
         return "cache" if self.cached else "host" if self.builder else "none" if self.lack else "kept"
 
 
-def want(target: Target, told: Told, *, signing: str = "", kernel: str = "") -> str:
-    """Names what modules ``target`` needs on a machine that is as ``told``; 32 hexadecimal digits.
+def want(target: Target, facts: Told, *, signing: str = "", kernel: str = "") -> str:
+    """The name, 32 hexadecimal digits, of the modules that ``target`` needs on a machine with these facts.
 
-    signing: whose signature the modules have to have; empty: that of nobody in particular.
+    signing: whose signature the modules need; empty: anyone's.
     kernel: sha256 that tells its kernel from another build of the same release.
     """
     packages = [p for p in target.packages if p.part in _DECISIVE]
     lines = [f"{p.package} {p.version} {p.sha256}" for p in packages]
     # Where the lock has OFED, every machine is going to have that one.
-    ofed = "locked" if any(p.part == "doca" for p in packages) else told.ofed
-    lines += [target.kernel.release, told.arch or target.arch, ofed, told.signatures, signing, kernel]
+    ofed = "locked" if any(p.part == "doca" for p in packages) else facts.ofed
+    lines += [target.kernel.release, facts.arch or target.arch, ofed, facts.signatures, signing, kernel]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
 def by_intent(fleet: Fleet, lock: Lock, name: str) -> Supply:
-    """The supply of a machine that has not told anything."""
+    """The supply of a machine that was not asked."""
     profile = fleet.profiles[fleet.everyone()[name].profile]
-    wanted, wish = _want(fleet, lock, name, Told()), fleet.modules(name)
-    if wish == "build" or (wish == "auto" and profile.builder is None):
-        return Supply("build", _own(fleet, name), wanted, origin=name)
+    want, setting = _want(fleet, lock, name, Told()), fleet.modules(name)
+    if setting == "build" or (setting == "auto" and profile.builder is None):
+        return Supply("build", _own(fleet, name), want, origin=name)
     if profile.builder is None:
-        return Supply("receive", "the fleet file says so", wanted, lack="no host of its key builds")
+        return Supply("receive", "the fleet file says so", want, lack="no host of its key builds")
     why = f"{profile.builder} builds for its profile"
-    return Supply("receive", why, wanted, builder=profile.builder, origin=profile.builder)
+    return Supply("receive", why, want, builder=profile.builder, origin=profile.builder)
 
 
-def supplies(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -> dict[str, Supply]:
-    """The supply of every machine in ``told``, which are those that take part and have answered."""
-    wants = _wants(fleet, lock, told, cached)
-    allowed = {name: fleet.suppliers(name) for name in told}
-    found: dict[str, Supply] = {}
-    for name in told:
+def supplies(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached) -> dict[str, Supply]:
+    """The supply of every machine in ``facts``, which are those that take part and have answered."""
+    wants = _wants(fleet, lock, facts, cached)
+    allowed = {name: fleet.suppliers(name) for name in facts}
+    chosen: dict[str, Supply] = {}
+    for name in facts:
         if fleet.modules(name) == "build":
-            found[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
-        elif fleet.modules(name) == "auto" and told[name].built:
-            found[name] = Supply("build", "it has built them itself", wants[name], origin=name)
+            chosen[name] = Supply("build", _own(fleet, name), wants[name], origin=name)
+        elif fleet.modules(name) == "auto" and facts[name].built:
+            chosen[name] = Supply("build", "it has built them itself", wants[name], origin=name)
     # Suppliers first: the others may receive what they build.
-    for name in sorted(told, key=lambda item: item not in allowed[item]):
-        if name not in found:
-            builders = [
-                item
-                for item in allowed[name]
-                if item in found and (found[item].mode, wants[item]) == ("build", wants[name])
-            ]
-            found[name] = _supply(fleet, name, wants, told[name], builders, cached(wants[name], allowed[name]))
+    rest = [name for name in facts if name not in chosen]
+    for name in sorted(rest, key=lambda name: name not in allowed[name]):
+        building = {peer for peer, supply in chosen.items() if (supply.mode, supply.want) == ("build", wants[name])}
+        builders = [peer for peer in allowed[name] if peer in building]
+        chosen[name] = _supply(fleet, name, wants, facts[name], builders, cached(wants[name], allowed[name]))
     # A kept build serves every run: its builder doesn't pack another one, which its hosts would then have to receive.
-    kept = {wants[name] for name in told if cached(wants[name], allowed[name]) is not None}
-    delivering = _delivering(found, allowed, kept)
-    return {name: replace(found[name], delivers=name in delivering) for name in told}
+    kept = {wants[name] for name in facts if cached(wants[name], allowed[name]) is not None}
+    delivering = _delivering(chosen, allowed, kept)
+    return {name: replace(chosen[name], delivers=name in delivering) for name in facts}
 
 
 def _supply(
-    fleet: Fleet, name: str, wants: Mapping[str, str], told: Told, builders: Sequence[str], kept: Kept | None
+    fleet: Fleet, name: str, wants: Mapping[str, str], facts: Told, builders: Sequence[str], kept: Kept | None
 ) -> Supply:
     """The supply of a machine that doesn't have to build; ``builders``: suppliers of it that build in this run."""
-    wanted, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
+    want, profile = wants[name], fleet.profiles[fleet.everyone()[name].profile]
     pinned = profile.builder
     if kept is not None:
         why = "the controller has kept a build of its key"
-        return Supply("receive", why, wanted, cached=True, origin=kept.builder)
-    if told.received:
-        return Supply("receive", "what it has received is in place", wanted, origin=told.builder)
+        return Supply("receive", why, want, cached=True, origin=kept.builder)
+    if facts.received:
+        return Supply("receive", "what it has received is in place", want, origin=facts.builder)
     if builders:
-        return Supply("receive", f"{builders[0]} builds for its key", wanted, builder=builders[0], origin=builders[0])
+        return Supply("receive", f"{builders[0]} builds for its key", want, builder=builders[0], origin=builders[0])
     if pinned is not None and pinned not in wants and not profile.builder_fallback:
         lack = f"{pinned}, the builder of its profile, is not in this run or did not answer, and no build is kept"
-        return Supply("receive", f"{pinned} builds for its profile", wanted, lack=lack)
+        return Supply("receive", f"{pinned} builds for its profile", want, lack=lack)
     if fleet.modules(name) == "receive":
         lack = "the fleet file has it receive its modules, and no host that may supply it builds for its key"
-        return Supply("receive", "the fleet file says so", wanted, lack=lack)
-    return Supply("build", _alone(fleet, name, wants), wanted, origin=name)
+        return Supply("receive", "the fleet file says so", want, lack=lack)
+    return Supply("build", _alone(fleet, name, wants), want, origin=name)
 
 
 def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
@@ -165,49 +161,49 @@ def _alone(fleet: Fleet, name: str, wants: Mapping[str, str]) -> str:
     return f"{supplier}, which would supply it, builds for another key"
 
 
-def _delivering(found: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]], kept: AbstractSet[str]) -> set[str]:
+def _delivering(chosen: Mapping[str, Supply], allowed: Mapping[str, Sequence[str]], kept: AbstractSet[str]) -> set[str]:
     """Those whose builds others receive, and of each other want without a kept build one supplier, for the cache."""
-    delivering = {supply.builder for supply in found.values() if supply.builder}
-    delivered = {supply.want for supply in found.values() if supply.builder} | kept
-    for name, supply in found.items():
+    delivering = {supply.builder for supply in chosen.values() if supply.builder}
+    delivered = {supply.want for supply in chosen.values() if supply.builder} | kept
+    for name, supply in chosen.items():
         if supply.mode == "build" and name in allowed[name] and supply.want not in delivered:
             delivered.add(supply.want)
             delivering.add(name)
     return delivering
 
 
-def _wants(fleet: Fleet, lock: Lock, told: Mapping[str, Told], cached: Cached) -> dict[str, str]:
+def _wants(fleet: Fleet, lock: Lock, facts: Mapping[str, Told], cached: Cached) -> dict[str, str]:
     """Machine → want; of machines whose kernels are different builds of one release, only some keep the plain one."""
-    plain = {name: _want(fleet, lock, name, item) for name, item in told.items()}
+    plain = {name: _want(fleet, lock, name, host_facts) for name, host_facts in facts.items()}
     reference: dict[str, tuple[str, str]] = {}
-    for name, wanted in plain.items():
-        if wanted not in reference:
+    for name, want in plain.items():
+        if want not in reference:
             allowed = fleet.suppliers(name)
             # A supplier's kernel first: what others claim of theirs only keeps them apart.
-            alike = sorted((item for item in plain if plain[item] == wanted), key=lambda item: item not in allowed)
-            known = [_build_of(cached(wanted, allowed)), *(told[item].kernel_build for item in alike)]
-            reference[wanted] = next((item for item in known if item[0]), ("", ""))
-    found = {}
-    for name, wanted in plain.items():
-        file, digest = told[name].kernel_build
-        same = not file or file != reference[wanted][0] or digest == reference[wanted][1]
-        found[name] = wanted if same else _want(fleet, lock, name, told[name], kernel=digest)
-    return found
+            alike = sorted((peer for peer in plain if plain[peer] == want), key=lambda peer: peer not in allowed)
+            builds = [_build_of(cached(want, allowed)), *(facts[peer].kernel_build for peer in alike)]
+            reference[want] = next((build for build in builds if build[0]), ("", ""))
+    wants = {}
+    for name, want in plain.items():
+        file, digest = facts[name].kernel_build
+        same = not file or file != reference[want][0] or digest == reference[want][1]
+        wants[name] = want if same else _want(fleet, lock, name, facts[name], kernel=digest)
+    return wants
 
 
-def _want(fleet: Fleet, lock: Lock, name: str, told: Told, *, kernel: str = "") -> str:
+def _want(fleet: Fleet, lock: Lock, name: str, facts: Told, *, kernel: str = "") -> str:
     profile = fleet.everyone()[name].profile
-    signing, who = fleet.profiles[profile].signing, ""
+    signing, signer = fleet.profiles[profile].signing, ""
     if signing is not None:
         # The key is a file of the machines that build: another fleet's, of the same name, is another key.
-        machines = {item: fleet.connection(item).address for item in fleet.everyone()}
-        who = f"{signing!r} {sorted(machines.items())}"
-    return want(lock.targets[profile], told, signing=who, kernel=kernel)
+        machines = {machine: fleet.connection(machine).address for machine in fleet.everyone()}
+        signer = f"{signing!r} {sorted(machines.items())}"
+    return want(lock.targets[profile], facts, signing=signer, kernel=kernel)
 
 
 def _build_of(kept: Kept | None) -> tuple[str, str]:
-    known = kept.manifest.get("kernel_build") if kept is not None else None
-    return (str(known.get("file", "")), str(known.get("sha256", ""))) if isinstance(known, Mapping) else ("", "")
+    build = kept.manifest.get("kernel_build") if kept is not None else None
+    return (str(build.get("file", "")), str(build.get("sha256", ""))) if isinstance(build, Mapping) else ("", "")
 
 
 def _own(fleet: Fleet, name: str) -> str:
@@ -216,6 +212,6 @@ def _own(fleet: Fleet, name: str) -> str:
     return "the fleet file says so" if fleet.modules(name) == "build" else "no other host has its key"
 
 
-def archive_of(wanted: str, directory: Path) -> Path:
-    """Where a run has the modules for machines that want ``wanted``."""
-    return directory / f"{wanted}.tar"
+def archive_of(want: str, directory: Path) -> Path:
+    """Where a run has the modules for machines that want ``want``."""
+    return directory / f"{want}.tar"

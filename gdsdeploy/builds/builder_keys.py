@@ -1,4 +1,4 @@
-"""Public keys of the machines that build, on record from the first archive on: the controller's word on who is who.
+"""Public keys of the machines that build, on record on the controller from the first archive on.
 
 Layout below the state folder: ``builders/<fleet file>/<name>.pub`` (PEM), where ``<fleet file>`` is a digest of its
 path; ``<name>.pub.new`` is a key that a machine has shown instead of it and that was refused.  A run writes them where
@@ -54,21 +54,20 @@ class BuilderKeys:
 
     def accept(self, name: str) -> str:
         """Put the key on record that was refused, and return its fingerprint; raises SigningKeyUnusable without one."""
-        shown = self.refused(name)
-        if shown is None:
-            raise SigningKeyUnusable(
-                f"{name} has shown no other key than the one on record", hint="Provision it: it shows its key then"
-            )
+        key = self.refused(name)
+        if key is None:
+            words = f"{name} has shown no other key than the one on record"
+            raise SigningKeyUnusable(words, hint="Provision it: it shows its key then")
         try:
             self._new(name).replace(self.path(name))
         except OSError as error:
             raise SigningKeyUnusable(f"{self.path(name)}: cannot be written: {error.strerror}") from None
-        return shown
+        return key
 
     def fingerprints(self) -> dict[str, str]:
         """Machine → fingerprint, of all that are on record."""
-        found = {path.name.removesuffix(_SUFFIX): self._pem(path) for path in sorted(self.folder.glob(f"*{_SUFFIX}"))}
-        return {name: fingerprint(pem) for name, pem in found.items() if pem is not None}
+        pems = {path.name.removesuffix(_SUFFIX): self._pem(path) for path in sorted(self.folder.glob(f"*{_SUFFIX}"))}
+        return {name: fingerprint(pem) for name, pem in pems.items() if pem is not None}
 
     def _new(self, name: str) -> Path:
         return self.folder / f"{name}{_SUFFIX}.new"

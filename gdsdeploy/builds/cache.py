@@ -3,16 +3,15 @@
 Layout below the folder::
 
     <sha256>/modules.tar, <sha256>/entry.json   one build; entry.json's time is that of its last use
-    wants/<want>.<key>      what a host needs (see builds.py), and the public key of who signed → sha256 of the build
+    wants/<want>.<key>      what a host needs (see builds.py), and the signer's public key → sha256 of the build
     lock                                  held for every change of names, never while bytes are copied
     .new-…, .old-…, run-…                 folders of a process; it holds the lock of the file ``owner`` in its own
 
-An entry appears by one rename, whole.  Whoever copies from one holds a shared lock of its archive, so that it is not
-evicted meanwhile.  All locks are flock(2)'s: the kernel lets go of them when a process dies, however it dies, and what
-such a process left is swept by the next one.
+An entry appears whole, by one rename.  A process that copies from one holds a shared lock of its archive against
+eviction.  All locks are flock(2)'s: the kernel releases them when a process dies, and the next process sweeps its rest.
 
-What an archive claims decides nothing.  A build serves the want that it was put for, to those who accept the key that
-has signed it: no builder that a host does not accept can change what it gets.
+What an archive claims decides nothing.  A build serves the want that it was put for, to machines that accept the key
+that signed it: no other builder can change what they get.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from gdsdeploy.host.io import jsontext
 #: Bytes, when nothing else is set.
 DEFAULT_LIMIT = 20 << 30
 SETTING = "GDSDEPLOY_BUILD_CACHE_SIZE"
-#: Entries of format 1 were kept by the key that they claimed, and nobody had signed them.
+#: Entries of format 1 were kept by the key that they claimed, and had no signature.
 _FORMAT = 2
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:iB|B)?\s*$")
@@ -75,12 +74,12 @@ def limit_from(text: str | None) -> int:
         return DEFAULT_LIMIT
     match = _SIZE.match(text)
     if match is None:
-        raise BuildCacheUnusable(f"{SETTING}: {text!r} is no size", hint="Write it as 20GiB or 500MiB")
+        raise BuildCacheUnusable(f"{SETTING}: {text!r} isn't a size", hint="Write it as 20GiB or 500MiB")
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
 class BuildCache:
-    """The cache in ``folder``, made if it is not there; what is wrong with an entry is told to ``warn``, one line each.
+    """The cache in ``folder``, made if it is missing; ``warn`` gets a line for each damaged entry.
 
     Methods raise BuildCacheUnusable when the folder cannot be used.
     """
@@ -93,10 +92,9 @@ class BuildCache:
                 self._sweep()
 
     def put(self, archive: Path, want: str, origin: Origin) -> Entry:
-        """Keep a copy of ``archive``, which serves ``want`` from now on; evicts what was not used for the longest time.
+        """Keep a copy of ``archive``, which serves ``want`` from now on; evicts the least recently used entries.
 
-        Another build that the same builder has put for ``want`` stays beside it.  Raises PackError unless ``origin``
-        has signed it and its content is what its manifest says; then nothing has changed.
+        Raises PackError, with nothing changed, unless ``origin`` has signed it and its content fits its manifest.
         """
         with self._usable(), self._own(".new-") as new:
             copy = new / _ARCHIVE
@@ -107,22 +105,20 @@ class BuildCache:
             record = {"format": _FORMAT, "sha256": digest, "builder": origin.name, "size": size}
             atomic.write(new / _ENTRY, json.dumps(record, indent=2, sort_keys=True))
             with self._locked():
-                # Room first: who is killed in between leaves a cache that is not too large.
+                # Room first: a process that is killed in between leaves a cache that is not too large.
                 self._evict(self.limit - size, keep=digest)
                 self._place(new, self._path(digest))
                 atomic.write(self._want(want, origin), digest)
                 entry = self._read(self._path(digest))
         if entry is None:
-            raise BuildCacheUnusable(
-                f"{self._path(digest)} vanished while it was written", hint="Is another program there?"
-            )
+            words = f"{self._path(digest)} vanished while it was written"
+            raise BuildCacheUnusable(words, hint="Look for another program that uses this folder")
         return entry
 
     def take(self, want: str, destination: Path, origins: Sequence[Origin]) -> Entry | None:
         """Copy the build that serves ``want`` to ``destination``; None when none of ``origins`` has signed one.
 
-        origins: whose builds may be taken, the first one wanted first.  One whose bytes have changed is dropped, with a
-        message, and counts as none.
+        origins: in the order of preference.  A build whose bytes have changed is dropped, with a message.
         """
         with self._usable():
             with self._locked():
@@ -151,7 +147,7 @@ class BuildCache:
     def entries(self) -> list[Entry]:
         """Every build, the last used first; what cannot be read is dropped with a message."""
         with self._usable(), self._locked():
-            return sorted(self._entries(), key=lambda item: item.used, reverse=True)
+            return self._entries()[::-1]
 
     def prune(self, limit: int) -> list[Entry]:
         """Evict until at most ``limit`` bytes are left; what is in use stays.  Returns what went."""
@@ -169,18 +165,16 @@ class BuildCache:
                     continue
                 with source:
                     fcntl.flock(source, fcntl.LOCK_SH)
-                    read, whole = os.fstat(source.fileno()), _digest(source) == entry.sha256
-                if not whole:
+                    read, digest = os.fstat(source.fileno()), hashlib.file_digest(source, "sha256").hexdigest()
+                if digest != entry.sha256:
                     damaged.append(entry)
                     with self._locked():
                         self._drop_damaged(entry, read)
         return damaged
 
-    @contextlib.contextmanager
-    def run(self) -> Iterator[Path]:
+    def run(self) -> contextlib.AbstractContextManager[Path]:
         """A folder for the archives of one run, which is gone afterwards, also when the process is killed."""
-        with self._own("run-") as folder:
-            yield folder
+        return self._own("run-")
 
     def _path(self, digest: str) -> Path:
         return self.folder / digest
@@ -205,7 +199,7 @@ class BuildCache:
 
     @contextlib.contextmanager
     def _own(self, prefix: str) -> Iterator[Path]:
-        """A folder of this process; its owner's lock is held before anyone who sweeps can see that it is free."""
+        """A folder of this process; it is locked before a sweep can see it as free."""
         with self._locked():
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self.folder))
             owner = (folder / _OWNER).open("w")
@@ -226,9 +220,7 @@ class BuildCache:
                 self._remove(path)
                 old += 1
         if old:
-            self._warn(
-                f"{old} builds that an older gdsdeploy kept in {self.folder} are dropped: nobody has signed them"
-            )
+            self._warn(f"dropped {old} builds that an older gdsdeploy kept in {self.folder}: they aren't signed")
 
     def _place(self, new: Path, path: Path) -> None:
         self._remove(path)
@@ -238,10 +230,14 @@ class BuildCache:
             (new / name).rename(ready / name)
         ready.chmod(0o755)
         ready.rename(path)
-        _sync(self.folder)
+        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def _remove(self, path: Path) -> None:
-        """Take an entry away by one rename, then delete it; with the lock."""
+        """Move an entry away by one rename, then delete it; with the lock."""
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=".old-", dir=self.folder))
             path.rename(old / "entry")
@@ -266,25 +262,19 @@ class BuildCache:
                     yield entry, origin
 
     def _entries(self) -> list[Entry]:
-        found = []
-        for path in self.folder.iterdir():
-            if _DIGEST.match(path.name):
-                entry = self._read(path)
-                if entry is not None:
-                    found.append(entry)
-        return found
+        """In the order of their last use; with the lock."""
+        entries = (self._read(path) for path in list(self.folder.iterdir()) if _DIGEST.match(path.name))
+        return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.used)
 
     def _read(self, path: Path) -> Entry | None:
         """The entry at ``path``; one that cannot be read is dropped; with the lock."""
-        try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, PackError):
             value = jsontext.loads((path / _ENTRY).read_text())
             size = (path / _ARCHIVE).stat().st_size
             if (value["format"], value["size"], value["sha256"]) == (_FORMAT, size, path.name):
                 used, manifest = (path / _ENTRY).stat().st_mtime, pack.read_manifest(str(path / _ARCHIVE))
                 key = key_of(manifest["key"]) if isinstance(manifest.get("key"), dict) else ""
                 return Entry(path.name, str(value["builder"]), key, size, used, manifest)
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, PackError):
-            pass
         if path.exists():
             self._remove(path)
             self._warn(f"the build {path.name[:12]}… in {self.folder} was damaged on disk and is dropped")
@@ -292,21 +282,18 @@ class BuildCache:
 
     def _evict(self, limit: int, keep: str = "") -> list[Entry]:
         """With the lock; ``keep`` is never evicted."""
-        entries = sorted(self._entries(), key=lambda item: item.used)
-        total, gone = sum(entry.size for entry in entries), []
+        entries = self._entries()
+        total, evicted = sum(entry.size for entry in entries), []
         for entry in entries:
-            if total <= limit:
-                break
-            path = self._path(entry.sha256)
-            if entry.sha256 != keep and _is_free(path / _ARCHIVE):
-                self._remove(path)
+            if total > limit and entry.sha256 != keep and _is_free(self._path(entry.sha256) / _ARCHIVE):
+                self._remove(self._path(entry.sha256))
                 total -= entry.size
-                gone.append(entry)
-        served = {entry.sha256 for entry in self._entries()}
+                evicted.append(entry)
+        digests = {entry.sha256 for entry in self._entries()}
         for want in (self.folder / "wants").iterdir():
-            if not want.name.startswith(".") and _digest_in(want) not in served:
+            if not want.name.startswith(".") and _digest_in(want) not in digests:
                 want.unlink()
-        return gone
+        return evicted
 
 
 def default(warn: Callable[[str], None]) -> BuildCache:
@@ -321,20 +308,18 @@ def _digest_in(want: Path) -> str:
 
 
 def _is_signed(archive: Path, origin: Origin) -> bool:
-    try:
+    with contextlib.suppress(PackError):
         pack.read_manifest(str(archive), origin)
-    except PackError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _is_older(entry: Path) -> bool:
     """Whether an older release has written it."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         value = jsontext.loads(entry.read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(value, dict) and value.get("format") == 1
+        return isinstance(value, dict) and value.get("format") == 1
+    return False
 
 
 def _copy(source: IO[bytes], target: Path) -> str:
@@ -349,27 +334,13 @@ def _copy(source: IO[bytes], target: Path) -> str:
     return digest.hexdigest()
 
 
-def _digest(source: IO[bytes]) -> str:
-    return hashlib.file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
-
-
 def _is_free(path: Path) -> bool:
     """Whether no process holds a lock of ``path``; also when there is no such file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return True
     except OSError as error:
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-            return False
-        raise
+        if error.errno not in {errno.ENOENT, errno.EWOULDBLOCK, errno.EACCES}:
+            raise
+        return error.errno == errno.ENOENT
     return True
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,51 +24,52 @@ class Shelf:
     def __init__(self, cache: BuildCache, folder: Path, keys: BuilderKeys) -> None:
         self.folder, self.keys = folder, keys
         self._cache = cache
-        self._known = keys.fingerprints()
-        self._looked: dict[tuple[str, tuple[str, ...]], Kept | None] = {}
-        self._taken: dict[str, tuple[int, int]] = {}
+        self._first_fingerprints = keys.fingerprints()
+        self._lookups: dict[tuple[str, tuple[str, ...]], Kept | None] = {}
+        #: want → size and time of an archive that is in the cache, too
+        self._in_cache: dict[str, tuple[int, int]] = {}
 
     def look(self, want: str, builders: Sequence[str]) -> Kept | None:
         """The kept build by one of ``builders`` that serves ``want``, which is then in the folder; None without one."""
-        asked = want, tuple(builders)
-        if asked not in self._looked:
+        lookup = want, tuple(builders)
+        if lookup not in self._lookups:
             path = archive_of(want, self.folder)
             origins = [origin for origin in map(self.keys.origin, builders) if origin is not None]
             entry = self._cache.take(want, path, origins)
-            self._looked[asked] = None if entry is None else Kept(entry.builder, entry.manifest)
+            self._lookups[lookup] = None if entry is None else Kept(entry.builder, entry.manifest)
             if entry is not None:
-                self._taken[want] = _state(path)
-        return self._looked[asked]
+                self._in_cache[want] = _state(path)
+        return self._lookups[lookup]
 
     def keep(self, lock: Lock, fleet: Fleet, supplies: Mapping[str, Supply]) -> list[GdsError]:
-        """Keep what builders have handed over since; what could not be kept, which harms nobody now."""
-        lost: list[GdsError] = []
+        """Keep what builders have handed over since; returns the errors of what could not be kept."""
+        errors: list[GdsError] = []
         for name, supply in supplies.items():
             path = archive_of(supply.want, self.folder)
-            if not supply.delivers or not path.exists() or self._taken.get(supply.want) == _state(path):
+            if not supply.delivers or not path.exists() or self._in_cache.get(supply.want) == _state(path):
                 continue
             try:
                 self._keep(path, supply.want, name, wanted_of(fleet, lock, name))
-                self._taken[supply.want] = _state(path)
+                self._in_cache[supply.want] = _state(path)
             except BuildCacheUnusable as error:
-                lost.append(error)
+                errors.append(error)
             except (HostError, SigningKeyUnusable) as error:
                 words = f"what {name} built cannot be kept: {error.message}"
-                lost.append(BuildCacheUnusable(words, hint=error.hint or None))
-        return lost
+                errors.append(BuildCacheUnusable(words, hint=error.hint or None))
+        return errors
 
-    def _keep(self, path: Path, want: str, builder: str, wanted: Mapping[str, str]) -> None:
+    def _keep(self, path: Path, want: str, builder: str, expected: Mapping[str, str]) -> None:
         origin = self.keys.origin(builder)
         if origin is None:
             raise PackError("the controller has no public key of it", "provision it again")
-        wrong = provenance.differences(pack.read_manifest(str(path), origin), wanted)
-        if wrong:
-            raise PackError("; ".join(wrong), "it is not what the lock has; look at that machine")
+        differences = provenance.differences(pack.read_manifest(str(path), origin), expected)
+        if differences:
+            raise PackError("; ".join(differences), "it is not what the lock has; look at that machine")
         self._cache.put(path, want, origin)
 
     def first_keys(self) -> dict[str, str]:
         """Machine → fingerprint of the key that it has shown for the first time since the run began."""
-        return {name: key for name, key in self.keys.fingerprints().items() if name not in self._known}
+        return {name: key for name, key in self.keys.fingerprints().items() if name not in self._first_fingerprints}
 
 
 def wanted_of(fleet: Fleet, lock: Lock, name: str) -> dict[str, str]:
@@ -93,5 +94,5 @@ def opened(fleet_path: Path) -> Iterator[Shelf]:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size

@@ -15,7 +15,8 @@ from gdsdeploy.host.explain import Explanation, as_document
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts.evidence_file import is_bundle
 from gdsdeploy.ssh import evidence_file
-from gdsdeploy.validate.explain import DEFAULT_FLEET, TIMEOUT, of_file, of_host, of_this_machine
+from gdsdeploy.ssh.ask import TIMEOUT
+from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_machine
 
 
 @click.command()

@@ -14,9 +14,11 @@ from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.host.explain.mechanisms import Choice, Mechanism, choose, mechanisms, words
 from gdsdeploy.host.facts import HostFacts, Unknown, as_dict
+from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as asking
 from gdsdeploy.validate.mechanisms import Migration, Mode, Rdma, migration
 
@@ -30,7 +32,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--to", "mode", type=click.Choice(["nvidia-fs", "p2pdma", "compat"]), help="Plan the way to this mode.")
 @click.option("--rdma", type=click.Choice(["none", "peermem", "dmabuf"]), help="Plan the way to this one for RDMA.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=asking.TIMEOUT, show_default=True, help="Seconds for each host."
+    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -77,7 +79,7 @@ def _saved(found: dict[str, HostFacts], as_json: bool) -> None:
     """Print what saved evidence shows; of evidence that names no host, the object without a name around it."""
     documents = {name: _document(facts) for name, facts in found.items()} if as_json else {}
     if as_json:
-        whole = documents.get(evidence_file.UNNAMED, documents)
+        whole = documents.get(UNNAMED, documents)
         console.data(json.dumps(whole, indent=2, ensure_ascii=False))
         return
     for name, facts in found.items():
@@ -87,7 +89,7 @@ def _saved(found: dict[str, HostFacts], as_json: bool) -> None:
 def _ask(intent: Fleet, fleet: Path, limit: str | None, timeout: float, as_json: bool) -> None:
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
-        found = asking.ask(intent, fleet, names, timeout=timeout, progress=console.say)
+        found = asking.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
     known, lost = hostdata.each(found, lambda _, facts: _document(facts) if as_json else _text(facts))
     if as_json:
         console.data(json.dumps(known, indent=2, ensure_ascii=False))

@@ -10,8 +10,9 @@ from gdsdeploy import console
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
 from gdsdeploy.lock import lockfile
+from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate.support_bundle import pack_fleet
-from gdsdeploy.validate.validate import TIMEOUT, require_folder, write
+from gdsdeploy.validate.validate import require_folder, write
 
 
 @click.command()

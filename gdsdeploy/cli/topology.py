@@ -11,10 +11,12 @@ from gdsdeploy import console
 from gdsdeploy.errors import ChecksFailed, GdsError
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.host.facts.evidence_file import UNNAMED
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import text as shown
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import topology as topologies
 
 _FILE = click.Path(path_type=Path)
@@ -30,11 +32,7 @@ _FILE = click.Path(path_type=Path)
     help="Write the golden topology of each profile from its hosts, or hold the hosts against it.",
 )
 @click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=topologies.TIMEOUT,
-    show_default=True,
-    help="Seconds for each host.",
+    "--timeout", type=click.FloatRange(min=1), default=TIMEOUT, show_default=True, help="Seconds for each host."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, by host.")
 def command(
@@ -70,14 +68,14 @@ def command(
         shapes = {
             name: topologies.known(f"{file}: {name}" if name else str(file), facts) for name, facts in saved.items()
         }
-        _raise_first(_show(shapes, as_json, alone=evidence_file.UNNAMED in shapes))
+        _raise_first(_show(shapes, as_json, alone=UNNAMED in shapes))
         return
     if fleet is None:
         raise click.UsageError("name the fleet file, or saved evidence with --evidence FILE")
     intent = load_fleet(fleet)
     names = selection.select(limit, list(intent.hosts), fleet)
     with console.step(f"Asking {', '.join(names)}"):
-        facts = topologies.ask(intent, fleet, names, timeout=timeout, progress=console.say)
+        facts = topologies.ask_facts(intent, fleet, names, timeout=timeout, progress=console.say)
     found, lost = hostdata.each(facts, topologies.known)
     if golden == "write":
         _raise_first(lost)

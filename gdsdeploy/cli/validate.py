@@ -20,9 +20,10 @@ from gdsdeploy.report import junit as junit_xml
 from gdsdeploy.report import prometheus as prometheus_text
 from gdsdeploy.report import text
 from gdsdeploy.report.model import Report
+from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate import bundle
 from gdsdeploy.validate.support_bundle import judge
-from gdsdeploy.validate.validate import TIMEOUT, Asked, known_check, outcome, require_folder, validate, write
+from gdsdeploy.validate.validate import Asked, known_check, outcome, require_folder, validate, write
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -43,7 +43,7 @@ MEMORY = 2 * 2**30
 PER_BYTE = 64
 #: Python without modules of the folder that it is started in.
 _PYTHON = (sys.executable, "-P")
-#: All that Ansible itself says of a command that failed.
+#: Ansible's whole message about a command that failed.
 _ENDED = "non-zero return code"
 #: Prints, as JSON, why ansible-playbook's own parser refuses the arguments, and every flag that it has.
 _PARSER = """\
@@ -95,10 +95,7 @@ class Outcome:
 
 
 def argv(playbook: str, inventory: Path, *, limit: Sequence[str], extra: Sequence[str]) -> list[str]:
-    """The command line: our inventory and limit, then the user's own flags as they are.
-
-    ansible-playbook is the one that the Python that runs us has, whatever PATH says.
-    """
+    """The command line: inventory and limit, then the user's flags; ansible-playbook is that of this Python."""
     command = [*_PYTHON, "-m", "ansible", "playbook", "--inventory", str(inventory)]
     if limit:
         command += ["--limit", ",".join(limit)]
@@ -110,9 +107,8 @@ def environment(
 ) -> dict[str, str | None]:
     """Our ansible.cfg and what depends on this run.  None removes a variable that the user's environment has.
 
-    control_dir: where OpenSSH keeps its multiplexing sockets (their paths are limited to about 100 bytes); Ansible's
-    home, too, because it loads plugins from there.
-    program: the host program, which the modules of the collection run.
+    control_dir: for OpenSSH's sockets, whose paths are limited to about 100 bytes; Ansible's home, too, because it
+    loads plugins from there.  program: the host program, which the modules of the collection run.
     """
     return {
         **_configured(inherited),
@@ -139,18 +135,16 @@ def refused_flags(extra: Sequence[str]) -> str:
     if not extra:
         return ""
     command = [*_PYTHON, "-c", _PARSER, *extra, "playbook.yml"]
-    done = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
-    found = json.loads(done.stdout)
-    unknown = [word for word in found["extra"] if word.startswith("-")]
+    result = run.run(command, doing="read the flags of ansible-playbook", env=_configured())
+    parsed = json.loads(result.stdout)
+    unknown = [word for word in parsed["extra"] if word.startswith("-")]
     if unknown:
-        close = difflib.get_close_matches(unknown[0].partition("=")[0], found["flags"], 3)
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], parsed["flags"], 3)
         meant = f" (did you mean {' or '.join(close)}?)" if close else ""
         return f"{unknown[0]}: neither gdsdeploy nor ansible-playbook has this flag{meant}"
-    if found["error"]:
-        return f"ansible-playbook: {found['error']}"
-    if found["books"] != ["playbook.yml"]:
-        return f"{found['books'][0]}: not a flag; --limit selects hosts"
-    return ""
+    if parsed["error"]:
+        return f"ansible-playbook: {parsed['error']}"
+    return "" if parsed["books"] == ["playbook.yml"] else f"{parsed['books'][0]}: not a flag; --limit selects hosts"
 
 
 def play(
@@ -163,9 +157,7 @@ def play(
 ) -> Outcome:
     """Run the playbook and return what it did; failures are in the outcome, not raised.
 
-    log: receives everything Ansible itself prints.
-    progress: one line of talk at a time.
-    inventory: its size in bytes, for which Ansible needs memory.
+    log: receives everything Ansible itself prints.  inventory: its size in bytes, for which Ansible needs memory.
     """
     outcome = Outcome(status=0)
     tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -181,8 +173,7 @@ def play(
 
         memory = MEMORY + PER_BYTE * inventory
         outcome.status = run.stream(command, doing="run ansible-playbook", line=line, env=env, memory=memory)
-    failed = any(result.failure for result in outcome.hosts.values())
-    if outcome.status != 0 and not failed:
+    if outcome.status != 0 and not any(result.failure for result in outcome.hosts.values()):
         words = "\n".join([f"ansible-playbook ended with status {outcome.status}", *tail])
         raise ConvergeFailed(words, hint=f"Whole output: {log}")
     return outcome
@@ -199,25 +190,24 @@ class _Event(BaseModel):
     status: str = ""
     seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     changed: bool = False
-    #: JSON of a _Said
+    #: JSON of a _HostPart
     said: str = ""
 
 
-class _Said(BaseModel):
-    """The part of an event that is a host's own word."""
+class _HostPart(BaseModel):
+    """The part of an event that comes from the host."""
 
     changes: list[Any] = []
     detail: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, text: str) -> _Said:
-        """What ``text`` says; where that can't be read, the detail says so."""
+    def of(cls, text: str) -> _HostPart:
+        """The part in ``text``; where that can't be read, the detail says so."""
         try:
             return cls.model_validate(jsontext.loads(text or "{}"))
-        except ValidationError:
-            return cls(detail={"msg": "what the host says is malformed"})
         except ValueError as error:
-            return cls(detail={"msg": f"what the host says is malformed: {error}"})
+            why = "" if isinstance(error, ValidationError) else f": {error}"
+            return cls(detail={"msg": f"what the host says is malformed{why}"})
 
 
 def _event(text: str, mark: str, outcome: Outcome, progress: Callable[[str], None], log: Path) -> bool:
@@ -228,37 +218,30 @@ def _event(text: str, mark: str, outcome: Outcome, progress: Callable[[str], Non
         event = _Event.model_validate(jsontext.loads(text[len(mark) :]))
     except ValueError:
         return False
-    _take(event, outcome, progress, log)
+    place = f"  {event.host}: {event.role}: {event.task}"
+    if event.event == "play":
+        progress(f"▸ {event.name}")
+    elif event.event == "long":
+        progress(f"{place} …")
+    else:
+        _take(event, place, outcome.hosts.setdefault(event.host, HostResult()), progress, log)
     return True
 
 
-def _take(event: _Event, outcome: Outcome, progress: Callable[[str], None], log: Path) -> None:
-    if event.event == "play":
-        progress(f"▸ {event.name}")
-        return
-    host, role, task = event.host, event.role, event.task
-    if event.event == "long":
-        progress(f"  {host}: {role}: {task} …")
-        return
-    result, said = outcome.hosts.setdefault(host, HostResult()), _Said.of(event.said)
-    result.changes += _changes(said.changes)
+def _take(event: _Event, place: str, result: HostResult, progress: Callable[[str], None], log: Path) -> None:
+    host_part = _HostPart.of(event.said)
+    for value in host_part.changes:
+        # What a host says that isn't a change is left out.
+        with contextlib.suppress(ValueError):
+            result.changes.append(change(value))
     if event.changed and event.status == "ok":
-        result.changed.append(f"{role}: {task}")
-        progress(f"  {host}: {role}: {task}: changed ({event.seconds:.0f} s)")
+        result.changed.append(f"{event.role}: {event.task}")
+        progress(f"{place}: changed ({event.seconds:.0f} s)")
     if event.status in {"failed", "unreachable"}:
         if result.failure is None:
-            result.failure = failure(host, role, task, event.status, said.detail, log)
-            result.kind = str(_typed(said.detail).get("kind", ""))
-        progress(f"  {host}: {role}: {task}: failed")
-
-
-def _changes(listed: Sequence[Any]) -> list[Change]:
-    """The changes of a module's result; what a host says that isn't one is left out."""
-    found = []
-    for entry in listed:
-        with contextlib.suppress(ValueError):
-            found.append(change(entry))
-    return found
+            result.failure = failure(event.host, event.role, event.task, event.status, host_part.detail, log)
+            result.kind = str(_typed(host_part.detail).get("kind", ""))
+        progress(f"{place}: failed")
 
 
 def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, Any], log: Path) -> GdsError:
@@ -284,8 +267,8 @@ def failure(host: str, role: str, task: str, status: str, detail: Mapping[str, A
 
 def _typed(detail: Mapping[str, Any]) -> Mapping[str, Any]:
     """The error that a module of the collection gives: kind, message, hint; empty where there is none."""
-    found = detail.get("gds_error")
-    return found if isinstance(found, Mapping) else {}
+    error = detail.get("gds_error")
+    return error if isinstance(error, Mapping) else {}
 
 
 def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: str) -> GdsError:
@@ -294,9 +277,9 @@ def _of_kind(host: str, role: str, task: str, typed: Mapping[str, Any], whole: s
     kind = str(typed.get("kind", ""))
     if kind == "refused" and role == "gds_preflight":
         return HostUnfit(f"{host}: {message}", hint=hint)
-    named: dict[str, type[GdsError]] = {"modules": ModuleBuildFailed, "busy": Busy, "not-delivered": NotProvisioned}
-    if kind in named:
-        return named[kind](f"{host}: {message}", hint=hint)
+    kinds: dict[str, type[GdsError]] = {"modules": ModuleBuildFailed, "busy": Busy, "not-delivered": NotProvisioned}
+    if kind in kinds:
+        return kinds[kind](f"{host}: {message}", hint=hint)
     return ConvergeFailed(f"{host}: {role}: {task}: {message}", hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""What a host answers about the modules that it has and could build → the facts that decide who builds for whom."""
+"""What a host answers about its modules → the facts that decide which machine builds for which."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NAME = TypeAdapter[str](Name)
 
 
 def told(variants: Variants, profile: Profile, target: Target) -> Told:
-    """What the answers of a machine say of the builds that fit it."""
-    reports = [result.report for listed in variants.values() for result in listed if result.name == "modules"]
-    key = next((found for report in reports if isinstance(found := report.get("key"), Mapping)), None)
+    """The facts in a machine's answers that decide which builds fit it."""
+    reports = [result.report for results in variants.values() for result in results if result.name == "modules"]
+    key = next((value for report in reports if isinstance(value := report.get("key"), Mapping)), None)
     if key is None:
         return Told()
-    installed = next((found for report in reports if isinstance(found := report.get("dkms"), list)), [])
-    received = next((found for report in reports if isinstance(found := report.get("received"), Mapping)), None)
+    dkms_modules = next((value for report in reports if isinstance(value := report.get("dkms"), list)), [])
+    archive = next((value for report in reports if isinstance(value := report.get("received"), Mapping)), None)
     build = key.get("kernel_build")
     kernel_build = ("", "")
     if isinstance(build, Mapping) and _has_kernel(variants, target):
@@ -34,9 +34,9 @@ def told(variants: Variants, profile: Profile, target: Target) -> Told:
         ofed=text(key.get("ofed") or Told.ofed),
         signatures=text(key.get("signatures") or Told.signatures),
         kernel_build=kernel_build,
-        built=all(item in installed for item in built_by_dkms(profile, target)),
-        received=_is_received(received, profile, target),
-        builder=_name((received or {}).get("builder")),
+        built=all(module in dkms_modules for module in built_by_dkms(profile, target)),
+        received=_is_received(archive, profile, target),
+        builder=_name((archive or {}).get("builder")),
     )
 
 
@@ -52,9 +52,9 @@ def built_by_dkms(profile: Profile, target: Target) -> list[str]:
 def _has_kernel(variants: Variants, target: Target) -> bool:
     """Whether the locked kernel is there already; provision replaces another build of the same release."""
     images = {package.package for package in target.packages if package.part == "kernel-image"}
-    found = [result for listed in variants.values() for result in listed if result.name == "packages.kernel"]
-    coming = {change.subject for result in found for change in result.changes if change.kind in INSTALLS}
-    return bool(images) and bool(found) and not any(result.unknown for result in found) and not images & coming
+    kernels = [result for results in variants.values() for result in results if result.name == "packages.kernel"]
+    coming = {change.subject for result in kernels for change in result.changes if change.kind in INSTALLS}
+    return bool(images) and bool(kernels) and not any(result.unknown for result in kernels) and not images & coming
 
 
 def _is_received(value: Any, profile: Profile, target: Target) -> bool:

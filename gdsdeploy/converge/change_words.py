@@ -1,7 +1,4 @@
-"""Changes of a host in words: what is done, what was found, what is wanted.  Nothing decides by these words.
-
-A resource brings the words of its changes with it: see :class:`~gdsdeploy.host.apply.model.Resource`.
-"""
+"""Changes of a host in the words that their resources bring.  Nothing decides by these words."""
 
 from __future__ import annotations
 
@@ -37,19 +34,18 @@ def wanted(change: Change) -> str:
 
 def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
     """Changes that a line can say together, in their order."""
-    for (kind, _, reason), same in groupby(changes, key=lambda item: (item.kind, item.resource, item.reason)):
-        listed = list(same)
+    for (kind, _, reason), same in groupby(changes, key=lambda change: (change.kind, change.resource, change.reason)):
         if kind in _SHARED and reason:
-            yield listed
+            yield list(same)
         else:
-            yield from ([change] for change in listed)
+            yield from ([change] for change in same)
 
 
 def sentence(group: Sequence[Change]) -> str:
     """What is done by changes of one kind."""
-    named = ", ".join(change.subject for change in group[:_NAMED])
+    names = ", ".join(change.subject for change in group[:_NAMED])
     rest = len(group) - _NAMED
-    return registry.kinds()[group[0].kind].format(named + (f" and {rest} more" if rest > 0 else ""))
+    return registry.kinds()[group[0].kind].format(names + (f" and {rest} more" if rest > 0 else ""))
 
 
 def role(change: Change) -> str:
@@ -59,7 +55,12 @@ def role(change: Change) -> str:
 
 def to_json(change: Change) -> dict[str, str]:
     """A change with its words beside its data."""
-    words = {"role": role(change), "what": what(change), "found": found(change), "wanted": wanted(change)}
+    words = {
+        "role": ROLES.get(change.resource, ""),
+        "what": what(change),
+        "found": found(change),
+        "wanted": wanted(change),
+    }
     return {**words, **change.to_json()}
 
 

@@ -1,15 +1,13 @@
 """Role variables of one machine → the desired state that its host program checks: the same resources, in roles' order.
 
-Pure, but for files of the controller that variables name, which :class:`Files` reads.  A test holds :data:`TABLE`
-against the roles' tasks.
+Pure, but for files of the controller, which :class:`Files` reads.  A test compares :data:`TABLE` with the roles' tasks.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from gdsdeploy.errors import FleetInvalid
@@ -21,10 +19,6 @@ from gdsdeploy.host.model import schema
 
 VERSION: Final = 1
 Variables = Mapping[str, Any]
-
-
-def _always(_: Variables) -> bool:
-    return True
 
 
 def _host(values: Variables) -> bool:
@@ -58,7 +52,7 @@ class Use:
     #: of a resource that a host has several of
     instance: str = ""
     #: on which machines
-    when: Callable[[Variables], bool] = _always
+    when: Callable[[Variables], bool] = lambda _: True
 
     @property
     def name(self) -> str:
@@ -66,12 +60,12 @@ class Use:
         return f"{self.resource}.{self.instance}" if self.instance else self.resource
 
 
-def _named(role: str, *options: str) -> dict[str, str]:
+def _options_of(role: str, *options: str) -> dict[str, str]:
     return {option: f"{role}_{option}" for option in options}
 
 
 def _packages(role: str, *more: str) -> dict[str, str]:
-    return {**_named(role, "manager", "locked", *more), "wanted": f"{role}_packages"}
+    return {**_options_of(role, "manager", "locked", *more), "wanted": f"{role}_packages"}
 
 
 _RECIPES = (
@@ -82,49 +76,45 @@ _MODULES = Use(
     "gds_modules",
     "modules",
     {"source": "gds_modules_from"}
-    | _named("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
+    | _options_of("gds_modules", "kernel_release", *_RECIPES, "names", "signed", "archive", "builder", "builder_key"),
 )
 _SIGNING = Use(
     "gds_secureboot",
     "signing",
-    _named("gds_secureboot", "certificate", "key", "settings", "signs", "enrols", "kernel_release", "shared"),
+    _options_of("gds_secureboot", "certificate", "key", "settings", "signs", "enrols", "kernel_release", "shared"),
 )
-
-
-def _on(use: Use, when: Callable[[Variables], bool]) -> Use:
-    return Use(use.role, use.resource, use.options, use.instance, when)
 
 
 #: Every resource in the order in which the playbook's roles apply it.
 TABLE: Final = (
-    Use("gds_preflight", "preflight", _named("gds_preflight", "os", "arch", "manager", "free_mib")),
-    Use("gds_repo", "repositories", _named("gds_repo", "manager", "indices", "keys", "pins")),
-    Use("gds_repo", "pins", _named("gds_repo", "manager", "indices", "pins", "deny", "modules")),
+    Use("gds_preflight", "preflight", _options_of("gds_preflight", "os", "arch", "manager", "free_mib")),
+    Use("gds_repo", "repositories", _options_of("gds_repo", "manager", "indices", "keys", "pins")),
+    Use("gds_repo", "pins", _options_of("gds_repo", "manager", "indices", "pins", "deny", "modules")),
     Use("gds_host", "program"),
     Use("gds_host", "expectation", {"content": "gds_host_expectation"}),
     Use(
         "gds_driver",
         "driver_options",
-        _named("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma"),
+        _options_of("gds_driver", "kernel_release", "options", "option_module", "modules", "rdma"),
         when=_host,
     ),
     Use("gds_driver", "packages", _packages("gds_driver", "along", "leaving"), "driver", _host),
-    Use("gds_kernel", "guard", _named("gds_kernel", "manager"), when=_boots),
+    Use("gds_kernel", "guard", _options_of("gds_kernel", "manager"), when=_boots),
     Use("gds_kernel", "packages", _packages("gds_kernel"), "kernel"),
     Use("gds_cufile", "packages", _packages("gds_cufile"), "cufile", _host),
-    Use("gds_cufile", "cufile", _named("gds_cufile", "content", "path", "log_dir"), when=_host),
-    _on(_SIGNING, _signed(_builds)),
-    Use("gds_modules", "recipes", _named("gds_modules", *_RECIPES), when=_builds),
+    Use("gds_cufile", "cufile", _options_of("gds_cufile", "content", "path", "log_dir"), when=_host),
+    replace(_SIGNING, when=_signed(_builds)),
+    Use("gds_modules", "recipes", _options_of("gds_modules", *_RECIPES), when=_builds),
     Use("gds_modules", "packages", _packages("gds_modules"), "modules", _builds),
-    _on(_MODULES, _builds),
-    _on(_SIGNING, _signed(_receives)),
-    _on(_MODULES, _receives),
+    replace(_MODULES, when=_builds),
+    replace(_SIGNING, when=_signed(_receives)),
+    replace(_MODULES, when=_receives),
     Use("gds_kernel", "boot_default", {"kernel_release": "gds_kernel_release"}, when=_boots),
-    Use("gds_peermem", "peermem", _named("gds_peermem", "rdma", "before"), when=_host),
+    Use("gds_peermem", "peermem", _options_of("gds_peermem", "rdma", "before"), when=_host),
     Use(
         "gds_gate",
         "gate",
-        _named("gds_gate", "enabled", "settings", "before", "required_by", "seconds", "slurm", "left"),
+        _options_of("gds_gate", "enabled", "settings", "before", "required_by", "seconds", "slurm", "left"),
         when=_host,
     ),
     Use(
@@ -133,7 +123,7 @@ TABLE: Final = (
         {"kernel_release": "gds_modules_kernel_release", "modules": "gds_modules_loaded", "units": "gds_modules_units"},
         when=_boots,
     ),
-    Use("gds_reboot", "reboot", _named("gds_reboot", "kernel_release", "modules", "allowed"), when=_boots),
+    Use("gds_reboot", "reboot", _options_of("gds_reboot", "kernel_release", "modules", "allowed"), when=_boots),
 )
 #: Name of a resource → the role that applies it.
 ROLES: Final[Mapping[str, str]] = {use.name: use.role for use in TABLE}
@@ -143,25 +133,25 @@ LIMIT: Final = 16 * 1024 * 1024
 #: What keyrings have: a line of armour, or as their first byte one of a packet that holds a public key (RFC 9580).
 _ARMOUR = b"\n-----BEGIN PGP PUBLIC KEY BLOCK-----"
 _PUBLIC_KEY = frozenset(bytes([tag]) for tag in (0x98, 0x99, 0x9A, 0xC6))
+_CORRECT_KEYRING = "Correct keyring in the fleet file"
 
 
 class Files:
     """Files of the controller that role variables name; each is read once."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, bytes | None] = {}
+        self._read: dict[str, bytes | None] = {}
 
     def content(self, path: str) -> bytes | None:
         """The bytes of a file; None where there is none.  Raises FleetInvalid where it can't be read."""
-        place = Path(path)
-        if place not in self._read:
+        if path not in self._read:
             try:
-                self._read[place] = reading.whole(path, LIMIT)
+                self._read[path] = reading.whole(path, LIMIT)
             except FileNotFoundError:
-                self._read[place] = None
+                self._read[path] = None
             except OSError as error:
                 raise FleetInvalid(f"{path}: {error.strerror}", hint="Make it readable, and run this again") from None
-        return self._read[place]
+        return self._read[path]
 
 
 def document(values: Variables, files: Files, *, archive: str = "") -> list[dict[str, Any]]:
@@ -170,15 +160,13 @@ def document(values: Variables, files: Files, *, archive: str = "") -> list[dict
     archive: sha256 of the archive of modules that the controller has for it; empty: what it received before stays.
     Raises FleetInvalid where a keyring is missing.
     """
-    found = []
-    for use in TABLE:
-        if not use.when(values):
-            continue
+    resources = []
+    for use in (use for use in TABLE if use.when(values)):
         desired: dict[str, Any] = {}
         for option, variable in use.options.items():
             desired |= _fields(option, values[variable], values, files, archive)
-        found.append({"resource": use.resource, "instance": use.instance, "desired": desired})
-    return found
+        resources.append({"resource": use.resource, "instance": use.instance, "desired": desired})
+    return resources
 
 
 def _fields(option: str, value: Any, values: Variables, files: Files, archive: str) -> dict[str, Any]:
@@ -197,10 +185,10 @@ def _fields(option: str, value: Any, values: Variables, files: Files, archive: s
 
 
 def _key(entry: Mapping[str, str], files: Files) -> dict[str, str]:
-    content = files.content(entry["src"])
+    source, content = entry["src"], files.content(entry["src"])
     if content is None:
-        raise FleetInvalid(f"{entry['src']}: the keyring is missing", hint="Correct keyring in the fleet file")
-    require_keyring(entry["src"], content)
+        raise FleetInvalid(f"{source}: the keyring is missing", hint=_CORRECT_KEYRING)
+    require_keyring(source, content)
     return {"dest": entry["dest"], "content": base64.b64encode(content).decode()}
 
 
@@ -210,22 +198,23 @@ def require_keyring(place: str, content: bytes) -> None:
     It leaves this machine: a fleet file that others wrote must not have any file sent to hosts that it names.
     """
     if _ARMOUR not in b"\n" + content and content[:1] not in _PUBLIC_KEY:
-        words = f"{place}: not a keyring: it doesn't begin with an OpenPGP public key"
-        raise FleetInvalid(words, hint="Correct keyring in the fleet file")
+        raise FleetInvalid(
+            f"{place}: not a keyring: it doesn't begin with an OpenPGP public key", hint=_CORRECT_KEYRING
+        )
 
 
 def paths(resources: Sequence[Mapping[str, Any]]) -> set[str]:
     """The files and folders that the resources of a document decide about."""
-    found: set[str] = set()
+    files: set[str] = set()
     for entry in resources:
         name, resource = entry["resource"], registry.resource(entry["resource"])
-        wanted = schema.load(resource.desired_type, entry["desired"], name)
-        found |= set(resource.reverts)
+        desired = schema.load(resource.desired_type, entry["desired"], name)
+        files |= set(resource.reverts)
         if name == "repositories":
-            found |= {key.dest for key in wanted.keys}
+            files |= {key.dest for key in desired.keys}
         if name in ("repositories", "pins"):
             # What they have to say depends on what else the host has configured.
-            found |= set(managers.manager(wanted.manager).configured)
+            files |= set(managers.manager(desired.manager).configured)
         elif name != "program" and isinstance(resource, FileResource):
-            found |= {file.path for file in resource.wanted(wanted)}
-    return found
+            files |= {file.path for file in resource.wanted(desired)}
+    return files

@@ -1,19 +1,19 @@
-"""What a host answers to ``apply --check`` → what provision would change there.
+"""What a host answers to ``apply --check`` → what provision would change there.  Pure.
 
-Pure.  An answer is a host's own word: every part of it is checked for its type.  What could not be read is unknown:
-such a machine is never one with nothing to do.
+Every part of an answer is checked for its type.  A machine of which something is unknown never has nothing to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from gdsdeploy.builds.assign import Supply
 from gdsdeploy.host.apply import registry
 from gdsdeploy.host.apply.model import Change, Refusal
 
+K = TypeVar("K")
 Disruption = Literal["none", "module reload", "reboot"]
 #: From the least to the most.
 DISRUPTIONS: Final[tuple[Disruption, ...]] = ("none", "module reload", "reboot")
@@ -28,7 +28,7 @@ _NOT_DELIVERED = "not-delivered"
 
 @dataclass(frozen=True)
 class Result:
-    """What a host says of one resource."""
+    """A host's answer about one resource."""
 
     name: str
     changes: tuple[Change, ...] = ()
@@ -74,39 +74,31 @@ def plan(host: str, variants: Variants, supply: Supply, archive: str | None) -> 
 
     archive: sha256 of the archive of modules for it that the controller has; None: it has none.
     """
-    results = [_waiting(result) for result in _chosen(variants, supply, archive)]
-    changes = _once(change for result in results for change in result.changes)
+    results = [_waiting(result) for result in _results_for(variants, supply, archive)]
+    # Each once: several resources may want the same folder.
+    distinct: dict[tuple[str, str, str], Change] = {}
+    for change in (change for result in results for change in result.changes):
+        distinct.setdefault((change.kind, change.subject, change.after), change)
+    changes = tuple(distinct.values())
     refusals = [entry for result in results for entry in result.refusals if changes or entry.id not in _FOR_CHANGES]
     unknown = [text for result in results for text in result.unknown]
-    return HostPlan(
-        host,
-        changes,
-        tuple(dict.fromkeys(unknown)),
-        "; ".join(entry.message for entry in refusals),
-        supply,
-        all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot"),
-    )
+    may_reboot = all(result.report.get("allowed", True) is not False for result in results if result.name == "reboot")
+    refusal = "; ".join(refusal.message for refusal in refusals)
+    return HostPlan(host, changes, tuple(dict.fromkeys(unknown)), refusal, supply, may_reboot)
 
 
-def _once(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Changes in their order; several resources may want the same folder."""
-    found: dict[tuple[str, str, str], Change] = {}
-    for item in changes:
-        found.setdefault((item.kind, item.subject, item.after), item)
-    return tuple(found.values())
-
-
-def _chosen(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
+def _results_for(variants: Variants, supply: Supply, archive: str | None) -> list[Result]:
     """The results of the variant that ``supply`` asks for, as the controller's archive makes them."""
     if supply.mode == "build":
         results = variants[BUILD]
-        return [_handing_over(item, supply, archive) if item.name == "modules" else item for item in results]
-    there = _report(variants[KEEP], "archive")
-    if supply.source == "kept" or (archive is not None and archive == there):
+        return [_handing_over(result, supply, archive) if result.name == "modules" else result for result in results]
+    archive_there = next((result.report.get("archive") for result in variants[KEEP] if result.name == "modules"), None)
+    if supply.source == "kept" or (archive is not None and archive == archive_there):
         return list(variants[KEEP])
     if archive is None:
         return list(variants[RECEIVE])
-    return [_receiving(item, f"sha256:{archive}", "content" if there else "missing") for item in variants[RECEIVE]]
+    reason = "content" if archive_there else "missing"
+    return [_receiving(result, f"sha256:{archive}", reason) for result in variants[RECEIVE]]
 
 
 def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result:
@@ -119,9 +111,8 @@ def _handing_over(result: Result, supply: Supply, archive: str | None) -> Result
 
 
 def _receiving(result: Result, after: str, reason: str) -> Result:
-    changes = [
-        replace(change, after=after, reason=reason) if change.kind == "receive" else change for change in result.changes
-    ]
+    update = {"after": after, "reason": reason}
+    changes = (replace(change, **update) if change.kind == "receive" else change for change in result.changes)
     return replace(result, changes=tuple(changes))
 
 
@@ -135,60 +126,46 @@ def _waiting(result: Result) -> Result:
     return replace(result, changes=(*result.changes, coming), refusals=others)
 
 
-def _report(results: Sequence[Result], key: str) -> Any:
-    return next((result.report.get(key) for result in results if result.name == "modules"), None)
-
-
 def variants(value: Any) -> dict[str, tuple[Result, ...]]:
     """The variants of a host's answer; raises ValueError that says what of it is malformed."""
-    return {str(name): results(listed) for name, listed in _mapping(value, "variants").items()}
-
-
-def results(value: Any) -> tuple[Result, ...]:
-    """The results of one variant; raises ValueError."""
-    return tuple(_result(_mapping(entry, "a resource")) for entry in _list(value, "resources"))
+    return {
+        str(name): tuple(_result(_require(entry, dict, "a resource")) for entry in _require(results, list, "resources"))
+        for name, results in _require(value, dict, "variants").items()
+    }
 
 
 def _result(value: Mapping[str, Any]) -> Result:
+    changes, refusals, unknown = (_require(value.get(key, []), list, key) for key in ("changes", "refusals", "unknown"))
     return Result(
         _text(value.get("name"), "name"),
-        tuple(change(entry) for entry in _list(value.get("changes", []), "changes")),
-        tuple(_refusal(entry) for entry in _list(value.get("refusals", []), "refusals")),
-        tuple(_text(entry, "unknown") for entry in _list(value.get("unknown", []), "unknown")),
-        _mapping(value.get("report", {}), "report"),
+        tuple(map(change, changes)),
+        tuple(Refusal(**_texts(refusal, Refusal, "a refusal")) for refusal in refusals),
+        tuple(_text(reason, "unknown") for reason in unknown),
+        _require(value.get("report", {}), dict, "report"),
     )
 
 
 def change(value: Any) -> Change:
     """A change from JSON; raises ValueError."""
-    given = _mapping(value, "a change")
-    made = Change(**{item.name: _text(given.get(item.name, ""), item.name) for item in fields(Change)})
-    if made.kind not in registry.kinds() or made.disruption not in DISRUPTIONS:
-        raise ValueError(f"unknown kind of change: {made.kind[:40]!a} ({made.disruption[:40]!a})")
-    return made
+    change = Change(**_texts(value, Change, "a change"))
+    if change.kind not in registry.kinds() or change.disruption not in DISRUPTIONS:
+        raise ValueError(f"unknown kind of change: {change.kind[:40]!a} ({change.disruption[:40]!a})")
+    return change
 
 
-def _refusal(value: Any) -> Refusal:
-    given = _mapping(value, "a refusal")
-    return Refusal(*(_text(given.get(key, ""), key) for key in ("id", "message", "hint")))
+def _texts(value: Any, model: type[Change | Refusal], what: str) -> dict[str, str]:
+    parts = _require(value, dict, what)
+    return {field.name: _text(parts.get(field.name, ""), field.name) for field in fields(model)}
 
 
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{what}: no object")
-    return value
-
-
-def _list(value: Any, what: str) -> Sequence[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{what}: no list")
+def _require(value: Any, kind: type[K], what: str) -> K:
+    if not isinstance(value, kind):
+        raise ValueError(f"{what}: no {'object' if kind is dict else 'list' if kind is list else 'text'}")
     return value
 
 
 def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{what}: no text")
-    return text(value)
+    return text(_require(value, str, what))
 
 
 def text(value: Any) -> str:

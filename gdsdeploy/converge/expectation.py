@@ -17,9 +17,8 @@ from gdsdeploy.model.lock import Lock
 def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -> Expectation:
     """The expectation of the host ``name`` (never of a builder).
 
-    host: what it is, where its cufile.json is fitted to it; without, the digest of that file is left empty.
-    Raises LockStale when the lock lacks the host's profile, FleetInvalid when its cufile.json cannot be rendered,
-    HostUnfit when facts that it is fitted to are not known.
+    host: its facts, where its cufile.json is fitted to them; without them, the digest of that file is empty.
+    Raises LockStale for a profile that the lock doesn't have, FleetInvalid and HostUnfit for that file.
     """
     profile_name = fleet.hosts[name].profile
     profile = fleet.profiles[profile_name]
@@ -57,22 +56,24 @@ def expectation(fleet: Fleet, lock: Lock, name: str, host: Host | None = None) -
     )
 
 
-def _topology(profile: str, wanted: TopologyWanted) -> dict[str, Any]:
-    found: dict[str, Any] = {key: value for key, value in (("nvme", wanted.nvme), ("nic", wanted.nic)) if value}
-    if wanted.golden is not None:
-        if isinstance(wanted.document, str):
-            raise FleetInvalid(
-                f"profiles.{profile}.topology.golden: {wanted.document}",
-                hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
-            )
-        found["golden"] = wanted.document
-    return found
+def _topology(profile: str, settings: TopologyWanted) -> dict[str, Any]:
+    expected = {"nvme": settings.nvme, "nic": settings.nic, "golden": golden_document(profile, settings)}
+    return {key: value for key, value in expected.items() if value}
+
+
+def golden_document(profile: str, settings: TopologyWanted) -> dict[str, Any] | None:
+    """The golden topology of a profile; None: it names none.  Raises FleetInvalid where its file cannot be used."""
+    if settings.golden is None:
+        return None
+    if isinstance(settings.document, str):
+        raise FleetInvalid(
+            f"profiles.{profile}.topology.golden: {settings.document}",
+            hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
+        )
+    return settings.document
 
 
 def _storage(mount: Mount) -> dict[str, Any]:
-    wanted: dict[str, Any] = {"mount": mount.mount, "path": mount.path}
-    if not mount.scratch:
-        wanted["scratch"] = "no"
-    if mount.load is not None:
-        wanted["load"] = {"read": mount.load.read, "seconds": mount.load.seconds}
-    return wanted
+    scratch = {} if mount.scratch else {"scratch": "no"}
+    load = {} if mount.load is None else {"load": {"read": mount.load.read, "seconds": mount.load.seconds}}
+    return {"mount": mount.mount, "path": mount.path, **scratch, **load}

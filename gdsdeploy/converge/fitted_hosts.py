@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import Host
@@ -12,12 +11,10 @@ from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.host.facts import facts_from
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import evidence_file, hostdata, transport
+from gdsdeploy.ssh import evidence_file, hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
-from gdsdeploy.zipapp import hostapp
 
-#: Seconds for one host; its evidence is bounded by itself.
-TIMEOUT = 300.0
 _EVIDENCE = ("evidence", "--json", "--expectation", "-")
 
 
@@ -26,39 +23,23 @@ def fitted(fleet: Fleet, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in fleet.hosts and fleet.profiles[fleet.hosts[name].profile].fit]
 
 
-def ask(
+def facts_of(
     fleet: Fleet, lock: Lock, fleet_path: Path, names: Sequence[str], *, timeout: float = TIMEOUT
 ) -> dict[str, Host | GdsError]:
-    """What each of ``names`` is now, or why its file cannot be fitted to it; without a name, nobody is asked.
-
-    Raises what transport.endpoints and expect.expectation raise.
-    """
+    """What each of ``names`` is now, or why its file cannot be fitted to it.  Raises what ask and expectation raise."""
     if not names:
         return {}
-    found: dict[str, Host | GdsError] = {}
-    for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_path.resolve().parent, names),
-        hostapp.build(),
-        _EVIDENCE,
-        stdin={name: expectation(fleet, lock, name).to_json().encode() for name in names},
-        timeout=timeout,
-    ):
-        try:
-            found[answer.host] = _usable(fleet, lock, answer)
-        except GdsError as error:
-            found[answer.host] = error
-    return found
 
-
-def _usable(fleet: Fleet, lock: Lock, answer: Answer) -> Host:
-    """What the host is; raises why a file cannot be fitted to it."""
-
-    def judge(evidence: dict[str, Any]) -> Host:
-        host = Host(answer.host, facts_from(evidence))
-        expectation(fleet, lock, host.name, host)
+    def usable(answer: Answer) -> Host:
+        host = Host(answer.host, hostdata.judged(answer, "evidence", hostdata.Evidence, facts_from))
+        with hostdata.surprises(answer.host):
+            # Raises where the file cannot be fitted to it.
+            expectation(fleet, lock, host.name, host)
         return host
 
-    return hostdata.judged(answer, "evidence", hostdata.Evidence, judge)
+    stdin = {name: expectation(fleet, lock, name).to_json().encode() for name in names}
+    outcomes = ask(fleet, fleet_path, names, _EVIDENCE, usable, timeout=timeout, stdin=stdin)
+    return {answer.host: outcome for answer, outcome in outcomes}
 
 
 def read(name: str, file: Path) -> Host:

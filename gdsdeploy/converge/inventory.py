@@ -50,7 +50,7 @@ class Sources:
     certificates: Path = Path("certificates")
     #: where public keys of machines that build are on record
     builders: Path = Path("builders")
-    #: id of the run, which keeps each host for itself until it ends, and who others are told of; empty: no run
+    #: id of the run, which locks each host until it ends, and the owner that other runs see; empty: no run
     run: str = ""
     who: str = ""
 
@@ -90,19 +90,16 @@ def _data(value: Any) -> Any:
     if isinstance(value, str):
         return _Data(value)
     if isinstance(value, Mapping):
-        return {str(key): _data(item) for key, item in value.items()}
-    return [_data(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {str(key): _data(inner) for key, inner in value.items()}
+    return [_data(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def inventory(fleet: Fleet, lock: Lock, sources: Sources) -> dict[str, Any]:
     """The whole inventory, as Ansible's YAML inventory plugin reads it."""
     groups: dict[str, Any] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
     for name in fleet.everyone():
-        group = BUILDERS if name in fleet.builders else HOSTS
-        groups[group]["hosts"][name] = {
-            **connection(fleet, name, sources.fleet_dir),
-            **variables(fleet, lock, name, sources),
-        }
+        values = connection(fleet, name, sources.fleet_dir) | variables(fleet, lock, name, sources)
+        groups[BUILDERS if name in fleet.builders else HOSTS]["hosts"][name] = values
     run = {"vars": {"gds_run": sources.run, "gds_who": sources.who}} if sources.run else {}
     return {"all": {"children": groups, **run}}
 
@@ -121,71 +118,57 @@ CHECKED = {
 def connection(fleet: Fleet, name: str, fleet_dir: Path) -> dict[str, Any]:
     """Ansible's connection variables for one host; host keys are always checked."""
     ssh = fleet.connection(name)
-    options = ["-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes"]
+    options = "-o StrictHostKeyChecking=yes -o BatchMode=yes"
     if ssh.config:
-        options += ["-F", f'"{paths.locate(fleet_dir, ssh.config)}"']
+        options += f' -F "{paths.locate(fleet_dir, ssh.config)}"'
     if ssh.known_hosts:
-        options += [
-            "-o",
-            f'UserKnownHostsFile="{paths.locate(fleet_dir, ssh.known_hosts)}"',
-            "-o",
-            "GlobalKnownHostsFile=/dev/null",
-        ]
-    found: dict[str, Any] = {
+        file = paths.locate(fleet_dir, ssh.known_hosts)
+        options += f' -o UserKnownHostsFile="{file}" -o GlobalKnownHostsFile=/dev/null'
+    optional = {
+        "ansible_port": ssh.port,
+        "ansible_user": ssh.user,
+        "ansible_ssh_private_key_file": ssh.identity_file and str(paths.locate(fleet_dir, ssh.identity_file)),
+    }
+    return {
         "ansible_host": ssh.address,
         **CHECKED,
-        "ansible_ssh_common_args": " ".join(options),
+        "ansible_ssh_common_args": options,
+        **{name: value for name, value in optional.items() if value},
+        "ansible_become": ssh.user != "root",
     }
-    if ssh.port:
-        found["ansible_port"] = ssh.port
-    if ssh.user:
-        found["ansible_user"] = ssh.user
-    if ssh.identity_file:
-        found["ansible_ssh_private_key_file"] = str(paths.locate(fleet_dir, ssh.identity_file))
-    found["ansible_become"] = ssh.user != "root"
-    return found
 
 
 def load_order(profile: Profile, target: Target) -> list[str]:
-    """Modules to load at boot, in order: nvidia first, then what links against it.
-
-    nvidia-peermem is none of them: it has to come after the RDMA core, so a unit loads it.
-    """
-    order = ["nvidia"]
-    if profile.mode == "nvidia-fs" and target.nvidia_fs is not None:
-        order.append("nvidia-fs")
-    return order
+    """Modules to load at boot, in order; a unit loads nvidia-peermem, which has to come after the RDMA core."""
+    return ["nvidia", *(["nvidia-fs"] if profile.mode == "nvidia-fs" and target.nvidia_fs is not None else [])]
 
 
 def packages_for(target: Target, *, host: bool, build: bool) -> list[Package]:
     """The locked packages that a machine needs, given whether it runs the stack and whether it builds modules."""
-    wanted = {"both"} | ({"host"} if host else set()) | ({"build"} if build else set())
-    return [package for package in target.packages if package.needed_by in wanted]
+    places = {"both"} | ({"host"} if host else set()) | ({"build"} if build else set())
+    return [package for package in target.packages if package.needed_by in places]
 
 
 def leaving(target: Target) -> list[dict[str, str]]:
-    """Sources that DKMS builds, each of which depends on one version of the driver: others leave before it comes.
-
-    Whether this host still builds does not matter; it may have built before.
-    """
+    """Sources that DKMS builds for one version of the driver: other versions leave before it comes, on any host."""
     return [_package(p) for p in target.packages if p.part in {"driver-source", "nvidia-fs-source"}]
 
 
 def bad_kernels(target: Target) -> list[str]:
     """Packages of the kernels that a compatibility rule forbids: on them, the driver's build leaves dpkg half done."""
     platform = stack_platform_for(target.os)
-    refused = [item for item in target.refused if item.rule in target.rules and item.subject == "kernel"]
-    return [name for item in refused for name in platform.kernel_packages(item.choice)]
+    kernels = [choice.choice for choice in target.refused if choice.rule in target.rules and choice.subject == "kernel"]
+    return [name for kernel in kernels for name in platform.kernel_packages(kernel)]
 
 
 def keys(fleet: Fleet, target: Target, fleet_dir: Path) -> list[dict[str, str]]:
     """Keyrings to bring to a host: those of the fleet's own that no package of the operating system carries there."""
-    found: dict[str, str] = {}
+    keyrings: dict[str, str] = {}
     for index in target.indices:
-        wish = fleet.repositories.get(index.repository)
-        if wish is not None and wish.keyring and not wish.signed_by and wish.keyring != index.host_keyring:
-            found[index.host_keyring] = str(paths.locate(fleet_dir, wish.keyring))
-    return [{"src": src, "dest": dest} for dest, src in sorted(found.items())]
+        own = fleet.repositories.get(index.repository)
+        if own is not None and own.keyring and not own.signed_by and own.keyring != index.host_keyring:
+            keyrings[index.host_keyring] = str(paths.locate(fleet_dir, own.keyring))
+    return [{"src": source, "dest": dest} for dest, source in sorted(keyrings.items())]
 
 
 def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str, Any]:
@@ -201,24 +184,14 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
     cufile = [p for p in packages if p.part in {"libcufile", "gds-tools"}]
     build_only = [p for p in packages if p.needed_by == "build" and p not in kernel]
     driver = [p for p in packages if p not in kernel and p not in cufile and p not in build_only]
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "gds_role": "host" if is_host else "builder",
         **_package_roles(target),
         "gds_preflight_os": target.os,
         "gds_preflight_arch": target.arch,
         "gds_preflight_free_mib": dict(FREE_MIB),
         "gds_host_expectation": sources.expectations[name] if is_host else "",
-        "gds_repo_indices": [
-            {
-                "repository": index.repository,
-                "uri": index.uri,
-                "suite": index.suite,
-                "components": list(index.components),
-                "host_keyring": index.host_keyring,
-                "exclusive": index.repository not in platform.presets(),
-            }
-            for index in target.indices
-        ],
+        "gds_repo_indices": _indices(target),
         "gds_repo_keys": keys(fleet, target, sources.fleet_dir),
         "gds_repo_pins": [{**_package(p), "sha256": p.sha256} for p in packages],
         "gds_repo_modules": list(target.modules),
@@ -250,10 +223,10 @@ def variables(fleet: Fleet, lock: Lock, name: str, sources: Sources) -> dict[str
         "gds_reboot_modules": load_order(profile, target),
         "gds_reboot_allowed": profile.reboot,
     }
-    found |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, found["gds_repo_keys"])
+    values |= host_vars.variables(fleet.mirror, target, sources.fleet_dir, values["gds_repo_keys"])
     # A host's other packages come with gds_driver; a builder has only this role for all of them.
-    found["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
-    return found
+    values["gds_modules_packages"] = [_package(p) for p in (build_only if is_host else [*driver, *build_only])]
+    return values
 
 
 def _archive(name: str, *, is_host: bool, supply: Supply, sources: Sources) -> str:
@@ -262,14 +235,28 @@ def _archive(name: str, *, is_host: bool, supply: Supply, sources: Sources) -> s
     return "" if alone or supply.source == "kept" else str(archive_of(supply.want, sources.modules))
 
 
+def _indices(target: Target) -> list[dict[str, Any]]:
+    presets = stack_platform_for(target.os).presets()
+    return [
+        {
+            "repository": index.repository,
+            "uri": index.uri,
+            "suite": index.suite,
+            "components": list(index.components),
+            "host_keyring": index.host_keyring,
+            "exclusive": index.repository not in presets,
+        }
+        for index in target.indices
+    ]
+
+
 def _package_roles(target: Target) -> dict[str, Any]:
     """The package manager and the names of all locked packages, for each role that installs some."""
     manager = stack_platform_for(target.os).manager
     locked = sorted(package.package for package in target.packages)
-    found: dict[str, Any] = {"gds_repo_manager": manager, "gds_preflight_manager": manager}
-    for role in ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules"):
-        found |= {f"{role}_manager": manager, f"{role}_locked": locked}
-    return found
+    installing = ("gds_driver", "gds_kernel", "gds_cufile", "gds_modules")
+    managers = {f"{role}_manager": manager for role in ("gds_repo", "gds_preflight", *installing)}
+    return {**managers, **{f"{role}_locked": locked for role in installing}}
 
 
 def _modules(*, supply: Supply, profile: Profile, target: Target) -> dict[str, Any]:
@@ -297,13 +284,12 @@ def _gate(fleet: Fleet, name: str, profile: Profile) -> dict[str, Any]:
         file=gate.file,
         slurm=gate.slurm,
         metrics=gate.metrics,
-        waivers=[item.as_dict() for item in waivers.of_host(fleet, name)],
+        waivers=[waiver.as_dict() for waiver in waivers.of_host(fleet, name)],
     )
-    # Of the usual folders all: which of them are there, only the host knows.
-    left = [f"{folder}/{FILE}" for folder in ([gate.metrics] if gate.metrics else FOLDERS)]
-    left += [gate.file] if gate.file else []
+    # All of the usual folders: only the host knows which of them are there.
+    metrics = [f"{folder}/{FILE}" for folder in ([gate.metrics] if gate.metrics else FOLDERS)]
     return {
-        "gds_gate_left": left,
+        "gds_gate_left": [*metrics, *([gate.file] if gate.file else [])],
         "gds_gate_enabled": gate.enabled and name in fleet.hosts,
         "gds_gate_settings": settings.to_json(),
         "gds_gate_before": list(gate.before),
@@ -317,25 +303,19 @@ def _signing(
     fleet: Fleet, name: str, *, supply: Supply, profile: Profile, target: Target, sources: Sources
 ) -> dict[str, Any]:
     """Of gds_secureboot; the certificate's name on the controller is the fleet's and the profile's."""
-    signing, builds = profile.signing, supply.mode == "build"
-    found: dict[str, Any] = {
-        "gds_secureboot_signs": builds,
+    signing = profile.signing
+    owner = hashlib.sha256(f"{sources.fleet_dir}\n{fleet.everyone()[name].profile}".encode()).hexdigest()[:16]
+    return {
+        "gds_secureboot_signs": supply.mode == "build",
         "gds_secureboot_enrols": name in fleet.hosts,
         "gds_secureboot_kernel_release": target.kernel.release,
         "gds_secureboot_certificate": signing.certificate if signing else "",
-        "gds_secureboot_key": "",
-        "gds_secureboot_settings": "",
-        "gds_secureboot_shared": "",
+        # An address of a PKCS#11 token isn't a file.
+        "gds_secureboot_key": signing.own_key if signing and not signing.own_key.startswith("pkcs11:") else "",
+        "gds_secureboot_settings": signing_settings(signing) if signing else "",
+        "gds_secureboot_shared": str(sources.certificates / f"{owner}.der") if signing else "",
         "gds_modules_signed": signing is not None,
     }
-    if signing is None:
-        return found
-    # An address of a PKCS#11 token is no file.
-    found["gds_secureboot_key"] = "" if signing.own_key.startswith("pkcs11:") else signing.own_key
-    found["gds_secureboot_settings"] = signing_settings(signing)
-    whose = hashlib.sha256(f"{sources.fleet_dir}\n{fleet.everyone()[name].profile}".encode()).hexdigest()[:16]
-    found["gds_secureboot_shared"] = str(sources.certificates / f"{whose}.der")
-    return found
 
 
 def signing_settings(signing: Signing) -> str:
@@ -345,7 +325,4 @@ def signing_settings(signing: Signing) -> str:
 
 
 def _package(package: Package) -> dict[str, str]:
-    return {
-        "package": package.package,
-        "version": package.version,
-    }
+    return {"package": package.package, "version": package.version}

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.apply.modules import NOT_DELIVERED
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import hostdata, transport
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, malformed, refusal
 from gdsdeploy.zipapp import hostapp
 
@@ -55,103 +57,88 @@ def plan_fleet(
     progress: Callable[[HostPlan | GdsError, str, float], None] = lambda *_: None,
     shelf: Shelf | None = None,
 ) -> Planned:
-    """Plan for the machines ``names`` (hosts and builders); one that cannot be asked has its error; the others go on.
+    """Plan for the machines ``names`` (hosts and builders); one that cannot be asked has its error.
 
-    timeout: seconds for each machine.  shelf: the archives of modules of the run that the plan is for; without one
-    they are looked up in the cache.  Raises LockStale, FleetInvalid and BuildCacheUnusable where nothing can be
-    planned, and Interrupted.
+    timeout: seconds for each machine.  shelf: the archives of the run that the plan is for; without one, the cache's.
+    Raises LockStale, FleetInvalid and BuildCacheUnusable where nothing can be planned, and Interrupted.
     """
     if shelf is None:
         with run_archives.opened(fleet_path) as own:
             return plan_fleet(fleet, lock, fleet_path, names, timeout=timeout, progress=progress, shelf=own)
-    fleet_dir = fleet_path.resolve().parent
-    found: dict[str, HostPlan | GdsError] = {}
+    plans: dict[str, HostPlan | GdsError] = {}
     seconds: dict[str, float] = dict.fromkeys(names, 0.0)
 
-    def add(name: str, made: HostPlan | GdsError) -> None:
-        found[name] = made
-        progress(made, name, seconds[name])
+    def add(name: str, outcome: HostPlan | GdsError) -> None:
+        plans[name] = outcome
+        progress(outcome, name, seconds[name])
 
-    fits = fitted_hosts.ask(fleet, lock, fleet_path, fitted_hosts.fitted(fleet, names), timeout=timeout)
+    fits = fitted_hosts.facts_of(fleet, lock, fleet_path, fitted_hosts.fitted(fleet, names), timeout=timeout)
     for name, fit in fits.items():
         if isinstance(fit, GdsError):
             add(name, fit)
-    known = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
-    given = sources(fleet, lock, fleet_dir, known, shelf)
-    asked = documents(fleet, lock, given, [name for name in names if name not in found])
-    checked: dict[str, Variants] = {}
-    told: dict[str, assign.Told] = {}
-    for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_dir, list(asked)),
-        given.program.read_bytes(),
-        CHECK,
-        stdin={name: json.dumps(document).encode() for name, document in asked.items()},
-        timeout=timeout,
-    ):
+    facts_of = {name: fit for name, fit in fits.items() if isinstance(fit, Host)}
+    run_files = sources(fleet, lock, fleet_path.resolve().parent, facts_of, shelf)
+    desired_states = documents(fleet, lock, run_files, [name for name in names if name not in plans])
+    facts: dict[str, assign.Told] = {}
+
+    def judge(answer: Answer) -> Variants:
+        with hostdata.surprises(answer.host):
+            results = checked_variants(answer, desired_states[answer.host])
+            profile = fleet.everyone()[answer.host].profile
+            facts[answer.host] = build_facts.told(results, fleet.profiles[profile], lock.targets[profile])
+            return results
+
+    results_of: dict[str, Variants] = {}
+    stdin = {name: json.dumps(document).encode() for name, document in desired_states.items()}
+    question = partial(ask, timeout=timeout, stdin=stdin, program=run_files.program.read_bytes())
+    for answer, outcome in question(fleet, fleet_path, list(desired_states), CHECK, judge):
         seconds[answer.host] = answer.seconds
-        try:
-            with hostdata.surprises(answer.host):
-                said = checked_variants(answer, asked[answer.host])
-                told[answer.host] = _told(fleet, lock, answer.host, said)
-                checked[answer.host] = said
-        except GdsError as error:
-            add(answer.host, error)
-    # Who builds for whom depends on what all of them answer; in the order of the fleet file, builders first.
-    supplies = assign.supplies(fleet, lock, {name: told[name] for name in fleet.everyone() if name in told}, shelf.look)
-    for name in checked:
+        if isinstance(outcome, GdsError):
+            add(answer.host, outcome)
+        else:
+            results_of[answer.host] = outcome
+    # Which host builds for which depends on all answers; in the order of the fleet file, builders first.
+    ordered = {name: facts[name] for name in fleet.everyone() if name in facts}
+    supplies = assign.supplies(fleet, lock, ordered, shelf.look)
+    for name, results in results_of.items():
         archive = _sha256(archive_of(supplies[name].want, shelf.folder))
-        add(name, plan(name, checked[name], supplies[name], archive))
-    return Planned({name: found[name] for name in names}, {name: seconds[name] for name in names}, known, supplies)
+        add(name, plan(name, results, supplies[name], archive))
+    return Planned({name: plans[name] for name in names}, {name: seconds[name] for name in names}, facts_of, supplies)
 
 
-def documents(fleet: Fleet, lock: Lock, given: Sources, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def documents(fleet: Fleet, lock: Lock, run_files: Sources, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Machine → the desired state in each way in which it may come to its modules.  Raises FleetInvalid."""
     files = desired.Files()
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for mode in ("build", "receive"):
-        supplies = {name: _possible(fleet, lock, name, mode) for name in names}
-        rendered = variables(inventory(fleet, lock, replace(given, supplies=supplies)))
-        for name in names:
-            refused = {"build": "receive", "receive": "build"}[mode]
-            if fleet.modules(name) == refused:
-                continue
-            values = rendered[name][1]
-            ways = {BUILD: ""} if mode == "build" else {KEEP: "", RECEIVE: NOT_DELIVERED}
-            found[name] |= {way: desired.document(values, files, archive=archive) for way, archive in ways.items()}
-    return {name: {"version": desired.VERSION, "variants": ways} for name, ways in found.items()}
-
-
-def _possible(fleet: Fleet, lock: Lock, name: str, mode: str) -> Supply:
-    wanted = assign.by_intent(fleet, lock, name).want
-    if mode == "build":
-        return Supply("build", "", wanted, delivers=True, origin=name)
-    return Supply("receive", "", wanted, cached=True)
+    wants = {name: assign.by_intent(fleet, lock, name).want for name in names}
+    building = {name: Supply("build", "", want, delivers=True, origin=name) for name, want in wants.items()}
+    receiving = {name: Supply("receive", "", want, cached=True) for name, want in wants.items()}
+    documents: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for supplies, other_mode, archives in (
+        (building, "receive", {BUILD: ""}),
+        (receiving, "build", {KEEP: "", RECEIVE: NOT_DELIVERED}),
+    ):
+        values = variables(inventory(fleet, lock, replace(run_files, supplies=supplies)))
+        for name in (name for name in names if fleet.modules(name) != other_mode):
+            for variant, archive in archives.items():
+                documents[name][variant] = desired.document(values[name][1], files, archive=archive)
+    return {name: {"version": desired.VERSION, "variants": variants} for name, variants in documents.items()}
 
 
 def checked_variants(answer: Answer, document: Mapping[str, Any]) -> Variants:
-    """What a machine says of every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
-    told = answer.known()
-    error = told.get("error")
+    """A machine's results for every variant of ``document``; raises its error, or HostUnfit for a malformed answer."""
+    reply = answer.require_document()
+    error = reply.get("error")
     if isinstance(error, Mapping):
         raise refusal(answer.host, error)
     try:
-        found = variants(told.get("variants"))
+        results = variants(reply.get("variants"))
     except ValueError as problem:
         raise malformed(answer.host, "", str(problem)) from None
-    for name, listed in document["variants"].items():
-        if [item.name for item in found.get(name, ())] != [_name(item) for item in listed]:
+    for name, resources in document["variants"].items():
+        names = [".".join(filter(None, (entry["resource"], entry.get("instance")))) for entry in resources]
+        if [result.name for result in results.get(name, ())] != names:
             raise malformed(answer.host, "", f"variants.{name}: not every resource was checked")
-    return {name: found[name] for name in document["variants"]}
-
-
-def _name(item: Mapping[str, Any]) -> str:
-    """A resource of a desired state, as its result is named."""
-    return f"{item['resource']}.{item['instance']}" if item.get("instance") else str(item["resource"])
-
-
-def _told(fleet: Fleet, lock: Lock, name: str, said: Variants) -> assign.Told:
-    profile = fleet.everyone()[name].profile
-    return build_facts.told(said, fleet.profiles[profile], lock.targets[profile])
+    return {name: results[name] for name in document["variants"]}
 
 
 def sources(
@@ -161,17 +148,16 @@ def sources(
     known: Mapping[str, Host] | None = None,
     shelf: Shelf | None = None,
 ) -> Sources:
-    """Write what a run hands over to the controller's cache and render what it says.
+    """Write the run's files to the controller's cache, and render the texts that it hands over.
 
-    known: what the hosts are whose cufile.json is fitted to them; the file of one that is not among them is empty.
-    shelf: the run's archives of modules, and the keys of who builds them; one that hands over none needs none.
+    known: facts of the hosts to which a cufile.json is fitted; without its facts, a host's file is empty.
+    shelf: the run's archives of modules, and the keys of the machines that build them.
     """
     known = known or {}
     cache = paths.cache()
-    program = hostapp.keep(cache / "program")
     return Sources(
         fleet_dir=fleet_dir,
-        program=program,
+        program=hostapp.keep(cache / "program"),
         modules=shelf.folder if shelf is not None else cache / "modules",
         certificates=cache / "certificates",
         builders=shelf.keys.folder if shelf is not None else cache / "builders",
@@ -180,20 +166,18 @@ def sources(
     )
 
 
-def _cufile(fleet: Fleet, lock: Lock, name: str, known: Host | None) -> str:
+def _cufile(fleet: Fleet, lock: Lock, name: str, host: Host | None) -> str:
     profile_name = fleet.hosts[name].profile
     profile = fleet.profiles[profile_name]
-    if profile.fit is not None and known is None:
+    if profile.fit is not None and host is None:
         return ""
-    return render_cufile(profile_name, profile, lock.targets[profile_name].libcufile.version, known)
+    return render_cufile(profile_name, profile, lock.targets[profile_name].libcufile.version, host)
 
 
-def variables(rendered: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+def variables(inventory: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
     """Machine → its group and its variables, out of an inventory."""
-    groups = rendered["all"]["children"]
-    return {
-        name: (group, groups[group]["hosts"][name]) for group in (BUILDERS, HOSTS) for name in groups[group]["hosts"]
-    }
+    groups = inventory["all"]["children"]
+    return {name: (group, values) for group in (BUILDERS, HOSTS) for name, values in groups[group]["hosts"].items()}
 
 
 def _sha256(path: Path) -> str | None:

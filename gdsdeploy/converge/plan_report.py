@@ -16,64 +16,66 @@ SYMBOLS = {"nothing to do": "✓", "changes": "~", "unknown": "?", "refused": "!
 Plans = Mapping[str, HostPlan | GdsError]
 
 
-def state(found: HostPlan | GdsError) -> str:
+def state(plan: HostPlan | GdsError) -> str:
     """One of the keys of SYMBOLS."""
-    if isinstance(found, GdsError):
+    if isinstance(plan, GdsError):
         return "not asked"
-    if found.refusal:
+    if plan.refusal:
         return "refused"
-    return "changes" if found.changes else "unknown" if found.unknown else "nothing to do"
+    return "changes" if plan.changes else "unknown" if plan.unknown else "nothing to do"
 
 
 def text(plans: Plans) -> str:
     """The summary table, then per host what would change and why, then the outcome in one line."""
-    blocks = ["\n".join(_table(plans)), *("\n".join(_host(name, found)) for name, found in plans.items())]
+    blocks = ["\n".join(_table(plans)), *("\n".join(_host(name, plan)) for name, plan in plans.items())]
     blocks.append("\n".join(origins(_supplies(plans))))
     blocks.append(sentence(plans))
     return "\n\n".join(block for block in blocks if block)
 
 
-def line(name: str, found: HostPlan | GdsError) -> str:
+def line(name: str, plan: HostPlan | GdsError) -> str:
     """One host in one line."""
-    what = state(found)
-    more = f": {len(found.changes)}" if isinstance(found, HostPlan) and what == "changes" else ""
+    what = state(plan)
+    more = f": {len(plan.changes)}" if isinstance(plan, HostPlan) and what == "changes" else ""
     return f"{SYMBOLS[what]} {name}: {what}{more}"
 
 
 def sentence(plans: Plans) -> str:
     """The outcome in one line."""
-    states = [state(found) for found in plans.values()]
+    states = [state(plan) for plan in plans.values()]
     parts = [f"{states.count(word)} {word}" for word in SYMBOLS if states.count(word) and word != "nothing to do"]
     return f"{states.count('nothing to do')} of {len(states)} hosts: nothing to do" + "".join(f", {p}" for p in parts)
 
 
 def to_json(plans: Plans, seconds: Mapping[str, float], *, fleet: str, lock_digest: str) -> str:
     """The whole plan for machines."""
-    hosts = {}
-    for name, found in plans.items():
-        item: dict[str, object] = {"state": state(found), "seconds": round(seconds.get(name, 0.0), 3)}
-        if isinstance(found, GdsError):
-            item |= {"error": {"kind": type(found).__name__, "message": found.message, "hint": found.hint}}
-        else:
-            item |= {
-                "disruption": found.disruption,
-                "actions": [change_words.to_json(change) for change in found.changes],
-                "unknown": list(found.unknown),
-                "refusal": found.refusal or None,
-                "modules": None if found.supply is None else {"from": found.supply.source, **asdict(found.supply)},
-            }
-        hosts[name] = item
+    hosts = {
+        name: {"state": state(plan), "seconds": round(seconds.get(name, 0.0), 3), **_host_json(plan)}
+        for name, plan in plans.items()
+    }
     value = {"fleet": fleet, "lock": lock_digest, "hosts": hosts, "code_built_on": built_on(_supplies(plans))}
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def _host_json(plan: HostPlan | GdsError) -> dict[str, object]:
+    if isinstance(plan, GdsError):
+        return {"error": {"kind": type(plan).__name__, "message": plan.message, "hint": plan.hint}}
+    return {
+        "disruption": plan.disruption,
+        "actions": [change_words.to_json(change) for change in plan.changes],
+        "unknown": list(plan.unknown),
+        "refusal": plan.refusal or None,
+        "modules": None if plan.supply is None else {"from": plan.supply.source, **asdict(plan.supply)},
+    }
+
+
 def built_on(supplies: Mapping[str, Supply]) -> dict[str, list[str]]:
     """Machine → the others that run kernel code which was built on it."""
-    found: dict[str, list[str]] = {}
+    hosts: dict[str, list[str]] = {}
     for name, supply in supplies.items():
         if supply.origin not in ("", name):
-            found.setdefault(supply.origin, []).append(name)
-    return found
+            hosts.setdefault(supply.origin, []).append(name)
+    return hosts
 
 
 def origins(supplies: Mapping[str, Supply]) -> list[str]:
@@ -82,8 +84,7 @@ def origins(supplies: Mapping[str, Supply]) -> list[str]:
 
 
 def _supplies(plans: Plans) -> dict[str, Supply]:
-    known = {name: found.supply for name, found in plans.items() if isinstance(found, HostPlan)}
-    return {name: supply for name, supply in known.items() if supply is not None}
+    return {name: plan.supply for name, plan in plans.items() if isinstance(plan, HostPlan) and plan.supply is not None}
 
 
 def supplied(supply: Supply) -> str:
@@ -93,40 +94,39 @@ def supplied(supply: Supply) -> str:
         "host": f"receives its modules from {supply.builder}",
         "cache": "takes its modules from the cache",
         "kept": "keeps its modules",
-        "none": "has nobody to receive its modules from",
+        "none": "has no machine to receive its modules from",
     }
     return f"{verbs[supply.source]}: {supply.lack or supply.why}"
 
 
 def _table(plans: Plans) -> Iterator[str]:
     rows: list[Sequence[str]] = [("host", "plan", "changes", "disruption")]
-    for name, found in plans.items():
-        what = state(found)
-        known = isinstance(found, HostPlan)
-        number = str(len(found.changes)) if isinstance(found, HostPlan) else "-"
-        rows.append((name, f"{SYMBOLS[what]} {what}", number, found.disruption if known else "-"))  # type: ignore[union-attr]
+    for name, plan in plans.items():
+        what = state(plan)
+        number, disruption = (str(len(plan.changes)), plan.disruption) if isinstance(plan, HostPlan) else ("-", "-")
+        rows.append((name, f"{SYMBOLS[what]} {what}", number, disruption))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _host(name: str, found: HostPlan | GdsError) -> Iterator[str]:
-    if isinstance(found, GdsError):
-        yield f"! {name}: {found.message}"
-        if found.hint:
-            yield f"    hint: {found.hint}"
+def _host(name: str, plan: HostPlan | GdsError) -> Iterator[str]:
+    if isinstance(plan, GdsError):
+        yield f"! {name}: {plan.message}"
+        if plan.hint:
+            yield f"    hint: {plan.hint}"
         return
-    if found.satisfied:
+    if plan.satisfied:
         return
-    yield f"{SYMBOLS[state(found)]} {name}:"
-    if found.refusal:
-        yield f"  provision would refuse it: {found.refusal}"
-    if found.supply is not None:
-        yield f"  {supplied(found.supply)}"
-    for group in change_words.grouped(found.changes):
+    yield f"{SYMBOLS[state(plan)]} {name}:"
+    if plan.refusal:
+        yield f"  provision would refuse it: {plan.refusal}"
+    if plan.supply is not None:
+        yield f"  {supplied(plan.supply)}"
+    for group in change_words.grouped(plan.changes):
         suffix = "" if group[0].disruption == "none" else f"  [{group[0].disruption}]"
-        left = ", which its profile leaves to you" if group[0].kind == "reboot" and not found.may_reboot else ""
-        yield f"  - {change_words.sentence(group)}{left}{suffix}"
+        leave = ", which its profile leaves to you" if group[0].kind == "reboot" and not plan.may_reboot else ""
+        yield f"  - {change_words.sentence(group)}{leave}{suffix}"
         yield f"      found {change_words.found(group[0])}; wanted {change_words.wanted(group[0])}"
-    for reason in found.unknown:
+    for reason in plan.unknown:
         yield f"  ? unknown: {reason}"

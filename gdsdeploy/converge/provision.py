@@ -1,4 +1,4 @@
-"""Provision a fleet: check every host, then run Ansible only where something differs.  Refused hosts are left alone."""
+"""Provision a fleet: check every host, then run Ansible where something differs.  A refused host stays unchanged."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gdsdeploy.builds.assign import Supply, archive_of
 from gdsdeploy.builds.run_archives import Shelf
 from gdsdeploy.converge import ansible
 from gdsdeploy.converge.diff import HostPlan
-from gdsdeploy.converge.inventory import Sources, dump, inventory
+from gdsdeploy.converge.inventory import dump, inventory
 from gdsdeploy.converge.plan_fleet import Planned, plan_fleet, sources
 from gdsdeploy.converge.plan_report import origins, supplied
 from gdsdeploy.errors import GdsError, NotProvisioned
 from gdsdeploy.lock import releases
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
-from gdsdeploy.ssh import transport
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import Answer
 
 #: Seconds that a host may take to show that it has Python and that we may become root.
 CONTACT_TIMEOUT = 60
@@ -68,27 +68,25 @@ def provision(
 ) -> Run:
     """Run ``playbook`` on the machines ``names`` (hosts and builders) of the fleet.
 
-    Machines that do not answer, or on which Python or root cannot be had, are left out and reported;
-    the others go on.  ``extra`` holds ansible-playbook's own flags.  Machines that the look at them proves to be
-    as the lock wants them are left alone, and without any other Ansible is not started; unless ``force_roles`` is
-    set, or ``extra`` asks Ansible for something else than to converge.  Lock and fleet file are kept, so that a
-    rollout can bring the machines back to them.
+    Machines that do not answer, or that give no Python or root, are left out and reported.  Machines that are proven
+    to be as the lock wants them are left alone, unless ``force_roles`` is set, or ``extra`` (ansible-playbook's flags)
+    does something else than to converge.  Lock and fleet file are kept, so that a rollout can return to them.
     """
     identity = Identity.of(playbook)
     if playbook != "provision":
-        refused = first_contact(fleet, fleet_path.resolve().parent, names)
+        refused = first_contact(fleet, fleet_path, names)
         return _play(_Play(fleet, lock, fleet_path, playbook, extra, identity), names, refused, progress)
     release = releases.store(fleet_path, lock)
     with run_archives.opened(fleet_path) as shelf:
         planned = plan_fleet(fleet, lock, fleet_path, names, shelf=shelf)
-        refused = {name: found for name, found in planned.hosts.items() if isinstance(found, GdsError)}
-        plans = {name: found for name, found in planned.hosts.items() if isinstance(found, HostPlan)}
+        refused = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, GdsError)}
+        plans = {name: plan for name, plan in planned.hosts.items() if isinstance(plan, HostPlan)}
         leave = not force_roles and only_converges(extra)
-        satisfied = tuple(name for name, found in plans.items() if leave and found.satisfied)
+        satisfied = tuple(name for name, plan in plans.items() if leave and plan.satisfied)
         for name in satisfied:
             progress(f"  {name}: nothing to change")
         if not CHECKS & set(extra):
-            refused |= _lacking(plans, satisfied)
+            refused |= _without_supply(plans, satisfied)
         for name, supply in planned.supplies.items():
             if name not in satisfied and name not in refused:
                 progress(f"  {name}: {supplied(supply)}")
@@ -124,16 +122,6 @@ class _Play:
     planned: Planned = field(default_factory=lambda: Planned({}, {}))
     shelf: Shelf | None = None
 
-    @property
-    def fleet_dir(self) -> Path:
-        """Where relative file names of the fleet start."""
-        return self.fleet_path.resolve().parent
-
-    def sources(self) -> Sources:
-        """What the run hands to the hosts."""
-        given = sources(self.fleet, self.lock, self.fleet_dir, self.planned.known, self.shelf)
-        return replace(given, supplies=self.planned.supplies, run=self.identity.run, who=self.identity.who)
-
 
 @dataclass(frozen=True)
 class Identity:
@@ -153,13 +141,12 @@ class Identity:
         return cls(run, f"{user}@{socket.gethostname()}: {verb}")
 
 
-def release(fleet: Fleet, fleet_dir: Path, names: Sequence[str], program: bytes, identity: Identity) -> None:
+def release(fleet: Fleet, fleet_path: Path, names: Sequence[str], program: bytes, identity: Identity) -> None:
     """Let other runs change the hosts ``names`` again.  A host that isn't reached is free when the lease ends."""
     argv = ["apply", "--json", "--release", identity.run]
-    endpoints = transport.endpoints(fleet, fleet_dir, names)
+    answers = ask(fleet, fleet_path, names, argv, Answer.require_document, timeout=CONTACT_TIMEOUT, program=program)
     with contextlib.suppress(GdsError):
-        for _ in transport.fan_out(endpoints, program, argv, timeout=CONTACT_TIMEOUT):
-            pass
+        list(answers)
 
 
 def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progress: Callable[[str], None]) -> Run:
@@ -168,35 +155,35 @@ def _play(play: _Play, names: Sequence[str], refused: dict[str, GdsError], progr
         progress(f"  {name}: refused: {error.message.splitlines()[0]}")
     reachable = [name for name in names if name not in refused and name not in play.satisfied]
     work = paths.state() / "runs"
-    # One of its own for each run: another run, of another fleet, may be under way.
+    # Each run has another log: a run of another fleet may be under way.
     log = work / f"{play.playbook}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
     work.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not reachable:
         return Run(ansible.Outcome(status=0), refused, log, play.satisfied)
     path = log.with_suffix(".yml")
-    given = play.sources()
-    path.write_text(dump(inventory(play.fleet, play.lock, given)), encoding="utf-8")
+    run_files = sources(play.fleet, play.lock, play.fleet_path.resolve().parent, play.planned.known, play.shelf)
+    run_files = replace(run_files, supplies=play.planned.supplies, run=play.identity.run, who=play.identity.who)
+    path.write_text(dump(inventory(play.fleet, play.lock, run_files)), encoding="utf-8")
     command = ansible.argv(play.playbook, path, limit=reachable, extra=play.extra)
     try:
         # Connections are kept by the hosts' names, which another fleet may have, too.
         with tempfile.TemporaryDirectory(prefix="gds-") as control:
-            environment = ansible.environment(control_dir=Path(control), program=given.program)
-            size = path.stat().st_size
-            outcome = ansible.play(command, environment, log=log, progress=progress, inventory=size)
+            environment = ansible.environment(control_dir=Path(control), program=run_files.program)
+            outcome = ansible.play(command, environment, log=log, progress=progress, inventory=path.stat().st_size)
     finally:
         path.replace(work / "inventory.yml")
         if not CHECKS & set(play.extra):
-            release(play.fleet, play.fleet_dir, reachable, given.program.read_bytes(), play.identity)
+            release(play.fleet, play.fleet_path, reachable, run_files.program.read_bytes(), play.identity)
     return Run(outcome, refused, log, play.satisfied)
 
 
-def _lacking(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
-    """The machines for whose modules there is nobody."""
-    hint = "Provision it together with a host that builds, or say modules: build for it in the fleet file"
+def _without_supply(plans: Mapping[str, HostPlan], satisfied: Sequence[str]) -> dict[str, GdsError]:
+    """The machines for which no machine builds modules."""
+    hint = "Provision it together with a host that builds, or set modules: build for it in the fleet file"
     return {
-        name: NotProvisioned(f"{name}: not provisioned: nobody builds its modules: {found.supply.lack}", hint=hint)
-        for name, found in plans.items()
-        if found.supply is not None and found.supply.lack and name not in satisfied
+        name: NotProvisioned(f"{name}: not provisioned: no machine builds its modules: {plan.supply.lack}", hint=hint)
+        for name, plan in plans.items()
+        if plan.supply is not None and plan.supply.lack and name not in satisfied
     }
 
 
@@ -216,41 +203,39 @@ def _explained(run: Run, supplies: Mapping[str, Supply], folder: Path) -> Run:
 
 
 def only_converges(extra: Sequence[str]) -> bool:
-    """Whether flags for ansible-playbook leave it at what a plan judges: the whole playbook, carried out as it is.
-
-    Words that are not in HARMLESS are taken to mean something else, so that a plan never stands in for it.
-    """
-    expected = iter(extra)
-    for word in expected:
+    """Whether flags for ansible-playbook keep to what a plan judges; a word that isn't in HARMLESS doesn't."""
+    words = iter(extra)
+    for word in words:
         name, has_value, _ = word.partition("=")
         if re.fullmatch(r"-v+", word) or re.fullmatch(r"-[fT]\d+", word):
             continue
         if name not in HARMLESS:
             return False
         if not has_value and HARMLESS[name]:
-            next(expected, None)
+            next(words, None)
     return True
 
 
-def first_contact(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> dict[str, GdsError]:
+def first_contact(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, GdsError]:
     """Ask every machine for one small answer; return those that cannot be worked with, and why."""
-    endpoints = transport.endpoints(fleet, fleet_dir, names)
-    answers = transport.fan_out(endpoints, hostapp.build(), ["hello"], timeout=CONTACT_TIMEOUT)
-    return {answer.host: answer.error for answer in answers if answer.error is not None}
+    answers = ask(fleet, fleet_path, names, ["hello"], Answer.require_document, timeout=CONTACT_TIMEOUT)
+    return {answer.host: outcome for answer, outcome in answers if isinstance(outcome, GdsError)}
 
 
 def summary(run: Run) -> str:
     """One JSON object about the run, for machines."""
+    results = {
+        **run.outcome.hosts,
+        **{name: ansible.HostResult(failure=error) for name, error in run.refused.items()},
+        **{name: ansible.HostResult() for name in run.satisfied},
+    }
     hosts = {
         name: {
             "changed": result.changed,
             "changes": [change.to_json() for change in result.changes],
             "error": result.failure.message if result.failure else None,
         }
-        for name, result in run.outcome.hosts.items()
+        for name, result in sorted(results.items())
     }
-    hosts |= {name: {"changed": [], "changes": [], "error": error.message} for name, error in run.refused.items()}
-    hosts |= {name: {"changed": [], "changes": [], "error": None} for name in run.satisfied}
     log = str(run.log) if run.log.exists() else None
-    found = {"hosts": dict(sorted(hosts.items())), "satisfied": sorted(run.satisfied), "log": log}
-    return json.dumps(found, indent=2)
+    return json.dumps({"hosts": hosts, "satisfied": sorted(run.satisfied), "log": log}, indent=2)

@@ -1,7 +1,7 @@
 """Secrets in free text: what shows one, and where it begins and ends.  Pure.
 
 Patterns know the usual ways to write a secret, and no others: a password in the middle of a sentence stays.  What has a
-known structure is masked by that structure instead (``maskedfleet.masked``, ``Redactor.value``).
+known structure is masked by that structure instead (``fleetfile.masked``, ``Redactor.value``).
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ _NAMED = (
 _SHORT = r"pass|pwd|pin-value|pin|sig|signature|sas|auth|authkey|code|x-amz-(?:signature|credential)|hmac"
 #: Programs that take a secret behind an option of one letter, and their letters.
 _PROGRAMS = (
-    (
-        "useradd|usermod|crane|regctl|sshpass|mysql|mysqldump|mysqladmin|mariadb|docker|podman|helm|oc|racadm|7z|unzip|skopeo|buildah|az|smbmap",
-        "p",
-    ),
+    ("useradd|usermod|crane|regctl|sshpass|mysql|mysqldump|mysqladmin|mariadb|docker|podman|helm|oc|racadm", "p"),
+    ("7z|unzip|skopeo|buildah|az|smbmap", "p"),
     ("ipmitool|ipmipower|ipmiconsole|bmc-config|snmpget|snmpwalk|zip", "[PpAX]"),
     ("curl|smbclient|rpcclient|net", "[uU]"),
     ("ldapsearch|ldapmodify|ldapadd|ldapwhoami", "w"),
@@ -134,12 +132,12 @@ _PATTERNS: Final = (
 _KEY = _pattern(rf"[\w.-]*?(?:{_NAMED})(?:s|[_-]?data)?|pass|pwd|auth|authorization")
 
 
-def hide(text: str, found: Callable[[], object]) -> str:
-    """``text`` with REDACTED for each secret; ``found`` is called once for each that was not masked before."""
+def hide(text: str, on_secret: Callable[[], object]) -> str:
+    """``text`` with REDACTED for each secret; ``on_secret`` is called once for each that was not masked before."""
 
     def masked(match: re.Match[str]) -> str:
         if match["secret"].strip("\\\"'") != REDACTED:
-            found()
+            on_secret()
         begin, end = match.span("secret")
         return f"{match.string[match.start() : begin]}{_quoted_as(match['secret'])}{match.string[end : match.end()]}"
 

@@ -1,7 +1,7 @@
-"""YAML that somebody else wrote, within bounds: size, nesting, aliases, numbers; every mistake has its place.
+"""Untrusted YAML, within bounds: size, nesting, aliases, numbers; every mistake has its place.
 
-libyaml makes the events where PyYAML has it, and PyYAML's composer, in Python, the nodes: the one in C has no bound for
-nesting but the end of its stack.
+libyaml makes the events where PyYAML has it; PyYAML's composer in Python makes the nodes, because the one in C has no
+bound for nesting but the end of its stack.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ class _Bounded(Composer):
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, _ in node.value:
             if key.tag not in _KEYS or not isinstance(key, yaml.ScalarNode):
                 raise _Refused(f"{_short(key.value)} is not text, as keys are: write it in quotes", key.start_mark)
-            if key.value in seen:
+            if key.value in names:
                 self.repeated.append((key.start_mark, key.value))
-            seen.add(key.value)
+            names.add(key.value)
         return node
 
 
@@ -171,8 +171,8 @@ def _text(path: Path, error: type[GdsError], absent: tuple[str, str]) -> str:
     except UnicodeDecodeError as cause:
         before = data[: cause.start].decode("utf-8-sig", "replace")
         raise error(f"{_at(path, before)}: not text in UTF-8", hint="Save the file as text in UTF-8") from None
-    if found := Reader.NON_PRINTABLE.search(text):
-        place, code = _at(path, text[: found.start()]), ord(found.group())
+    if match := Reader.NON_PRINTABLE.search(text):
+        place, code = _at(path, text[: match.start()]), ord(match.group())
         raise error(f"{place}: the character U+{code:04X} is not text", hint="Save the file as text in UTF-8")
     return text
 

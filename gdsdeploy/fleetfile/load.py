@@ -1,7 +1,6 @@
 """YAML → typed model, with every error at once and its place (file:line:column).
 
-The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column, so pydantic's error paths can be
-shown where the user wrote them.
+The nodes of :mod:`gdsdeploy.files.yamlfile` give each key its line and column for pydantic's errors.
 """
 
 from __future__ import annotations
@@ -61,34 +60,26 @@ def load_fleet(path: Path, *, names_from: Path | None = None) -> Fleet:
 
 def _read_golden(fleet: Fleet, folder: Path) -> None:
     """Put the golden topologies that profiles name beside their names; one that is not there yet can be made."""
-    for wanted in (profile.topology for profile in fleet.profiles.values()):
-        if wanted.golden is None:
+    for settings in (profile.topology for profile in fleet.profiles.values()):
+        if settings.golden is None:
             continue
-        file = paths.locate(folder, wanted.golden)
+        file = paths.locate(folder, settings.golden)
         try:
-            wanted._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
+            settings._document = golden.from_json(reading.whole(str(file), jsontext.LIMIT).decode())
         except (OSError, UnicodeDecodeError) as cause:
-            wanted._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
+            settings._document = f"{file}: cannot be read: {getattr(cause, 'strerror', None) or cause}"
         except golden.GoldenError as cause:
-            wanted._document = f"{file}: {cause}"
+            settings._document = f"{file}: {cause}"
 
 
 def _problems(fleet: Fleet) -> list[Problem]:
-    return [*references(fleet), *_unknown_systems(fleet), *waivers.problems(fleet)]
-
-
-def _unknown_systems(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     systems = known()
-    return [
+    unknown = [
         (("profiles", name, "os"), f"the operating system {profile.os!r} is not known; known are {', '.join(systems)}")
         for name, profile in fleet.profiles.items()
         if profile.os not in systems
     ]
-
-
-def load(path: Path, model: type[M], *, error: type[GdsError]) -> M:
-    """Read the YAML file ``path`` into ``model``; raise ``error`` listing every problem with file:line:column."""
-    return checked(yamlfile.read(path, error=error), model, error=error)
+    return [*references(fleet), *unknown, *waivers.problems(fleet)]
 
 
 def checked(
@@ -108,30 +99,30 @@ def checked(
     try:
         parsed = model.model_validate(document.value, extra=extra)
     except ValidationError as cause:
-        problems += [_problem(document.root, item, model) for item in cause.errors()]
+        problems += [_problem(document.root, error_details, model) for error_details in cause.errors()]
         raise _report(document.path, problems, error) from None
     for keys, message in also(parsed) if also else []:
-        problems.append((_placed(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {message}"))
+        problems.append((_locate(document.root, keys)[1], f"{'.'.join(map(str, keys))}: {message}"))
     if problems:
         raise _report(document.path, problems, error)
     return parsed
 
 
-def _problem(root: yaml.Node, item: ErrorDetails, model: type[BaseModel]) -> tuple[yaml.Mark, str]:
+def _problem(root: yaml.Node, details: ErrorDetails, model: type[BaseModel]) -> tuple[yaml.Mark, str]:
     """An error of pydantic at its place, in words."""
-    kind, location = item["type"], item["loc"]
-    keys, mark = _placed(root, location, key=kind == "extra_forbidden" or location[-1:] == ("[key]",))
+    kind, location = details["type"], details["loc"]
+    keys, mark = _locate(root, location, key=kind == "extra_forbidden" or location[-1:] == ("[key]",))
     if kind == "missing":
         return mark, f"{'.'.join([*keys, str(location[-1])])}: this key is required"
     where = ".".join(keys) or "the file"
     if kind == "extra_forbidden":
         return mark, f"{where}: {_unknown(keys[-1], model)}"
-    value = item["input"]
-    shown = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
-    return mark, f"{where}: {_words(item, keys[-1:])}{shown}"
+    value = details["input"]
+    quoted = f" (found {_short(value)})" if isinstance(value, (str, int, float, bool)) else ""
+    return mark, f"{where}: {_words(details, keys[-1:])}{quoted}"
 
 
-def _placed(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:
+def _locate(root: yaml.Node, location: Sequence[object], *, key: bool = False) -> tuple[list[str], yaml.Mark]:
     """The keys of ``location`` that the file has, and the place of the last; of its key when ``key``.
 
     Names of union members and validators, which pydantic puts into a path, are not in the file.
@@ -152,12 +143,12 @@ def _placed(root: yaml.Node, location: Sequence[object], *, key: bool = False) -
     return keys, mark
 
 
-def _words(item: ErrorDetails, last: Sequence[str]) -> str:
-    if item["type"] == "dict_type" and last:
+def _words(details: ErrorDetails, last: Sequence[str]) -> str:
+    if details["type"] == "dict_type" and last:
         return f"a mapping of names to {last[0]} is needed here"
-    if item["type"] == "string_pattern_mismatch":
-        return WORDS[item["ctx"]["pattern"]]
-    message = _TYPES.get(item["type"]) or str(item["msg"]).removeprefix("Value error, ")
+    if details["type"] == "string_pattern_mismatch":
+        return WORDS[details["ctx"]["pattern"]]
+    message = _TYPES.get(details["type"]) or str(details["msg"]).removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]}"
 
 
@@ -167,28 +158,21 @@ def _short(value: object) -> str:
 
 
 def _unknown(key: str, model: type[BaseModel]) -> str:
-    known = _known_keys(model)
-    if key in known:
+    keys = _known_keys(model)
+    if key in keys:
         return "this key does not belong here"
-    near = difflib.get_close_matches(key[:_SHOWN], known, n=1)
+    near = difflib.get_close_matches(key[:_SHOWN], keys, n=1)
     return "unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
 
 
 def _known_keys(model: type[BaseModel]) -> list[str]:
     """Every key of the model and of those it holds."""
     schema = model.model_json_schema()
-    keys = set(schema.get("properties", {}))
-    for definition in schema.get("$defs", {}).values():
-        keys |= set(definition.get("properties", {}))
-    return sorted(keys)
+    return sorted({key for part in (schema, *schema.get("$defs", {}).values()) for key in part.get("properties", {})})
 
 
 def _report(path: Path, problems: list[tuple[yaml.Mark, str]], error: type[GdsError]) -> GdsError:
-    lines: list[str] = []
-    for mark, message in sorted(problems, key=lambda p: (p[0].line, p[0].column)):
-        text = f"{path}:{mark.line + 1}:{mark.column + 1}: {message}"
-        if text not in lines:
-            lines.append(text)
-    more = len(lines) - MAX_PROBLEMS
-    shown = lines[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
-    return error("\n".join(shown))
+    ordered = sorted(problems, key=lambda problem: (problem[0].line, problem[0].column))
+    lines = list(dict.fromkeys(f"{path}:{mark.line + 1}:{mark.column + 1}: {words}" for mark, words in ordered))
+    more = [f"and {len(lines) - MAX_PROBLEMS} more"] if len(lines) > MAX_PROBLEMS else []
+    return error("\n".join(lines[:MAX_PROBLEMS] + more))

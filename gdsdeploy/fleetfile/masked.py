@@ -17,15 +17,12 @@ PRIVATE: Final = frozenset(
         *("key", "signer", "address", "user", "identity_file", "known_hosts", "config"),
     }
 )
-#: Sections whose keys are others' and no names of ours.
+#: Sections whose keys aren't the fleet file's own.
 _FOREIGN: Final = frozenset({"cufile", "labels", "options"})
 
 
 def masked(text: str, secret: Callable[[str], object]) -> str:
-    """The fleet file ``text`` with what is private masked; ``secret`` is called with each value that is.
-
-    Raises yaml.YAMLError for a text that is no YAML.
-    """
+    """The fleet file ``text`` with private values masked; ``secret`` is called with each.  Raises yaml.YAMLError."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if root is None:
         return ""
@@ -39,16 +36,16 @@ def masked(text: str, secret: Callable[[str], object]) -> str:
 
 def _scalars(root: yaml.Node) -> Iterator[tuple[yaml.ScalarNode, bool]]:
     """Every value with whether it is private; one that an alias repeats may come twice."""
-    stack, seen = [(root, False, False)], set[tuple[int, bool, bool]]()
+    stack, visited = [(root, False, False)], set[tuple[int, bool, bool]]()
     while stack:
         node, private, foreign = stack.pop()
-        if (id(node), private, foreign) in seen:
+        if (id(node), private, foreign) in visited:
             continue
-        seen.add((id(node), private, foreign))
+        visited.add((id(node), private, foreign))
         if isinstance(node, yaml.ScalarNode):
             yield node, private
         elif isinstance(node, yaml.SequenceNode):
-            stack += [(item, private, foreign) for item in node.value]
+            stack += [(entry, private, foreign) for entry in node.value]
         elif isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 name = key.value if isinstance(key, yaml.ScalarNode) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gdsdeploy.errors import FleetInvalid
@@ -18,14 +18,27 @@ def select(limit: str | None, known: Sequence[str], fleet: Path, *, option: str 
     """
     if limit is None:
         return list(known)
-    wanted: set[str] = set()
+    selected: set[str] = set()
     for pattern in (part.strip() for part in limit.split(",")):
-        found = fnmatch.filter(known, pattern) if pattern else []
-        if not found:
-            near = difflib.get_close_matches(pattern, known, n=1)
-            raise FleetInvalid(
-                f"{option}: {fleet} has no host {pattern!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-                hint=f"It has: {', '.join(known)}",
-            )
-        wanted |= set(found)
-    return [name for name in known if name in wanted]
+        matches = fnmatch.filter(known, pattern) if pattern else []
+        if not matches:
+            raise _no_host(f"{option}: ", pattern, known, fleet)
+        selected |= set(matches)
+    return [name for name in known if name in selected]
+
+
+def require_host(name: str, hosts: Collection[str], fleet: Path) -> None:
+    """Raise FleetInvalid unless ``name`` is one of the fleet's hosts."""
+    if name not in hosts:
+        raise _no_host("", name, hosts, fleet)
+
+
+def did_you_mean(word: str, words: Collection[str]) -> str:
+    """The end of an error about ``word``: the nearest of ``words``, if one is near."""
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _no_host(option: str, name: str, names: Collection[str], fleet: Path) -> FleetInvalid:
+    words = f"{option}{fleet} has no host {name!r}{did_you_mean(name, names)}"
+    return FleetInvalid(words, hint=f"It has: {', '.join(names)}")

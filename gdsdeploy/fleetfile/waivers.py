@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 
+from gdsdeploy.fleetfile.selection import did_you_mean
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.model.fleet import Fleet
 
@@ -12,9 +12,9 @@ from gdsdeploy.model.fleet import Fleet
 def of_host(fleet: Fleet, name: str) -> list[Waiver]:
     """The fleet file's waivers for the host ``name``."""
     return [
-        Waiver(item.check, item.until.isoformat(), item.reason)
-        for item in fleet.waivers
-        if any(fnmatch.fnmatch(name, pattern) for pattern in item.hosts)
+        Waiver(waiver.check, waiver.until.isoformat(), waiver.reason)
+        for waiver in fleet.waivers
+        if any(fnmatch.fnmatch(name, pattern) for pattern in waiver.hosts)
     ]
 
 
@@ -24,16 +24,15 @@ def problems(fleet: Fleet) -> list[tuple[tuple[str | int, ...], str]]:
         return []
     from gdsdeploy.host import checks
 
-    known = [check.id for check in checks.listed()]
-    found: list[tuple[tuple[str | int, ...], str]] = []
-    for number, item in enumerate(fleet.waivers):
-        if item.check.partition(":")[0] not in known:
-            near = difflib.get_close_matches(item.check, known, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            found.append((("waivers", number, "check"), f"there is no check {item.check!r}{meant}"))
-        found += [
+    check_ids = [check.id for check in checks.listed()]
+    problems: list[tuple[tuple[str | int, ...], str]] = []
+    for number, waiver in enumerate(fleet.waivers):
+        if waiver.check.partition(":")[0] not in check_ids:
+            words = f"there is no check {waiver.check!r}{did_you_mean(waiver.check, check_ids)}"
+            problems.append((("waivers", number, "check"), words))
+        problems += [
             (("waivers", number, "hosts"), f"no host is called {pattern!r}")
-            for pattern in item.hosts
+            for pattern in waiver.hosts
             if not fnmatch.filter(fleet.hosts, pattern)
         ]
-    return found
+    return problems

@@ -6,32 +6,14 @@ import datetime as dt
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    Strict,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.mount_load import Load
 from gdsdeploy.model.repository import Mirror, Repository
 from gdsdeploy.model.rollout_settings import Labels, Rollout
-from gdsdeploy.model.text import (
-    AbsolutePath,
-    MaybePath,
-    Model,
-    Name,
-    NetworkAddress,
-    PackageName,
-    SshFile,
-    matching,
-)
+from gdsdeploy.model.text import AbsolutePath, MaybePath, Model, Name, NetworkAddress, PackageName, SshFile, matching
 
-GpuClass = Literal[
-    "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"
-]  # fmt: skip
+GpuClass = Literal["maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "grace-hopper", "blackwell"]
 
 #: Where a host's kernel modules come from: ``build``: it builds them; ``receive``: another host does; ``auto``: it
 #: receives them where one of its suppliers builds for its key, and builds them for itself where none does.
@@ -96,13 +78,13 @@ class Mount(Model):
 def _check_cufile(value: object, where: str = "") -> object:
     """cufile.json knows booleans, whole numbers, text, lists of those, and objects; it has no null and no fractions."""
     if isinstance(value, dict):
-        for key, item in value.items():
+        for key, inner in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"{where}{key!r}: a key is text")
-            _check_cufile(item, f"{where}{key}.")
+            _check_cufile(inner, f"{where}{key}.")
     elif isinstance(value, list):
-        for item in value:
-            _check_cufile(item, where)
+        for inner in value:
+            _check_cufile(inner, where)
     elif not isinstance(value, (bool, int, str)):
         raise ValueError(f"{where.rstrip('.')}: cufile.json has no value like {value!r}")
     return value
@@ -114,13 +96,8 @@ Unit = Annotated[
 ]
 #: Daemons of schedulers, by which a host gets work.
 SCHEDULERS = (
-    "slurmd.service",
-    "kubelet.service",
-    "k3s.service",
-    "k3s-agent.service",
-    "rke2-agent.service",
-    "pbs.service",
-    "condor.service",
+    *("slurmd.service", "kubelet.service", "k3s.service", "k3s-agent.service", "rke2-agent.service"),
+    *("pbs.service", "condor.service"),
 )
 
 
@@ -156,9 +133,7 @@ class Waiver(Model):
     @field_validator("until", mode="before")
     @classmethod
     def _day(cls, value: object) -> object:
-        if isinstance(value, str):
-            return dt.date.fromisoformat(value)
-        return value
+        return dt.date.fromisoformat(value) if isinstance(value, str) else value
 
 
 class Fit(Model):
@@ -185,12 +160,12 @@ class TopologyWanted(Model):
     nic: Distance | None = None
     #: File with the golden topology of this kind of machine, relative to the fleet file.
     golden: Annotated[str, StringConstraints(min_length=1)] | None = None
-    #: What is in that file, or why it cannot be used; set by whoever reads the fleet file.
+    #: What is in that file, or why it cannot be used; set by the reader of the fleet file.
     _document: dict[str, Any] | str = PrivateAttr(default="it was not read")
 
     @property
     def document(self) -> dict[str, Any] | str:
-        """The golden topology, or why there is none to be had."""
+        """The golden topology, or why it can't be used."""
         return self._document
 
 
@@ -219,16 +194,14 @@ class Signing(Model):
         return "" if self.signer else self.key or "/etc/gdsdeploy-keys/modules.key"
 
 
+_SYSTEM = "write the name of the system, a hyphen and its release, such as debian-13 or rhel-9.4"
+SystemName = Annotated[str, matching(r"^[a-z]+-[0-9]+(\.[0-9]+)?$", _SYSTEM)]
+
+
 class Profile(Model):
     """One kind of host: operating system, pins, configuration."""
 
-    os: Annotated[
-        str,
-        matching(
-            r"^[a-z]+-[0-9]+(\.[0-9]+)?$",
-            "write the name of the system, a hyphen and its release, such as debian-13 or rhel-9.4",
-        ),
-    ]
+    os: SystemName
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     repositories: Annotated[tuple[Name, ...], Strict(False)] | None = None
     kernel: str = "newest"
@@ -267,6 +240,7 @@ class Profile(Model):
     gate: Gate = Gate()
 
     _pins = field_validator("kernel", "nvidia_fs", "libcufile", mode="before")(_check_pin)
+    _cufile = field_validator("cufile")(_check_cufile)
 
     @model_validator(mode="before")
     @classmethod
@@ -288,28 +262,13 @@ class Profile(Model):
     def _short_gate(cls, value: object) -> object:
         return {"enabled": value} if isinstance(value, bool) else value
 
-    @field_validator("cufile")
+    @field_validator("companions", "cuda", "doca", "storage")
     @classmethod
-    def _cufile_values(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        _check_cufile(value)
-        return value
-
-    @field_validator("companions", "cuda", "doca")
-    @classmethod
-    def _names_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if value.count(name) > 1:
+    def _listed_once(cls, value: tuple[str | Mount, ...]) -> tuple[str | Mount, ...]:
+        names = [entry if isinstance(entry, str) else f"the mount {entry.mount}" for entry in value]
+        for name in names:
+            if names.count(name) > 1:
                 raise ValueError(f"{name} is listed twice")
-        return value
-
-    @field_validator("storage")
-    @classmethod
-    def _mounts_once(cls, value: tuple[Mount, ...]) -> tuple[Mount, ...]:
-        seen: set[str] = set()
-        for item in value:
-            if item.mount in seen:
-                raise ValueError(f"the mount {item.mount} is listed twice")
-            seen.add(item.mount)
         return value
 
 
@@ -368,11 +327,11 @@ class Fleet(Model):
         return "build" if name in self.builders else host.modules or self.profiles[host.profile].modules
 
     def suppliers(self, name: str) -> tuple[str, ...]:
-        """Machines whose modules the host or builder ``name`` may receive, the first one wanted first.
+        """Machines whose modules the host or builder ``name`` may receive, in the order of preference.
 
-        Nothing that a host claims makes it one of them.  They are the profile's builder, beside others only with
-        ``builder_fallback``; else its machines that have to build, then those of other profiles that are
-        named one by one: builders, and hosts with ``modules: build`` of their own.
+        They are the profile's builder, with others only if ``builder_fallback`` is set; else the profile's machines
+        that have to build, then builders and hosts with ``modules: build`` of other profiles.  No claim of a host
+        makes it one of them.
         """
         profile = self.everyone()[name].profile
         return self._suppliers.get(profile) or self._named_suppliers(profile)
@@ -380,47 +339,39 @@ class Fleet(Model):
     def alone(self, name: str) -> Self:
         """The fleet with no other machine than ``name``, whose suppliers are what they were."""
         host, group = self.everyone()[name], "builders" if name in self.builders else "hosts"
-        found = self.model_copy(update={"builders": {}, "hosts": {}, group: {name: host}})
-        found._suppliers = {host.profile: self.suppliers(name)}
-        return found
+        fleet = self.model_copy(update={"builders": {}, "hosts": {}, group: {name: host}})
+        fleet._suppliers = {host.profile: self.suppliers(name)}
+        return fleet
 
     def _named_suppliers(self, profile: str) -> tuple[str, ...]:
         everyone, pinned = self.everyone(), self.profiles[profile].builder
-        named = [name for name in everyone if everyone[name].profile == profile and self.modules(name) == "build"]
+        machines = [name for name in everyone if everyone[name].profile == profile and self.modules(name) == "build"]
         if pinned is None:
             single = [name for name in everyone if name in self.builders or everyone[name].modules == "build"]
-            return (*named, *(name for name in single if name not in named))
-        others = named if self.profiles[profile].builder_fallback else []
+            return (*machines, *(name for name in single if name not in machines))
+        others = machines if self.profiles[profile].builder_fallback else []
         return (pinned, *(name for name in others if name != pinned))
 
     def connection(self, name: str) -> Ssh:
-        """The host's own connection settings over the fleet's; ``address`` defaults to the name.
-
-        What stays None is left to OpenSSH's configuration.
-        """
+        """The host's own connection settings over the fleet's; None leaves a setting to OpenSSH's configuration."""
         own, shared = self.everyone()[name], self.ssh
-        return Ssh(
-            address=own.address or shared.address or name,
-            port=own.port or shared.port,
-            user=own.user or shared.user,
-            identity_file=own.identity_file or shared.identity_file,
-            known_hosts=own.known_hosts or shared.known_hosts,
-            config=own.config or shared.config,
-        )
+        settings = {key: getattr(own, key) or getattr(shared, key) for key in Ssh.model_fields}
+        return Ssh(**{**settings, "address": settings["address"] or name})
 
 
 def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
     """What pydantic cannot see: names that point nowhere.  Returns (path of keys, message) pairs."""
-    found: list[tuple[tuple[str, ...], str]] = []
-    for section, hosts in (("hosts", fleet.hosts), ("builders", fleet.builders)):
-        for name, host in hosts.items():
-            if host.profile not in fleet.profiles:
-                found.append(((section, name, "profile"), f"there is no profile {host.profile!r}"))
-    found += [
+    problems: list[tuple[tuple[str, ...], str]] = [
+        ((section, name, "profile"), f"there is no profile {host.profile!r}")
+        for section, hosts in (("hosts", fleet.hosts), ("builders", fleet.builders))
+        for name, host in hosts.items()
+        if host.profile not in fleet.profiles
+    ]
+    problems += [
         (("hosts", name), f"{name!r} is also a builder; a machine is one or the other")
         for name in fleet.hosts.keys() & fleet.builders.keys()
     ]
-    found += [
+    problems += [
         (("builders", name, "modules"), "a builder builds; leave this key out")
         for name, host in fleet.builders.items()
         if host.modules not in (None, "build")
@@ -429,13 +380,12 @@ def references(fleet: Fleet) -> list[tuple[tuple[str, ...], str]]:
         where = ("profiles", name, "builder")
         if profile.builder is None:
             if profile.builder_fallback:
-                found.append(((*where[:2], "builder_fallback"), "there is no builder to fall back from: name one"))
+                problems.append(((*where[:2], "builder_fallback"), "there is no builder to fall back from: name one"))
             continue
         builder = fleet.builders.get(profile.builder)
         if builder is None:
-            found.append((where, f"there is no builder {profile.builder!r}"))
+            problems.append((where, f"there is no builder {profile.builder!r}"))
         elif builder.profile != name:
-            found.append(
-                (where, f"builder {profile.builder!r} has profile {builder.profile!r}; it can build for that only")
-            )
-    return found
+            words = f"builder {profile.builder!r} has profile {builder.profile!r}; it can build for that only"
+            problems.append((where, words))
+    return problems

@@ -1,8 +1,4 @@
-"""The lock: what was resolved for each profile, exactly.
-
-One file for the whole fleet, one package per block and everything sorted, so that a diff of two locks
-reads as a change list.  Reading and writing are in :mod:`gdsdeploy.lock.lockfile`.
-"""
+"""The lock: what was resolved for each profile, exactly.  :mod:`gdsdeploy.lock.lockfile` reads and writes it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How a fleet wants to be rolled out: the section ``rollout`` of the fleet file, and nothing that was looked up."""
+"""How a fleet is rolled out: the section ``rollout`` of the fleet file."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, Strict, StringConstraints, field_validator, model_validator
+from pydantic import BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.events import Kind
 from gdsdeploy.model.text import Model, matching
@@ -28,16 +28,21 @@ Argument = Annotated[str, StringConstraints(min_length=1)]
 #: Program and arguments; ``{host}`` and other words in braces are replaced, each within its argument.
 Command = Annotated[tuple[Argument, ...], Strict(False), Field(min_length=1)]
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MONTH = 30 * 86400
 
 
 def seconds(value: object) -> object:
     """``90``, ``"90s"``, ``"10m"``, ``"2h"`` or ``"1d"`` → seconds."""
     if isinstance(value, str) and (match := re.fullmatch(r"([0-9]+)([smhd])", value)):
-        return int(match[1]) * _UNITS[match[2]]
+        return int(match[1]) * _SECONDS[match[2]]
     if isinstance(value, str):
         raise ValueError('a time is a number of seconds, or text such as "90s", "10m", "2h", "1d"')
     return value
+
+
+#: Lets a fleet file write seconds with another unit.
+UNITS = BeforeValidator(seconds)
 
 
 class Canary(Model):
@@ -50,9 +55,7 @@ class Canary(Model):
     #: one of each kind: hosts of one profile, GPU model and running kernel; what counts if nothing is named above
     per_kind: bool = True
     #: seconds that pass before the wave is judged again and the next one begins
-    soak: Annotated[int, Field(ge=0, le=30 * 86400)] = 600
-
-    _soak = field_validator("soak", mode="before")(seconds)
+    soak: Annotated[int, Field(ge=0, le=_MONTH), UNITS] = 600
 
 
 class Batches(Model):
@@ -66,9 +69,7 @@ class Batches(Model):
     #: size of the largest
     largest: Share = "25%"
     #: seconds between one and the next
-    soak: Annotated[int, Field(ge=0, le=30 * 86400)] = 0
-
-    _soak = field_validator("soak", mode="before")(seconds)
+    soak: Annotated[int, Field(ge=0, le=_MONTH), UNITS] = 0
 
 
 class Failures(Model):
@@ -91,7 +92,7 @@ class Drain(Model):
 
     by: Literal["none", "slurm", "kubernetes", "command"] = "none"
     #: seconds that running work has to end in
-    timeout: Annotated[int, Field(ge=1, le=30 * 86400)] = 4 * 3600
+    timeout: Annotated[int, Field(ge=1, le=_MONTH), UNITS] = 4 * 3600
     #: what runs scontrol or kubectl, where it is not to be looked for on this machine: ``[ssh, head, scontrol]``
     program: Command | None = None
     #: the node's name with its scheduler, where it is not the host's: ``{host}.cluster.example``
@@ -100,8 +101,6 @@ class Drain(Model):
     out: Command | None = None
     back: Command | None = None
     idle: Command | None = None
-
-    _timeout = field_validator("timeout", mode="before")(seconds)
 
     @model_validator(mode="after")
     def _commands(self) -> Self:
@@ -118,7 +117,7 @@ WebAddress = Annotated[
 
 
 class Notify(Model):
-    """Who is told what happens; a failure to tell never stops a rollout."""
+    """What receives notice of events; a failed notice never stops a rollout."""
 
     #: JSON is posted there, one event each
     webhook: WebAddress | None = None
@@ -132,18 +131,16 @@ class Notify(Model):
     @field_validator("events")
     @classmethod
     def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        known = [str(kind) for kind in Kind]
-        for item in value:
-            if item not in known:
-                raise ValueError(f"{item!r} is no event; there are {', '.join(known)}")
+        kinds = [str(kind) for kind in Kind]
+        for event in value:
+            if event not in kinds:
+                raise ValueError(f"{event!r} isn't an event; there are {', '.join(kinds)}")
         return value
 
 
-_WINDOW = re.compile(
-    r"^((Mon|Tue|Wed|Thu|Fri|Sat|Sun)(-(Mon|Tue|Wed|Thu|Fri|Sat|Sun))?"
-    r"(,(Mon|Tue|Wed|Thu|Fri|Sat|Sun)(-(Mon|Tue|Wed|Thu|Fri|Sat|Sun))?)* )?"
-    r"([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"
-)
+_DAYS = r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)(-(Mon|Tue|Wed|Thu|Fri|Sat|Sun))?"
+_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]"
+_WINDOW = re.compile(rf"^({_DAYS}(,{_DAYS})* )?{_TIME}-({_TIME}|24:00)$")
 
 
 class Rollout(Model):
@@ -155,7 +152,7 @@ class Rollout(Model):
     max_unavailable: Share = "25%"
     #: labels of which no two hosts with equal values are out at a time: ``[rack, replica]``
     apart: Annotated[tuple[LabelName, ...], Strict(False)] = ()
-    #: labels that decide who comes first, by value
+    #: labels whose values decide the order of hosts
     order: Annotated[tuple[LabelName, ...], Strict(False)] = ()
     #: hosts with this label, whatever its value, are left out
     skip: LabelName = "gdsdeploy-skip"
@@ -165,10 +162,10 @@ class Rollout(Model):
     timezone: Argument = "UTC"
     failures: Failures = Failures()
     drain: Drain = Drain()
-    #: whether a host that failed is brought back to what it was; ``keep`` leaves it drained for somebody to look at
+    #: whether a failed host is brought back to what it was; ``keep`` leaves it drained for a person to look at
     on_failure: Literal["rollback", "keep"] = "rollback"
     #: seconds that a host has to answer in after its reboot
-    reboot_timeout: Annotated[int, Field(ge=30, le=86400)] = 1200
+    reboot_timeout: Annotated[int, Field(ge=30, le=86400), UNITS] = 1200
     #: what switches a host off and on that does not come back: ``[ipmi, power, cycle, "{host}"]``
     power_cycle: Command | None = None
     #: whether loaded modules may be exchanged without a reboot where nothing uses them and the kernel stays
@@ -177,14 +174,12 @@ class Rollout(Model):
     parallel: Annotated[int, Field(ge=1, le=256)] = 16
     notify: Notify = Notify()
 
-    _reboot_timeout = field_validator("reboot_timeout", mode="before")(seconds)
-
     @field_validator("windows")
     @classmethod
     def _windows(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for item in value:
-            if not _WINDOW.match(item):
-                raise ValueError(f'{item!r} is no window; write "22:00-05:00" or "Mon-Fri,Sun 22:00-05:00"')
+        for window in value:
+            if not _WINDOW.match(window):
+                raise ValueError(f'{window!r} isn\'t a window; write "22:00-05:00" or "Mon-Fri,Sun 22:00-05:00"')
         return value
 
     @field_validator("max_unavailable")

@@ -1,4 +1,4 @@
-"""What the models of our files share: their base, and kinds of text with what to say of them to people."""
+"""What the models of fleet file and lock share: their base, and kinds of text with words for errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS: dict[str, str] = {}
 
 
 def matching(pattern: str, words: str) -> StringConstraints:
-    """A constraint on a text.  words: what to write, for whoever wrote something else."""
+    """A constraint on a text.  words: what to write instead of a text that doesn't match."""
     WORDS[pattern] = words
     return StringConstraints(pattern=pattern)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -45,7 +46,7 @@ class Changes:
     after: str
     changes: tuple[Change, ...] = ()
     #: hosts that were rebooted in between
-    rebooted: tuple[str, ...] = field(default=())
+    rebooted: tuple[str, ...] = ()
 
 
 class _Finding(BaseModel):
@@ -76,9 +77,9 @@ def report_from(text: str) -> dict[str, Any]:
     try:
         value = jsontext.loads(text, limit=LIMIT)
     except ValueError as error:
-        raise ValueError(f"it is no report: {error}") from None
+        raise ValueError(f"it isn't a report: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("hosts"), dict) or "verdict" not in value:
-        raise ValueError("it is no validation report; `gdsdeploy validate --json` prints one")
+        raise ValueError("it isn't a validation report; `gdsdeploy validate --json` prints one")
     if value.get("version") != VERSION:
         raise ValueError(f"it is a report of version {str(value.get('version'))[:20]}; this program reads {VERSION}")
     try:
@@ -91,18 +92,16 @@ def report_from(text: str) -> dict[str, Any]:
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
     """The differences in the order of the later report's hosts, then those that are gone."""
-    names = [*after["hosts"], *(name for name in before["hosts"] if name not in after["hosts"])]
-    found: list[Change] = []
-    if before["lock"] != after["lock"]:
-        found.append(Change("", LOCK, before["lock"], after["lock"]))
+    locks = before["lock"], after["lock"]
+    changes = [] if locks[0] == locks[1] else [Change("", LOCK, *locks)]
     rebooted: list[str] = []
-    for name in names:
+    for name in dict.fromkeys([*after["hosts"], *before["hosts"]]):
         old, new = before["hosts"].get(name), after["hosts"].get(name)
-        found += _host(name, old, new)
-        boots = [item["boot_id"] for item in (old, new) if item]
-        if len(set(boots)) == 2 and all(boots):
+        changes += _host(name, old, new)
+        boots = {host["boot_id"] for host in (old, new) if host}
+        if len(boots) == 2 and all(boots):
             rebooted.append(name)
-    return Changes(before["when"], after["when"], tuple(found), tuple(rebooted))
+    return Changes(before["when"], after["when"], tuple(changes), tuple(rebooted))
 
 
 def to_json(changes: Changes) -> str:
@@ -114,14 +113,12 @@ def to_json(changes: Changes) -> str:
 def to_text(changes: Changes) -> str:
     """A block for each host, the reasons below each change; then the outcome in one line."""
     lines: list[str] = []
-    last = ""
-    for item in changes.changes:
-        if item.host != last:
-            lines += [f"{item.host}:"]
-            last = item.host
-        indent = "  " if item.host else ""
-        lines.append(f"{indent}{item.what}: {item.before} → {item.after}")
-        lines += [f"{indent}  {line}" for line in item.why.splitlines()]
+    for host, its_changes in groupby(changes.changes, key=lambda change: change.host):
+        indent = "  " if host else ""
+        lines += [f"{host}:"] if host else []
+        for change in its_changes:
+            lines.append(f"{indent}{change.what}: {change.before} → {change.after}")
+            lines += [f"{indent}  {line}" for line in change.why.splitlines()]
     if changes.rebooted:
         lines.append(f"rebooted in between: {', '.join(changes.rebooted)}")
     number = len(changes.changes)
@@ -130,7 +127,7 @@ def to_text(changes: Changes) -> str:
 
 
 def _host(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[Change]:
-    before, after = (item["verdict"] if item else ABSENT for item in (old, new))
+    before, after = (host["verdict"] if host else ABSENT for host in (old, new))
     error = (new or {}).get("error") or {}
     if before != after or (error and error != ((old or {}).get("error") or {})):
         yield Change(name, HOST, before, after, str(error.get("message", "")))
@@ -138,17 +135,17 @@ def _host(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | Non
     if not old or not new or old["error"] or new["error"]:
         return
     for part in dict.fromkeys([*new["stack"], *old["stack"]]):
-        values = [item["stack"].get(part, ABSENT) for item in (old, new)]
+        values = [host["stack"].get(part, ABSENT) for host in (old, new)]
         if values[0] != values[1]:
-            yield Change(name, f"stack.{part}", values[0], values[1])
+            yield Change(name, f"stack.{part}", *values)
     yield from _checks(name, old, new)
 
 
 def _checks(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
-    earlier, later = ({item["check"]: item for item in host["findings"]} for host in (old, new))
+    earlier, later = ({finding["check"]: finding for finding in host["findings"]} for host in (old, new))
     for check in dict.fromkeys([*later, *earlier]):
-        before, after = (items.get(check) for items in (earlier, later))
-        verdicts = [item["verdict"] if item else ABSENT for item in (before, after)]
+        before, after = earlier.get(check), later.get(check)
+        verdicts = [finding["verdict"] if finding else ABSENT for finding in (before, after)]
         passes = after is None or after["verdict"] == "pass"
         why = "" if passes or after is None else f"found {after['found']}, expected {after['expected']}"
         if verdicts[0] != verdicts[1]:

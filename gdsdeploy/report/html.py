@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from gdsdeploy import __version__, resources
 from gdsdeploy.host.io.printable import HIDDEN
-from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding, worst
+from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, Finding
 from gdsdeploy.report.drawing import distance, draw
 from gdsdeploy.report.model import ORDER, SYMBOLS, WORDS, HostReport, Report, by_verdict, check_id, sentence, subject
 
@@ -66,23 +66,21 @@ def render(report: Report) -> str:
 
 
 def _row(number: int, host: HostReport, checks: list[str]) -> Row:
-    numbered = [(f"h{number}f{place}", finding) for place, finding in enumerate(host.findings)]
-    cells: list[Cell | None] = []
-    for check in checks:
-        found = [(target, finding) for target, finding in numbered if check_id(finding) == check]
-        if not found:
-            cells.append(None)
-            continue
-        verdict = worst([finding for _, finding in found])
-        target, finding = next(item for item in found if item[1].verdict == verdict)
-        cells.append(Cell(verdict, target, f"{host.host}: {finding.check}: {WORDS[verdict]}"))
-    places = {id(finding): target for target, finding in numbered}
+    targets = {id(finding): f"h{number}f{place}" for place, finding in enumerate(host.findings)}
+
+    def cell(check: str) -> Cell | None:
+        findings = by_verdict([finding for finding in host.findings if check_id(finding) == check])
+        if not findings:
+            return None
+        title = f"{host.host}: {findings[0].check}: {WORDS[findings[0].verdict]}"
+        return Cell(findings[0].verdict, targets[id(findings[0])], title)
+
     return Row(
         number=number,
         host=host,
-        cells=tuple(cells),
-        findings=tuple((places[id(finding)], finding) for finding in by_verdict(host.findings)),
-        paths=tuple((subject(f), f) for f in host.mounts()),
+        cells=tuple(map(cell, checks)),
+        findings=tuple((targets[id(finding)], finding) for finding in by_verdict(host.findings)),
+        paths=tuple((subject(finding), finding) for finding in host.mounts()),
         tree=_tree(host),
     )
 
@@ -90,31 +88,27 @@ def _row(number: int, host: HostReport, checks: list[str]) -> Row:
 def _tree(host: HostReport) -> Markup | None:
     if host.topology is None or not host.topology.devices:
         return None
-    found = {subject(f): f.path or "its path is not known" for f in host.mounts()}
+    paths = {subject(finding): finding.path or "its path is not known" for finding in host.mounts()}
     mounts: dict[str, list[tuple[str, str]]] = {}
-    for point, addresses in host.disks:
-        path = found.get(point, "no path is asked for")
-        for address in addresses:
-            mounts.setdefault(address, []).append((point, path))
+    for point, address in ((point, address) for point, addresses in host.disks for address in addresses):
+        mounts.setdefault(address, []).append((point, paths.get(point, "no path is asked for")))
     return draw(host.topology, mounts, f"PCIe tree of {host.host}; the distances are in the table below it")
 
 
 def _problems(rows: list[Row]) -> Iterator[Problem]:
     for verdict in (FAIL, UNKNOWN):
-        seen: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
-        first: dict[tuple[str, str, str], Finding] = {}
+        same: dict[tuple[str, str, str], list[tuple[Finding, tuple[str, str]]]] = {}
         for row in rows:
             for target, finding in row.findings:
                 if finding.verdict == verdict:
                     key = (finding.check, finding.expected, finding.found)
-                    first.setdefault(key, finding)
-                    seen.setdefault(key, []).append((row.host.host, target))
-        for key, hosts in seen.items():
-            yield Problem(first[key], tuple(hosts))
+                    same.setdefault(key, []).append((finding, (row.host.host, target)))
+        for findings in same.values():
+            yield Problem(findings[0][0], tuple(host for _, host in findings))
 
 
 def _fit(value: object) -> object:
-    """HTML has no control characters, and a host may have said some."""
+    """HTML has no control characters, and a host's text may have some."""
     return HIDDEN.sub("\ufffd", value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

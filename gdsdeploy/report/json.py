@@ -1,21 +1,4 @@
-"""The report as one JSON object.
-
-Shape (version 1)::
-
-    {"version": 1, "tool": "gdsdeploy 0.1", "fleet": "fleet.yml", "lock": "sha256:…", "when": "2026-…Z",
-     "verdict": "fail" | "unreachable" | "unknown" | "waived" | "pass",
-     "counts": {"pass": 1, "waived": 0, "unknown": 0, "unreachable": 0, "fail": 0},           # hosts
-     "waivers": [{"check": "…", "until": "2026-…", "reason": "…", "expired": false, "hosts": ["…"]}],
-     "hosts": {"gpu1": {"profile": "gds", "verdict": "pass", "boot_id": "…", "seconds": 1.2,
-                        "stack": {"kernel": "…", …}, "gaps": ["…"],
-                        "error": null | {"kind": "HostUnreachable", "message": "…", "hint": "…", "exit_code": 20},
-                        "findings": [{"check": "…", "verdict": "pass" | "fail" | "unknown" | "waived", "title": "…",
-                                      "expected": "…", "found": "…", "hint": "…", "evidence": ["…"],
-                                      "waiver": null | {"until": "…", "reason": "…", "was": "fail"},
-                                      "path": "nvidia-fs"}]}}}       # of storage.path, where it is known
-
-``report.schema.json`` beside this file has the same as a JSON Schema.
-"""
+"""The report as one JSON object; ``report.schema.json`` beside this file has its shape, version 1."""
 
 from __future__ import annotations
 
@@ -39,7 +22,7 @@ def render(report: Report) -> str:
         "when": report.when,
         "verdict": report.verdict,
         "counts": {verdict: report.count(verdict) for verdict in reversed(ORDER)},
-        "waivers": [asdict(item) for item in report.waivers],
+        "waivers": [asdict(waiver) for waiver in report.waivers],
         "hosts": {host.host: _host(host) for host in report.hosts},
     }
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -58,7 +58,7 @@ def _case(host: HostReport, finding: Finding) -> ET.Element:
     if finding.verdict != PASS:
         tag = {FAIL: "failure", WAIVED: "skipped"}.get(finding.verdict, "error")
         message = f"{finding.title}: expected {finding.expected}, found {finding.found}"
-        if finding.verdict == WAIVED and finding.waiver:
+        if finding.waiver and finding.verdict == WAIVED:
             message = f"waived until {finding.waiver['until']}: {finding.waiver['reason']}; {message}"
         detail = ET.SubElement(case, tag, type=finding.verdict, message=_fit(message))
         lines = [f"expected: {finding.expected}", f"found: {finding.found}", f"what to do: {finding.hint}"]

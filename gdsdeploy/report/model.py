@@ -9,7 +9,7 @@ from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
-#: A host that gave no evidence: nothing is known about it, and that is not the same as a check that could not tell.
+#: A host that gave no evidence, which differs from a check that could not tell.
 UNREACHABLE = "unreachable"
 
 #: From the worst on; a host's verdict and the fleet's are the first one that occurs.
@@ -18,7 +18,7 @@ ORDER = (FAIL, UNREACHABLE, UNKNOWN, WAIVED, PASS)
 #: The check whose findings say which path a mount takes.
 PATH_CHECK = "storage.path"
 
-#: Verdict → what people read; the symbol and the word always go together, and colour never stands alone.
+#: Verdict → what people read; the symbol and the word always go together.
 SYMBOLS = {PASS: "✓", FAIL: "✗", UNKNOWN: "?", WAIVED: "~", UNREACHABLE: "!"}
 WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived", UNREACHABLE: "UNREACHABLE"}
 
@@ -63,7 +63,7 @@ class HostReport:
 
     def count(self, verdict: str) -> int:
         """Number of findings with that verdict."""
-        return sum(finding.verdict == verdict for finding in self.findings)
+        return len(self.of(verdict))
 
     def mounts(self) -> list[Finding]:
         """The findings about the path of a mount, which is their subject."""
@@ -104,8 +104,8 @@ class Report:
     @property
     def verdict(self) -> str:
         """The worst verdict of any host; no hosts prove nothing."""
-        found = {host.verdict for host in self.hosts}
-        return next((verdict for verdict in ORDER if verdict in found), UNKNOWN)
+        verdicts = {host.verdict for host in self.hosts}
+        return next((verdict for verdict in ORDER if verdict in verdicts), UNKNOWN)
 
     def count(self, verdict: str) -> int:
         """Number of hosts with that verdict."""

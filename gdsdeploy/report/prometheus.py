@@ -22,20 +22,22 @@ def _metrics(report: Report) -> Iterator[Metric]:
     yield "gdsdeploy_validation_timestamp_seconds", "When the run began.", [(fleet, str(moment))]
     counts: list[Sample] = [([*fleet, ("verdict", verdict)], str(report.count(verdict))) for verdict in ORDER]
     yield "gdsdeploy_validation_hosts", "Number of hosts by verdict.", counts
-    passed: list[Sample] = []
-    seconds: list[Sample] = []
-    about: list[Sample] = []
-    checks: list[Sample] = []
-    for host in report.hosts:
-        named = [("host", host.host), ("profile", host.profile)]
-        passed.append(([*named, ("verdict", host.verdict)], str(int(host.verdict == PASS))))
-        seconds.append((named, f"{host.seconds:.3f}"))
-        stack = [(name.replace("-", "_"), value) for name, value in host.stack]
-        about.append(([*named, ("boot_id", host.boot_id), *stack], "1"))
-        for finding in host.findings:
-            what = [("check", check_id(finding)), ("subject", subject(finding)), ("verdict", finding.verdict)]
-            checks.append(([("host", host.host), *what], str(int(finding.verdict == PASS))))
+    hosts = [(host, [("host", host.host), ("profile", host.profile)]) for host in report.hosts]
+    passed: list[Sample] = [([*names, ("verdict", host.verdict)], _passes(host.verdict)) for host, names in hosts]
     yield "gdsdeploy_host_passed", "Whether every check passed on a host.", passed
-    yield "gdsdeploy_host_seconds", "How long a host took to answer.", seconds
+    yield "gdsdeploy_host_seconds", "How long a host took to answer.", [(n, f"{host.seconds:.3f}") for host, n in hosts]
+    about: list[Sample] = [
+        ([*names, ("boot_id", host.boot_id), *((part.replace("-", "_"), value) for part, value in host.stack)], "1")
+        for host, names in hosts
+    ]
     yield "gdsdeploy_host_info", "What runs on a host.", about
+    checks: list[Sample] = []
+    for host, _ in hosts:
+        for finding in host.findings:
+            labels = [("check", check_id(finding)), ("subject", subject(finding)), ("verdict", finding.verdict)]
+            checks.append(([("host", host.host), *labels], _passes(finding.verdict)))
     yield "gdsdeploy_host_check_passed", "Whether a check passed; one that is waived or could not tell did not.", checks
+
+
+def _passes(verdict: str) -> str:
+    return str(int(verdict == PASS))

@@ -12,7 +12,7 @@ def element(name: str, *inside: str, **attributes: str | float) -> Markup:
     )
     if not inside:
         return Markup("<{}{}/>").format(name, words)
-    return Markup("<{0}{1}>{2}</{0}>").format(name, words, Markup("").join(escape(item) for item in inside))
+    return Markup("<{0}{1}>{2}</{0}>").format(name, words, Markup("").join(escape(part) for part in inside))
 
 
 def _short(value: str | float) -> str:

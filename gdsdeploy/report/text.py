@@ -40,19 +40,15 @@ def fleet_table(report: Report) -> Table:
 
 def details(report: Report) -> str:
     """What did not pass, with expected, found and next step; mounts in compat mode; then the outcome in one line."""
-    lines: list[str] = []
-    for host in report.hosts:
-        block = list(_host(host))
-        if block:
-            lines += ["", *block]
-    over = [f"the waiver of {w.check} ended on {w.until}: {w.reason}" for w in report.waivers if w.expired]
-    return "\n".join([*lines, *(["", *over] if over else []), "", sentence(report)])
+    expired = [f"the waiver of {w.check} ended on {w.until}: {w.reason}" for w in report.waivers if w.expired]
+    blocks = [*(list(_host(host)) for host in report.hosts), expired, [sentence(report)]]
+    return "\n".join(line for block in blocks if block for line in ("", *block))
 
 
 def _paths(host: HostReport) -> list[str]:
     """Each mount with its verdict and its path, if that is known; the reason follows in the details."""
-    parts = [(SYMBOLS[item.verdict], subject(item), PATHS.get(item.path, item.path)) for item in host.mounts()]
-    return [" ".join(word for word in words if word) for words in parts]
+    parts = [(SYMBOLS[mount.verdict], subject(mount), PATHS.get(mount.path, mount.path)) for mount in host.mounts()]
+    return [" ".join(filter(None, words)) for words in parts]
 
 
 def _host(host: HostReport) -> Iterator[str]:
@@ -68,7 +64,7 @@ def _host(host: HostReport) -> Iterator[str]:
         yield from _field("expected", finding.expected)
         yield from _field("found", finding.found)
     for finding in host.of(PASS):
-        # Accepted, and still what nobody should fail to see: this mount bounces through CPU memory.
+        # Accepted, and still shown: this mount bounces through CPU memory.
         if finding.path == COMPAT:
             yield f"  {host.host}: {subject(finding)} takes {finding.found}"
     for gap in host.gaps:

@@ -15,7 +15,7 @@ from pathlib import Path
 from gdsdeploy.converge import plan_fleet as planning
 from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.converge.plan_fleet import Planned, plan_fleet
-from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, HostUnfit, RolloutRefused
+from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, RolloutRefused
 from gdsdeploy.fleetfile import selection
 from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.fleet import Fleet
@@ -28,11 +28,12 @@ from gdsdeploy.rollout import durations, status, waves, windows
 from gdsdeploy.rollout.drain import Drainer, State, drainer, rollout_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.waves import Candidate, Layout
-from gdsdeploy.ssh import transport
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import Answer
 
 #: Seconds for a host that takes no part, and is only counted if it does not answer.
 KNOCK = 30.0
+_STATUS = ("rollout", "status", "--json")
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def prepare(
     reasons += [
         Reason(found.message, (name,), found.hint or "")
         for name, found in answered.items()
-        if isinstance(found, HostUnfit)
+        if isinstance(found, GdsError)
     ]
     pending = [name for name, found in plans.items() if not found.satisfied and name in fleet.hosts]
     reasons += _unknown_before(pending, previous, fleet, fleet_path, since)
@@ -245,19 +246,15 @@ class PresentState:
 
 def present_states(
     fleet: Fleet, fleet_path: Path, names: Sequence[str], *, timeout: float
-) -> dict[str, PresentState | HostUnfit]:
-    """What the machines ``names`` say of themselves; one that doesn't answer is left out."""
-    ends = transport.endpoints(fleet, fleet_path.resolve().parent, names)
-    states: dict[str, PresentState | HostUnfit] = {}
-    for answer in transport.fan_out(ends, hostapp.build(), ["rollout", "status", "--json"], timeout=timeout):
-        if answer.document is None:
-            continue
-        try:
-            status = answers.STATUS.read(answer.host, answer.document)
-            states[answer.host] = PresentState(status.lock_digest, status.kernel, status.devices)
-        except HostUnfit as error:
-            states[answer.host] = error
-    return states
+) -> dict[str, PresentState | GdsError]:
+    """The present state of each of the machines ``names``; one that doesn't answer is left out."""
+
+    def judge(answer: Answer) -> PresentState:
+        status = answers.STATUS.read(answer.host, answer.require_document())
+        return PresentState(status.lock_digest, status.kernel, status.devices)
+
+    outcomes = ask(fleet, fleet_path, names, [*answers.STATUS.words, "--json"], judge, timeout=timeout)
+    return {answer.host: outcome for answer, outcome in outcomes if answer.document is not None}
 
 
 def _candidate(fleet: Fleet, name: str, plans: Mapping[str, HostPlan], states: Mapping[str, PresentState]) -> Candidate:
@@ -362,9 +359,8 @@ def silent(fleet: Fleet, fleet_path: Path, names: Sequence[str]) -> dict[str, st
     """Hosts of ``names`` that do not answer, and that in words."""
     if not names:
         return {}
-    endpoints = transport.endpoints(fleet, fleet_path.resolve().parent, names)
-    answers = transport.fan_out(endpoints, hostapp.build(), ("rollout", "status", "--json"), timeout=KNOCK)
-    return {answer.host: "it does not answer" for answer in answers if answer.error is not None}
+    outcomes = ask(fleet, fleet_path, names, _STATUS, Answer.require_document, timeout=KNOCK)
+    return {answer.host: "it does not answer" for answer, _ in outcomes if answer.error is not None}
 
 
 def _drained(drains: Drainer, names: Sequence[str], reasons: list[Reason]) -> dict[str, str]:

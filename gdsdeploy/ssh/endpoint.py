@@ -1,7 +1,6 @@
 """What came back from a host, and what it means: a document, or the one error that says why there is none.  Pure.
 
-A host may be somebody else's.  Its text is parsed within bounds, so that no answer costs more than a moment and some
-megabytes, and every text in it can be written anywhere.
+A host may be hostile: its text is parsed within bounds of time and memory, and any text in it can be written anywhere.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Answer:
     error: GdsError | None
     seconds: float
 
-    def known(self) -> dict[str, Any]:
+    def require_document(self) -> dict[str, Any]:
         """The document; raises the error where there is none."""
         if self.error is not None or self.document is None:
             raise self.error or HostUnreachable(f"{self.host}: no answer")
@@ -79,42 +78,33 @@ class Output:
 
 
 def document(host: Endpoint, mark: bytes, output: Output) -> dict[str, Any]:
-    """The JSON object behind ``mark``; raises HostUnreachable or HostUnfit when there is none.
-
-    What stands before the mark is what the host's login scripts printed.
-    """
-    _, begun, text = output.stdout.partition(mark)
-    if not begun:
+    """The JSON object behind ``mark``, before which login scripts print; raises HostUnreachable or HostUnfit."""
+    _, separator, text = output.stdout.partition(mark)
+    if not separator:
         raise _did_not_begin(host, output)
     try:
-        found = jsontext.loads(text.decode(errors="replace"), items=VALUES, more=True)
+        value = jsontext.loads(text.decode(errors="replace"), items=VALUES, more=True)
     except jsontext.NotJsonError:
-        found = None
-    except ValueError as refused:
-        raise malformed(host.where(), "", str(refused)) from None
-    if isinstance(found, dict):
-        return found
+        value = None
+    except ValueError as error:
+        raise malformed(host.where(), "", str(error)) from None
+    if isinstance(value, dict):
+        return value
     if output.status is None:
-        raise HostUnreachable(
-            f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}",
-            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
-        )
+        words = f"{host.where()}: the connection was closed before the answer was complete{_tail(output.stderr)}"
+        hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
+        raise HostUnreachable(words, hint=hint)
     # A login shell that waits for it turns a signal into 128 + its number; without one, SSH does not say which it was.
     ending = f"ended with status {output.status}" if 0 <= output.status <= 128 else "was killed"
     ending += f" by signal {output.status - 128}" if output.status > 128 else ""
-    raise HostUnfit(
-        f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}",
-        hint="The quoted lines are the host's own; look at its disk and its memory",
-    )
+    words = f"{host.where()}: gdsdeploy's program {ending} and gave no answer{_tail(output.stderr)}"
+    raise HostUnfit(words, hint="The quoted lines are the host's own; look at its disk and its memory")
 
 
 def malformed(host: str, question: str, problem: str) -> HostUnfit:
     """The error for an answer that isn't what its question asks for."""
-    to = f" to {question}" if question else ""
-    return HostUnfit(
-        f"{host}: its answer{to} is malformed: {problem}",
-        hint="The program that ran there is gdsdeploy's own; see what changes its output on that host",
-    )
+    hint = "The program that ran there is gdsdeploy's own; see what changes its output on that host"
+    return HostUnfit(f"{host}: its answer{f' to {question}' if question else ''} is malformed: {problem}", hint=hint)
 
 
 def refusal(host: str, error: Mapping[str, Any], kind: type[GdsError] = HostUnfit) -> GdsError:
@@ -125,37 +115,27 @@ def refusal(host: str, error: Mapping[str, Any], kind: type[GdsError] = HostUnfi
 
 def _did_not_begin(host: Endpoint, output: Output) -> GdsError:
     """Why the program was not even started."""
-    said, status = output.stderr, output.status
+    stderr, status = output.stderr, output.status
     if status is None:
-        return HostUnreachable(
-            f"{host.where()}: the connection was closed before the program began{_tail(said)}",
-            hint="Look at the host's sshd log (journalctl -u ssh)",
-        )
+        words = f"{host.where()}: the connection was closed before the program began{_tail(stderr)}"
+        return HostUnreachable(words, hint="Look at the host's sshd log (journalctl -u ssh)")
     if status == TOO_OLD:
-        return HostUnfit(f"{host.where()}: {said.strip()}", hint="Install Python 3.8 or newer as python3")
-    if host.user != "root":
-        refusal = _sudo(host, said, status)
-        if refusal:
-            return refusal
-    if status in {126, 127} or "python3: command not found" in said:
-        return HostUnfit(
-            f"{host.where()}: there is no python3 on it{_tail(said)}",
-            hint="Install it with the host's package manager, e.g. apt-get install python3-minimal",
-        )
-    return HostUnfit(
-        f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(said)}",
-        hint=f"Try: {host.ssh()} python3 --version",
-    )
+        return HostUnfit(f"{host.where()}: {stderr.strip()}", hint="Install Python 3.8 or newer as python3")
+    if host.user != "root" and (refusal := _sudo(host, stderr, status)):
+        return refusal
+    if status in {126, 127} or "python3: command not found" in stderr:
+        hint = "Install it with the host's package manager, e.g. apt-get install python3-minimal"
+        return HostUnfit(f"{host.where()}: there is no python3 on it{_tail(stderr)}", hint=hint)
+    words = f"{host.where()}: the command did not run; the login shell ended with status {status}{_tail(stderr)}"
+    return HostUnfit(words, hint=f"Try: {host.ssh()} python3 --version")
 
 
-def _sudo(host: Endpoint, said: str, status: int) -> GdsError | None:
+def _sudo(host: Endpoint, stderr: str, status: int) -> GdsError | None:
     """What sudo refused, if it was sudo."""
-    lines = [line for line in said.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
-    if status == 127 and "python3" not in said:
-        return HostUnfit(
-            f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(said)}",
-            hint="Install sudo on the host, or set ssh.user: root in the fleet file",
-        )
+    lines = [line for line in stderr.splitlines() if line.startswith("sudo: ") or "sudoers" in line]
+    if status == 127 and "python3" not in stderr:
+        words = f"{host.where()}: sudo is not installed, and {host.user} is not root{_tail(stderr)}"
+        return HostUnfit(words, hint="Install sudo on the host, or set ssh.user: root in the fleet file")
     if lines and "python3: command not found" not in lines[-1]:
         return HostUnfit(
             f"{host.where()}: {host.user} cannot become root without a password\n  | {lines[-1]}",

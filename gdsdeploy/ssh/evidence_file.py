@@ -8,9 +8,7 @@ from pathlib import Path
 
 from gdsdeploy.errors import GdsError
 from gdsdeploy.host.facts import HostFacts, evidence_file, facts_from
-from gdsdeploy.host.facts.evidence_file import UNNAMED, EvidenceFileError
-
-__all__ = ["UNNAMED", "of_host", "of_hosts", "raised"]
+from gdsdeploy.host.facts.evidence_file import EvidenceFileError
 
 
 def of_hosts(file: Path) -> dict[str, HostFacts]:

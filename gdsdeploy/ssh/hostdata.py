@@ -1,7 +1,6 @@
-"""What hosts say, typed where it comes in: the shape of each answer, and what becomes of one that has another.
+"""The shape of each answer from a host.  An answer with another shape makes that host unfit, and no other.
 
-An answer is the host's own word.  One that doesn't fit its question makes that host unfit and no other; so does one
-that fits and still sets off what nobody has foreseen.  What no question asks for is dropped.
+So does an answer that has the shape and still sets off an unexpected error.  Other keys are dropped.
 """
 
 from __future__ import annotations
@@ -182,29 +181,29 @@ def fitting(host: str, question: str, shape: type[S], document: Any) -> S:
 
 def judged(answer: Answer, question: str, shape: type[Shape], judge: Callable[[dict[str, Any]], T]) -> T:
     """What ``judge`` makes of a host's document, which is one of that shape; raises the host's error, or HostUnfit."""
-    made = fitting(answer.host, question, shape, answer.known())
+    document = fitting(answer.host, question, shape, answer.require_document())
     with surprises(answer.host):
-        return judge(made.model_dump(exclude_unset=True))
+        return judge(document.model_dump(exclude_unset=True))
 
 
-def each(found: Mapping[str, F | GdsError], judge: Callable[[str, F], T]) -> tuple[dict[str, T], list[GdsError]]:
-    """Host → what ``judge`` makes of what is known of it; and the errors of the others."""
-    known: dict[str, T] = {}
-    lost: list[GdsError] = []
-    for name, item in found.items():
+def each(outcomes: Mapping[str, F | GdsError], judge: Callable[[str, F], T]) -> tuple[dict[str, T], list[GdsError]]:
+    """Host → what ``judge`` makes of its outcome; and the errors of the others."""
+    results: dict[str, T] = {}
+    errors: list[GdsError] = []
+    for name, outcome in outcomes.items():
         try:
-            if isinstance(item, GdsError):
-                raise item
+            if isinstance(outcome, GdsError):
+                raise outcome
             with surprises(name):
-                known[name] = judge(name, item)
+                results[name] = judge(name, outcome)
         except GdsError as error:
-            lost.append(error)
-    return known, lost
+            errors.append(error)
+    return results, errors
 
 
 @contextmanager
 def surprises(host: str) -> Iterator[None]:
-    """In the block, what a host's own words set off and nobody has foreseen is HostUnfit of that host."""
+    """Turn an unexpected error that a host's words set off in the block into HostUnfit of that host."""
     try:
         yield
     except GdsError:

@@ -44,10 +44,7 @@ def record_name(host: Endpoint) -> str:
 
 
 def known_keys(host: Endpoint) -> list[KnownKey]:
-    """Every line of the known_hosts files about ``host``, in order; a file that does not exist has none.
-
-    Raises OSError when a file exists and cannot be read.
-    """
+    """Every line of the known_hosts files about ``host``, in order.  Raises OSError for an unreadable file."""
     name = record_name(host).lower()
     return [key for file in host.known_hosts if file.exists() for key in _lines(file, name)]
 
@@ -57,37 +54,35 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def recorded(known: Sequence[KnownKey], blob: bytes) -> bool:
+def recorded(keys: Sequence[KnownKey], blob: bytes) -> bool:
     """Whether exactly this key is on record and not revoked."""
-    markers = {key.marker for key in known if key.blob == blob}
+    markers = {key.marker for key in keys if key.blob == blob}
     return "" in markers and "revoked" not in markers
 
 
-def refusal(host: Endpoint, known: Sequence[KnownKey], kind: str, blob: bytes) -> HostKeyMismatch:
+def refusal(host: Endpoint, keys: Sequence[KnownKey], kind: str, blob: bytes) -> HostKeyMismatch:
     """Why the key that ``host`` presented is not accepted, where to look, and how to find out which one is right."""
     presented = f"{kind} {fingerprint(blob)}"
     word = next((word for word in ("ed25519", "ecdsa", "rsa") if word in kind), "*")
     verify = f"`ssh-keygen -l -f /etc/ssh/ssh_host_{word}_key.pub` on the host's own console"
-    revoked = [key for key in known if key.blob == blob and key.marker == "revoked"]
+    revoked = [key for key in keys if key.blob == blob and key.marker == "revoked"]
     if revoked:
-        return HostKeyMismatch(
-            f"{host.where()}: it presented the key {presented}, which {revoked[0].place()} revokes",
-            hint="Give the host new keys and put one of them on record",
-        )
-    other = [key for key in known if key.type == kind and not key.marker]
-    if other:
+        words = f"{host.where()}: it presented the key {presented}, which {revoked[0].place()} revokes"
+        return HostKeyMismatch(words, hint="Give the host new keys and put one of them on record")
+    others = [key for key in keys if key.type == kind and not key.marker]
+    if others:
         return HostKeyMismatch(
             f"{host.where()}: its host key changed: it presented {presented}, "
-            f"but {other[0].place()} has {fingerprint(other[0].blob)}",
-            hint="Somebody may be in between. If the host was installed anew, "
-            f"compare with {verify}, then replace line {other[0].line} of {other[0].file}",
+            f"but {others[0].place()} has {fingerprint(others[0].blob)}",
+            hint="Another machine may be in between. If the host was installed again, "
+            f"compare with {verify}, then replace line {others[0].line} of {others[0].file}",
         )
     files = " or ".join(str(file) + ("" if file.exists() else " (no such file)") for file in host.known_hosts)
-    seen = ", ".join(f"{key.place()} ({key.marker or key.type})" for key in known)
+    places = ", ".join(f"{key.place()} ({key.marker or key.type})" for key in keys)
     line = f"{record_name(host)} {kind} {base64.b64encode(blob).decode()}"
     return HostKeyMismatch(
         f"{host.where()}: its host key is not known: {presented} is not in {files}"
-        + (f"; for this host there is only {seen}" if seen else ""),
+        + (f"; for this host there is only {places}" if places else ""),
         hint=f"Compare with {verify}, then add this line to {host.known_hosts[0]}:\n  {line}",
     )
 
@@ -108,13 +103,8 @@ def _lines(file: Path, name: str) -> Iterator[KnownKey]:
 def _speaks_of(patterns: str, name: str) -> bool:
     if patterns.startswith("|1|"):
         return _hashed(patterns, name)
-    found = False
-    for pattern in patterns.lower().split(","):
-        if _matches(pattern.removeprefix("!"), name):
-            if pattern.startswith("!"):
-                return False
-            found = True
-    return found
+    matching = [pattern for pattern in patterns.lower().split(",") if _matches(pattern.removeprefix("!"), name)]
+    return bool(matching) and not any(pattern.startswith("!") for pattern in matching)
 
 
 def _hashed(text: str, name: str) -> bool:

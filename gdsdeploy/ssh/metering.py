@@ -62,19 +62,19 @@ class Meter:
         if not room.take(size):
             time.sleep(0.05)
             raise TimeoutError
-        received = b""
+        data = b""
         try:
-            received = self._socket.recv(size)
+            data = self._socket.recv(size)
         finally:
-            room.give(size - len(received))
-            self._keep(len(received), room)
+            room.give(size - len(data))
+            self._keep(len(data), room)
         self.full = self._received > self._limit
         if self.full:
             raise EOFError
-        return received
+        return data
 
     def done(self) -> None:
-        """What was received takes no room any more, and there is none for more."""
+        """Release the room of what was received; nothing more is received."""
         with self._lock:
             self._room.give(self._received)
             self._room = Room(0)

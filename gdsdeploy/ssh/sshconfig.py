@@ -1,40 +1,18 @@
-"""What OpenSSH's own configuration says about a host: asked from ``ssh -G``, so that nobody reads ssh_config(5) twice.
-
-Ansible connects with ssh and so follows the user's configuration; this makes the one-round-trip transport follow it
-too: aliases, ports, keys, jump hosts, and under which name a host's key is on record.
-"""
+"""How OpenSSH's own configuration reaches a host, as ``ssh -G`` prints it: the transport follows it as Ansible does."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from gdsdeploy import paths
 from gdsdeploy.errors import HostUnreachable, ProgramFailed
 from gdsdeploy.run import cleared, run
+from gdsdeploy.ssh.endpoint import Endpoint
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The options of one host that matter to us, with nothing left open."""
-
-    address: str
-    port: int
-    user: str
-    #: existing private keys, in the order in which they are tried
-    identity_files: tuple[Path, ...]
-    #: keys of an agent are not tried
-    identities_only: bool
-    known_hosts: tuple[Path, ...]
-    #: name in known_hosts that stands for this host whatever its port; empty: the address is
-    host_key_alias: str
-    #: command whose standard input and output are the connection; empty: a TCP connection
-    proxy: tuple[str, ...]
-
-
-def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -> Settings:
+def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -> Endpoint:
     """What ``ssh name`` would do, given what the fleet file says already.
 
     config: used instead of the user's and the system's ssh_config, as with ``ssh -F``.
@@ -46,36 +24,37 @@ def ask(name: str, *, port: int | None, user: str | None, config: Path | None) -
     argv += ["-l", user] if user else []
     try:
         doing, hint = f"read the SSH configuration of {name}", "Install OpenSSH's client"
-        done = run([*argv, "--", name], doing=doing, env=cleared(), hint=hint)
+        result = run([*argv, "--", name], doing=doing, env=cleared(), hint=hint)
     except ProgramFailed as error:
         raise HostUnreachable(error.message, hint=f"Try: ssh -G {shlex.quote(name)}") from None
-    return parse(done.stdout, config)
+    return parse(result.stdout, config)
 
 
-def parse(text: str, config: Path | None = None) -> Settings:
+def parse(text: str, config: Path | None = None) -> Endpoint:
     """Read the output of ``ssh -G``: a line ``option value`` for each option, in lower case."""
     options: dict[str, list[str]] = {}
     for line in text.splitlines():
         option, _, value = line.partition(" ")
         options.setdefault(option, []).append(value)
 
-    def one(option: str) -> str:
+    def first(option: str) -> str:
         value = options.get(option, [""])[0]
         return "" if value == "none" else value
 
-    address, port, user = one("hostname"), int(one("port") or 22), one("user")
+    address, port, user = first("hostname"), int(first("port") or 22), first("user")
     files = [paths.locate(Path(), value) for value in options.get("identityfile", [])]
-    known = [word for option in ("userknownhostsfile", "globalknownhostsfile") for word in one(option).split()]
-    return Settings(
+    known_hosts = [word for option in ("userknownhostsfile", "globalknownhostsfile") for word in first(option).split()]
+    return Endpoint(
+        host=options["host"][0],
         address=address,
         port=port,
         user=user,
         identity_files=tuple(file for file in files if file.is_file()),
-        identities_only=one("identitiesonly") == "yes",
-        known_hosts=tuple(paths.locate(Path(), word) for word in known),
-        host_key_alias=one("hostkeyalias"),
-        proxy=_jump(one("proxyjump"), address, port, config)
-        or _command(one("proxycommand"), {"%h": address, "%p": str(port), "%r": user, "%n": options["host"][0]}),
+        agent=first("identitiesonly") != "yes",
+        known_hosts=tuple(paths.locate(Path(), word) for word in known_hosts),
+        host_key_alias=first("hostkeyalias"),
+        proxy=_jump(first("proxyjump"), address, port, config)
+        or _command(first("proxycommand"), {"%h": address, "%p": str(port), "%r": user, "%n": options["host"][0]}),
     )
 
 

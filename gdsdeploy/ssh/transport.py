@@ -1,8 +1,8 @@
 """SSH to many hosts at once: one connection, one exec and one JSON document per host; nothing is installed there.
 
 The program (a zipapp) travels on the standard input of ``python3 -c``; :mod:`gdsdeploy.zipapp.bootstrap` runs it.
-A host's key is always checked, and a host's failure is that host's answer, never the end of the others'.  That holds
-for a host that wants it otherwise, too: what it sends is bounded below everything that reads it, and so is its time.
+A host's key is always checked, and a host's failure is only its own answer.  A hostile host can't change that: what it
+sends and its time are bounded below everything that reads its answer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,18 +61,10 @@ def endpoints(fleet: Fleet, fleet_dir: Path, names: Sequence[str]) -> list[Endpo
         ssh = fleet.connection(name)
         assert ssh.address is not None
         config = in_fleet(ssh.config) if ssh.config else None
-        found = sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config)
-        return Endpoint(
-            host=name,
-            address=found.address,
-            port=found.port,
-            user=found.user,
-            identity_files=(in_fleet(ssh.identity_file),) if ssh.identity_file else found.identity_files,
-            known_hosts=(in_fleet(ssh.known_hosts),) if ssh.known_hosts else found.known_hosts,
-            agent=not found.identities_only,
-            host_key_alias=found.host_key_alias,
-            proxy=found.proxy,
-        )
+        end = replace(sshconfig.ask(ssh.address, port=ssh.port, user=ssh.user, config=config), host=name)
+        if ssh.identity_file:
+            end = replace(end, identity_files=(in_fleet(ssh.identity_file),))
+        return replace(end, known_hosts=(in_fleet(ssh.known_hosts),)) if ssh.known_hosts else end
 
     with ThreadPoolExecutor(CONFIGURATIONS_AT_ONCE) as pool:
         return list(pool.map(reach, names))
@@ -90,8 +83,8 @@ def fan_out(
 
     timeout: seconds for each host, from its connection to the end of its answer.
     stdin: what the program reads on standard input, the same for all or by host.
-    Ctrl-C and a wish to stop (``stopping``) close every connection and raise Interrupted; so does closing the
-    iterator, without raising.
+    Ctrl-C and a request to stop (``cancel``) close every connection and raise Interrupted; closing the iterator closes
+    the connections, too.
     """
     stop = cancel.current()
     stop.check()
@@ -109,17 +102,22 @@ def fan_out(
                 host = waiting.popleft()
             except IndexError:
                 return
-            given = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
+            text = stdin if isinstance(stdin, bytes) else stdin.get(host.host, b"")
             try:
-                answers.put(_ask(host, program, argv, given, timeout, connections))
+                answers.put(_ask(host, program, argv, text, timeout, connections))
             except Exception as bug:  # noqa: BLE001 - raised again below; a thread cannot
                 answers.put(bug)
+
+    def interrupt() -> None:
+        connections.close()
+        # Also when a thread is stuck in a name look-up.
+        answers.put(Interrupted("stopped while hosts were being asked"))
 
     # Daemons: a thread that is stuck in a name look-up must not hold up the end of the process.
     for _ in range(min(workers, len(hosts))):
         threading.Thread(target=work, daemon=True).start()
     try:
-        with stop.ending(lambda: _interrupt(connections, answers)):
+        with stop.ending(interrupt):
             for _ in hosts:
                 answer = answers.get()
                 stop.check()
@@ -130,12 +128,6 @@ def fan_out(
         raise Interrupted("interrupted while hosts were being asked; nothing was changed on them") from None
     finally:
         connections.close()
-
-
-def _interrupt(connections: _Connections, answers: queue.SimpleQueue[Answer | Exception]) -> None:
-    connections.close()
-    # Also when a thread is stuck in a name look-up.
-    answers.put(Interrupted("stopped while hosts were being asked"))
 
 
 class _Connections:
@@ -174,7 +166,7 @@ def _ask(
     late = threading.Timer(timeout + 1.0, client.close)
     late.daemon = True
     late.start()
-    found: dict[str, Any] | None = None
+    reply: dict[str, Any] | None = None
     error: GdsError | None = None
     proxy: Dialled | None = None
     try:
@@ -182,7 +174,7 @@ def _ask(
         _connect(client, host, timeout, proxy, meter)
         output = _exec(client, host, payload, begin + timeout)
         if not meter.full:
-            found = document(host, mark, output)
+            reply = document(host, mark, output)
     except Exception as caught:  # noqa: BLE001 - whatever a host sets off is that host's failure
         error = _failure(host, caught, timeout, late=time.monotonic() - begin > timeout)
     finally:
@@ -192,35 +184,25 @@ def _ask(
         if proxy is not None:
             error = _with_complaint(error, proxy)
             proxy.close()
-    return Answer(host.host, found, _too_large(host) if meter.full else error, time.monotonic() - begin)
+    if meter.full:
+        words = f"{host.where()}: its answer is larger than {ANSWER_LIMIT // 2**20} MiB"
+        error = HostUnfit(words, hint="Look at what the login shell of this user prints, and at the host's logs")
+    return Answer(host.host, reply, error, time.monotonic() - begin)
 
 
-def _too_large(host: Endpoint) -> HostUnfit:
-    return HostUnfit(
-        f"{host.where()}: its answer is larger than {ANSWER_LIMIT // 2**20} MiB",
-        hint="Look at what the login shell of this user prints, and at the host's logs",
-    )
-
-
-def _failure(host: Endpoint, caught: Exception, timeout: float, *, late: bool) -> GdsError:
+def _failure(host: Endpoint, error: Exception, timeout: float, *, late: bool) -> GdsError:
     """What went wrong with a host.  late: after its time was up."""
-    broke = isinstance(caught, (OSError, EOFError, paramiko.SSHException))
-    if isinstance(caught, TimeoutError) or (late and (broke or isinstance(caught, HostUnreachable))):
-        return HostUnreachable(
-            f"{host.where()}: no answer within {timeout:g} s",
-            hint=f"Look at the host ({host.ssh()}), or give it more time with --timeout",
-        )
-    if isinstance(caught, GdsError):
-        return caught
+    broke = isinstance(error, (OSError, EOFError, paramiko.SSHException))
+    if isinstance(error, TimeoutError) or (late and (broke or isinstance(error, HostUnreachable))):
+        hint = f"Look at the host ({host.ssh()}), or give it more time with --timeout"
+        return HostUnreachable(f"{host.where()}: no answer within {timeout:g} s", hint=hint)
+    if isinstance(error, GdsError):
+        return error
     if broke:
-        return HostUnreachable(
-            f"{host.where()}: the connection broke: {caught or type(caught).__name__}",
-            hint="Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)",
-        )
-    return HostUnfit(
-        f"{host.where()}: it could not be asked: {type(caught).__name__}: {str(caught)[:200]}",
-        hint="What the host sent is no SSH that can be understood; look at what answers there",
-    )
+        hint = "Run the command again; if it stays so, look at the host's sshd log (journalctl -u ssh)"
+        return HostUnreachable(f"{host.where()}: the connection broke: {error or type(error).__name__}", hint=hint)
+    words = f"{host.where()}: it could not be asked: {type(error).__name__}: {str(error)[:200]}"
+    return HostUnfit(words, hint="The host didn't answer with valid SSH; look at what listens on that port")
 
 
 def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: Dialled | None, meter: Meter) -> None:
@@ -229,10 +211,8 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
     client.set_missing_host_key_policy(policy)
     for file in host.identity_files:
         if not file.is_file():
-            raise HostUnreachable(
-                f"{host.where()}: the identity file {file} does not exist",
-                hint="identity_file in the fleet file is relative to that file",
-            )
+            words = f"{host.where()}: the identity file {file} does not exist"
+            raise HostUnreachable(words, hint="identity_file in the fleet file is relative to that file")
         # A public key names one of the agent's.
         if file.suffix != ".pub" and (exposed := exposure(str(file), file.stat())):
             raise HostUnreachable(f"{host.where()}: the identity file {file} {exposed[0]}", hint=f"Run: {exposed[1]}")
@@ -253,53 +233,42 @@ def _connect(client: paramiko.SSHClient, host: Endpoint, timeout: float, proxy: 
             transport_factory=policy.transport,
         )
     except paramiko.PasswordRequiredException:
-        raise HostUnreachable(
-            f"{host.where()}: the key {_keys(host)} needs a passphrase",
-            hint="Load it into an agent first: ssh-add",
-        ) from None
+        words = f"{host.where()}: the key {_keys(host)} needs a passphrase"
+        raise HostUnreachable(words, hint="Load it into an agent first: ssh-add") from None
     except socket.gaierror as caught:
-        raise HostUnreachable(
-            f"{host.where()}: the name {host.address} cannot be resolved: {caught.strerror}",
-            hint=f"Set hosts.{host.host}.address in the fleet file",
-        ) from None
+        words = f"{host.where()}: the name {host.address} cannot be resolved: {caught.strerror}"
+        raise HostUnreachable(words, hint=f"Set hosts.{host.host}.address in the fleet file") from None
     except (TimeoutError, paramiko.ssh_exception.NoValidConnectionsError, ConnectionError) as caught:
         reason = "no answer" if isinstance(caught, TimeoutError) else "connection refused or no route"
-        raise HostUnreachable(
-            f"{host.where()}: cannot connect: {reason}",
-            hint="Check that the host is up, that sshd listens on that port and that no firewall is in between",
-        ) from None
+        hint = "Check that the host is up, that sshd listens on that port and that no firewall is in between"
+        raise HostUnreachable(f"{host.where()}: cannot connect: {reason}", hint=hint) from None
     except (paramiko.SSHException, EOFError, OSError) as caught:
         raise _no_session(client, host, caught) from None
 
 
-def _no_session(client: paramiko.SSHClient, host: Endpoint, caught: Exception) -> HostUnreachable:
+def _no_session(client: paramiko.SSHClient, host: Endpoint, error: Exception) -> HostUnreachable:
     """A session that is there without being usable means that the login failed: refused, or nothing to log in with."""
     transport = client.get_transport()
-    if isinstance(caught, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
-        return HostUnreachable(
-            f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {caught}",
-            hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file",
-        )
-    return HostUnreachable(
-        f"{host.where()}: no SSH session: {caught or 'the server closed the connection'}",
-        hint="Check that an SSH server answers on that port",
-    )
+    if isinstance(error, paramiko.AuthenticationException) or (transport is not None and transport.is_active()):
+        words = f"{host.where()}: the login as {host.user} was refused with {_keys(host)}: {error}"
+        return HostUnreachable(words, hint=f"Try: {host.ssh()}; user and identity_file are set in the fleet file")
+    words = f"{host.where()}: no SSH session: {error or 'the server closed the connection'}"
+    return HostUnreachable(words, hint="Check that an SSH server answers on that port")
 
 
 def _with_complaint(error: GdsError | None, proxy: Dialled) -> GdsError | None:
     """Behind a proxy the reason why nothing came through is with the proxy."""
-    said = proxy.complaint()
-    if not isinstance(error, HostUnreachable) or not said:
+    complaint = proxy.complaint()
+    if not isinstance(error, HostUnreachable) or not complaint:
         return error
-    return HostUnreachable(
-        f"{error.message}; the command of its ProxyJump or ProxyCommand says: {said}", hint=error.hint
-    )
+    words = f"{error.message}; the command of its ProxyJump or ProxyCommand says: {complaint}"
+    return HostUnreachable(words, hint=error.hint)
 
 
 def _keys(host: Endpoint) -> str:
     """The keys of a login, in words."""
-    named = [f"the key {file}" for file in host.identity_files]
-    return " and ".join([*named, *(["the keys of the agent"] if host.agent else [])]) or "no key at all"
+    keys = [f"the key {file}" for file in host.identity_files]
+    return " and ".join([*keys, *(["the keys of the agent"] if host.agent else [])]) or "no key at all"
 
 
 class _OnRecord(paramiko.MissingHostKeyPolicy):
@@ -314,19 +283,17 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
         try:
             self._known = known_keys(host)
         except OSError as caught:
-            raise HostKeyMismatch(
-                f"{host.where()}: {caught.filename} cannot be read: {caught.strerror}",
-                hint="Without it no host key can be checked",
-            ) from None
+            words = f"{host.where()}: {caught.filename} cannot be read: {caught.strerror}"
+            raise HostKeyMismatch(words, hint="Without it no host key can be checked") from None
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         """A transport that asks the server for a key of a type that is on record."""
-        made = paramiko.Transport(self._meter.around(sock), **options)  # type: ignore[arg-type]
-        security = made.get_security_options()
-        recorded = {key.type for key in self._known if not key.marker}
-        recorded |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in recorded else set()
-        security.key_types = sorted(security.key_types, key=lambda offered: offered not in recorded)
-        return made
+        connection = paramiko.Transport(self._meter.around(sock), **options)  # type: ignore[arg-type]
+        security = connection.get_security_options()
+        types = {key.type for key in self._known if not key.marker}
+        types |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in types else set()
+        security.key_types = sorted(security.key_types, key=lambda offered: offered not in types)
+        return connection
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
         """Raise HostKeyMismatch unless ``key`` is on record."""
@@ -335,12 +302,9 @@ class _OnRecord(paramiko.MissingHostKeyPolicy):
 
 
 def _payload(program: bytes, argv: Sequence[str], stdin: bytes, timeout: float) -> tuple[bytes, bytes]:
-    """(mark, bytes for standard input).
-
-    Everything before the mark in the answer is what the host's login scripts printed.
-    """
+    """(mark, bytes for standard input); before the mark, an answer has what the host's login scripts printed."""
     mark = f"\n{secrets.token_hex(16)}\n".encode()
-    # The host ends the program itself when nobody waits for it any more.
+    # The host ends the program itself when its answer is no longer awaited.
     return mark, hostapp.sent(program, argv, stdin, mark, limit=int(timeout) + 5)
 
 
@@ -358,19 +322,19 @@ def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: 
     channel.settimeout(max(0.1, deadline - time.monotonic()))
     channel.exec_command(command(host.user))  # nosec B601 # a fixed text
     channel.settimeout(0.0)
-    stdout, stderr, left = bytearray(), bytearray(), memoryview(payload)
+    stdout, stderr, rest = bytearray(), bytearray(), memoryview(payload)
     grace = 0.0
     with selectors.DefaultSelector() as selector:
         selector.register(channel.fileno(), selectors.EVENT_READ)
         while True:
-            left = _send(channel, left)
+            rest = _send(channel, rest)
             # Asked before taking what is there: nothing comes after the end, but the end may come after the taking.
             over = channel.closed or channel.eof_received
-            received = _receive(channel, stdout, stderr)
+            has_more = _receive(channel, stdout, stderr)
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError
-            if not received:
+            if not has_more:
                 if over:
                     break
                 if channel.status_event.is_set():
@@ -379,7 +343,7 @@ def _exec(client: paramiko.SSHClient, host: Endpoint, payload: bytes, deadline: 
                     if time.monotonic() > grace:
                         break
                 # Room in the server's window makes no event; ask again soon while there is something to send.
-                selector.select(min(remaining, 0.05) if left else min(remaining, 1.0))
+                selector.select(min(remaining, 0.05) if rest else min(remaining, 1.0))
     return Output(bytes(stdout), stderr.decode(errors="replace"), _status(channel))
 
 
@@ -396,30 +360,28 @@ def _status(channel: paramiko.Channel) -> int | None:
     return -1 if channel.get_transport().is_active() else None
 
 
-def _send(channel: paramiko.Channel, left: memoryview) -> memoryview:
+def _send(channel: paramiko.Channel, rest: memoryview) -> memoryview:
     """Send what fits; return the rest."""
-    while left:
+    while rest:
         try:
-            sent = channel.send(bytes(left[:65536]))
+            sent = channel.send(bytes(rest[:65536]))
         except TimeoutError:
-            return left
+            return rest
         except OSError:
             # It ended without reading: its status and its last words say why.
-            return left[:0]
-        left = left[sent:]
-        if not left:
+            return rest[:0]
+        rest = rest[sent:]
+        if not rest:
             channel.shutdown_write()
-    return left
+    return rest
 
 
 def _receive(channel: paramiko.Channel, stdout: bytearray, stderr: bytearray) -> bool:
     """Take over what has arrived; False when nothing had."""
-    received = False
-    if channel.recv_ready():
+    if has_more := channel.recv_ready():
         stdout += channel.recv(1 << 20)
-        received = True
     if channel.recv_stderr_ready():
         stderr += channel.recv_stderr(1 << 16)
         del stderr[:-ERROR_LIMIT]
-        received = True
-    return received
+        has_more = True
+    return has_more

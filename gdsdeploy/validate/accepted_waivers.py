@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gdsdeploy.host.model.finding import Finding
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.report.model import Accepted, HostReport
 
 
-def accepted(given: Mapping[str, Sequence[Waiver]], hosts: Sequence[HostReport], day: str) -> tuple[Accepted, ...]:
-    """Every waiver of a run as it was met on ``day`` (YYYY-MM-DD).
+def accepted(waivers: Mapping[str, Sequence[Waiver]], hosts: Sequence[HostReport], day: str) -> tuple[Accepted, ...]:
+    """Every waiver of a run as it was met on ``day`` (YYYY-MM-DD).  waivers: host → those that hold for it."""
 
-    given: host → the waivers that hold for it.
-    """
-    every = dict.fromkeys(item for items in given.values() for item in items)
-    return tuple(
-        Accepted(item.check, item.until, item.reason, item.until < day, _used(item, given, hosts)) for item in every
-    )
+    def is_used(waiver: Waiver, host: HostReport) -> bool:
+        return waiver in waivers.get(host.host, ()) and any(
+            finding.waiver is not None and finding.waiver["until"] == waiver.until and waiver.covers(finding)
+            for finding in host.findings
+        )
 
+    def use_of(waiver: Waiver) -> Accepted:
+        hosts_covered = tuple(host.host for host in hosts if is_used(waiver, host))
+        return Accepted(waiver.check, waiver.until, waiver.reason, waiver.until < day, hosts_covered)
 
-def _used(waiver: Waiver, given: Mapping[str, Sequence[Waiver]], hosts: Sequence[HostReport]) -> tuple[str, ...]:
-    def noted(finding: Finding) -> bool:
-        known = finding.waiver
-        return known is not None and waiver.covers(finding) and known["until"] == waiver.until
-
-    return tuple(
-        host.host for host in hosts if waiver in given.get(host.host, ()) and any(noted(item) for item in host.findings)
-    )
+    return tuple(map(use_of, dict.fromkeys(waiver for listed_waivers in waivers.values() for waiver in listed_waivers)))

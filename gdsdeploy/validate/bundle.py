@@ -1,4 +1,4 @@
-"""Support bundles: what hosts said of themselves, redacted, in one file for ``validate --evidence`` to judge offline.
+"""Support bundles: evidence from the hosts, redacted, in one file for ``validate --evidence`` to judge offline.
 
 A gzipped tar archive, the same bytes for the same content::
 
@@ -9,7 +9,7 @@ A gzipped tar archive, the same bytes for the same content::
       gdsdeploy.lock
       report.json                    what validate said, as its --json prints it
       hosts/<name>/evidence.json     what the host's files and programs said
-      hosts/<name>/expectation.json  what it was held against
+      hosts/<name>/expectation.json  what was expected of the host
       logs/<name>                    the end of the controller's logs
 """
 
@@ -45,8 +45,7 @@ LOG_LIMIT = 512 * 1024
 README = """\
 A support bundle of gdsdeploy {version}, made on {when} from {fleet}.
 
-It holds what {count} said of themselves, what they were held against, and what came of it. Judge it again, without the
-hosts:
+It holds the evidence of {count}, what was expected of them, and the verdicts. Judge it again, without the hosts:
 
     gdsdeploy validate --evidence THIS-FILE
 
@@ -81,8 +80,8 @@ class Bundle:
 
 
 @dataclass(frozen=True)
-class _Listed:
-    """What the manifest says of a host."""
+class _ManifestHost:
+    """A host in the manifest."""
 
     error: Optional[Trouble]  # noqa: UP045 - the reader of schemas knows this form
     waivers: list[Waiver]
@@ -96,25 +95,21 @@ class _Manifest:
     fleet: str
     lock: str
     when: str
-    hosts: dict[str, _Listed]
-
-
-_READ = tuple(item.name for item in fields(_Manifest))
+    hosts: dict[str, _ManifestHost]
 
 
 def redacted(bundle: Bundle, redactor: Redactor) -> Bundle:
     """The bundle without what identifies a site; verdicts stay what they are."""
-    hosts: dict[str, Host] = {}
     for host in bundle.hosts.values():
         _learn_serials(redactor, host.evidence)
+    hosts: dict[str, Host] = {}
     for name, host in bundle.hosts.items():
         evidence = redactor.value(host.evidence)
-        expected = redactor.value(asdict(host.expectation))
-        expected["cufile_sha256"] = _digest(host, redactor)
+        expected = {**redactor.value(asdict(host.expectation)), "cufile_sha256": _digest(host, redactor)}
         trouble = Trouble(**redactor.value(asdict(host.trouble))) if host.trouble else None
-        kept = tuple(waiver_from(redactor.value(item.as_dict())) for item in host.waivers)
-        made = expectation_from(json.dumps(expected))
-        hosts[redactor.text(name)] = Host(made, evidence, trouble, kept, host.seconds)
+        waivers = tuple(waiver_from(redactor.value(waiver.as_dict())) for waiver in host.waivers)
+        host_name, expectation = redactor.text(name), expectation_from(json.dumps(expected))
+        hosts[host_name] = Host(expectation, evidence, trouble, waivers, host.seconds)
     texts = {name: _redacted_text(redactor, name, text) for name, text in bundle.texts.items()}
     return Bundle(redactor.text(bundle.fleet), bundle.lock, bundle.when, hosts, texts)
 
@@ -129,16 +124,18 @@ def _redacted_text(redactor: Redactor, name: str, text: str) -> str:
 def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
     """The archive.  taken_out: kind → how many different ones were replaced."""
     entries: dict[str, str] = dict(bundle.texts)
-    listed: dict[str, Any] = {}
     for name, host in bundle.hosts.items():
-        listed[name] = {
-            "error": asdict(host.trouble) if host.trouble else None,
-            "waivers": [item.as_dict() for item in host.waivers],
-            "seconds": round(host.seconds, 3),
-        }
         entries[f"hosts/{name}/expectation.json"] = host.expectation.to_json()
         if host.evidence is not None:
             entries[f"hosts/{name}/evidence.json"] = json.dumps(host.evidence, indent=1, sort_keys=True) + "\n"
+    hosts = {
+        name: {
+            "error": asdict(host.trouble) if host.trouble else None,
+            "waivers": [waiver.as_dict() for waiver in host.waivers],
+            "seconds": round(host.seconds, 3),
+        }
+        for name, host in bundle.hosts.items()
+    }
     manifest = {
         "version": VERSION,
         "tool": f"gdsdeploy {__version__}",
@@ -146,7 +143,7 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
         "when": bundle.when,
         "fleet": bundle.fleet,
         "lock": bundle.lock,
-        "hosts": listed,
+        "hosts": hosts,
         "redacted": dict(taken_out),
     }
     entries["manifest.json"] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
@@ -154,7 +151,7 @@ def pack(bundle: Bundle, taken_out: Mapping[str, int]) -> bytes:
         version=__version__,
         when=bundle.when,
         fleet=bundle.fleet,
-        count=f"{len(listed)} host{'' if len(listed) == 1 else 's'}",
+        count=f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}",
         redacted="\n".join(f"  {kind}: {number}" for kind, number in taken_out.items()) or "  nothing",
     )
     return _archive({f"{FOLDER}/{name}": text.encode() for name, text in entries.items()})
@@ -165,23 +162,19 @@ def read(path: Path) -> Bundle:
     with raised():
         manifest, files = evidence_file.bundle(str(path))
         try:
-            made = schema.load(_Manifest, {name: manifest.get(name) for name in _READ}, "manifest.json", lines=True)
-            hosts = {name: _host(name, item, files) for name, item in made.hosts.items()}
-            time.strptime(made.when, "%Y-%m-%dT%H:%M:%SZ")
+            values = {field.name: manifest.get(field.name) for field in fields(_Manifest)}
+            contents = schema.load(_Manifest, values, "manifest.json", lines=True)
+            hosts = {name: _host(name, host, files) for name, host in contents.hosts.items()}
+            time.strptime(contents.when, "%Y-%m-%dT%H:%M:%SZ")
         except (KeyError, ValueError, DesiredError) as error:
             raise evidence_file.damaged(str(path), error) from None
-        return Bundle(made.fleet, made.lock, made.when, hosts)
+        return Bundle(contents.fleet, contents.lock, contents.when, hosts)
 
 
-def _host(name: str, item: _Listed, files: Mapping[str, str]) -> Host:
-    evidence = files.get(f"hosts/{name}/evidence.json")
-    return Host(
-        expectation_from(files[f"hosts/{name}/expectation.json"]),
-        evidence_file.document(f"hosts/{name}/evidence.json", evidence) if evidence is not None else None,
-        item.error,
-        tuple(item.waivers),
-        float(item.seconds),
-    )
+def _host(name: str, host: _ManifestHost, files: Mapping[str, str]) -> Host:
+    expected, file = expectation_from(files[f"hosts/{name}/expectation.json"]), f"hosts/{name}/evidence.json"
+    evidence = evidence_file.document(file, files[file]) if file in files else None
+    return Host(expected, evidence, host.error, tuple(host.waivers), float(host.seconds))
 
 
 def _archive(entries: Mapping[str, bytes]) -> bytes:
@@ -212,7 +205,5 @@ def _digest(host: Host, redactor: Redactor) -> str:
 
 def last_log(folder: Path, pattern: str) -> dict[str, str]:
     """The end of the newest log in ``folder``, by the name that it gets in a bundle; their names sort by time."""
-    every = sorted(folder.glob(pattern))
-    if not every:
-        return {}
-    return {f"logs/{every[-1].name}": every[-1].read_bytes()[-LOG_LIMIT:].decode(errors="replace")}
+    newest = max(folder.glob(pattern), default=None)
+    return {f"logs/{newest.name}": newest.read_bytes()[-LOG_LIMIT:].decode(errors="replace")} if newest else {}

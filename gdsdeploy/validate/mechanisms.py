@@ -1,11 +1,12 @@
 """From one mode to another: what a change of ``mode`` or ``rdma`` takes, step by step; pure.
 
-Nothing is guessed: cufile.json is rendered for both, the modules are those that provision would load for both, and what
-no role does is said to be left to the user.
+cufile.json is rendered for both modes, and the modules are those that provision would load for both.  Steps that no
+role does are left to the user.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -20,8 +21,6 @@ Mode = Literal["nvidia-fs", "p2pdma", "compat"]
 Rdma = Literal["none", "peermem", "dmabuf"]
 #: Who does a step.
 Doer = Literal["you", "lock", "provision"]
-#: Parts of a lock that only the mode nvidia-fs has.
-_NVIDIA_FS_PARTS: Final = ("nvidia-fs-source",)
 #: As the guide has it for this mode; the driver's registry words, and NVMe without multipath.
 REGISTRY: Final = ("NVreg_RegistryDwords", "RMForceStaticBar1=1;RmForceDisableIomapWC=1;")
 MULTIPATH: Final = "options nvme_core multipath=N"
@@ -50,10 +49,7 @@ class Migration:
 
 
 def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdma) -> Migration:
-    """What it takes to bring the profile ``name``, locked as ``target``, to another mode and RDMA mechanism.
-
-    A profile that is there already takes no step.
-    """
+    """The steps that bring the profile ``name``, locked as ``target``, to another mode or RDMA mechanism."""
     after = profile.model_copy(update={"mode": mode, "rdma": rdma})
     steps = [
         Step(f"profiles.{name}.{key} in the fleet file", old, new, "you")
@@ -62,8 +58,7 @@ def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdm
     ]
     if not steps:
         return Migration((), (), reboot=False)
-    steps += _packages(name, profile, after, target)
-    steps += _options(name, profile, after)
+    steps += [*_packages(name, profile, after, target), *_options(name, profile, after)]
     steps += _modules(profile, after, target)
     keys, obstacles = _cufile(name, profile, after, target)
     steps += keys
@@ -75,46 +70,42 @@ def migration(name: str, profile: Profile, target: Target, mode: Mode, rdma: Rdm
     return Migration(tuple(steps), tuple(obstacles), reboot)
 
 
-def _packages(name: str, before: Profile, after: Profile, target: Target) -> list[Step]:
-    steps = []
+def _packages(name: str, before: Profile, after: Profile, target: Target) -> Iterator[Step]:
+    doca = f"profiles.{name}.doca in the fleet file"
     if before.mode == "nvidia-fs" != after.mode:
-        gone = [f"{item.package} {item.version}" for item in target.packages if item.part in _NVIDIA_FS_PARTS]
-        steps += [Step("package in the lock", item, "", "lock") for item in gone]
+        for package in (package for package in target.packages if package.part == "nvidia-fs-source"):
+            yield Step("package in the lock", f"{package.package} {package.version}", "", "lock")
     if after.mode == "nvidia-fs" != before.mode:
-        steps.append(Step("package in the lock", "", "nvidia-fs for this driver and kernel", "lock"))
+        yield Step("package in the lock", "", "nvidia-fs for this driver and kernel", "lock")
         if not after.doca:
             what = "MLNX_OFED or DOCA with hooks for nvidia-fs, where local NVMe, NVMe-oF or NFS over RDMA are used"
-            steps.append(Step(f"profiles.{name}.doca in the fleet file", "", what, "you"))
+            yield Step(doca, "", what, "you")
     if after.rdma == "peermem" != before.rdma and not after.doca:
-        what = "MLNX_OFED or DOCA: nvidia-peermem is a stub unless it is built against it"
-        steps.append(Step(f"profiles.{name}.doca in the fleet file", "", what, "you"))
-    return steps
+        yield Step(doca, "", "MLNX_OFED or DOCA: nvidia-peermem is a stub unless it is built against it", "you")
 
 
-def _options(name: str, before: Profile, after: Profile) -> list[Step]:
+def _options(name: str, before: Profile, after: Profile) -> Iterator[Step]:
     key, value = REGISTRY
     where = f"profiles.{name}.driver.options in the fleet file"
-    has = str(before.driver.options.get(key, ""))
-    steps = []
+    words = str(before.driver.options.get(key, ""))
     if after.mode == "p2pdma" != before.mode:
-        if "RMForceStaticBar1=1" not in has:
-            steps.append(Step(where, has, f'{key}: "{value}"', "you"))
-        steps.append(Step("modprobe.d on the hosts, then their initramfs", "", MULTIPATH, "you"))
-        steps.append(Step("kernel command line", "", "intel_iommu=off or amd_iommu=off, on x86", "you"))
-    if before.mode == "p2pdma" != after.mode and has:
-        steps.append(Step(where, f'{key}: "{has}"', "", "you"))
-    return steps
+        if "RMForceStaticBar1=1" not in words:
+            yield Step(where, words, f'{key}: "{value}"', "you")
+        yield Step("modprobe.d on the hosts, then their initramfs", "", MULTIPATH, "you")
+        yield Step("kernel command line", "", "intel_iommu=off or amd_iommu=off, on x86", "you")
+    if before.mode == "p2pdma" != after.mode and words:
+        yield Step(where, f'{key}: "{words}"', "", "you")
 
 
-def _modules(before: Profile, after: Profile, target: Target) -> list[Step]:
-    old = [*load_order(before, target), *(["nvidia-peermem"] if before.rdma == "peermem" else [])]
-    new = [*load_order(after, target), *(["nvidia-peermem"] if after.rdma == "peermem" else [])]
-    if after.mode == "nvidia-fs":
-        # A lock that was made for another mode has none yet.
-        new.append("nvidia-fs")
-    old, new = list(dict.fromkeys(old)), list(dict.fromkeys(new))
-    steps = [Step("module loaded at boot", item, "", "provision") for item in old if item not in new]
-    return steps + [Step("module loaded at boot", "", item, "provision") for item in new if item not in old]
+def _modules(before: Profile, after: Profile, target: Target) -> Iterator[Step]:
+    old, new = (
+        [*load_order(profile, target), *(["nvidia-peermem"] if profile.rdma == "peermem" else [])]
+        for profile in (before, after)
+    )
+    # A lock that was made for another mode has no nvidia-fs yet.
+    new += ["nvidia-fs"] if after.mode == "nvidia-fs" and "nvidia-fs" not in new else []
+    yield from (Step("module loaded at boot", module, "", "provision") for module in old if module not in new)
+    yield from (Step("module loaded at boot", "", module, "provision") for module in new if module not in old)
 
 
 def _cufile(name: str, before: Profile, after: Profile, target: Target) -> tuple[list[Step], list[str]]:
@@ -122,27 +113,30 @@ def _cufile(name: str, before: Profile, after: Profile, target: Target) -> tuple
     library = target.libcufile.version
     try:
         old, new = (
-            dict(given_keys(rendered(name, item.model_copy(update={"fit": None}), library).document))
-            for item in (before, after)
+            dict(given_keys(rendered(name, profile.model_copy(update={"fit": None}), library).document))
+            for profile in (before, after)
         )
     except FleetInvalid as refused:
         return [], [refused.message]
     return [
-        Step(f"{key} in cufile.json", _said(old.get(key)), _said(new.get(key)), "provision")
+        Step(f"{key} in cufile.json", _as_json_text(old.get(key)), _as_json_text(new.get(key)), "provision")
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key)
     ], []
 
 
-def _said(value: Any) -> str:
+def _as_json_text(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _obstacles(after: Profile, target: Target) -> list[str]:
-    found = []
     flavour = target.driver.flavour
-    if after.rdma == "dmabuf" and flavour != "open":
-        found.append(f"the locked driver is {flavour}: only the open flavour exports GPU memory as DMA-BUF")
-    if after.mode == "p2pdma" and flavour != "open":
-        found.append(f"the locked driver is {flavour}: only the open flavour has static BAR1 as P2PDMA memory")
-    return found
+    needs = {
+        "exports GPU memory as DMA-BUF": after.rdma == "dmabuf",
+        "has static BAR1 as P2PDMA memory": after.mode == "p2pdma",
+    }
+    return [
+        f"the locked driver is {flavour}: only the open flavour {what}"
+        for what, needed in needs.items()
+        if needed and flavour != "open"
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -47,9 +48,9 @@ def run_suite(
         ]
         status = run.stream(command, doing="run pytest", line=line, env=_environment())
     if status == FAILED:
-        raise ChecksFailed("tests failed", hint="What to do is said with each of them")
+        raise ChecksFailed("tests failed", hint="Follow the next step that each of them gives")
     if status != 0:
-        raise ProgramFailed(f"pytest ended with status {status}", hint="The reason is said above")
+        raise ProgramFailed(f"pytest ended with status {status}", hint="See the reason above")
 
 
 def _environment() -> dict[str, str | None]:
@@ -60,7 +61,7 @@ def _environment() -> dict[str, str | None]:
 
 
 def ssh_config(host: Endpoint) -> str:
-    """What ssh has to be told to reach the host as the fleet says, under its name in the fleet."""
+    """The section of an OpenSSH configuration by which ssh reaches the host under its name in the fleet."""
     settings = {
         "HostName": host.address,
         "Port": str(host.port),
@@ -75,12 +76,6 @@ def ssh_config(host: Endpoint) -> str:
         lines.append("  UserKnownHostsFile " + " ".join(f'"{file}"' for file in host.known_hosts))
         lines.append("  GlobalKnownHostsFile none")
     lines += [f"  HostKeyAlias {host.host_key_alias}"] if host.host_key_alias else []
-    lines += [f"  ProxyCommand {_proxy(host.proxy)}"] if host.proxy else []
-    return "\n".join([f"Host {host.host}", *lines, ""])
-
-
-def _proxy(argv: Sequence[str]) -> str:
-    import shlex
-
     # ssh hands it to a shell, after it has replaced what stands behind a %.
-    return shlex.join(argv).replace("%", "%%")
+    lines += [f"  ProxyCommand {shlex.join(host.proxy).replace('%', '%%')}"] if host.proxy else []
+    return "\n".join([f"Host {host.host}", *lines, ""])

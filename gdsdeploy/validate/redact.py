@@ -1,7 +1,6 @@
 """Take what identifies a site out of texts, the same word always for the same thing, so that they still make sense.
 
-Addresses stay addresses and UUIDs stay UUIDs, because what reads them has to find them well formed.  Pure but for the
-table of what was replaced, which never leaves this process.
+Addresses and UUIDs stay well formed for their readers.  The table of what was replaced never leaves this process.
 """
 
 from __future__ import annotations
@@ -30,46 +29,22 @@ _SERIAL = re.compile(r"(?im)\b((?:board |chassis |product )?serial(?: number|_nu
 _HOME = re.compile(r"(/home/)([^/\s\"':;,]+)")
 _LETTER = "[A-Za-z0-9]"
 USER = "user name"
-#: Login names that identify nobody, or that mean something else on every host.
+#: Login names that identify no person, or that mean something else on every host.
 _COMMON = frozenset(
     {
-        *(
-            "root",
-            "admin",
-            "administrator",
-            "user",
-            "ubuntu",
-            "debian",
-            "rocky",
-            "centos",
-            "almalinux",
-            "fedora",
-            "redhat",
-        ),
-        *(
-            "rhel",
-            "cloud-user",
-            "ec2-user",
-            "opc",
-            "ansible",
-            "slurm",
-            "nvidia",
-            "cuda",
-            "gds",
-            "nvme",
-            "dkms",
-            "kernel",
-        ),
+        *("root", "admin", "administrator", "user", "ubuntu", "debian", "rocky", "centos", "almalinux", "fedora"),
+        *("redhat", "rhel", "cloud-user", "ec2-user", "opc", "ansible", "slurm"),
+        *("nvidia", "cuda", "gds", "nvme", "dkms", "kernel"),
     }
 )
 
 
 class Redactor:
-    """Replaces in everything it is given; one for a whole bundle, so that hosts keep their relations."""
+    """Replaces what identifies a site; one for a whole bundle, so that hosts keep their relations."""
 
     def __init__(self, *, versions: Iterable[str] = (), names: Mapping[str, str] | None = None) -> None:
         """versions: texts whose dotted numbers are versions and no addresses.  names: word → what stands for it."""
-        self._versions = {found for text in versions for found in _IPV4.findall(text)}
+        self._versions = {version for text in versions for version in _IPV4.findall(text)}
         self._words = dict(names or {})
         self._kinds: dict[str, dict[str, str]] = {"host name": dict(names or {})} if names else {}
         self._secrets = 0
@@ -84,25 +59,22 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            named = isinstance(value.get("name"), str) and names_secret(value["name"])
+            is_secret_pair = isinstance(value.get("name"), str) and names_secret(value["name"])
             return {
-                self.text(str(key)): self._item("secret" if named and key == "value" else str(key), item)
-                for key, item in value.items()
+                self.text(str(key)): self._masked(inner)
+                if names_secret(str(key)) or (is_secret_pair and key == "value")
+                else self.value(inner)
+                for key, inner in value.items()
             }
-        if isinstance(value, list):
-            return [self.value(item) for item in value]
-        return value
-
-    def _item(self, key: str, item: Any) -> Any:
-        return self._masked(item) if names_secret(key) else self.value(item)
+        return [self.value(inner) for inner in value] if isinstance(value, list) else value
 
     def _masked(self, value: Any) -> Any:
         """A JSON value with every text in it masked; numbers say nothing that a check does not need."""
         if isinstance(value, str):
             return value if value in ("", REDACTED) else self.secret()
         if isinstance(value, dict):
-            return {self.text(str(key)): self._masked(item) for key, item in value.items()}
-        return [self._masked(item) for item in value] if isinstance(value, list) else value
+            return {self.text(str(key)): self._masked(inner) for key, inner in value.items()}
+        return [self._masked(inner) for inner in value] if isinstance(value, list) else value
 
     def text(self, text: str) -> str:
         """One text."""
@@ -116,8 +88,8 @@ class Redactor:
         text = _GUID.sub(
             lambda m: self._stand_in("hardware address", m[0].lower(), lambda n: f"0200:0000:0000:{n:04x}"), text
         )
-        text = _IPV6.sub(self._ipv6, text)
-        text = _IPV4.sub(self._ipv4, text)
+        text = _IPV6.sub(self._address, text)
+        text = _IPV4.sub(self._address, text)
         return self._replace_words(text)
 
     def secret(self, value: str = "") -> str:
@@ -129,8 +101,8 @@ class Redactor:
 
     def summary(self) -> dict[str, int]:
         """Kind → how many different ones were replaced."""
-        found = {kind: len(table) for kind, table in sorted(self._kinds.items()) if table}
-        return {**found, **({"secret": self._secrets} if self._secrets else {})}
+        counts = {kind: len(table) for kind, table in sorted(self._kinds.items()) if table}
+        return {**counts, **({"secret": self._secrets} if self._secrets else {})}
 
     def _stand_in(self, kind: str, original: str, make: Callable[[int], str]) -> str:
         table = self._kinds.setdefault(kind, {})
@@ -139,43 +111,38 @@ class Redactor:
             return original
         return table.setdefault(original, make(len(table) + 1))
 
-    def _uuid(self, found: re.Match[str]) -> str:
+    def _uuid(self, match: re.Match[str]) -> str:
         # The name of an EFI variable, the same on every machine.
-        if SECURE_BOOT.endswith(found[0]):
-            return found[0]
-        return self._stand_in("UUID", found[0].lower(), lambda n: f"00000000-0000-4000-8000-{n:012x}")
+        if SECURE_BOOT.endswith(match[0]):
+            return match[0]
+        return self._stand_in("UUID", match[0].lower(), lambda n: f"00000000-0000-4000-8000-{n:012x}")
 
-    def _mac(self, found: re.Match[str]) -> str:
-        octets = found[0].count(":") + 1
-        if not found[0].strip("0:") or not found[0].lower().strip("f:"):
-            return found[0]
+    def _mac(self, match: re.Match[str]) -> str:
+        octets = match[0].count(":") + 1
+        if not match[0].strip("0:") or not match[0].lower().strip("f:"):
+            return match[0]
         fill = ":".join(["02", *["00"] * (octets - 3)])
-        return self._stand_in("hardware address", found[0].lower(), lambda n: f"{fill}:{n >> 8:02x}:{n & 255:02x}")
+        return self._stand_in("hardware address", match[0].lower(), lambda n: f"{fill}:{n >> 8:02x}:{n & 255:02x}")
 
-    def _ipv4(self, found: re.Match[str]) -> str:
+    def _address(self, match: re.Match[str]) -> str:
         try:
-            address = ipaddress.IPv4Address(found[0])
+            address = ipaddress.ip_address(match[0])
         except ValueError:
-            return found[0]
-        if found[0] in self._versions or address.is_loopback or address.is_unspecified or found[0].startswith("255."):
-            return found[0]
-        # Of the range for benchmarks, which is in nobody's network.
-        return self._stand_in("IPv4 address", found[0], lambda n: str(ipaddress.IPv4Address("198.18.0.0") + n))
-
-    def _ipv6(self, found: re.Match[str]) -> str:
-        try:
-            address = ipaddress.IPv6Address(found[0])
-        except ValueError:
-            return found[0]
+            return match[0]
         if address.is_loopback or address.is_unspecified:
-            return found[0]
-        prefix = "fe80::" if address.is_link_local else "2001:db8::"
-        return self._stand_in("IPv6 address", found[0].lower(), lambda n: f"{prefix}{n:x}")
+            return match[0]
+        if address.version == 6:
+            prefix = "fe80::" if address.is_link_local else "2001:db8::"
+            return self._stand_in("IPv6 address", match[0].lower(), lambda n: f"{prefix}{n:x}")
+        if match[0] in self._versions or match[0].startswith("255."):
+            return match[0]
+        # Of the range for benchmarks, which no network uses.
+        return self._stand_in("IPv4 address", match[0], lambda n: str(ipaddress.IPv4Address("198.18.0.0") + n))
 
     def _replace_words(self, text: str) -> str:
         for word in sorted(self._words, key=len, reverse=True):
             if word in text:
-                # A login name may be a part of other words: gds-tools is no user's.
+                # A login name may be a part of other words: gds-tools names no user.
                 before, after = (r"[\w.-]", r"[\w-]|\.\w") if word in self._kinds.get(USER, {}) else (_LETTER, _LETTER)
                 text = re.sub(rf"(?<!{before}){re.escape(word)}(?!{after})", self._words[word], text)
         return text

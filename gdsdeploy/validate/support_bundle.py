@@ -1,33 +1,34 @@
-"""Collect what a support bundle holds, and judge one again offline."""
+"""Collect what a support bundle holds, and judge a bundle offline."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gdsdeploy import paths
 from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.errors import GdsError, HostUnreachable
 from gdsdeploy.fleetfile import waivers
 from gdsdeploy.fleetfile.masked import masked
-from gdsdeploy.host.model.expectation import Expectation
 from gdsdeploy.host.model.waiver import Waiver
 from gdsdeploy.lock import lockfile
 from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report import json as json_object
 from gdsdeploy.report.model import HostReport, Report, trouble_from
-from gdsdeploy.ssh import hostdata, transport
-from gdsdeploy.ssh.endpoint import Answer
-from gdsdeploy.validate import accepted_waivers, bundle
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
+from gdsdeploy.validate import accepted_waivers
+from gdsdeploy.validate import bundle as bundles
 from gdsdeploy.validate.bundle import Bundle
 from gdsdeploy.validate.redact import USER, Redactor
-from gdsdeploy.validate.validate import EVIDENCE, TIMEOUT, Asked, fitted, judged, line, lost, now
-from gdsdeploy.zipapp import hostapp
+from gdsdeploy.validate.validate import EVIDENCE, Asked, fitted, judged, line, lost, now
 
-#: An address that is no name.
+#: A numeric address.
 _NUMERIC = re.compile(r"[\d.:a-fA-F]+")
 #: What provision leaves in the folder of runs.
 LOGS = "provision-*.log"
@@ -47,70 +48,59 @@ def pack_fleet(
 
     timeout: seconds for each host; one that cannot be asked is in the bundle with the reason.
     """
-    when, answers = now(), dict[str, Answer]()
+    when, hosts = now(), dict[str, bundles.Host]()
     expected = {name: expectation(fleet, lock, name) for name in names}
-    for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_path.resolve().parent, names),
-        hostapp.build(),
-        EVIDENCE,
-        stdin={name: item.to_json().encode() for name, item in expected.items()},
-        timeout=timeout,
-    ):
-        answers[answer.host] = answer
-        expected[answer.host] = fitted(fleet, lock, expected[answer.host], answer)
-        progress(f"  {answer.host}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")
-    hosts = {name: _host(fleet, expected[name], answers[name]) for name in names}
-    whole = Bundle(fleet_path.name, lock.digest, when, hosts)
+    stdin = {name: expectation.to_json().encode() for name, expectation in expected.items()}
+    evidence_of = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=dict[str, Any])
+    for answer, evidence in ask(fleet, fleet_path, names, EVIDENCE, evidence_of, timeout=timeout, stdin=stdin):
+        name = answer.host
+        trouble = trouble_from(evidence) if isinstance(evidence, GdsError) else None
+        hosts[name] = bundles.Host(
+            fitted(fleet, lock, expected[name], answer),
+            None if isinstance(evidence, GdsError) else evidence,
+            trouble,
+            tuple(waivers.of_host(fleet, name)),
+            answer.seconds,
+        )
+        progress(f"  {name}: {'no evidence' if answer.error else 'evidence'} ({answer.seconds:.1f} s)")
+    whole = Bundle(fleet_path.name, lock.digest, when, {name: hosts[name] for name in names})
     redactor = redactor_for(whole, fleet, hide_names=hide_names)
     texts = {
         "fleet.yml": masked(fleet_path.read_text(encoding="utf-8"), redactor.secret),
         "gdsdeploy.lock": lockfile.beside(fleet_path).read_text(encoding="utf-8"),
         "report.json": json_object.render(judge(whole, progress=lambda _: None)),
-        **bundle.last_log(paths.state() / "runs", LOGS),
+        **bundles.last_log(paths.state() / "runs", LOGS),
     }
-    made = bundle.redacted(replace(whole, texts=texts), redactor)
-    return bundle.pack(made, redactor.summary()), redactor.summary()
+    redacted = bundles.redacted(replace(whole, texts=texts), redactor)
+    return bundles.pack(redacted, redactor.summary()), redactor.summary()
 
 
-def judge(given: Bundle, asked: Asked | None = None, *, fleet: str = "", progress: Callable[[str], None]) -> Report:
-    """What the checks say of a bundle's evidence, with the waivers of its day.
-
-    fleet: how the report names it; empty: as the bundle does.
-    """
-    asked = replace(asked or Asked(), day=given.when[:10])
-    found: list[HostReport] = []
-    held = {name: [*host.waivers, *asked.waivers] for name, host in given.hosts.items()}
-    for name, host in given.hosts.items():
-        if host.evidence is None:
-            trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
-            report = HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
-        else:
-            report = _judged(name, host, asked, held[name])
-        found.append(report)
+def judge(bundle: Bundle, asked: Asked | None = None, *, fleet: str = "", progress: Callable[[str], None]) -> Report:
+    """The checks' verdict on a bundle's evidence, with the waivers of its day.  fleet: its name in the report."""
+    asked = replace(asked or Asked(), day=bundle.when[:10])
+    reports: list[HostReport] = []
+    waivers_of = {name: [*host.waivers, *asked.waivers] for name, host in bundle.hosts.items()}
+    for name, host in bundle.hosts.items():
+        report = _host_report(name, host, asked, waivers_of[name])
+        reports.append(report)
         progress(line(report))
-    used = accepted_waivers.accepted(held, found, asked.today())
-    return Report(fleet or given.fleet, given.lock, given.when, tuple(found), used)
+    waiver_uses = accepted_waivers.accepted(waivers_of, reports, asked.today())
+    return Report(fleet or bundle.fleet, bundle.lock, bundle.when, tuple(reports), waiver_uses)
 
 
-def _judged(name: str, host: bundle.Host, asked: Asked, held: Sequence[Waiver]) -> HostReport:
+def _host_report(name: str, host: bundles.Host, asked: Asked, waivers: Sequence[Waiver]) -> HostReport:
+    if host.evidence is None:
+        trouble = host.trouble or trouble_from(HostUnreachable(f"{name}: the bundle has no evidence of it"))
+        return HostReport(name, host.expectation.profile, trouble=trouble, seconds=host.seconds)
     try:
         with hostdata.surprises(name):
-            return judged(host.expectation, host.evidence or {}, asked, held, host.seconds)
+            return judged(host.expectation, host.evidence, asked, waivers, host.seconds)
     except GdsError as error:
         return lost(host.expectation, error, host.seconds)
 
 
-def _host(fleet: Fleet, expected: Expectation, answer: Answer) -> bundle.Host:
-    held = tuple(waivers.of_host(fleet, answer.host))
-    try:
-        evidence = hostdata.judged(answer, "evidence", hostdata.Evidence, dict)
-    except GdsError as error:
-        return bundle.Host(expected, None, trouble_from(error), held, answer.seconds)
-    return bundle.Host(expected, evidence, None, held, answer.seconds)
-
-
 def redactor_for(whole: Bundle, fleet: Fleet | None = None, *, hide_names: bool) -> Redactor:
-    """What takes out of a bundle what identifies the site; the hosts' names only with ``hide_names``."""
+    """The redactor for what identifies a bundle's site; it replaces the hosts' names only with ``hide_names``."""
     names = list(dict.fromkeys([*(fleet.everyone() if fleet else ()), *whole.hosts]))
     stand_ins = {name: f"host-{number}" for number, name in enumerate(names, 1)}
     versions = [text for host in whole.hosts.values() for text in _versions(host)]
@@ -135,8 +125,8 @@ def _domains(name: str) -> Iterator[str]:
     return (".".join(labels[at:]) for at in range(1, len(labels) - 1))
 
 
-def _versions(host: bundle.Host) -> list[str]:
+def _versions(host: bundles.Host) -> list[str]:
     """Texts whose dotted numbers are versions: the expectation's, and what package managers list."""
     commands = (host.evidence or {}).get("commands") or {}
-    listed = [item.get("stdout", "") for name, item in commands.items() if name in ("dpkg-query", "rpm", "rpm-query")]
-    return [str(value) for value in asdict(host.expectation).values()] + [str(item) for item in listed]
+    outputs = [commands[name].get("stdout", "") for name in ("dpkg-query", "rpm", "rpm-query") if name in commands]
+    return [str(value) for value in [*asdict(host.expectation).values(), *outputs]]

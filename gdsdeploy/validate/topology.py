@@ -1,42 +1,35 @@
-"""Topologies of hosts: asked, read from saved evidence, and held against the golden one of their kind."""
+"""Topologies of hosts: asked for, and compared with the golden one of their profile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gdsdeploy import atomic, paths
+from gdsdeploy import paths
+from gdsdeploy.converge.expectation import golden_document
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError
 from gdsdeploy.host.facts import HostFacts, Unknown, facts_from
 from gdsdeploy.host.facts.topology import Topology
 from gdsdeploy.host.topology import golden
 from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.ssh import hostdata, transport
-from gdsdeploy.zipapp import hostapp
-
-#: Seconds for one host: its evidence is bounded by itself, and a slow virtual machine needs most of it.
-TIMEOUT = 300.0
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
+from gdsdeploy.validate.validate import write
 
 
-def ask(
+def ask_facts(
     fleet: Fleet, fleet_file: Path, names: Sequence[str], *, timeout: float = TIMEOUT, progress: Callable[[str], None]
 ) -> dict[str, HostFacts | GdsError]:
-    """The facts of each host, all asked at once, in the order of ``names``; or why a host gave none.
-
-    timeout: seconds for each host.
-    """
-    found: dict[str, HostFacts | GdsError] = {}
-    endpoints = transport.endpoints(fleet, fleet_file.resolve().parent, names)
-    for answer in transport.fan_out(endpoints, hostapp.build(), ["evidence", "--json"], timeout=timeout):
-        try:
-            found[answer.host] = hostdata.judged(answer, "evidence", hostdata.Evidence, facts_from)
-        except GdsError as error:
-            found[answer.host] = error
-            progress(f"  ✗ {answer.host}: {error}")
-        else:
-            progress(f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
-    return {name: found[name] for name in names}
+    """The facts of each host, in the order of ``names``, or why it gave none.  timeout: seconds for each host."""
+    facts = partial(hostdata.judged, question="evidence", shape=hostdata.Evidence, judge=facts_from)
+    outcomes: dict[str, HostFacts | GdsError] = {}
+    for answer, outcome in ask(fleet, fleet_file, names, ["evidence", "--json"], facts, timeout=timeout):
+        outcomes[answer.host] = outcome
+        failed = isinstance(outcome, GdsError)
+        progress(f"  ✗ {answer.host}: {outcome}" if failed else f"  ✓ {answer.host} ({answer.seconds:.1f} s)")
+    return {name: outcomes[name] for name in names}
 
 
 def known(name: str, facts: HostFacts | GdsError) -> Topology:
@@ -53,48 +46,30 @@ def write_golden(fleet: Fleet, fleet_file: Path, topologies: Mapping[str, Topolo
 
     Raises FleetInvalid where a profile names no file, ChecksFailed where its hosts differ; nothing is written then.
     """
-    made: dict[str, dict[str, Any]] = {}
+    documents: dict[str, dict[str, Any]] = {}
     hosts: dict[str, list[str]] = {}
     for name, topology in topologies.items():
         profile = fleet.hosts[name].profile
         if fleet.profiles[profile].topology.golden is None:
-            raise FleetInvalid(
-                f"profiles.{profile} names no file for its golden topology",
-                hint=f"Add to the profile: topology: {{golden: {profile}.topology.json}}",
-            )
-        if profile not in made:
-            made[profile] = golden.golden(topology, profile)
-        differ = golden.differences(made[profile], topology)
+            hint = f"Add to the profile: topology: {{golden: {profile}.topology.json}}"
+            raise FleetInvalid(f"profiles.{profile} names no file for its golden topology", hint=hint)
+        if profile not in documents:
+            documents[profile] = golden.golden(topology, profile)
+        differ = golden.differences(documents[profile], topology)
         if differ:
-            raise ChecksFailed(
-                f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ),
-                hint="Name one that is right with --limit; give other machines a profile of their own",
-            )
+            words = f"{hosts[profile][0]} and {name} have the profile {profile} and differ: " + "; ".join(differ)
+            raise ChecksFailed(words, hint="Name a correct one with --limit; give other machines another profile")
         hosts.setdefault(profile, []).append(name)
-    return {_written(fleet_file, str(fleet.profiles[key].topology.golden), made[key]): hosts[key] for key in made}
-
-
-def _written(fleet_file: Path, name: str, value: Mapping[str, Any]) -> Path:
-    file = paths.locate(fleet_file.parent, name)
-    try:
-        atomic.write(file, golden.to_json(value))
-    except OSError as caught:
-        raise GdsError(f"{file}: cannot be written: {caught.strerror}") from None
-    return file
+    files: dict[Path, list[str]] = {}
+    for profile, document in documents.items():
+        file = paths.locate(fleet_file.parent, str(fleet.profiles[profile].topology.golden))
+        write(file, golden.to_json(document))
+        files[file] = hosts[profile]
+    return files
 
 
 def compared(fleet: Fleet, name: str, topology: Topology) -> list[str] | None:
-    """What of a host differs from its profile's golden topology; None: the profile names none.
-
-    Raises FleetInvalid where the file cannot be used.
-    """
+    """What of a host differs from its profile's golden topology; None: the profile names none.  Raises FleetInvalid."""
     profile = fleet.hosts[name].profile
-    wanted = fleet.profiles[profile].topology
-    if wanted.golden is None:
-        return None
-    if isinstance(wanted.document, str):
-        raise FleetInvalid(
-            f"profiles.{profile}.topology.golden: {wanted.document}",
-            hint="Write it from a host that is right: gdsdeploy topology FLEET --limit HOST --golden write",
-        )
-    return golden.differences(wanted.document, topology)
+    document = golden_document(profile, fleet.profiles[profile].topology)
+    return None if document is None else golden.differences(document, topology)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import time
@@ -16,6 +15,7 @@ from gdsdeploy.converge.expectation import expectation
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import ChecksFailed, ChecksUnknown, FleetInvalid, GdsError, HostUnfit, HostUnreachable, all_errors
 from gdsdeploy.fleetfile import waivers
+from gdsdeploy.fleetfile.selection import did_you_mean
 from gdsdeploy.host import checks
 from gdsdeploy.host.checks.report import stack
 from gdsdeploy.host.evidence import longest, wanted_by
@@ -29,16 +29,14 @@ from gdsdeploy.model.fleet import Fleet
 from gdsdeploy.model.lock import Lock
 from gdsdeploy.report.drawing import disks_of
 from gdsdeploy.report.model import SYMBOLS, WORDS, HostReport, Report, check_id, trouble_from
-from gdsdeploy.ssh import hostdata, transport
+from gdsdeploy.ssh import hostdata
+from gdsdeploy.ssh.ask import TIMEOUT, ask
 from gdsdeploy.ssh.endpoint import Answer
 from gdsdeploy.validate import accepted_waivers
-from gdsdeploy.zipapp import hostapp
 
-#: Seconds for one host: its evidence is bounded by itself, and a slow virtual machine needs most of it.
-TIMEOUT = 300.0
 #: The host program reads its expectation from standard input.
 EVIDENCE = ("evidence", "--json", "--expectation", "-")
-#: What the host's own gate wrote down; needs nothing on standard input, and collects nothing.
+#: The record of the host's own gate; needs nothing on standard input, and collects nothing.
 RECORD = ("gate", "show", "--json")
 #: The finding that says whether the gate has judged this boot.
 THIS_BOOT = "gate.this-boot"
@@ -72,35 +70,39 @@ def validate(
     since_boot: bool = False,
     progress: Callable[[str], None],
 ) -> Report:
-    """Judge the hosts ``names``; a host that gives no evidence is in the report as such, and the others go on.
+    """Judge the hosts ``names``; a host that gives no evidence is in the report with the reason.
 
     timeout: seconds for each host, beside those of reading under load.
-    since_boot: no evidence is collected; the report is what each host's own gate found in the boot that runs.
+    since_boot: collects no evidence; the report has what each host's own gate found in the current boot.
     Raises LockStale and FleetInvalid where no expectation can be made, and Interrupted.
     """
     when = now()
     expected = {name: expectation(fleet, lock, name) for name in names}
-    given = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
-    found: dict[str, HostReport] = {}
-    for answer in transport.fan_out(
-        transport.endpoints(fleet, fleet_path.resolve().parent, names),
-        hostapp.build(),
-        RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else [])),
-        stdin=b"" if since_boot else {name: item.to_json().encode() for name, item in expected.items()},
-        timeout=timeout + (max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0),
-    ):
+    waivers_of = {name: [*waivers.of_host(fleet, name), *asked.waivers] for name in names}
+
+    def judge(answer: Answer) -> HostReport:
         name = answer.host
-        try:
-            if since_boot:
-                host = _recorded(expected[name], answer, asked, given[name])
-            else:
-                host = _judge(fleet, lock, expected[name], answer, asked, given[name])
-        except GdsError as error:
-            host = lost(expected[name], error, answer.seconds)
-        found[name] = host
-        progress(line(host))
-    hosts = tuple(found[name] for name in names)
-    return Report(str(fleet_path), lock.digest, when, hosts, accepted_waivers.accepted(given, hosts, asked.today()))
+        if since_boot:
+            return _recorded(expected[name], answer, asked, waivers_of[name])
+
+        def report(evidence: dict[str, Any]) -> HostReport:
+            expectation = fitted(fleet, lock, expected[name], answer)
+            return judged(expectation, evidence, asked, waivers_of[name], answer.seconds)
+
+        return hostdata.judged(answer, "evidence", hostdata.Evidence, report)
+
+    argv = RECORD if since_boot else (*EVIDENCE, *(["--load"] if asked.load else []))
+    stdin = {} if since_boot else {name: each.to_json().encode() for name, each in expected.items()}
+    timeout += max(map(_loading, expected.values()), default=0.0) if asked.load else 0.0
+    reports: dict[str, HostReport] = {}
+    for answer, outcome in ask(fleet, fleet_path, names, argv, judge, timeout=timeout, stdin=stdin):
+        name = answer.host
+        reports[name] = lost(expected[name], outcome, answer.seconds) if isinstance(outcome, GdsError) else outcome
+        progress(line(reports[name]))
+    hosts = tuple(reports[name] for name in names)
+    return Report(
+        str(fleet_path), lock.digest, when, hosts, accepted_waivers.accepted(waivers_of, hosts, asked.today())
+    )
 
 
 def _loading(expected: Expectation) -> float:
@@ -125,31 +127,35 @@ def selected(finding: Finding, only: Sequence[str]) -> bool:
 
 def outcome(report: Report) -> GdsError | None:
     """The error that a run with this report ends in: a failed check wins over a host without evidence over unknown."""
-    failed = [f"{host.host} ({_count(host, FAIL)})" for host in report.hosts if host.verdict == FAIL]
-    lost = [host for host in report.hosts if host.trouble]
-    unknown = [f"{host.host} ({_count(host, UNKNOWN)})" for host in report.hosts if host.verdict == UNKNOWN]
-    hint = "What to do is said with each check above"
-    if failed:
-        return ChecksFailed(f"checks failed on {', '.join(failed)}", hint=hint)
-    if lost and lost[0].trouble:
+    hint = "Follow the next step that each check above gives"
+    if failed := _counted(report, FAIL):
+        return ChecksFailed(f"checks failed on {failed}", hint=hint)
+    troubles = {host.host: host.trouble for host in report.hosts if host.trouble}
+    if troubles:
         kinds = {kind.__name__: kind for kind in all_errors()}
-        kind = kinds.get(lost[0].trouble.kind, HostUnreachable)
-        return kind(f"no evidence from {', '.join(host.host for host in lost)}", hint="The reason is said above")
+        kind = kinds.get(next(iter(troubles.values())).kind, HostUnreachable)
+        return kind(f"no evidence from {', '.join(troubles)}", hint="See the reason above")
     if report.verdict == UNKNOWN:
-        return ChecksUnknown(f"could not tell on {', '.join(unknown) or 'any host: there is none'}", hint=hint)
+        return ChecksUnknown(f"could not tell on {_counted(report, UNKNOWN) or 'any host: there is none'}", hint=hint)
     return None
 
 
+def _counted(report: Report, verdict: str) -> str:
+    """The hosts with that verdict, each with the number of its checks that have it."""
+    counts = {host.host: host.count(verdict) for host in report.hosts if host.verdict == verdict}
+    return ", ".join(f"{host} ({number} check{'' if number == 1 else 's'})" for host, number in counts.items())
+
+
 def judged(
-    expected: Expectation, evidence: Mapping[str, Any], asked: Asked, given: Sequence[Waiver], seconds: float = 0.0
+    expected: Expectation, evidence: Mapping[str, Any], asked: Asked, waivers: Sequence[Waiver], seconds: float = 0.0
 ) -> HostReport:
-    """What the checks say of a host's evidence, wherever it is from."""
+    """The checks' report on a host's evidence, wherever it is from."""
     facts = facts_from(evidence)
     findings = tuple(finding for finding in checks.run(facts, expected) if selected(finding, asked.only))
     return HostReport(
         host=expected.host,
         profile=expected.profile,
-        findings=tuple(waiver.apply(findings, given, asked.today())),
+        findings=tuple(waiver.apply(findings, waivers, asked.today())),
         boot_id="" if isinstance(facts.kernel.boot_id, Unknown) else facts.kernel.boot_id,
         evidence_digest=_digest(evidence),
         expectation_digest=_digest(json.loads(expected.to_json())),
@@ -162,7 +168,7 @@ def judged(
 
 
 def _digest(value: Any) -> str:
-    """Of JSON with sorted keys and without spaces, so that whoever has the same document has the same digest."""
+    """Of JSON with sorted keys and without spaces, so that the same document always has the same digest."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -177,34 +183,23 @@ def fitted(fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer) -> E
         return expected
 
 
-def _judge(
-    fleet: Fleet, lock: Lock, expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]
-) -> HostReport:
-    """What the checks say of the host's evidence; raises why there is nothing that they could judge."""
-
-    def judge(evidence: dict[str, Any]) -> HostReport:
-        return judged(fitted(fleet, lock, expected, answer), evidence, asked, given, answer.seconds)
-
-    return hostdata.judged(answer, "evidence", hostdata.Evidence, judge)
-
-
 def lost(expected: Expectation, error: GdsError, seconds: float) -> HostReport:
     """A host of which nothing could be judged, and why."""
     return HostReport(expected.host, expected.profile, trouble=trouble_from(error), seconds=seconds)
 
 
-def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequence[Waiver]) -> HostReport:
+def _recorded(expected: Expectation, answer: Answer, asked: Asked, waivers: Sequence[Waiver]) -> HostReport:
     """What the host's own gate found in this boot; raises why nothing is known of it."""
-    shown = hostdata.judged(answer, "gate show", hostdata.GateShown, dict)
-    record = gate.record_of(shown["record"]) if shown["record"] else None
-    findings = [_this_boot(expected, record, shown["reason"] or "the answer holds no record")]
+    reply = hostdata.judged(answer, "gate show", hostdata.GateShown, dict)
+    record = gate.record_of(reply["record"]) if reply["record"] else None
+    findings = [_this_boot(expected, record, reply["reason"] or "the answer holds no record")]
     if record is not None:
         findings += [finding for finding in record.read_findings() if selected(finding, asked.only)]
     return HostReport(
         host=answer.host,
         profile=expected.profile,
-        findings=tuple(waiver.apply(findings, given, asked.today())),
-        boot_id=shown["boot_id"],
+        findings=tuple(waiver.apply(findings, waivers, asked.today())),
+        boot_id=reply["boot_id"],
         stack=tuple(dict(record.stack).items()) if record else (),
         gaps=tuple(record.gaps) if record else (),
         seconds=answer.seconds,
@@ -213,33 +208,28 @@ def _recorded(expected: Expectation, answer: Answer, asked: Asked, given: Sequen
 
 def _this_boot(expected: Expectation, record: gate.Record | None, reason: str) -> Finding:
     title = "The host's own gate has judged this boot, against this lock"
-    wanted = f"a verdict of this boot against {expected.lock_digest}"
+    verdict = f"a verdict of this boot against {expected.lock_digest}"
     if record is None:
         hint = "On the host: systemctl start gds-gate, and journalctl -u gds-gate; provision puts it there"
-        return Finding(THIS_BOOT, FAIL, title, wanted, reason, hint)
-    found = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
-    if record.lock_digest != expected.lock_digest:
-        return Finding(THIS_BOOT, FAIL, title, wanted, found, "Provision this host: its expectation is of another lock")
-    return Finding(THIS_BOOT, PASS, title, wanted, found)
-
-
-def _count(host: HostReport, verdict: str) -> str:
-    number = host.count(verdict)
-    return f"{number} check{'' if number == 1 else 's'}"
+        return Finding(THIS_BOOT, FAIL, title, verdict, reason, hint)
+    present = f"{record.state} since {record.when}, against {record.lock_digest or 'no lock'}"
+    if record.lock_digest == expected.lock_digest:
+        return Finding(THIS_BOOT, PASS, title, verdict, present)
+    hint = "Provision this host: its expectation is of another lock"
+    return Finding(THIS_BOOT, FAIL, title, verdict, present, hint)
 
 
 def known_check(name: str, option: str = "--check") -> str:
     """``name`` if it is the id of a check, with or without a subject; raises FleetInvalid naming the nearest one."""
-    known = [check.id for check in checks.listed()]
-    if name.partition(":")[0] in known:
+    ids = [check.id for check in checks.listed()]
+    if name.partition(":")[0] in ids:
         return name
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    raise FleetInvalid(f"{option}: there is no check {name!r}{meant}", hint=f"The checks are: {', '.join(known)}")
+    words = f"{option}: there is no check {name!r}{did_you_mean(name, ids)}"
+    raise FleetInvalid(words, hint=f"The checks are: {', '.join(ids)}")
 
 
 def require_folder(file: Path | None) -> None:
-    """Raise GdsError when ``file`` cannot be written for want of its folder: better before the hosts are asked."""
+    """Raise GdsError if the folder of ``file`` is missing: better before the hosts are asked."""
     if file is not None and not file.absolute().parent.is_dir():
         raise GdsError(f"{file}: the folder {file.parent} does not exist", hint=f"Try: mkdir -p {file.parent}")
 

@@ -55,10 +55,7 @@ sys.exit(main())
 
 
 def build(path: Path | None = None) -> bytes:
-    """Return the zipapp, and write it to ``path`` (mode 0755) if one is given and its content differs.
-
-    Works from a checkout and from an installed wheel alike.  Raises OSError when ``path`` cannot be written.
-    """
+    """Return the zipapp; write it to ``path`` (mode 0755) if one is given and its content differs.  Raises OSError."""
     stream = io.BytesIO(SHEBANG)
     stream.seek(0, io.SEEK_END)
     with zipfile.ZipFile(stream, "a", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -71,19 +68,16 @@ def build(path: Path | None = None) -> bytes:
             archive.writestr(entry, data)
     program = stream.getvalue()
     if path is not None:
-        _place(path, program)
+        _write(path, program)
     return program
 
 
 def keep(folder: Path) -> Path:
-    """The zipapp as a file in ``folder``, named by its content: runs of different versions do not disturb each other.
-
-    Raises OSError when it cannot be written.
-    """
+    """The zipapp as a file in ``folder``, named by its content, so that other versions keep theirs.  Raises OSError."""
     program = build()
     path = folder / f"gdsdeploy-host-{hashlib.sha256(program).hexdigest()[:16]}.pyz"
     folder.mkdir(parents=True, exist_ok=True)
-    _place(path, program)
+    _write(path, program)
     return path
 
 
@@ -114,9 +108,9 @@ def _bootstrap() -> bytes:
     return (_PACKAGE / "zipapp" / "bootstrap.py").read_bytes()
 
 
-def _place(path: Path, program: bytes) -> None:
+def _write(path: Path, program: bytes) -> None:
     if not (path.is_file() and path.read_bytes() == program):
-        # Whoever runs the old one meanwhile keeps it whole.
+        # A process that runs the old one meanwhile keeps it whole.
         atomic.write(path, program, mode=0o755)
 
 

@@ -1,6 +1,6 @@
 """The rules of compat.yml that explain a failed build, as the program on hosts reads them.
 
-It reads the file by itself: the collection packs the host program where pydantic is not installed.
+It doesn't need pydantic, which isn't installed where the collection packs the host program.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Conditions = dict[str, list[str]]
 def for_hosts() -> bytes:
     """JSON: those rules that refuse a driver or an nvidia-fs on a kernel, or an nvidia-fs with a driver."""
     text = (Path(__file__).parents[1] / "lock" / "compat.yml").read_text(encoding="utf-8")
-    found = list(_selected(yaml.safe_load(text)["rules"]))
-    return (json.dumps(found, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    rules = list(_selected(yaml.safe_load(text)["rules"]))
+    return (json.dumps(rules, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def _selected(rules: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:

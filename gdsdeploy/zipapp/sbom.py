@@ -1,4 +1,4 @@
-"""A bill of materials in CycloneDX 1.6: what something consists of, and what it needs to run.
+"""A bill of materials in CycloneDX 1.6: components and requirements.
 
 The build of the wheel and of the collection load this module without the rest of gdsdeploy.
 """
@@ -30,40 +30,21 @@ def of_host_program(version: str) -> bytes:
 
 def _ours(name: str, version: str) -> Json:
     purl = f"pkg:pypi/gdsdeploy@{version}" + ("" if name == "gdsdeploy" else f"#{name}.pyz")
-    licenses = [{"license": {"id": LICENSE}}]
-    return {
-        "type": "application",
-        "bom-ref": name,
-        "name": name,
-        "version": version,
-        "purl": purl,
-        "licenses": licenses,
-    }
+    names = {"type": "application", "bom-ref": name, "name": name, "version": version}
+    return {**names, "purl": purl, "licenses": [{"license": {"id": LICENSE}}]}
 
 
 def _requirement(text: str) -> Json:
     name = re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", text.strip())[0]).lower()
-    wanted = [{"name": "gdsdeploy:requirement", "value": text}]
-    return {
-        "type": "library",
-        "bom-ref": name,
-        "name": name,
-        "scope": "required",
-        "purl": f"pkg:pypi/{name}",
-        "properties": wanted,
-    }
+    names = {"type": "library", "bom-ref": name, "name": name, "scope": "required", "purl": f"pkg:pypi/{name}"}
+    return {**names, "properties": [{"name": "gdsdeploy:requirement", "value": text}]}
 
 
 def _document(subject: Json, components: list[Json]) -> bytes:
     """The same materials give the same bytes: no time, and a serial number made from the content."""
-    content: Json = {
-        "metadata": {"component": subject},
-        "components": components,
-        "dependencies": [
-            {"ref": subject["bom-ref"], "dependsOn": [item["bom-ref"] for item in components]},
-            *({"ref": item["bom-ref"]} for item in components),
-        ],
-    }
+    refs = [component["bom-ref"] for component in components]
+    dependencies = [{"ref": subject["bom-ref"], "dependsOn": refs}, *({"ref": ref} for ref in refs)]
+    content: Json = {"metadata": {"component": subject}, "components": components, "dependencies": dependencies}
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(content, sort_keys=True))
     head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{serial}", "version": 1}
     return (json.dumps({**head, **content}, indent=1) + "\n").encode()

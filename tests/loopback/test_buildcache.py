@@ -49,36 +49,36 @@ def archive(path: Path, name: str, size: int = SIZE, signer: Builder | None = SI
                      "size": len(data), "srcversion": ""}],
     }  # fmt: skip
     text = json.dumps(manifest).encode()
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as made:
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         signed = [("provenance.dsse.json", provenance.sign(text, signer))] if signer is not None else []
         for member, content in (("manifest.json", text), *signed, ("modules/nvidia.ko", data)):
             info = tarfile.TarInfo(member)
             info.size = len(content)
-            made.addfile(info, io.BytesIO(content))
+            tar.addfile(info, io.BytesIO(content))
     return path
 
 
 @pytest.fixture
-def said() -> list[str]:
+def warnings() -> list[str]:
     return []
 
 
 @pytest.fixture
-def cache(tmp_path: Path, said: list[str]) -> BuildCache:
-    return BuildCache(tmp_path / "builds", 1 << 30, said.append)
+def cache(tmp_path: Path, warnings: list[str]) -> BuildCache:
+    return BuildCache(tmp_path / "builds", 1 << 30, warnings.append)
 
 
 def names(folder: Path) -> set[str]:
-    return {item.name for item in folder.iterdir()}
+    return {entry.name for entry in folder.iterdir()}
 
 
 def test_what_was_put_is_taken_back_by_what_is_wanted(cache: BuildCache, tmp_path: Path) -> None:
-    made = archive(tmp_path / "a.tar", "a")
-    entry = cache.put(made, "want-a", ORIGIN)
+    tar = archive(tmp_path / "a.tar", "a")
+    entry = cache.put(tar, "want-a", ORIGIN)
     assert entry.key == key_of({**dict.fromkeys(INGREDIENTS, "x"), "compiler": "a"})
     assert cache.take("want-b", tmp_path / "none.tar", [ORIGIN]) is None
     assert cache.take("want-a", tmp_path / "copy.tar", [ORIGIN]) is not None
-    assert (tmp_path / "copy.tar").read_bytes() == made.read_bytes()
+    assert (tmp_path / "copy.tar").read_bytes() == tar.read_bytes()
     assert names(cache.folder) == {entry.sha256, "wants", "lock"}
     assert cache.take("want-a", tmp_path / "unfit.tar", [EVIL]) is None
     assert not (tmp_path / "unfit.tar").exists()
@@ -88,10 +88,10 @@ def test_builds_that_claim_one_key_are_kept_beside_each_other(cache: BuildCache,
     """A host of another fleet, or of another profile, claims the key of what this one has: nothing changes here."""
     good = archive(tmp_path / "good.tar", "a")
     bad = archive(tmp_path / "bad.tar", "a", SIZE * 2, OTHER)
-    kept = cache.put(good, "prod", ORIGIN)
+    path = cache.put(good, "prod", ORIGIN)
     other = cache.put(bad, "dev", EVIL)
-    assert kept.key == other.key
-    assert {entry.sha256 for entry in cache.entries()} == {kept.sha256, other.sha256}
+    assert path.key == other.key
+    assert {entry.sha256 for entry in cache.entries()} == {path.sha256, other.sha256}
     for want in ("prod", "dev"):
         assert (cache.take(want, tmp_path / "copy.tar", [ORIGIN]) is not None) is (want == "prod")
     assert (tmp_path / "copy.tar").read_bytes() == good.read_bytes()
@@ -101,17 +101,17 @@ def test_another_builder_cannot_serve_a_want_that_is_served(cache: BuildCache, t
     good, bad = archive(tmp_path / "good.tar", "a"), archive(tmp_path / "bad.tar", "a", SIZE * 2, OTHER)
     cache.put(good, "want", ORIGIN)
     cache.put(bad, "want", EVIL)
-    for origins, made in (([ORIGIN], good), ([EVIL, ORIGIN], bad), ([ORIGIN, EVIL], good)):
+    for origins, tar in (([ORIGIN], good), ([EVIL, ORIGIN], bad), ([ORIGIN, EVIL], good)):
         assert cache.take("want", tmp_path / "copy.tar", origins) is not None
-        assert (tmp_path / "copy.tar").read_bytes() == made.read_bytes()
+        assert (tmp_path / "copy.tar").read_bytes() == tar.read_bytes()
 
 
 def test_the_newest_of_a_builder_serves_and_the_one_before_stays_beside_it(cache: BuildCache, tmp_path: Path) -> None:
     first, second = (cache.put(archive(tmp_path / f"{name}.tar", name), "want", ORIGIN) for name in "ab")
     assert {entry.sha256 for entry in cache.entries()} == {first.sha256, second.sha256}
-    taken = cache.take("want", tmp_path / "copy.tar", [ORIGIN])
-    assert taken is not None
-    assert taken.sha256 == second.sha256
+    copy_entry = cache.take("want", tmp_path / "copy.tar", [ORIGIN])
+    assert copy_entry is not None
+    assert copy_entry.sha256 == second.sha256
 
 
 @pytest.mark.parametrize("signer", [None, OTHER, Builder("evil", SIGNER.seed), Builder("build1", OTHER.seed)])
@@ -122,34 +122,34 @@ def test_what_the_builder_has_not_signed_is_not_kept(cache: BuildCache, tmp_path
 
 
 def test_an_entry_that_somebody_put_there_by_hand_is_not_taken(
-    cache: BuildCache, tmp_path: Path, said: list[str]
+    cache: BuildCache, tmp_path: Path, warnings: list[str]
 ) -> None:
     """Who can write into the cache, and nothing else, supplies nobody."""
     entry = cache.put(archive(tmp_path / "a.tar", "a"), "want", ORIGIN)
-    made = archive(tmp_path / "b.tar", "a", signer=OTHER)
-    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    tar = archive(tmp_path / "b.tar", "a", signer=OTHER)
+    digest = hashlib.sha256(tar.read_bytes()).hexdigest()
     folder = (cache.folder / entry.sha256).rename(cache.folder / digest)
     record = json.loads((folder / "entry.json").read_text())
-    (folder / "modules.tar").write_bytes(made.read_bytes())
-    (folder / "entry.json").write_text(json.dumps({**record, "sha256": digest, "size": made.stat().st_size}))
+    (folder / "modules.tar").write_bytes(tar.read_bytes())
+    (folder / "entry.json").write_text(json.dumps({**record, "sha256": digest, "size": tar.stat().st_size}))
     (pointer,) = (cache.folder / "wants").iterdir()
     pointer.write_text(digest)
     assert cache.take("want", tmp_path / "copy.tar", [ORIGIN]) is None
     assert not (tmp_path / "copy.tar").exists()
-    assert len(said) == 1
+    assert len(warnings) == 1
 
 
-def test_what_an_older_release_kept_is_dropped_with_one_line(tmp_path: Path, said: list[str]) -> None:
+def test_what_an_older_release_kept_is_dropped_with_one_line(tmp_path: Path, warnings: list[str]) -> None:
     for name in "ab":
         folder = tmp_path / "builds" / (name * 64)
         folder.mkdir(parents=True)
         archive(folder / "modules.tar", name, signer=None)
         (folder / "entry.json").write_text(json.dumps({"format": 1, "key": f"sha256:{name * 64}", "size": 1}))
-    cache = BuildCache(tmp_path / "builds", 1 << 30, said.append)
+    cache = BuildCache(tmp_path / "builds", 1 << 30, warnings.append)
     assert cache.entries() == []
-    assert said == [f"2 builds that an older gdsdeploy kept in {cache.folder} are dropped: nobody has signed them"]
-    BuildCache(tmp_path / "builds", 1 << 30, said.append)
-    assert len(said) == 1
+    assert warnings == [f"dropped 2 builds that an older gdsdeploy kept in {cache.folder}: they aren't signed"]
+    BuildCache(tmp_path / "builds", 1 << 30, warnings.append)
+    assert len(warnings) == 1
 
 
 def test_what_was_not_used_for_the_longest_time_goes_first(cache: BuildCache, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_what_was_not_used_for_the_longest_time_goes_first(cache: BuildCache, tm
     cache.take("want-a", tmp_path / "x.tar", [ORIGIN])
     cache.limit = 3 * entry.size
     cache.put(archive(tmp_path / "d.tar", "d"), "want-d", ORIGIN)
-    assert {item.manifest["compiler"] for item in cache.entries()} == {"a", "c", "d"}
+    assert {rest.manifest["compiler"] for rest in cache.entries()} == {"a", "c", "d"}
     assert {name.partition(".")[0] for name in names(cache.folder / "wants")} == {"want-a", "want-c", "want-d"}
 
 
@@ -168,7 +168,7 @@ def test_what_is_in_use_is_not_evicted(cache: BuildCache, tmp_path: Path) -> Non
     with (cache.folder / entry.sha256 / "modules.tar").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert cache.prune(0) == []
-    assert [item.key for item in cache.prune(0)] == [entry.key]
+    assert [evicted.key for evicted in cache.prune(0)] == [entry.key]
     assert names(cache.folder / "wants") == set()
 
 
@@ -185,8 +185,8 @@ def test_no_record_that_was_changed_on_disk_ends_a_verb(
         entry = cache.put(archive(tmp_path / "a.tar", "a"), "want", ORIGIN)
         record = cache.folder / entry.sha256 / "entry.json"
         text = record.read_text()
-        found = re.sub(rf'"{field}": [^,\n]+', f'"{field}": {leaf.decode("latin-1")}', text)
-        record.write_bytes(found.encode("latin-1") if field else leaf)
+        damaged = re.sub(rf'"{field}": [^,\n]+', f'"{field}": {leaf.decode("latin-1")}', text)
+        record.write_bytes(damaged.encode("latin-1") if field else leaf)
         for verb in ("list", "verify"):
             for more in ([], ["--json"]):
                 assert CliRunner().invoke(command, [verb, *more], catch_exceptions=False).exit_code == 0
@@ -201,45 +201,45 @@ def test_no_record_that_was_changed_on_disk_ends_a_verb(
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "entry", "gone"])
 def test_a_damaged_build_is_dropped_with_a_message(
-    cache: BuildCache, tmp_path: Path, said: list[str], damage: str
+    cache: BuildCache, tmp_path: Path, warnings: list[str], damage: str
 ) -> None:
     entry = cache.put(archive(tmp_path / "a.tar", "a"), "want-a", ORIGIN)
-    kept = cache.folder / entry.sha256 / "modules.tar"
-    data = kept.read_bytes()
+    path = cache.folder / entry.sha256 / "modules.tar"
+    data = path.read_bytes()
     if damage == "flip":
-        kept.write_bytes(data[:-2000] + bytes([data[-2000] ^ 1]) + data[-1999:])
+        path.write_bytes(data[:-2000] + bytes([data[-2000] ^ 1]) + data[-1999:])
     elif damage == "cut":
-        kept.write_bytes(data[:-100])
+        path.write_bytes(data[:-100])
     elif damage == "entry":
-        kept.with_name("entry.json").write_text("{")
+        path.with_name("entry.json").write_text("{")
     else:
-        kept.unlink()
+        path.unlink()
     assert cache.take("want-a", tmp_path / "copy.tar", [ORIGIN]) is None
     assert not (tmp_path / "copy.tar").exists()
-    assert len(said) == 1
-    assert "damaged on disk" in said[0]
+    assert len(warnings) == 1
+    assert "damaged on disk" in warnings[0]
     assert names(cache.folder) == {"wants", "lock"}
     cache.put(tmp_path / "a.tar", "want-a", ORIGIN)
     assert cache.take("want-a", tmp_path / "copy.tar", [ORIGIN]) is not None
 
 
-def test_verify_finds_a_changed_byte(cache: BuildCache, tmp_path: Path, said: list[str]) -> None:
+def test_verify_finds_a_changed_byte(cache: BuildCache, tmp_path: Path, warnings: list[str]) -> None:
     good, bad = (cache.put(archive(tmp_path / f"{name}.tar", name), name, ORIGIN) for name in "ab")
-    kept = cache.folder / bad.sha256 / "modules.tar"
-    data = kept.read_bytes()
-    kept.write_bytes(data[:3000] + b"!" + data[3001:])
-    assert [item.key for item in cache.verify()] == [bad.key]
-    assert [item.key for item in cache.entries()] == [good.key]
-    assert len(said) == 1
+    path = cache.folder / bad.sha256 / "modules.tar"
+    data = path.read_bytes()
+    path.write_bytes(data[:3000] + b"!" + data[3001:])
+    assert [entry.key for entry in cache.verify()] == [bad.key]
+    assert [entry.key for entry in cache.entries()] == [good.key]
+    assert len(warnings) == 1
 
 
 def test_an_archive_that_is_not_what_it_says_is_not_kept(cache: BuildCache, tmp_path: Path) -> None:
-    made = archive(tmp_path / "a.tar", "a")
-    data = made.read_bytes()
+    tar = archive(tmp_path / "a.tar", "a")
+    data = tar.read_bytes()
     for wrong in (data[:-20000], data.replace(b"a\na\na\n", b"a\nb\na\n", 1), b"text"):
-        made.write_bytes(wrong)
+        tar.write_bytes(wrong)
         with pytest.raises(PackError):
-            cache.put(made, "want-a", ORIGIN)
+            cache.put(tar, "want-a", ORIGIN)
         assert names(cache.folder) == {"wants", "lock"}
 
 
@@ -258,7 +258,7 @@ def test_sizes(text: str | None, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["lots", "-1", "5 X", "1e9", "5GiBs"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(BuildCacheUnusable, match="is no size"):
+    with pytest.raises(BuildCacheUnusable, match="isn't a size"):
         buildcache.limit_from(text)
 
 
@@ -266,9 +266,9 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GDSDEPLOY_CACHE_DIR", str(tmp_path))
     buildcache.default(print).put(archive(tmp_path / "a.tar", "a"), "want-a", ORIGIN)
     run = CliRunner()
-    listed = json.loads(run.invoke(command, ["list", "--json"], catch_exceptions=False).stdout)
-    assert [item["modules"] for item in listed["builds"]] == [["nvidia"]]
-    assert listed["builds"][0]["ingredients"]["compiler"] == "a"
+    listing = json.loads(run.invoke(command, ["list", "--json"], catch_exceptions=False).stdout)
+    assert [entry["modules"] for entry in listing["builds"]] == [["nvidia"]]
+    assert listing["builds"][0]["ingredients"]["compiler"] == "a"
     assert "6.12.94, driver 550.1 (open)" in run.invoke(command, ["list"]).stdout
     assert json.loads(run.invoke(command, ["verify", "--json"]).stdout)["damaged"] == []
     assert run.invoke(command, ["prune", "--size", "much"]).exit_code == 2
@@ -277,7 +277,7 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_put_that_is_killed_at_any_step_leaves_the_old_or_the_new(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every call that opens, names or removes something is once the last one of the process."""
     # The process dies, not the machine.
@@ -291,7 +291,7 @@ def test_a_put_that_is_killed_at_any_step_leaves_the_old_or_the_new(
     step, ended = 0, False
     while not ended:
         step += 1
-        before = BuildCache(folder, 1 << 30, said.append)
+        before = BuildCache(folder, 1 << 30, warnings.append)
         before.put(other, "want-c", ORIGIN)
         before.put(old, "want-a", ORIGIN)
         child = os.fork()
@@ -307,13 +307,13 @@ def test_a_put_that_is_killed_at_any_step_leaves_the_old_or_the_new(
             sys.addaudithook(count)
             try:
                 # Replaces one build and evicts the other.
-                BuildCache(folder, SIZE, said.append).put(new, "want-a", ORIGIN)
+                BuildCache(folder, SIZE, warnings.append).put(new, "want-a", ORIGIN)
             finally:
                 os._exit(0)
         ended = os.WIFEXITED(os.waitpid(child, 0)[1])
-        after = BuildCache(folder, 1 << 30, said.append)
+        after = BuildCache(folder, 1 << 30, warnings.append)
         assert after.verify() == []
-        assert said == [], f"killed at step {step}"
+        assert warnings == [], f"killed at step {step}"
         assert names(folder) == {*(entry.sha256 for entry in after.entries()), "wants", "lock"}
         if after.take("want-a", tmp_path / "x.tar", [ORIGIN]):
             assert (tmp_path / "x.tar").read_bytes() in (old.read_bytes(), new.read_bytes())
@@ -377,10 +377,10 @@ def test_processes_that_are_killed_leave_nothing_half(tmp_path: Path) -> None:
         for process in running:
             work += killed(process)
     assert work > 12, "hardly anything was done"
-    said: list[str] = []
-    cache = BuildCache(folder, 200_000, said.append)
+    warnings: list[str] = []
+    cache = BuildCache(folder, 200_000, warnings.append)
     assert cache.verify() == []
-    assert said == []
+    assert warnings == []
     keys = {entry.sha256 for entry in cache.entries()}
     assert names(folder) == {*keys, "wants", "lock"}, "the next process sweeps what the killed ones left"
     assert sum(entry.size for entry in cache.entries()) <= 200_000
@@ -393,6 +393,6 @@ def killed(process: subprocess.Popen[str]) -> int:
     """Kill it in whatever it does; how many rounds it made."""
     alive = process.poll() is None
     process.send_signal(signal.SIGKILL)
-    said = process.communicate()[0]
-    assert alive, said
-    return sum(line.isdigit() for line in said.splitlines())
+    warnings = process.communicate()[0]
+    assert alive, warnings
+    return sum(line.isdigit() for line in warnings.splitlines())

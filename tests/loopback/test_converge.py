@@ -25,10 +25,10 @@ from gdsdeploy.host.apply.model import Change
 
 
 def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
-    found = ansible.argv(
+    value = ansible.argv(
         "provision", Path("/s/inventory.yml"), limit=["gpu1", "gpu2"], extra=["--check", "--diff", "-vv"]
     )
-    assert found == [
+    assert value == [
         sys.executable, "-P", "-m", "ansible", "playbook",
         "--inventory", "/s/inventory.yml", "--limit", "gpu1,gpu2", "--check", "--diff", "-vv",
         str(resources.playbook("provision")),
@@ -38,8 +38,8 @@ def test_the_command_line_is_ours_and_then_the_users_flags() -> None:
 def environment(tmp_path: Path, inherited: dict[str, str] | None = None) -> dict[str, str]:
     """What ansible-playbook gets of an environment."""
     inherited = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **(inherited or {})}
-    made = ansible.environment(control_dir=Path("/s/cm"), program=Path("/s/host.pyz"), inherited=inherited)
-    return {name: value for name, value in {**inherited, **made}.items() if value is not None}
+    variables = ansible.environment(control_dir=Path("/s/cm"), program=Path("/s/host.pyz"), inherited=inherited)
+    return {name: value for name, value in {**inherited, **variables}.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,22 @@ def environment(tmp_path: Path, inherited: dict[str, str] | None = None) -> dict
 )
 def test_host_keys_are_checked_and_stray_configuration_is_ignored(tmp_path: Path, inherited: dict[str, str]) -> None:
     (tmp_path / "ansible.cfg").write_text("[defaults]\nhost_key_checking = false\n")
-    done = subprocess.run(
+    result = subprocess.run(
         [Path(sys.executable).parent / "ansible-config", "dump", "--only-changed", "--type", "all"],
         env=environment(tmp_path, inherited), cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    settings = dict(re.findall(r"^(\w+)\(.*\) = (.*)$", done.stdout, re.MULTILINE))
+    settings = dict(re.findall(r"^(\w+)\(.*\) = (.*)$", result.stdout, re.MULTILINE))
     assert settings["HOST_KEY_CHECKING"] == "True"
     assert settings["COLLECTIONS_PATHS"] == str([str(resources.collections())])
-    assert "StrictHostKeyChecking=no" not in done.stdout
-    assert "/elsewhere" not in done.stdout
+    assert "StrictHostKeyChecking=no" not in result.stdout
+    assert "/elsewhere" not in result.stdout
 
 
 def test_what_a_user_may_set_is_kept(tmp_path: Path) -> None:
-    found = environment(tmp_path, {"ANSIBLE_FORKS": "3", "ANSIBLE_SSH_PIPELINING": "False"})
-    assert found["ANSIBLE_FORKS"] == "3"
-    assert "ANSIBLE_SSH_PIPELINING" not in found
-    assert found["GDSDEPLOY_HOST_PROGRAM"] == "/s/host.pyz"
+    value = environment(tmp_path, {"ANSIBLE_FORKS": "3", "ANSIBLE_SSH_PIPELINING": "False"})
+    assert value["ANSIBLE_FORKS"] == "3"
+    assert "ANSIBLE_SSH_PIPELINING" not in value
+    assert value["GDSDEPLOY_HOST_PROGRAM"] == "/s/host.pyz"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_what_a_user_may_set_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_flags_that_ansible_playbook_does_not_take_are_named(flags: list[str], words: str) -> None:
-    found = ansible.refused_flags(flags)
-    assert found.startswith(words)
-    assert bool(found) == bool(words)
+    value = ansible.refused_flags(flags)
+    assert value.startswith(words)
+    assert bool(value) == bool(words)
 
 
 def fake_playbook(tmp_path: Path, events: list[dict[str, object]], status: int) -> list[str]:
@@ -101,9 +101,9 @@ def fake_playbook(tmp_path: Path, events: list[dict[str, object]], status: int) 
 WRITE = Change("write", "/etc/x", "", "sha256:1", "missing", resource="pins")
 
 
-def result(status: str, role: str, task: str, changed: bool = False, **said: object) -> dict[str, object]:
+def result(status: str, role: str, task: str, changed: bool = False, **lines: object) -> dict[str, object]:
     return {"event": "result", "host": "gpu1", "role": role, "task": task, "status": status,
-            "seconds": 1.0, "changed": changed, "said": json.dumps(said)}  # fmt: skip
+            "seconds": 1.0, "changed": changed, "said": json.dumps(lines)}  # fmt: skip
 
 
 def test_changes_and_log_are_kept(tmp_path: Path) -> None:
@@ -113,15 +113,15 @@ def test_changes_and_log_are_kept(tmp_path: Path) -> None:
         result("ok", "gds_repo", "Pin the stack", changed=True, changes=[WRITE.to_json(), {"kind": "x"}, 7]),
         result("ok", "gds_repo", "Ask apt"),
     ]
-    said: list[str] = []
+    lines: list[str] = []
     log = tmp_path / "log" / "run.log"
-    outcome = ansible.play(fake_playbook(tmp_path, events, 0), {}, log=log, progress=said.append)
+    outcome = ansible.play(fake_playbook(tmp_path, events, 0), {}, log=log, progress=lines.append)
     assert outcome.hosts["gpu1"].changed == ["gds_repo: Pin the stack"]
     assert outcome.changes() == 1
     assert outcome.hosts["gpu1"].changes == [WRITE], "what is no change is left out"
     assert log.read_text() == "human text\n"
-    assert said[0] == "▸ Prepare"
-    assert "  gpu1: gds_repo: Pin the stack …" in said
+    assert lines[0] == "▸ Prepare"
+    assert "  gpu1: gds_repo: Pin the stack …" in lines
 
 
 @pytest.mark.parametrize(
@@ -180,11 +180,11 @@ def test_the_kind_of_an_error_decides(tmp_path: Path, role: str, kind: str, erro
         result("failed", role, "What follows from it", detail={"msg": "later"}),
     ]
     outcome = ansible.play(fake_playbook(tmp_path, events, 2), {}, log=tmp_path / "l", progress=lambda _: None)
-    found = outcome.hosts["gpu1"]
-    assert type(found.failure) is error
-    assert str(found.failure) == words
-    assert getattr(found.failure, "hint", "") == f"do this. Whole output: {tmp_path / 'l'}"
-    assert found.kind == kind
+    value = outcome.hosts["gpu1"]
+    assert type(value.failure) is error
+    assert str(value.failure) == words
+    assert getattr(value.failure, "hint", "") == f"do this. Whole output: {tmp_path / 'l'}"
+    assert value.kind == kind
 
 
 def test_a_playbook_that_dies_without_a_word_is_an_error(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_a_larger_inventory_has_more_memory(tmp_path: Path, monkeypatch: pytest.
     command = [sys.executable, "-c", f"bytearray({size})"]
     with pytest.raises(ConvergeFailed, match="MemoryError"):
         ansible.play(command, {}, log=tmp_path / "log", progress=lambda _: None)
-    done = ansible.play(command, {}, log=tmp_path / "log", progress=lambda _: None, inventory=size // 16)
-    assert done.status == 0
+    result = ansible.play(command, {}, log=tmp_path / "log", progress=lambda _: None, inventory=size // 16)
+    assert result.status == 0
 
 
 def test_a_host_cannot_write_events_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

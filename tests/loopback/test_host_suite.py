@@ -25,8 +25,8 @@ def programs() -> set[Path]:
 
 def suite(*argv: object) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", SUITE, *map(str, argv)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    return done.returncode, done.stdout + done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return result.returncode, result.stdout + result.stderr
 
 
 @pytest.fixture

@@ -26,17 +26,17 @@ TABLES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy
 
 def interpreters() -> list[str]:
     """Every Python from 3.8 on that is installed here."""
-    found = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))}
+    pythons = {sys.executable, *filter(None, (shutil.which(f"python3.{minor}") for minor in range(8, 15)))}
     # Where developers keep several: pyenv and uv.
     for folder in (".pyenv/versions", ".local/share/uv/python"):
-        found |= {str(path) for path in Path.home().glob(f"{folder}/*3.*/bin/python3")}
+        pythons |= {str(path) for path in Path.home().glob(f"{folder}/*3.*/bin/python3")}
     chosen: dict[tuple[int, ...], str] = {}
-    for path in sorted(found):
-        done = subprocess.run([path, "--version"], capture_output=True, text=True)
+    for path in sorted(pythons):
+        result = subprocess.run([path, "--version"], capture_output=True, text=True)
         version = tuple(
-            int(number) for number in done.stdout.removeprefix("Python ").split(".")[:2] if number.isdigit()
+            int(number) for number in result.stdout.removeprefix("Python ").split(".")[:2] if number.isdigit()
         )
-        if done.returncode == 0 and version >= (3, 8):
+        if result.returncode == 0 and version >= (3, 8):
             chosen.setdefault(version, path)
     return [path for _, path in sorted(chosen.items())]
 
@@ -63,8 +63,8 @@ def test_it_holds_our_sources_and_nothing_else(program: Path) -> None:
             if name.startswith("gdsdeploy/host/") and name != RULES:
                 assert archive.read(name) == (ROOT / name).read_bytes()
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gdsdeploy" / "host").rglob("*.py")}
-    made = {"__main__.py", "gdsdeploy_bootstrap.py", "gdsdeploy/__init__.py", RULES, MATERIALS}
-    assert set(names) == sources | made | set(TABLES)
+    packed = {"__main__.py", "gdsdeploy_bootstrap.py", "gdsdeploy/__init__.py", RULES, MATERIALS}
+    assert set(names) == sources | packed | set(TABLES)
 
 
 def test_an_unchanged_program_is_not_written_again(tmp_path: Path) -> None:
@@ -77,30 +77,30 @@ def test_an_unchanged_program_is_not_written_again(tmp_path: Path) -> None:
     hostapp.build(path)
     assert path.read_bytes() == hostapp.build()
     assert path.stat().st_mode & 0o777 == 0o755
-    assert [item.name for item in tmp_path.iterdir()] == ["host.pyz"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["host.pyz"]
 
 
 @pytest.mark.parametrize("python", interpreters())
 def test_it_runs_on_a_bare_python(program: Path, python: str, tmp_path: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [python, "-I", "-S", program, "hello"], capture_output=True, text=True, cwd=tmp_path, check=True
     )
-    assert json.loads(done.stdout)["kernel"]
-    done = subprocess.run(
+    assert json.loads(result.stdout)["kernel"]
+    result = subprocess.run(
         [python, "-I", "-S", program, "evidence"], capture_output=True, text=True, cwd=tmp_path, check=True
     )
-    assert json.loads(done.stdout)["version"] == 1
+    assert json.loads(result.stdout)["version"] == 1
     facts = subprocess.run(
         [python, "-I", "-S", program, "facts", "--evidence", "-"],
-        input=done.stdout,
+        input=result.stdout,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(facts.stdout)["kernel"]["release"] == json.loads(done.stdout)["host"]["uname"]["release"]
+    assert json.loads(facts.stdout)["kernel"]["release"] == json.loads(result.stdout)["host"]["uname"]["release"]
     for words in (["kmod", "audit", "--help"], ["boot", "--help"]):
-        done = subprocess.run([python, "-I", "-S", program, *words], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+        result = subprocess.run([python, "-I", "-S", program, *words], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_every_module_in_it_is_python_3_8_and_imports_on_its_own(program: Path) -> None:
@@ -120,8 +120,8 @@ def test_a_python_that_is_too_old_is_told_so() -> None:
     with zipfile.ZipFile(io.BytesIO(hostapp.build())) as archive:
         main = archive.read("__main__.py").decode()
     old = main.replace("sys.version_info", "(3, 7, 3)")
-    done = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "python3 is 3.7; 3.8 or newer is needed\n")
+    result = subprocess.run([sys.executable, "-c", old], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "python3 is 3.7; 3.8 or newer is needed\n")
 
 
 def test_it_can_be_started_by_name(program: Path) -> None:
@@ -142,8 +142,8 @@ def test_versions_are_kept_side_by_side(tmp_path: Path, monkeypatch: pytest.Monk
 def sent(words: list[str], text: bytes, python: str = "python3", mark: bytes = b"here\n") -> tuple[int, str, str]:
     """Exit status, standard output and error of what a host does with the program on its standard input."""
     data = hostapp.sent(hostapp.build(), words, text, mark)
-    done = subprocess.run(["sh", "-c", hostapp.start(python)], input=data, capture_output=True, check=False)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    result = subprocess.run(["sh", "-c", hostapp.start(python)], input=data, capture_output=True, check=False)
+    return result.returncode, result.stdout.decode(), result.stderr.decode()
 
 
 @pytest.mark.parametrize("python", interpreters())
@@ -153,7 +153,7 @@ def test_it_runs_from_standard_input_in_one_process(python: str) -> None:
     assert (status, err) == (0, "")
     mark, _, answer = out.partition("\n")
     assert mark == "here"
-    assert [item["name"] for item in json.loads(answer)["resources"]] == ["expectation"]
+    assert [entry["name"] for entry in json.loads(answer)["resources"]] == ["expectation"]
 
 
 @pytest.mark.parametrize("python", interpreters())
@@ -162,10 +162,10 @@ def test_it_reads_its_tables_wherever_it_runs_from(program: Path, python: str) -
     for argv in ([program], [program.parent / "unpacked"]):
         if argv[0].name == "unpacked":
             shutil.unpack_archive(program, argv[0], "zip")
-        done = subprocess.run([python, "-I", "-S", *argv, *words], capture_output=True, text=True, check=True)
-        assert json.loads(done.stdout)["entries"][0]["code"] == 5027
+        result = subprocess.run([python, "-I", "-S", *argv, *words], capture_output=True, text=True, check=True)
+        assert json.loads(result.stdout)["entries"][0]["code"] == 5027
     status, out, err = sent(words, b"", python, mark=b"")
-    assert (status, err, out) == (0, "", done.stdout)
+    assert (status, err, out) == (0, "", result.stdout)
 
 
 def test_it_installs_itself_from_standard_input() -> None:
@@ -183,12 +183,12 @@ def test_a_python_that_is_too_old_says_so_before_anything_is_read() -> None:
     source = (ROOT / "gdsdeploy" / "zipapp" / "bootstrap.py").read_text()
     ast.parse(source, feature_version=(3, 4))
     old = f"import sys; sys.version_info = (3, 6, 8)\n{source}\nload(None)"
-    done = subprocess.run([sys.executable, "-I", "-c", old], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (78, "its python3 is 3.6; 3.8 or newer is needed\n")
+    result = subprocess.run([sys.executable, "-I", "-c", old], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (78, "its python3 is 3.6; 3.8 or newer is needed\n")
 
 
 def test_half_a_program_is_not_run() -> None:
     data = hostapp.sent(hostapp.build(), ["hello"], b"", b"")[:-20000]
-    done = subprocess.run(["sh", "-c", hostapp.start()], input=data, capture_output=True, text=False, check=False)
-    assert done.returncode == 1
-    assert b"did not arrive whole" in done.stderr
+    result = subprocess.run(["sh", "-c", hostapp.start()], input=data, capture_output=True, text=False, check=False)
+    assert result.returncode == 1
+    assert b"did not arrive whole" in result.stderr

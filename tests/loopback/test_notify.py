@@ -223,7 +223,7 @@ def test_a_token_that_cannot_be_read_is_said_before_the_rollout(
 
 
 def test_events_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(ValueError, match="'finnished' is no event"):
+    with pytest.raises(ValueError, match="'finnished' isn't an event"):
         Notify(events=("finnished",))
 
 

@@ -33,15 +33,15 @@ def fleet(ssh: dict[str, object], **host: object) -> Fleet:
 
 
 def endpoint(folder: Path, ssh: dict[str, object], **host: object) -> Endpoint:
-    (found,) = transport.endpoints(fleet(ssh, **host), folder, ["gpu1"])
-    return found
+    (end,) = transport.endpoints(fleet(ssh, **host), folder, ["gpu1"])
+    return end
 
 
 def test_the_fleet_file_comes_first(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host *\n  User nobody\n  Port 1\n  HostName 192.0.2.9\n  HostKeyAlias other\n")
-    given = {"user": "admin", "identity_file": "keys/id", "known_hosts": "known_hosts", "config": "config"}
-    found = endpoint(tmp_path, given, port=2201, address="192.0.2.1")
-    assert found == Endpoint(
+    ssh = {"user": "admin", "identity_file": "keys/id", "known_hosts": "known_hosts", "config": "config"}
+    end = endpoint(tmp_path, ssh, port=2201, address="192.0.2.1")
+    assert end == Endpoint(
         "gpu1",
         "192.0.2.9",
         2201,
@@ -53,10 +53,10 @@ def test_the_fleet_file_comes_first(tmp_path: Path) -> None:
 
 
 def test_without_any_configuration_ssh_s_defaults_hold(tmp_path: Path) -> None:
-    found = endpoint(tmp_path, {"config": "/dev/null"})
-    assert (found.address, found.port, found.proxy, found.agent) == ("gpu1", 22, (), True)
-    assert found.user == subprocess.run(["id", "-un"], check=True, capture_output=True, text=True).stdout.strip()
-    assert [file.name for file in found.known_hosts] == [
+    end = endpoint(tmp_path, {"config": "/dev/null"})
+    assert (end.address, end.port, end.proxy, end.agent) == ("gpu1", 22, (), True)
+    assert end.user == subprocess.run(["id", "-un"], check=True, capture_output=True, text=True).stdout.strip()
+    assert [file.name for file in end.known_hosts] == [
         "known_hosts", "known_hosts2", "ssh_known_hosts", "ssh_known_hosts2",
     ]  # fmt: skip
 
@@ -66,11 +66,11 @@ def test_what_ssh_g_prints() -> None:
         "host gpu1\nuser admin\nhostname 10.0.0.1\nport 2222\nidentitiesonly yes\nidentityfile /nonexistent/key\n"
         "userknownhostsfile /a /b\nglobalknownhostsfile none\nhostkeyalias node1\nproxycommand nc -X %% %h %p %r %n\n"
     )
-    found = sshconfig.parse(text)
-    assert (found.address, found.port, found.user, found.host_key_alias) == ("10.0.0.1", 2222, "admin", "node1")
-    assert (found.identity_files, found.identities_only) == ((), True)
-    assert found.known_hosts == (Path("/a"), Path("/b"))
-    assert found.proxy[1:] == ("-c", "exec nc -X % 10.0.0.1 2222 admin gpu1")
+    end = sshconfig.parse(text)
+    assert (end.address, end.port, end.user, end.host_key_alias) == ("10.0.0.1", 2222, "admin", "node1")
+    assert (end.identity_files, end.agent) == ((), False)
+    assert end.known_hosts == (Path("/a"), Path("/b"))
+    assert end.proxy[1:] == ("-c", "exec nc -X % 10.0.0.1 2222 admin gpu1")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_what_ssh_g_prints() -> None:
     ],
 )
 def test_jump_hosts(jump: str, options: tuple[str, ...], last: str) -> None:
-    found = sshconfig.parse(f"host gpu1\nhostname 10.0.0.1\nport 22\nproxyjump {jump}\n", Path("/f"))
-    assert found.proxy[0] == "ssh"
-    assert "StrictHostKeyChecking=yes" in found.proxy
-    assert found.proxy[-3 - len(options) :] == (*options, "-W", "[10.0.0.1]:22", last)
-    assert found.proxy[5:7] == ("-F", "/f")
+    end = sshconfig.parse(f"host gpu1\nhostname 10.0.0.1\nport 22\nproxyjump {jump}\n", Path("/f"))
+    assert end.proxy[0] == "ssh"
+    assert "StrictHostKeyChecking=yes" in end.proxy
+    assert end.proxy[-3 - len(options) :] == (*options, "-W", "[10.0.0.1]:22", last)
+    assert end.proxy[5:7] == ("-F", "/f")
 
 
 def test_an_error_in_the_configuration_is_said_with_its_line(tmp_path: Path) -> None:

@@ -64,13 +64,13 @@ def test_a_program_runs_once_with_its_arguments_and_its_input(sshd: Start) -> No
     (answer,) = ask(server.endpoint(), argv=argv, stdin="grüße".encode())
     assert answer.error is None
     assert answer.document is not None
-    found = answer.document
-    assert found["argv"] == list(argv)
-    assert found["stdin"] == "grüße"
-    assert found["uid"] == 0
-    assert found["part"] == "imported from the archive"
-    assert found["file"].startswith("/run/gdsdeploy/program-")
-    assert not Path("/proc", str(found["pid"])).exists()
+    document = answer.document
+    assert document["argv"] == list(argv)
+    assert document["stdin"] == "grüße"
+    assert document["uid"] == 0
+    assert document["part"] == "imported from the archive"
+    assert document["file"].startswith("/run/gdsdeploy/program-")
+    assert not Path("/proc", str(document["pid"])).exists()
     assert answer.seconds < 30
     sessions = [
         line for line in (server.folder / "log").read_text().splitlines() if "Starting session: command" in line
@@ -221,30 +221,30 @@ def test_an_unknown_key_is_refused_before_the_login(sshd: Start, tmp_path: Path)
 def test_a_changed_key_is_refused_and_the_line_named(sshd: Start, tmp_path: Path) -> None:
     server = sshd()
     other = keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
-    known = tmp_path / "known_hosts"
-    known.write_text(f"# a comment\nelsewhere ssh-ed25519 AAAA\n[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
-    error = refusal(server.endpoint(known_hosts=known), HostKeyMismatch)
+    record = tmp_path / "known_hosts"
+    record.write_text(f"# a comment\nelsewhere ssh-ed25519 AAAA\n[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
+    error = refusal(server.endpoint(known_hosts=record), HostKeyMismatch)
     assert "its host key changed" in error.message
-    assert f"{known}:3 has SHA256:" in error.message
-    assert f"replace line 3 of {known}" in (error.hint or "")
+    assert f"{record}:3 has SHA256:" in error.message
+    assert f"replace line 3 of {record}" in (error.hint or "")
     assert "Accepted publickey" not in (server.folder / "log").read_text()
 
 
 def test_a_revoked_key_is_refused_even_where_it_is_on_record(sshd: Start, tmp_path: Path) -> None:
     server = sshd()
     kind, blob = server.known_hosts.read_text().split()[1:3]
-    known = tmp_path / "known_hosts"
-    known.write_text(f"{server.known_hosts.read_text()}@revoked * {kind} {blob}\n")
-    assert f"which {known}:2 revokes" in refusal(server.endpoint(known_hosts=known), HostKeyMismatch).message
+    record = tmp_path / "known_hosts"
+    record.write_text(f"{server.known_hosts.read_text()}@revoked * {kind} {blob}\n")
+    assert f"which {record}:2 revokes" in refusal(server.endpoint(known_hosts=record), HostKeyMismatch).message
 
 
 def test_a_key_of_another_type_does_not_count(sshd: Start, tmp_path: Path) -> None:
     server = sshd()
     other = keygen(tmp_path / "other", "ecdsa").with_suffix(".pub").read_text().split()
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
-    error = refusal(server.endpoint(known_hosts=known), HostKeyMismatch)
-    assert f"there is only {known}:1 (ecdsa-sha2-nistp256)" in error.message
+    record = tmp_path / "known_hosts"
+    record.write_text(f"[127.0.0.1]:{server.port} {other[0]} {other[1]}\n")
+    error = refusal(server.endpoint(known_hosts=record), HostKeyMismatch)
+    assert f"there is only {record}:1 (ecdsa-sha2-nistp256)" in error.message
 
 
 def test_the_type_on_record_is_asked_for(sshd: Start, tmp_path: Path) -> None:
@@ -252,9 +252,9 @@ def test_the_type_on_record_is_asked_for(sshd: Start, tmp_path: Path) -> None:
     rsa = keygen(tmp_path / "rsa", "rsa")
     server = sshd(f"HostKey {rsa}")
     kind, blob = rsa.with_suffix(".pub").read_text().split()[:2]
-    known = tmp_path / "known_hosts"
-    known.write_text(f"[127.0.0.1]:{server.port} {kind} {blob}\n")
-    (answer,) = ask(server.endpoint(known_hosts=known))
+    record = tmp_path / "known_hosts"
+    record.write_text(f"[127.0.0.1]:{server.port} {kind} {blob}\n")
+    (answer,) = ask(server.endpoint(known_hosts=record))
     assert answer.error is None
 
 

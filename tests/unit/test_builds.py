@@ -39,12 +39,12 @@ def fleet(*hosts: str, builder: bool = False, profile: dict[str, Any] | None = N
     return Fleet.model_validate(value)
 
 
-def want(target: Target, told: Told) -> str:
-    return want_of(target, told)
+def want(target: Target, facts: Told) -> str:
+    return want_of(target, facts)
 
 
 def chosen(
-    made: Fleet, told: dict[str, Told], *kept: str, manifest: dict[str, Any] | None = None, by: str = ""
+    intent: Fleet, facts: dict[str, Told], *kept: str, manifest: dict[str, Any] | None = None, by: str = ""
 ) -> dict[str, Supply]:
     """``kept``: wants of kept builds; ``by``: who built them, by default whoever may."""
 
@@ -52,102 +52,102 @@ def chosen(
         builder = by or next(iter(builders), "")
         return Kept(builder, manifest or {}) if wanted in kept and builder in builders else None
 
-    return supplies(made, LOCK, told, cached)
+    return supplies(intent, LOCK, facts, cached)
 
 
-def said(found: dict[str, Supply]) -> dict[str, str]:
-    return {name: supply.builder or supply.source for name, supply in found.items()}
+def summary(hosts: dict[str, Supply]) -> dict[str, str]:
+    return {name: supply.builder or supply.source for name, supply in hosts.items()}
 
 
 def test_a_host_that_builds_by_the_fleet_file_supplies_the_others() -> None:
-    found = chosen(fleet("a", "b", "c", b="build"), dict.fromkeys("abc", PLAIN))
-    assert said(found) == {"a": "b", "b": "build", "c": "b"}
-    assert found["b"].why == "the fleet file says so"
-    assert supplied(found["a"]) == "receives its modules from b: b builds for its key"
+    hosts = chosen(fleet("a", "b", "c", b="build"), dict.fromkeys("abc", PLAIN))
+    assert summary(hosts) == {"a": "b", "b": "build", "c": "b"}
+    assert hosts["b"].why == "the fleet file says so"
+    assert supplied(hosts["a"]) == "receives its modules from b: b builds for its key"
 
 
 def test_where_the_fleet_file_names_nobody_each_host_builds_for_itself() -> None:
-    found = chosen(fleet("a", "b"), dict.fromkeys("ab", PLAIN), want(TARGET, PLAIN))
-    assert said(found) == {"a": "build", "b": "build"}
-    assert not any(supply.delivers for supply in found.values())
-    assert found["a"].why == (
+    hosts = chosen(fleet("a", "b"), dict.fromkeys("ab", PLAIN), want(TARGET, PLAIN))
+    assert summary(hosts) == {"a": "build", "b": "build"}
+    assert not any(supply.delivers for supply in hosts.values())
+    assert hosts["a"].why == (
         "the fleet file names no machine that may supply it: put one into builders, or give one modules: build"
     )
 
 
 @pytest.mark.parametrize("builder", [True, False])
 def test_a_machine_that_is_named_to_build_supplies_other_profiles_of_the_same_stack(builder: bool) -> None:
-    made = fleet("a", builder=True) if builder else fleet("a", "build1", build1="build")
-    value = made.model_dump()
+    intent = fleet("a", builder=True) if builder else fleet("a", "build1", build1="build")
+    value = intent.model_dump()
     value["profiles"]["other"] = {**value["profiles"]["gds"], "builder": None}
     value["hosts"]["b"] = {"profile": "other"}
     lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
-    told = dict.fromkeys(("build1", "a", "b"), PLAIN)
-    found = supplies(Fleet.model_validate(value), lock, told, lambda *_: None)
-    assert said(found) == {"build1": "build", "a": "build1", "b": "build1"}
+    facts = dict.fromkeys(("build1", "a", "b"), PLAIN)
+    hosts = supplies(Fleet.model_validate(value), lock, facts, lambda *_: None)
+    assert summary(hosts) == {"build1": "build", "a": "build1", "b": "build1"}
 
 
 def test_hosts_with_another_ofed_tree_build_themselves_or_get_the_builder_that_the_fleet_names() -> None:
-    told = {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED}
-    found = chosen(fleet("a", "b", "c", "d", a="build"), told)
-    assert said(found) == {"a": "build", "b": "build", "c": "a", "d": "build"}
-    assert found["b"].why == "a, which would supply it, builds for another key"
-    assert found["a"].want != found["b"].want
-    found = chosen(fleet("a", "b", "c", "d", a="build", b="build"), told)
-    assert said(found) == {"a": "build", "b": "build", "c": "a", "d": "b"}
+    facts = {"a": PLAIN, "b": OFED, "c": PLAIN, "d": OFED}
+    hosts = chosen(fleet("a", "b", "c", "d", a="build"), facts)
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "a", "d": "build"}
+    assert hosts["b"].why == "a, which would supply it, builds for another key"
+    assert hosts["a"].want != hosts["b"].want
+    hosts = chosen(fleet("a", "b", "c", "d", a="build", b="build"), facts)
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "a", "d": "b"}
 
 
 def test_the_pinned_builder_builds_for_its_key_and_hosts_of_another_for_themselves() -> None:
-    made = fleet("a", "b", "c", builder=True)
-    found = chosen(made, {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": OFED})
-    assert said(found) == {"build1": "build", "a": "build1", "b": "build", "c": "build"}
-    assert found["b"].why == "build1, which would supply it, builds for another key"
+    intent = fleet("a", "b", "c", builder=True)
+    hosts = chosen(intent, {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": OFED})
+    assert summary(hosts) == {"build1": "build", "a": "build1", "b": "build", "c": "build"}
+    assert hosts["b"].why == "build1, which would supply it, builds for another key"
 
 
 def test_what_is_kept_is_built_nowhere_also_without_the_builder() -> None:
     kept = want(TARGET, PLAIN)
-    made = fleet("a", "b", "c", c="build")
-    assert said(chosen(made, dict.fromkeys("ab", PLAIN), kept)) == {"a": "cache", "b": "cache"}
-    assert said(chosen(fleet("a", builder=True), {"a": PLAIN}, kept)) == {"a": "cache"}
+    intent = fleet("a", "b", "c", c="build")
+    assert summary(chosen(intent, dict.fromkeys("ab", PLAIN), kept)) == {"a": "cache", "b": "cache"}
+    assert summary(chosen(fleet("a", builder=True), {"a": PLAIN}, kept)) == {"a": "cache"}
 
 
 def test_a_builder_that_takes_no_part_leaves_a_host_without() -> None:
-    (found,) = chosen(fleet("a", builder=True), {"a": PLAIN}).values()
-    assert found.source == "none"
-    assert "build1, the builder of its profile, is not in this run" in found.lack
+    (supply,) = chosen(fleet("a", builder=True), {"a": PLAIN}).values()
+    assert supply.source == "none"
+    assert "build1, the builder of its profile, is not in this run" in supply.lack
 
 
 def test_what_was_built_or_received_stays() -> None:
     built, received = replace(PLAIN, built=True), replace(PLAIN, received=True)
-    found = chosen(fleet("a", "b", "c"), {"a": PLAIN, "b": built, "c": received})
-    assert said(found) == {"a": "build", "b": "build", "c": "kept"}
-    assert said(chosen(fleet("a", builder=True), {"a": received})) == {"a": "kept"}
+    hosts = chosen(fleet("a", "b", "c"), {"a": PLAIN, "b": built, "c": received})
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "kept"}
+    assert summary(chosen(fleet("a", builder=True), {"a": received})) == {"a": "kept"}
 
 
 def test_the_fleet_file_has_the_last_word() -> None:
-    found = chosen(fleet("a", "b", "c", a="receive", b="build"), dict.fromkeys("abc", PLAIN), want(TARGET, PLAIN))
-    assert said(found) == {"a": "cache", "b": "build", "c": "cache"}
-    assert said(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "none", "b": "build"}
-    assert said(chosen(fleet("a", "b", a="receive"), {"a": PLAIN})) == {"a": "none"}
-    found = chosen(fleet("a", "b", profile={"modules": "receive"}), dict.fromkeys("ab", PLAIN))
-    assert {supply.source for supply in found.values()} == {"none"}
-    told = {"build1": OFED, "a": PLAIN, "b": PLAIN}
+    hosts = chosen(fleet("a", "b", "c", a="receive", b="build"), dict.fromkeys("abc", PLAIN), want(TARGET, PLAIN))
+    assert summary(hosts) == {"a": "cache", "b": "build", "c": "cache"}
+    assert summary(chosen(fleet("a", "b", a="receive"), dict.fromkeys("ab", PLAIN))) == {"a": "none", "b": "build"}
+    assert summary(chosen(fleet("a", "b", a="receive"), {"a": PLAIN})) == {"a": "none"}
+    hosts = chosen(fleet("a", "b", profile={"modules": "receive"}), dict.fromkeys("ab", PLAIN))
+    assert {supply.source for supply in hosts.values()} == {"none"}
+    facts = {"build1": OFED, "a": PLAIN, "b": PLAIN}
     for fallback, source in ((False, "none"), (True, "b")):
         profile = {"modules": "receive", "builder_fallback": fallback}
-        found = chosen(fleet("a", "b", builder=True, profile=profile, b="build"), told)
-        assert said(found) == {"build1": "build", "a": source, "b": "build"}
+        hosts = chosen(fleet("a", "b", builder=True, profile=profile, b="build"), facts)
+        assert summary(hosts) == {"build1": "build", "a": source, "b": "build"}
 
 
 def test_another_build_of_the_same_kernel_release_is_another_key() -> None:
     one, other = replace(PLAIN, kernel_build=KERNEL), replace(PLAIN, kernel_build=(KERNEL[0], "bb"))
-    found = chosen(fleet("a", "b", "c", a="build"), {"a": one, "b": other, "c": PLAIN})
-    assert said(found) == {"a": "build", "b": "build", "c": "a"}
+    hosts = chosen(fleet("a", "b", "c", a="build"), {"a": one, "b": other, "c": PLAIN})
+    assert summary(hosts) == {"a": "build", "b": "build", "c": "a"}
     kept = {"kernel_build": {"file": KERNEL[0], "sha256": "bb"}}
-    found = chosen(fleet("a", "b", a="build"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=kept)
-    assert said(found) == {"a": "build", "b": "cache"}
+    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": other}, want(TARGET, PLAIN), manifest=kept)
+    assert summary(hosts) == {"a": "build", "b": "cache"}
     away = replace(PLAIN, kernel_build=("kernel/fs/other.ko", "cc"))
-    found = chosen(fleet("a", "b", a="build"), {"a": one, "b": away})
-    assert said(found) == {"a": "build", "b": "a"}, "nothing to compare"
+    hosts = chosen(fleet("a", "b", a="build"), {"a": one, "b": away})
+    assert summary(hosts) == {"a": "build", "b": "a"}, "nothing to compare"
 
 
 def test_an_ofed_of_the_lock_is_the_same_on_every_host() -> None:
@@ -174,7 +174,7 @@ def test_what_the_fleet_file_says_alone() -> None:
 
 
 def test_a_builder_builds() -> None:
-    made = Fleet.model_validate(
+    intent = Fleet.model_validate(
         {
             "version": 1,
             "profiles": {"gds": {"os": "debian-13"}},
@@ -182,7 +182,7 @@ def test_a_builder_builds() -> None:
             "hosts": {"a": "gds"},
         }
     )
-    assert references(made) == [(("builders", "build1", "modules"), "a builder builds; leave this key out")]
+    assert references(intent) == [(("builders", "build1", "modules"), "a builder builds; leave this key out")]
 
 
 @pytest.mark.parametrize("key", ["always", True, 1])
@@ -204,31 +204,31 @@ def test_a_host_is_expected_to_have_a_compiler_only_if_it_has_to_build() -> None
 
 def test_of_those_that_build_the_same_one_hands_it_over() -> None:
     built = replace(PLAIN, built=True)
-    found = chosen(fleet("a", "b", "c", c="build", a="build"), {"a": built, "b": built, "c": replace(OFED, built=True)})
-    assert [name for name, supply in found.items() if supply.delivers] == ["a", "c"]
-    found = chosen(fleet("a", "b", builder=True, a="build"), dict.fromkeys(("a", "b", "build1"), PLAIN))
-    assert said(found) == {"a": "build", "b": "build1", "build1": "build"}
-    assert [name for name, supply in found.items() if supply.delivers] == ["build1"]
+    hosts = chosen(fleet("a", "b", "c", c="build", a="build"), {"a": built, "b": built, "c": replace(OFED, built=True)})
+    assert [name for name, supply in hosts.items() if supply.delivers] == ["a", "c"]
+    hosts = chosen(fleet("a", "b", builder=True, a="build"), dict.fromkeys(("a", "b", "build1"), PLAIN))
+    assert summary(hosts) == {"a": "build", "b": "build1", "build1": "build"}
+    assert [name for name, supply in hosts.items() if supply.delivers] == ["build1"]
 
 
 def test_a_builder_whose_build_is_kept_packs_no_other_one() -> None:
     """Alone, too: its hosts would have to receive the other one."""
-    made = fleet("gpu1", builder=True)
-    for told in ({"build1": PLAIN}, {"build1": PLAIN, "gpu1": PLAIN}):
-        assert chosen(made, told)["build1"].delivers
-        assert not chosen(made, told, want(TARGET, PLAIN))["build1"].delivers
+    intent = fleet("gpu1", builder=True)
+    for facts in ({"build1": PLAIN}, {"build1": PLAIN, "gpu1": PLAIN}):
+        assert chosen(intent, facts)["build1"].delivers
+        assert not chosen(intent, facts, want(TARGET, PLAIN))["build1"].delivers
     # Where the kept build is by a machine that may not supply it, it hands over its own.
-    assert chosen(made, {"build1": PLAIN}, want(TARGET, PLAIN), by="evil")["build1"].delivers
+    assert chosen(intent, {"build1": PLAIN}, want(TARGET, PLAIN), by="evil")["build1"].delivers
 
 
 def test_what_a_builder_has_built_is_looked_up() -> None:
-    asked: list[str] = []
-    told = {
+    wants: list[str] = []
+    facts = {
         "a": replace(PLAIN, built=True, kernel_build=KERNEL),
         "b": replace(PLAIN, built=True, kernel_build=(KERNEL[0], "b")),
     }
-    found = supplies(fleet("a", "b"), LOCK, told, lambda wanted, _: asked.append(wanted))
-    assert {supply.want for supply in found.values()} <= set(asked)
+    hosts = supplies(fleet("a", "b"), LOCK, facts, lambda wanted, _: wants.append(wanted))
+    assert {supply.want for supply in hosts.values()} <= set(wants)
 
 
 class TestClaims:
@@ -237,34 +237,34 @@ class TestClaims:
     CLAIM = replace(PLAIN, built=True)
 
     def test_the_last_host_of_a_fleet_claims_to_have_built(self) -> None:
-        told = {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM}
-        found = chosen(fleet("gpu1", "gpu2", "evil", gpu1="build"), told)
-        assert said(found) == {"gpu1": "build", "gpu2": "gpu1", "evil": "build"}
-        assert not found["evil"].delivers
-        assert "evil" not in {supply.origin for name, supply in found.items() if name != "evil"}
+        facts = {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM}
+        hosts = chosen(fleet("gpu1", "gpu2", "evil", gpu1="build"), facts)
+        assert summary(hosts) == {"gpu1": "build", "gpu2": "gpu1", "evil": "build"}
+        assert not hosts["evil"].delivers
+        assert "evil" not in {supply.origin for name, supply in hosts.items() if name != "evil"}
 
     @pytest.mark.parametrize("fallback", [False, True])
     def test_the_builder_takes_no_part_and_a_host_claims_to_have_built(self, fallback: bool) -> None:
-        made = fleet("gpu1", "gpu2", "evil", builder=True, profile={"builder_fallback": fallback})
-        found = chosen(made, {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM})
+        intent = fleet("gpu1", "gpu2", "evil", builder=True, profile={"builder_fallback": fallback})
+        hosts = chosen(intent, {"gpu1": PLAIN, "gpu2": PLAIN, "evil": self.CLAIM})
         source = "build" if fallback else "none"
-        assert said(found) == {"gpu1": source, "gpu2": source, "evil": "build"}
+        assert summary(hosts) == {"gpu1": source, "gpu2": source, "evil": "build"}
 
     def test_a_kept_build_counts_only_if_a_supplier_built_it(self) -> None:
-        made, kept = fleet("gpu1", "evil", builder=True), want(TARGET, PLAIN)
-        assert said(chosen(made, {"gpu1": PLAIN}, kept, by="evil")) == {"gpu1": "none"}
-        found = chosen(made, {"gpu1": PLAIN}, kept, by="build1")
-        assert (found["gpu1"].source, found["gpu1"].origin) == ("cache", "build1")
+        intent, kept = fleet("gpu1", "evil", builder=True), want(TARGET, PLAIN)
+        assert summary(chosen(intent, {"gpu1": PLAIN}, kept, by="evil")) == {"gpu1": "none"}
+        hosts = chosen(intent, {"gpu1": PLAIN}, kept, by="build1")
+        assert (hosts["gpu1"].source, hosts["gpu1"].origin) == ("cache", "build1")
 
     def test_a_host_of_a_profile_that_builds_supplies_no_other_profile(self) -> None:
         value = fleet("gpu1", "gpu2").model_dump()
         value["profiles"]["other"] = {**value["profiles"]["gds"], "modules": "build"}
         value["hosts"] = {"evil": {"profile": "other"}, **value["hosts"]}
         lock = LOCK.model_copy(update={"targets": {"gds": TARGET, "other": TARGET}})
-        found = supplies(
+        hosts = supplies(
             Fleet.model_validate(value), lock, dict.fromkeys(("evil", "gpu1", "gpu2"), PLAIN), lambda *_: None
         )
-        assert said(found) == {"evil": "build", "gpu1": "build", "gpu2": "build"}
+        assert summary(hosts) == {"evil": "build", "gpu1": "build", "gpu2": "build"}
 
     @given(
         order=strategies.permutations(["gpu1", "gpu2", "gpu3", "evil"]),
@@ -282,30 +282,30 @@ class TestClaims:
     @settings(max_examples=100, deadline=None)
     def test_no_claim_promotes_a_host(self, order: list[str], claims: Told, honest: list[Told]) -> None:
         """Whoever runs another machine's build runs that of a supplier, which is one before anybody is asked."""
-        made = fleet(*order, gpu2="build")
-        told = {name: claims if name == "evil" else honest[int(name[3:]) - 1] for name in order}
-        for name, supply in chosen(made, told).items():
+        intent = fleet(*order, gpu2="build")
+        facts = {name: claims if name == "evil" else honest[int(name[3:]) - 1] for name in order}
+        for name, supply in chosen(intent, facts).items():
             assert supply.origin in ("", name, "gpu2") or (name, supply.source) == ("evil", "kept")
 
     def test_in_a_fleet_of_one_its_suppliers_are_those_of_the_whole(self) -> None:
-        made = fleet("gpu1", "gpu2", gpu1="build")
-        assert made.alone("gpu2").suppliers("gpu2") == ("gpu1",)
-        found = chosen(made.alone("gpu2"), {"gpu2": PLAIN})
-        assert (said(found), found["gpu2"].delivers) == ({"gpu2": "build"}, False)
+        intent = fleet("gpu1", "gpu2", gpu1="build")
+        assert intent.alone("gpu2").suppliers("gpu2") == ("gpu1",)
+        hosts = chosen(intent.alone("gpu2"), {"gpu2": PLAIN})
+        assert (summary(hosts), hosts["gpu2"].delivers) == ({"gpu2": "build"}, False)
 
 
 def test_a_fallback_needs_a_builder_to_fall_back_from() -> None:
-    made = fleet("a", profile={"builder_fallback": True})
-    assert references(made) == [
+    intent = fleet("a", profile={"builder_fallback": True})
+    assert references(intent) == [
         (("profiles", "gds", "builder_fallback"), "there is no builder to fall back from: name one")
     ]
 
 
 def test_a_plan_says_whose_code_hosts_run() -> None:
-    found = chosen(fleet("a", "b", "c", builder=True), {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": PLAIN})
-    assert built_on(found) == {"build1": ["a", "c"]}
-    assert origins(found) == ["These hosts run kernel code built on build1: a, c"]
+    hosts = chosen(fleet("a", "b", "c", builder=True), {"build1": PLAIN, "a": PLAIN, "b": OFED, "c": PLAIN})
+    assert built_on(hosts) == {"build1": ["a", "c"]}
+    assert origins(hosts) == ["These hosts run kernel code built on build1: a, c"]
     kept = replace(PLAIN, received=True, builder="old1")
-    found = chosen(fleet("a", "b", builder=True), {"a": kept, "b": replace(kept, builder="")})
-    assert {supply.source for supply in found.values()} == {"kept"}
-    assert origins(found) == ["These hosts run kernel code built on old1: a"]
+    hosts = chosen(fleet("a", "b", builder=True), {"a": kept, "b": replace(kept, builder="")})
+    assert {supply.source for supply in hosts.values()} == {"kept"}
+    assert origins(hosts) == ["These hosts run kernel code built on old1: a"]

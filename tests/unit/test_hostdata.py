@@ -58,7 +58,7 @@ def came(document: Any) -> Answer:
     return Answer("gpu1", value if isinstance(value, dict) else None, None, 0.5)
 
 
-def judged(document: Any, *, since_boot: bool) -> HostReport:
+def report_of(document: Any, *, since_boot: bool) -> HostReport:
     try:
         if since_boot:
             return validate._recorded(EXPECTED, came(document), ASKED, ())
@@ -71,11 +71,11 @@ def written(host: HostReport) -> str:
     """Every format of a report, in bytes that a file takes, with an honest host beside this one."""
     honest = HostReport("honest", "gds", (Finding("kernel.running", FAIL, "t", "e", "f"),))
     report = Report("fleet.yml", "sha256:x", "2026-11-22T08:00:00Z", (host, honest))
-    texts = [made.render(report) for made in (html, junit, prometheus, json_object)]
+    texts = [document.render(report) for document in (html, junit, prometheus, json_object)]
     texts.append(text_report.details(report))
-    for made in texts:
-        made.encode()
-        assert "honest" in made
+    for document in texts:
+        document.encode()
+        assert "honest" in document
     lines = [line for line in texts[2].splitlines() if not line.startswith("#")]
     sample = re.compile(r'[a-z_]+\{([a-z_]+="([^"\\]|\\.)*",?)*\} \S+')
     assert all(sample.fullmatch(line) for line in lines), lines
@@ -97,12 +97,12 @@ def test_every_section_that_is_recorded_has_its_shape() -> None:
 
 
 def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
-    made = hostdata.judged(came(SHOWN), "gate show", GateShown, dict)
-    assert gate.record_of(made["record"]) == RECORD
-    found = judged(SHOWN, since_boot=True)
-    assert [item.check for item in found.findings] == ["gate.this-boot", "storage.path:/mnt"]
+    document = hostdata.judged(came(SHOWN), "gate show", GateShown, dict)
+    assert gate.record_of(document["record"]) == RECORD
+    report = report_of(SHOWN, since_boot=True)
+    assert [item.check for item in report.findings] == ["gate.this-boot", "storage.path:/mnt"]
     assert (
-        judged({**SHOWN, "record": None, "reason": "it has not run"}, since_boot=True).findings[0].found
+        report_of({**SHOWN, "record": None, "reason": "it has not run"}, since_boot=True).findings[0].found
         == "it has not run"
     )
 
@@ -110,9 +110,9 @@ def test_a_record_of_the_gate_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize("place", list(places(SHOWN)), ids=lambda place: ".".join(map(str, place)) or "all")
 def test_a_record_with_another_value_at_any_place(place: tuple[Any, ...]) -> None:
     for value in (*VALUES, *WORDS):
-        found = judged(with_value(SHOWN, place, value), since_boot=True)
-        assert found.trouble is None or found.trouble.message.startswith("gpu1: ")
-        written(found)
+        report = report_of(with_value(SHOWN, place, value), since_boot=True)
+        assert report.trouble is None or report.trouble.message.startswith("gpu1: ")
+        written(report)
 
 
 def refusal(judge: Callable[..., Any], *arguments: Any) -> str:
@@ -155,12 +155,12 @@ GONE: Any = object()
 
 
 def without(document: dict[str, Any], place: tuple[str, ...]) -> dict[str, Any]:
-    made = copy.deepcopy(document)
-    inner = made
+    copied = copy.deepcopy(document)
+    inner = copied
     for part in place[:-1]:
         inner = inner[part]
     inner.pop(place[-1], None)
-    return made
+    return copied
 
 
 @pytest.mark.parametrize("place", TELLING, ids=".".join)
@@ -189,8 +189,8 @@ def test_nobody_foresaw_it() -> None:
     def judge(name: str, _: str) -> str:
         return {"honest": "fine"}[name]
 
-    known, lost = hostdata.each({"liar\x1b": "x", "gone": HostUnreachable("gone: away"), "honest": "x"}, judge)
-    assert known == {"honest": "fine"}
-    assert [type(error) for error in lost] == [HostUnfit, HostUnreachable]
-    assert "cannot be judged: KeyError" in lost[0].message
-    assert lost[0].hint
+    results, errors = hostdata.each({"liar\x1b": "x", "gone": HostUnreachable("gone: away"), "honest": "x"}, judge)
+    assert results == {"honest": "fine"}
+    assert [type(error) for error in errors] == [HostUnfit, HostUnreachable]
+    assert "cannot be judged: KeyError" in errors[0].message
+    assert errors[0].hint

@@ -23,13 +23,13 @@ def planned(
 ) -> Migration:
     nvfs = package("nvidia-fs-dkms", "build").model_copy(update={"part": "nvidia-fs-source"})
     driver = LockedDriver(flavour=flavour, **OPEN)  # type: ignore[arg-type]
-    made = lock(libcufile=Component(version=libcufile), packages=(nvfs,), driver=driver)
-    found = fleet(**profile).profiles["gds"]
-    return migration("gds", found, made.targets["gds"], to, adapters)  # type: ignore[arg-type]
+    changes = lock(libcufile=Component(version=libcufile), packages=(nvfs,), driver=driver)
+    migration_plan = fleet(**profile).profiles["gds"]
+    return migration("gds", migration_plan, changes.targets["gds"], to, adapters)  # type: ignore[arg-type]
 
 
-def steps(found: Migration) -> dict[str, tuple[str, str, str]]:
-    return {step.where: (step.before, step.after, step.by) for step in found.steps}
+def steps(migration_plan: Migration) -> dict[str, tuple[str, str, str]]:
+    return {step.where: (step.before, step.after, step.by) for step in migration_plan.steps}
 
 
 def test_what_is_there_already_takes_no_step() -> None:
@@ -37,22 +37,22 @@ def test_what_is_there_already_takes_no_step() -> None:
 
 
 def test_to_p2pdma() -> None:
-    found = planned("p2pdma", "none")
-    made = steps(found)
-    assert made["profiles.gds.mode in the fleet file"] == ("nvidia-fs", "p2pdma", "you")
-    assert made["package in the lock"] == ("nvidia-fs-dkms nvidia-fs-dkms-1", "", "lock")
-    assert made["module loaded at boot"] == ("nvidia-fs", "", "provision")
-    assert made["properties.use_pci_p2pdma in cufile.json"] == ("false", "true", "provision")
-    assert "RMForceStaticBar1=1" in made["profiles.gds.driver.options in the fleet file"][1]
-    assert made["modprobe.d on the hosts, then their initramfs"][1:] == ("options nvme_core multipath=N", "you")
-    assert (found.reboot, found.obstacles) == (True, ())
-    assert found.steps[-1].where == "reboot"
+    migration_plan = planned("p2pdma", "none")
+    changes = steps(migration_plan)
+    assert changes["profiles.gds.mode in the fleet file"] == ("nvidia-fs", "p2pdma", "you")
+    assert changes["package in the lock"] == ("nvidia-fs-dkms nvidia-fs-dkms-1", "", "lock")
+    assert changes["module loaded at boot"] == ("nvidia-fs", "", "provision")
+    assert changes["properties.use_pci_p2pdma in cufile.json"] == ("false", "true", "provision")
+    assert "RMForceStaticBar1=1" in changes["profiles.gds.driver.options in the fleet file"][1]
+    assert changes["modprobe.d on the hosts, then their initramfs"][1:] == ("options nvme_core multipath=N", "you")
+    assert (migration_plan.reboot, migration_plan.obstacles) == (True, ())
+    assert migration_plan.steps[-1].where == "reboot"
 
 
 def test_options_that_are_there_are_no_step() -> None:
-    given = {"options": {"NVreg_RegistryDwords": "RMForceStaticBar1=1;"}}
-    assert not any("driver.options" in step.where for step in planned("p2pdma", "none", driver=given).steps)
-    back = steps(planned("nvidia-fs", "none", driver=given, mode="p2pdma"))
+    driver = {"options": {"NVreg_RegistryDwords": "RMForceStaticBar1=1;"}}
+    assert not any("driver.options" in step.where for step in planned("p2pdma", "none", driver=driver).steps)
+    back = steps(planned("nvidia-fs", "none", driver=driver, mode="p2pdma"))
     assert back["profiles.gds.driver.options in the fleet file"][1] == "", "and they go with the mode"
 
 
@@ -65,18 +65,18 @@ def test_what_stands_against_a_mode_is_said() -> None:
 
 
 def test_from_peermem_to_dma_buf_needs_no_reboot() -> None:
-    found = planned("nvidia-fs", "dmabuf", rdma="peermem")
-    made = steps(found)
-    assert made["module loaded at boot"] == ("nvidia-peermem", "", "provision")
-    assert made["properties.rdma_peer_type in cufile.json"] == ("nvidia_peermem", "dmabuf", "provision")
-    assert not found.reboot
+    migration_plan = planned("nvidia-fs", "dmabuf", rdma="peermem")
+    changes = steps(migration_plan)
+    assert changes["module loaded at boot"] == ("nvidia-peermem", "", "provision")
+    assert changes["properties.rdma_peer_type in cufile.json"] == ("nvidia_peermem", "dmabuf", "provision")
+    assert not migration_plan.reboot
     assert planned("nvidia-fs", "dmabuf", rdma="peermem", flavour="proprietary").obstacles
 
 
 def test_to_peermem_asks_for_ofed() -> None:
     assert steps(planned("nvidia-fs", "peermem"))["profiles.gds.doca in the fleet file"][2] == "you"
-    given = {"doca": ["doca-ofed"]}
-    assert "profiles.gds.doca in the fleet file" not in steps(planned("nvidia-fs", "peermem", **given))
+    driver = {"doca": ["doca-ofed"]}
+    assert "profiles.gds.doca in the fleet file" not in steps(planned("nvidia-fs", "peermem", **driver))
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_the_golden_topology_beside_the_fleet_file_is_expected(tmp_path: Path) -
     with pytest.raises(FleetInvalid, match=r"profiles.gds.topology.golden: .*json: cannot be read: No such"):
         expectation(load_fleet(folder / "fleet.yml"), lock(), "gpu1")
     (folder / "gds.topology.json").write_text(GOLDEN)
-    found = expectation(load_fleet(folder / "fleet.yml"), lock(), "gpu1").topology
-    assert (found["nvme"], found["golden"]["label"]) == ("PXB", "gds")
+    migration_plan = expectation(load_fleet(folder / "fleet.yml"), lock(), "gpu1").topology
+    assert (migration_plan["nvme"], migration_plan["golden"]["label"]) == ("PXB", "gds")
     (folder / "gds.topology.json").write_text("{")
     with pytest.raises(FleetInvalid, match="not JSON"):
         expectation(load_fleet(folder / "fleet.yml"), lock(), "gpu1")

@@ -41,14 +41,14 @@ def answer(*build: Change, archive: str = THERE) -> dict[str, list[Result]]:
     }
 
 
-def kinds(found: HostPlan) -> list[str]:
-    return [item.kind for item in found.changes]
+def kinds(result: HostPlan) -> list[str]:
+    return [change.kind for change in result.changes]
 
 
 def test_a_host_without_changes_is_satisfied() -> None:
-    found = plan("a", {BUILD: [Result("cufile"), modules()]}, BUILDS, None)
-    assert found == HostPlan("a", supply=BUILDS)
-    assert (found.satisfied, found.disruption) == (True, "none")
+    result = plan("a", {BUILD: [Result("cufile"), modules()]}, BUILDS, None)
+    assert result == HostPlan("a", supply=BUILDS)
+    assert (result.satisfied, result.disruption) == (True, "none")
 
 
 def test_the_worst_change_says_what_it_does_to_work() -> None:
@@ -80,19 +80,19 @@ def test_a_builder_packs_only_what_the_controller_lacks() -> None:
 
 
 def test_an_archive_is_received_under_its_digest() -> None:
-    (found, _) = plan("a", answer(), CACHED, OTHER).changes
-    assert (found.after, found.reason) == (f"sha256:{OTHER}", "content")
-    (found, _) = plan("a", answer(archive=""), CACHED, OTHER).changes
-    assert found.reason == "missing"
-    (found, _) = plan("a", answer(), FROM_BUILDER, None).changes
-    assert (found.after, found.reason) == ("", "not-delivered")
+    (result, _) = plan("a", answer(), CACHED, OTHER).changes
+    assert (result.after, result.reason) == (f"sha256:{OTHER}", "content")
+    (result, _) = plan("a", answer(archive=""), CACHED, OTHER).changes
+    assert result.reason == "missing"
+    (result, _) = plan("a", answer(), FROM_BUILDER, None).changes
+    assert (result.after, result.reason) == ("", "not-delivered")
 
 
 def test_a_certificate_that_is_to_come_is_a_change_and_no_refusal() -> None:
     waits = Result("signing", refusals=(Refusal("not-delivered", "no certificate yet"),))
-    found = plan("a", {KEEP: [waits, modules()]}, KEPT, None)
-    assert found.refusal == ""
-    assert [(item.kind, item.resource, item.reason) for item in found.changes] == [
+    result = plan("a", {KEEP: [waits, modules()]}, KEPT, None)
+    assert result.refusal == ""
+    assert [(change.kind, change.resource, change.reason) for change in result.changes] == [
         ("receive", "signing", "not-delivered")
     ]
 
@@ -101,16 +101,16 @@ def test_a_refusal_is_said_and_space_only_where_something_is_installed() -> None
     space = Refusal("space", "there is no room")
     system = Refusal("os", "it runs debian-12")
     assert plan("a", {BUILD: [Result("preflight", refusals=(space,)), modules()]}, BUILDS, None).satisfied
-    found = plan("a", {BUILD: [Result("preflight", refusals=(system, space)), modules(BUILT)]}, BUILDS, None)
-    assert found.refusal == "it runs debian-12; there is no room"
-    found = plan("a", {BUILD: [Result("preflight", refusals=(system,))]}, BUILDS, None)
-    assert (found.refusal, found.satisfied) == ("it runs debian-12", False)
+    result = plan("a", {BUILD: [Result("preflight", refusals=(system, space)), modules(BUILT)]}, BUILDS, None)
+    assert result.refusal == "it runs debian-12; there is no room"
+    result = plan("a", {BUILD: [Result("preflight", refusals=(system,))]}, BUILDS, None)
+    assert (result.refusal, result.satisfied) == ("it runs debian-12", False)
 
 
 def test_what_could_not_be_read_is_never_nothing_to_do() -> None:
-    found = plan("a", {BUILD: [Result("cufile", unknown=("EACCES", "EACCES")), modules()]}, BUILDS, None)
-    assert found.unknown == ("EACCES",)
-    assert (found.changes, found.satisfied) == ((), False)
+    result = plan("a", {BUILD: [Result("cufile", unknown=("EACCES", "EACCES")), modules()]}, BUILDS, None)
+    assert result.unknown == ("EACCES",)
+    assert (result.changes, result.satisfied) == ((), False)
 
 
 def test_two_resources_may_want_the_same_folder() -> None:
@@ -123,8 +123,8 @@ def test_two_resources_may_want_the_same_folder() -> None:
 
 
 def test_a_reboot_that_the_profile_leaves_to_a_person_is_said() -> None:
-    found = plan("a", {BUILD: [Result("reboot", (REBOOT,), report={"allowed": False})]}, BUILDS, None)
-    assert "  - reboot into kernel 6.12, which its profile leaves to you  [reboot]\n" in plan_report.text({"a": found})
+    result = plan("a", {BUILD: [Result("reboot", (REBOOT,), report={"allowed": False})]}, BUILDS, None)
+    assert "  - reboot into kernel 6.12, which its profile leaves to you  [reboot]\n" in plan_report.text({"a": result})
 
 
 def test_disruptions_are_those_of_hosts() -> None:
@@ -139,8 +139,8 @@ def test_every_kind_has_words() -> None:
 
 def test_changes_of_one_kind_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     holds = [Change("hold", f"p{n}", "", "held", "not-held", resource="packages.driver") for n in range(5)]
-    found = HostPlan("a", (*holds, WRITE))
-    text = plan_report.text({"a": found})
+    result = HostPlan("a", (*holds, WRITE))
+    text = plan_report.text({"a": result})
     assert "  - hold p0, p1, p2 and 2 more\n      found not held; wanted held\n" in text
     assert "  - write /etc/cufile.json\n      found missing; wanted sha256:1" in text
     console.data(plan_report.text({"a": HostPlan("a", (replace(WRITE, subject="/etc/\x1b[2J"),))}))
@@ -186,5 +186,5 @@ def test_a_malformed_answer_is_named(value: Any) -> None:
 
 
 def test_half_a_character_can_be_written() -> None:
-    found = change({**WRITE.to_json(), "subject": "/etc/\ud800"})
-    found.subject.encode()
+    result = change({**WRITE.to_json(), "subject": "/etc/\ud800"})
+    result.subject.encode()

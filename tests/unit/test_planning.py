@@ -39,20 +39,20 @@ def fleet() -> Fleet:
 
 
 def changed(fleet: Fleet, **profile: Any) -> Fleet:
-    made = fleet.profiles["gds"].model_copy(update=profile)
+    updated = fleet.profiles["gds"].model_copy(update=profile)
     builders = {} if "builder" in profile else dict(fleet.builders)
-    return fleet.model_copy(update={"profiles": {"gds": made}, "builders": builders})
+    return fleet.model_copy(update={"profiles": {"gds": updated}, "builders": builders})
 
 
 def ways(fleet: Fleet, name: str) -> dict[str, dict[str, Any]]:
     """Variant → name of a resource → its desired state; each is read as the host program reads it."""
-    given = plan_fleet.sources(fleet, LOCK, LAB)
-    document = plan_fleet.documents(fleet, LOCK, given, [name])[name]
+    run_files = plan_fleet.sources(fleet, LOCK, LAB)
+    document = plan_fleet.documents(fleet, LOCK, run_files, [name])[name]
     found = {}
     for way, resources in document["variants"].items():
-        items = engine.items({"version": document["version"], "resources": resources})
-        found[way] = {item.name: item.desired for item in items}
-        assert len(items) == len(found[way]), "each resource stands once"
+        entries = engine.items({"version": document["version"], "resources": resources})
+        found[way] = {entry.name: entry.desired for entry in entries}
+        assert len(entries) == len(found[way]), "each resource stands once"
     return found
 
 
@@ -71,11 +71,11 @@ def test_a_host_is_asked_in_each_way_that_it_may_go(fleet: Fleet) -> None:
     assert list(found) == ["build", "keep", "receive"]
     assert list(found["keep"]) == list(found["receive"]) == HOST
     assert list(found["build"]) == [*HOST[:11], "recipes", "packages.modules", *HOST[11:]]
-    sources = {way: (item["modules"].source, item["modules"].archive_sha256) for way, item in found.items()}
+    sources = {way: (entry["modules"].source, entry["modules"].archive_sha256) for way, entry in found.items()}
     assert sources == {"build": ("build", ""), "keep": ("receive", ""), "receive": ("receive", "none")}
     assert found["build"]["modules"].hand_over
-    packages = {item.package for item in found["keep"]["packages.kernel"].wanted}
-    assert packages < {item.package for item in found["build"]["packages.kernel"].wanted}, "headers are for builds"
+    packages = {entry.package for entry in found["keep"]["packages.kernel"].wanted}
+    assert packages < {entry.package for entry in found["build"]["packages.kernel"].wanted}, "headers are for builds"
 
 
 def test_a_builder_builds(fleet: Fleet) -> None:
@@ -113,8 +113,8 @@ def test_keyrings_travel_in_the_desired_state(tmp_path: Path) -> None:
     key = tmp_path / "key.gpg"
     key.write_bytes(b"\x99key")
     files = desired.Files()
-    listed = [{"src": str(key), "dest": "/etc/apt/keyrings/gdsdeploy-a.gpg"}]
-    assert desired._fields("keys", listed, {}, files, "") == {
+    keyrings = [{"src": str(key), "dest": "/etc/apt/keyrings/gdsdeploy-a.gpg"}]
+    assert desired._fields("keys", keyrings, {}, files, "") == {
         "keys": [{"dest": "/etc/apt/keyrings/gdsdeploy-a.gpg", "content": base64.b64encode(b"\x99key").decode()}]
     }
     with pytest.raises(FleetInvalid, match=r"none\.gpg: the keyring is missing"):
@@ -122,16 +122,16 @@ def test_keyrings_travel_in_the_desired_state(tmp_path: Path) -> None:
     for content in (b"-----BEGIN OPENSSH PRIVATE KEY-----", b"root:x:0:0", b"\x95private", b""):
         key.write_bytes(content)
         with pytest.raises(FleetInvalid, match=r"key\.gpg: not a keyring"):
-            desired._fields("keys", listed, {}, desired.Files(), "")
+            desired._fields("keys", keyrings, {}, desired.Files(), "")
     key.write_bytes(b"The key of a maker:\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
-    assert desired._fields("keys", listed, {}, desired.Files(), "")
+    assert desired._fields("keys", keyrings, {}, desired.Files(), "")
     with pytest.raises(FleetInvalid, match="Is a directory"):
         files.content(str(tmp_path))
 
 
 def test_the_files_that_a_host_has_by_its_lock(fleet: Fleet) -> None:
-    given = plan_fleet.sources(fleet, LOCK, LAB)
-    values = plan_fleet.variables(inventory(fleet, LOCK, given))["gpu1"][1]
+    run_files = plan_fleet.sources(fleet, LOCK, LAB)
+    values = plan_fleet.variables(inventory(fleet, LOCK, run_files))["gpu1"][1]
     assert desired.paths(desired.document(values, desired.Files())) >= {
         "/etc/cufile.json",
         "/etc/gdsdeploy/expectation.json",

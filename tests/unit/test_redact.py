@@ -41,11 +41,11 @@ EXPECTATION = from_json((HOSTS / "lab-vm.expectation.json").read_text())
 )
 def test_secrets_are_gone(text: str) -> None:
     redactor = Redactor()
-    found = redactor.text(text)
-    assert "hunter2" not in found
-    assert REDACTED in found
+    redacted_text = redactor.text(text)
+    assert "hunter2" not in redacted_text
+    assert REDACTED in redacted_text
     assert redactor.summary()["secret"] >= 1
-    assert redactor.text(found) == found
+    assert redactor.text(redacted_text) == redacted_text
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_secrets_are_gone(text: str) -> None:
 )
 def test_what_identifies_is_replaced_by_something_of_its_kind(text: str, pattern: str) -> None:
     redactor = Redactor()
-    found = redactor.text(text)
-    assert re.fullmatch(pattern, found), found
-    assert redactor.text(text) == found, "the same word for the same thing"
-    assert redactor.text(found) == found, "and once is enough"
+    redacted_text = redactor.text(text)
+    assert re.fullmatch(pattern, redacted_text), redacted_text
+    assert redactor.text(text) == redacted_text, "the same word for the same thing"
+    assert redactor.text(redacted_text) == redacted_text, "and once is enough"
 
 
 @pytest.mark.parametrize(
@@ -137,23 +137,25 @@ def test_nothing_planted_is_left_and_no_verdict_changes(tmp_path: Path) -> None:
 
     evidence, words = planted()
     digest = hashlib.sha256(evidence["files"]["/etc/cufile.json"].encode()).hexdigest()
-    given = whole(evidence, replace(EXPECTATION, cufile_sha256=digest))
-    redactor = redactor_for(given, hide_names=True)
-    made = bundle.redacted(given, redactor)
-    data = bundle.pack(made, redactor.summary())
+    original = whole(evidence, replace(EXPECTATION, cufile_sha256=digest))
+    redactor = redactor_for(original, hide_names=True)
+    redacted = bundle.redacted(original, redactor)
+    data = bundle.pack(redacted, redactor.summary())
     (tmp_path / "b.tar.gz").write_bytes(data)
     with tarfile.open(tmp_path / "b.tar.gz") as archive:
-        text = "".join(archive.extractfile(item).read().decode() for item in archive)  # type: ignore[union-attr]
-        assert {(item.mtime, item.uid, item.uname) for item in archive} == {(0, 0, "")}
+        text = "".join(archive.extractfile(entry).read().decode() for entry in archive)  # type: ignore[union-attr]
+        assert {(entry.mtime, entry.uid, entry.uname) for entry in archive} == {(0, 0, "")}
     for word in [*words, '"gpu1"']:
         assert word.lower() not in text.lower(), word
     assert json.loads(text[text.index('{\n  "fleet"') :].split("\n}\n")[0] + "}")["redacted"] == redactor.summary()
     again = bundle.read(tmp_path / "b.tar.gz")
-    assert [asdict(host) for host in again.hosts.values()] == [asdict(host) for host in made.hosts.values()]
-    before = checks.run(facts_from(evidence), given.hosts["gpu1"].expectation)
+    assert [asdict(host) for host in again.hosts.values()] == [asdict(host) for host in redacted.hosts.values()]
+    before = checks.run(facts_from(evidence), original.hosts["gpu1"].expectation)
     (report,) = judge(again, progress=lambda _: None).hosts
-    assert [(item.check, item.verdict) for item in report.findings] == [(item.check, item.verdict) for item in before]
-    rendered = {item.check: item.verdict for item in report.findings}
+    assert [(entry.check, entry.verdict) for entry in report.findings] == [
+        (entry.check, entry.verdict) for entry in before
+    ]
+    rendered = {entry.check: entry.verdict for entry in report.findings}
     assert rendered["cufile.rendered"] == "pass", "the digest of the redacted file is expected"
 
 
@@ -182,25 +184,25 @@ def a_fleet(**hosts: str) -> Fleet:
 
 def test_domains_of_hosts_and_login_names_go_even_where_host_names_stay() -> None:
     fleet = a_fleet(**{"gpu1.rz.corp.example": "bob", "gpu2": "ubuntu"})
-    given = whole({"host": {"name": "gpu2.lab.other.example"}})
-    redactor = redactor_for(given, fleet, hide_names=False)
+    original = whole({"host": {"name": "gpu2.lab.other.example"}})
+    redactor = redactor_for(original, fleet, hide_names=False)
     text = "bob@gpu1.rz.corp.example: from mirror.corp.example, lab.other.example; bobsled, bob-tools, ID=ubuntu (bob)."
-    found = redactor.text(text)
+    redacted_text = redactor.text(text)
     for word in ("corp", "other.example", "bob@", "(bob)"):
-        assert word not in found, word
-    assert found.startswith("user-name-1@gpu1.domain-")
-    assert "bobsled, bob-tools, ID=ubuntu (user-name-1)." in found
-    assert redactor.text(found) == found
-    hidden = redactor_for(given, fleet, hide_names=True).text(text)
+        assert word not in redacted_text, word
+    assert redacted_text.startswith("user-name-1@gpu1.domain-")
+    assert "bobsled, bob-tools, ID=ubuntu (user-name-1)." in redacted_text
+    assert redactor.text(redacted_text) == redacted_text
+    hidden = redactor_for(original, fleet, hide_names=True).text(text)
     assert hidden.startswith("user-name-1@host-1:")
 
 
 @pytest.mark.parametrize("name", ["h100-libcufile-1.20.0", "h100-libcufile-1.15.1", "light-pinned", "lab-vm-bare"])
 def test_no_verdict_of_a_real_host_changes(name: str) -> None:
     evidence = json.loads((HOSTS / f"{name}.json").read_text())
-    made = bundle.redacted(whole(evidence), redactor_for(whole(evidence), hide_names=True))
-    (host,) = made.hosts.values()
+    redacted = bundle.redacted(whole(evidence), redactor_for(whole(evidence), hide_names=True))
+    (host,) = redacted.hosts.values()
     before = checks.run(facts_from(evidence), EXPECTATION)
     after = checks.run(facts_from(host.evidence), host.expectation)
-    assert [(item.check, item.verdict) for item in after] == [(item.check, item.verdict) for item in before]
+    assert [(entry.check, entry.verdict) for entry in after] == [(entry.check, entry.verdict) for entry in before]
     assert "secret" not in redactor_for(whole(evidence), hide_names=True).summary()

@@ -22,29 +22,29 @@ KEYS = {"type", "bom-ref", "name", "version", "purl", "licenses", "scope", "prop
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_document_keeps_to_the_schema(name: str) -> None:
-    found = json.loads(DOCUMENTS[name])
+    document = json.loads(DOCUMENTS[name])
     head = {"bomFormat", "specVersion", "serialNumber", "version", "metadata", "components", "dependencies"}
-    assert set(found) == head
-    assert (found["bomFormat"], found["specVersion"], found["version"]) == ("CycloneDX", "1.6", 1)
-    assert uuid.UUID(found["serialNumber"].removeprefix("urn:uuid:")).version == 5
-    components = [found["metadata"]["component"], *found["components"]]
-    for item in components:
-        assert set(item) <= KEYS
-        assert item["type"] in {"application", "library", "platform"}
-        assert item["name"]
-        assert "purl" not in item or PURL.fullmatch(item["purl"])
-        assert item.get("licenses", []) in ([], [{"license": {"id": PROJECT["license"]}}])
-        assert all(set(each) == {"name", "value"} for each in item.get("properties", []))
-    references = [item["bom-ref"] for item in components]
+    assert set(document) == head
+    assert (document["bomFormat"], document["specVersion"], document["version"]) == ("CycloneDX", "1.6", 1)
+    assert uuid.UUID(document["serialNumber"].removeprefix("urn:uuid:")).version == 5
+    components = [document["metadata"]["component"], *document["components"]]
+    for part in components:
+        assert set(part) <= KEYS
+        assert part["type"] in {"application", "library", "platform"}
+        assert part["name"]
+        assert "purl" not in part or PURL.fullmatch(part["purl"])
+        assert part.get("licenses", []) in ([], [{"license": {"id": PROJECT["license"]}}])
+        assert all(set(each) == {"name", "value"} for each in part.get("properties", []))
+    references = [part["bom-ref"] for part in components]
     assert len(set(references)) == len(references)
-    assert [item["ref"] for item in found["dependencies"]] == references
-    assert {name for item in found["dependencies"] for name in item.get("dependsOn", [])} <= set(references)
+    assert [part["ref"] for part in document["dependencies"]] == references
+    assert {name for part in document["dependencies"] for name in part.get("dependsOn", [])} <= set(references)
 
 
 def test_the_wheel_lists_each_requirement_once() -> None:
-    found = json.loads(DOCUMENTS["wheel"])["components"]
-    assert [item["properties"][0]["value"] for item in found if "properties" in item] == sorted(NEEDED)
-    assert "securesystemslib" in {item["name"] for item in found}, "without its extra"
+    document = json.loads(DOCUMENTS["wheel"])["components"]
+    assert [part["properties"][0]["value"] for part in document if "properties" in part] == sorted(NEEDED)
+    assert "securesystemslib" in {part["name"] for part in document}, "without its extra"
 
 
 def test_the_same_materials_give_the_same_bytes_and_others_another_number() -> None:

@@ -43,9 +43,9 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def keys(tmp_path: Path) -> BuilderKeys:
     """The fleet's record, which has build1's key."""
-    found = BuilderKeys.of(tmp_path / "fleet.yml")
-    found.path("build1").write_text(ORIGIN.public)
-    return found
+    record = BuilderKeys.of(tmp_path / "fleet.yml")
+    record.path("build1").write_text(ORIGIN.public)
+    return record
 
 
 def keep(shelf: run_archives.Shelf) -> list[GdsError]:
@@ -54,20 +54,20 @@ def keep(shelf: run_archives.Shelf) -> list[GdsError]:
 
 @pytest.mark.usefixtures("keys")
 def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
-    made = archive(tmp_path / "a.tar", "a")
+    tar = archive(tmp_path / "a.tar", "a")
     with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["build1"]) is None
-        archive_of(WANT, shelf.folder).write_bytes(made.read_bytes())
+        archive_of(WANT, shelf.folder).write_bytes(tar.read_bytes())
         assert keep(shelf) == []
-        gone = shelf.folder
-    assert not gone.exists()
+        folder = shelf.folder
+    assert not folder.exists()
     with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         assert shelf.look(WANT, ["gpu1"]) is None
-        kept = shelf.look(WANT, ["gpu1", "build1"])
-        assert kept is not None
-        assert (kept.builder, kept.manifest["compiler"]) == ("build1", "a")
+        build = shelf.look(WANT, ["gpu1", "build1"])
+        assert build is not None
+        assert (build.builder, build.manifest["compiler"]) == ("build1", "a")
         path = archive_of(WANT, shelf.folder)
-        assert path.read_bytes() == made.read_bytes()
+        assert path.read_bytes() == tar.read_bytes()
         path.write_bytes(archive(tmp_path / "b.tar", "b").read_bytes())
         assert keep(shelf) == []
     assert {entry.manifest["compiler"] for entry in cache.default(print).entries()} == {"a", "b"}
@@ -79,8 +79,8 @@ def test_what_one_run_is_handed_the_next_one_has(tmp_path: Path) -> None:
 def test_what_cannot_be_kept_is_said_and_nothing_else_happens(tmp_path: Path) -> None:
     with run_archives.opened(tmp_path / "fleet.yml") as shelf:
         archive_of(WANT, shelf.folder).write_text("half of an archive")
-        (lost,) = keep(shelf)
-    assert isinstance(lost, BuildCacheUnusable)
+        (error,) = keep(shelf)
+    assert isinstance(error, BuildCacheUnusable)
     assert cache.default(print).entries() == []
 
 
@@ -125,32 +125,32 @@ def answered(dkms: Any = (), received: Any = None, key: Any = None, coming: Sequ
     return {"build": [{"name": "packages.kernel", "changes": kernel}, {"name": "modules", "report": report}]}
 
 
-def told(value: dict[str, Any]) -> Told:
+def facts_from(value: dict[str, Any]) -> Told:
     return build_facts.told(diff.variants(json.loads(json.dumps(value))), PROFILE, TARGET)
 
 
 def test_what_a_host_told() -> None:
-    assert told(answered()) == Told("x86_64", "sha256:0f", "enforced", ("kernel/own.ko", "aa"))
-    assert told(answered(dkms=["nvidia-current-open/550.163.01"])).built is False
-    assert told(answered(dkms=["nvidia-fs/2.19.7", "nvidia-current-open/550.163.01"])).built
-    assert told({}) == Told()
-    assert told(answered(key={"kernel_build": []})) == Told()
-    assert told({"keep": [{"name": "modules", "report": {"key": 5, "dkms": {}, "received": 7}}]}) == Told()
+    assert facts_from(answered()) == Told("x86_64", "sha256:0f", "enforced", ("kernel/own.ko", "aa"))
+    assert facts_from(answered(dkms=["nvidia-current-open/550.163.01"])).built is False
+    assert facts_from(answered(dkms=["nvidia-fs/2.19.7", "nvidia-current-open/550.163.01"])).built
+    assert facts_from({}) == Told()
+    assert facts_from(answered(key={"kernel_build": []})) == Told()
+    assert facts_from({"keep": [{"name": "modules", "report": {"key": 5, "dkms": {}, "received": 7}}]}) == Told()
 
 
 def test_half_a_character_of_a_host_breaks_nothing() -> None:
     value = answered(key={"arch": "\ud800", "ofed": "\udfff", "signatures": "\ud800"})
-    found = told(value)
+    found = facts_from(value)
     assign.want(TARGET, found)
 
 
 def test_another_kernel_package_is_going_to_be_replaced() -> None:
     image = next(package.package for package in TARGET.packages if package.part == "kernel-image")
-    assert told(answered(coming=[image])).kernel_build == ("", "")
-    assert told(answered(coming=["linux-headers"])).kernel_build == ("kernel/own.ko", "aa")
+    assert facts_from(answered(coming=[image])).kernel_build == ("", "")
+    assert facts_from(answered(coming=["linux-headers"])).kernel_build == ("kernel/own.ko", "aa")
     value = answered()
     value["build"][0]["unknown"] = ["dpkg did not answer"]
-    assert told(value).kernel_build == ("", "")
+    assert facts_from(value).kernel_build == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_another_kernel_package_is_going_to_be_replaced() -> None:
     ],
 )
 def test_what_was_received_counts_if_it_is_of_the_lock(driver: Any, nvidia_fs: Any, received: bool) -> None:
-    assert told(answered(received={"driver": driver, "nvidia_fs": nvidia_fs})).received is received
+    assert facts_from(answered(received={"driver": driver, "nvidia_fs": nvidia_fs})).received is received
 
 
 @pytest.mark.parametrize("name", ["", None, 5, "../build1", "a/b", "build1\n", "x" * 64, "\ud800", ["build1"]])
 def test_whose_build_was_received_is_a_name(name: Any) -> None:
     """It becomes part of a path."""
-    assert told(answered(received={"builder": name})).builder == ""
-    assert told(answered(received={"builder": "build1"})).builder == "build1"
+    assert facts_from(answered(received={"builder": name})).builder == ""
+    assert facts_from(answered(received={"builder": "build1"})).builder == "build1"
 
 
 def run(failures: dict[str, str], waiting: str) -> provision.Run:
@@ -216,8 +216,8 @@ def test_a_host_for_which_nobody_builds_is_left_alone() -> None:
         "b": HostPlan("b", supply=lacking),
         "c": HostPlan("c", supply=Supply("build", "", WANT)),
     }
-    (found,) = provision._lacking(plans, ["b"]).values()
-    assert found.message == "a: not provisioned: nobody builds its modules: nobody is there"
+    (found,) = provision._without_supply(plans, ["b"]).values()
+    assert found.message == "a: not provisioned: no machine builds its modules: nobody is there"
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_a_host_for_which_nobody_builds_is_left_alone() -> None:
         (Supply("receive", "x", WANT, builder="b1"), "receives its modules from b1: x"),
         (Supply("receive", "x", WANT, cached=True), "takes its modules from the cache: x"),
         (Supply("receive", "x", WANT), "keeps its modules: x"),
-        (Supply("receive", "x", WANT, lack="y"), "has nobody to receive its modules from: y"),
+        (Supply("receive", "x", WANT, lack="y"), "has no machine to receive its modules from: y"),
     ],
 )
 def test_a_plan_says_where_modules_come_from(supply: Supply, words: str) -> None:
     plans = {"a": HostPlan("a", unknown=("why",), supply=supply)}
     assert f"? a:\n  {words}\n" in plan_report.text(plans)
-    shown = json.loads(plan_report.to_json(plans, {}, fleet="f", lock_digest="d"))["hosts"]["a"]["modules"]
-    assert (shown["from"], shown["want"]) == (supply.source, WANT)
+    modules = json.loads(plan_report.to_json(plans, {}, fleet="f", lock_digest="d"))["hosts"]["a"]["modules"]
+    assert (modules["from"], modules["want"]) == (supply.source, WANT)
 
 
 def test_a_plan_groups_hosts_by_whose_code_they_run() -> None:

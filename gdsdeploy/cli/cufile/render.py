@@ -14,8 +14,9 @@ from gdsdeploy import atomic, console
 from gdsdeploy.converge import fitted_hosts
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.cufile.render import PATH, Rendered, Variant, rendered
-from gdsdeploy.errors import FleetInvalid, GdsError, HostUnfit
+from gdsdeploy.errors import GdsError, HostUnfit
 from gdsdeploy.fleetfile.load import load_fleet
+from gdsdeploy.fleetfile.selection import require_host
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.lock import lockfile
 
@@ -57,17 +58,14 @@ def command(
     intent = load_fleet(fleet)
     lock = lockfile.read(lockfile.beside(fleet))
     lockfile.require_fresh(intent, lock, fleet_file=fleet)
-    if host not in intent.hosts:
-        near = difflib.get_close_matches(host, intent.hosts, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise FleetInvalid(f"{fleet} has no host {host!r}{meant}", hint=f"It has: {', '.join(intent.hosts)}")
+    require_host(host, intent.hosts, fleet)
     profile = intent.profiles[intent.hosts[host].profile]
     known: Host | None = None
     if evidence is not None:
         known = fitted_hosts.read(host, evidence)
     elif profile.fit or diff:
         with console.step(f"Asking {host}"):
-            answer = fitted_hosts.ask(intent, lock, fleet, [host])[host]
+            answer = fitted_hosts.facts_of(intent, lock, fleet, [host])[host]
         if isinstance(answer, GdsError):
             raise answer
         known = answer

@@ -1,7 +1,7 @@
-"""Ansible callback: one JSON line per thing that happens, beside Ansible's own output.
+"""Ansible callback: one JSON line per event, beside Ansible's own output.
 
-It runs inside ansible-playbook, so it imports nothing of gdsdeploy.  An event line begins with the ASCII
-record separator and the run's own word; every other line is Ansible's human output and goes to the log as it is.
+It runs inside ansible-playbook, so it imports nothing of gdsdeploy.  An event line begins with the ASCII record
+separator and the run's secret word; every other line is Ansible's own output.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
 
     def _result(self, status: str, result: Any) -> None:
         host, task, values = result.host.get_name(), result.task, result.result
-        begun, timer = self._begun.pop((host, task._uuid), (time.monotonic(), None))
+        start, timer = self._begun.pop((host, task._uuid), (time.monotonic(), None))
         if timer is not None:
             timer.cancel()
         event: dict[str, Any] = {"event": "result", "host": host, "status": status, **self._task(task)}
-        event["seconds"] = round(time.monotonic() - begun, 2)
+        event["seconds"] = round(time.monotonic() - start, 2)
         event["changed"] = bool(values.get("changed"))
-        said: dict[str, Any] = {}
+        host_part: dict[str, Any] = {}
         if isinstance(values.get("changes"), list):
-            said["changes"] = values["changes"]
+            host_part["changes"] = values["changes"]
         if status in {"failed", "unreachable"}:
             hidden = bool(values.get("_ansible_no_log"))
-            said["detail"] = {} if hidden else self._detail(values)
-        self._emit(**event, said=self._said(said))
+            host_part["detail"] = {} if hidden else self._detail(values)
+        self._emit(**event, said=self._host_part(host_part))
 
     @staticmethod
-    def _said(values: dict[str, Any]) -> str:
+    def _host_part(values: dict[str, Any]) -> str:
         """The host's part of an event as separate JSON, so that the rest of the event can always be read."""
         try:
             text = json.dumps(values, default=str)
@@ -94,10 +94,10 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
     @staticmethod
     def _detail(values: dict[str, Any]) -> dict[str, Any]:
         """What explains a failure; a loop's explanation is in its failed items."""
-        failed = [item for item in values.get("results", []) if isinstance(item, dict) and item.get("failed")]
+        failed = [entry for entry in values.get("results", []) if isinstance(entry, dict) and entry.get("failed")]
         source = failed[0] if failed else values
-        kept = ("gds_error", "msg", "stderr", "stdout", "rc", "cmd")
-        return {key: source[key] for key in kept if source.get(key) not in (None, "")}
+        keys = ("gds_error", "msg", "stderr", "stdout", "rc", "cmd")
+        return {key: source[key] for key in keys if source.get(key) not in (None, "")}
 
     def v2_runner_on_ok(self, result: Any) -> None:
         self._result("ok", result)

@@ -121,7 +121,7 @@ def render(
 
 def _fitted(job: _Job) -> dict[str, Host]:
     names = fitted_hosts.fitted(job.fleet, list(job.fleet.everyone()))
-    return _good(fitted_hosts.ask(job.fleet, job.lock, job.fleet_path, names))
+    return _good(fitted_hosts.facts_of(job.fleet, job.lock, job.fleet_path, names))
 
 
 def _asked(job: _Job, shelf: Shelf) -> tuple[Mapping[str, Host], Mapping[str, Supply]]:

@@ -100,7 +100,7 @@ def _on_shelf(supply: Supply, shelf: Shelf) -> Supply:
 
 def _fit(back: Work) -> dict[str, Host]:
     """What the host is to which its cufile.json is fitted."""
-    asked = fitted_hosts.ask(back.fleet, back.lock, back.fleet_path, fitted_hosts.fitted(back.fleet, [back.name]))
+    asked = fitted_hosts.facts_of(back.fleet, back.lock, back.fleet_path, fitted_hosts.fitted(back.fleet, [back.name]))
     found = asked.get(back.name)
     if isinstance(found, GdsError):
         raise found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from gdsdeploy import cancel
@@ -26,8 +27,8 @@ from gdsdeploy.model.rollout import Task
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout.drain import Drainer
 from gdsdeploy.rollout.steps.answers import Question, S
-from gdsdeploy.ssh import transport
-from gdsdeploy.ssh.endpoint import refusal
+from gdsdeploy.ssh.ask import ask
+from gdsdeploy.ssh.endpoint import Answer, refusal
 from gdsdeploy.zipapp import hostapp
 
 #: Seconds for one question to the program on a host; digests of some hundred megabytes are in some of them.
@@ -126,15 +127,15 @@ class Work:
         Raises HostUnreachable, HostKeyMismatch and HostUnfit where there is no answer, or one that isn't what its
         question asks for; where the host refuses, the error that its answer names.
         """
-        endpoints = transport.endpoints(self.fleet, self.fleet_path.resolve().parent, [self.name])
         argv = [*question.words, *options, "--json"]
+        send = partial(ask, self.fleet, self.fleet_path, [self.name], argv, Answer.require_document)
         for left in range(tries - 1, -1, -1):
-            (answer,) = transport.fan_out(endpoints, program(), argv, timeout=timeout, stdin=stdin)
+            ((answer, _),) = send(timeout=timeout, stdin=stdin, program=program())
             if not isinstance(answer.error, HostUnreachable) or not left or answer.seconds > HANGS:
                 break
             # A rollout is not taken back for a moment without a network.
             self.wait(self.patience.poll)
-        document = answer.known()
+        document = answer.require_document()
         error = document.get("error")
         if isinstance(error, Mapping):
             raise refusal(self.name, error, _KINDS.get(str(error.get("kind", "")), ConvergeFailed))

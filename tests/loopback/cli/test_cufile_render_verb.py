@@ -99,7 +99,7 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
     assert fitted_hosts.fitted(intent, ["gpu1", "build1"]) == ["gpu1"]
-    known = fitted_hosts.ask(intent, lock, fleet.path, ["gpu1"])
+    known = fitted_hosts.facts_of(intent, lock, fleet.path, ["gpu1"])
     host = known["gpu1"]
     assert not isinstance(host, GdsError)
     rendered = inventory(intent, lock, sources(intent, lock, fleet.path.parent, {"gpu1": host}))
@@ -109,7 +109,7 @@ def test_provision_gives_each_host_its_own_and_leaves_out_who_cannot_have_one(fl
     assert values["gpu2"]["gds_cufile_content"] == "", "it was not asked; its role refuses to write nothing"
     change(fleet, fit={"addresses": "all"})
     intent = load_fleet(fleet.path)
-    refused = fitted_hosts.ask(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    refused = fitted_hosts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert isinstance(refused, GdsError)
     assert "RDMA" in refused.message
 
@@ -133,7 +133,7 @@ def test_validate_holds_the_file_against_what_the_host_is(
 ) -> None:
     change(fleet, fit={}, storage=[{"mount": "/"}])
     intent, lock = load_fleet(fleet.path), lockfile.read(lockfile.beside(fleet.path))
-    host = fitted_hosts.ask(intent, lock, fleet.path, ["gpu1"])["gpu1"]
+    host = fitted_hosts.facts_of(intent, lock, fleet.path, ["gpu1"])["gpu1"]
     assert not isinstance(host, GdsError)
     text = sources(intent, lock, fleet.path.parent, {"gpu1": host}).cufile["gpu1"]
     real = Document.text

@@ -198,7 +198,7 @@ def test_interrupted(made: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gdsdeploy.validate.validate._judge", interrupted)
+    monkeypatch.setattr("gdsdeploy.validate.validate.judged", interrupted)
     code, _, err = run(fleet.path, *KERNEL)
     assert code == 130
     assert "interrupted" in err

@@ -126,9 +126,9 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     after.write_text("{}")
     code, _, err = run(before, after)
     assert code == 1
-    assert f"{after}: it is no validation report" in err
+    assert f"{after}: it isn't a validation report" in err
     after.write_text("{")
-    assert "it is no report: not JSON" in run(before, after)[2]
+    assert "it isn't a report: not JSON" in run(before, after)[2]
     after.write_text(json.dumps({**BEFORE, "version": 2}))
     assert "it is a report of version 2" in run(before, after)[2]
     assert f"{tmp_path / 'c.json'}: cannot be read: No such file" in run(before, tmp_path / "c.json")[2]

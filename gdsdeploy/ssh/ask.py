@@ -1,0 +1,47 @@
+"""Ask machines of a fleet one question, all at once: each reply is judged, and one machine's error is only its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from gdsdeploy.errors import GdsError
+from gdsdeploy.model.fleet import Fleet
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.endpoint import Answer
+from gdsdeploy.zipapp import hostapp
+
+#: Seconds for one host's evidence: its collectors have limits, and a slow virtual machine needs most of this time.
+TIMEOUT = 300.0
+
+T = TypeVar("T")
+
+
+def ask(
+    fleet: Fleet,
+    fleet_path: Path,
+    names: Sequence[str],
+    argv: Sequence[str],
+    judge: Callable[[Answer], T],
+    *,
+    timeout: float,
+    stdin: bytes | Mapping[str, bytes] = b"",
+    program: bytes | None = None,
+) -> Iterator[tuple[Answer, T | GdsError]]:
+    """Run the host program with ``argv`` on the machines ``names``; each answer with its result or error, as it comes.
+
+    judge: makes the result; ``Answer.require_document`` takes the document as it is.  timeout: seconds for each.
+    stdin: the same for all, or by machine.  program: the zipapp, where it was packed before.
+    Raises what transport.endpoints and transport.fan_out raise.
+    """
+    endpoints = transport.endpoints(fleet, fleet_path.resolve().parent, names)
+    answers = transport.fan_out(endpoints, program or hostapp.build(), argv, timeout=timeout, stdin=stdin)
+    return ((answer, _result(judge, answer)) for answer in answers)
+
+
+def _result(judge: Callable[[Answer], T], answer: Answer) -> T | GdsError:
+    try:
+        return judge(answer)
+    except GdsError as error:
+        return error
