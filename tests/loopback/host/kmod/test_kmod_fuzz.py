@@ -70,7 +70,7 @@ def only_own_error(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     message = str(path)
     try:
-        hooks.asked(read_module(str(path)))
+        hooks.requests_of(read_module(str(path)))
     except ElfError as error:
         message = error.message
     path.unlink()
@@ -128,7 +128,7 @@ def test_more_constants_than_memory(path: Path) -> None:
         elf.section(".rodata", bytes(1 << 20))
     path.write_bytes(elf.bytes())
     with pytest.raises(ElfError, match="has more constants than any nvidia-fs"):
-        hooks.asked(read_module(str(path)))
+        hooks.requests_of(read_module(str(path)))
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
