@@ -24,9 +24,9 @@ _PROVISIONED = "/var/lib/gdsdeploy/modules-{}.tar"
 def keep(ident: str, release: str = "", root: str = "/") -> Dict[str, Any]:
     """Keep the modules that kernel ``release`` (by default the running one) would load now; idempotent.
 
-    Deletes what earlier rollouts kept.  Returns ``{"changed", "kernel", "archive", "from", "modules": [file]}``; archive
-    is empty without NVIDIA's modules; from: "kept", "provision", "installed" or "packed".  Raises AuditError if the
-    modules have no manifest and fail their audit, PackError or OSError if they can't be written.
+    Deletes what earlier rollouts kept.  Returns ``{"changed", "kernel", "archive", "from", "modules": [file]}``;
+    archive: empty without NVIDIA's modules; from: "kept", "provision", "installed" or "packed".  Raises AuditError if
+    the modules have no manifest and fail their audit, PackError or OSError if they can't be written.
     """
     answer = _keep(ident, release or os.uname().release, root)
     folder = inside(root, PLACE)

@@ -79,7 +79,7 @@ def override_line(name: str, release: str, folder: str) -> str:
 
 
 def run_depmod(root: str, release: str, error: Type[HostError], hint: str) -> None:
-    """Write modules.dep and its like for kernel ``release``; raises ``error`` with the first line of depmod's output."""
+    """Write modules.dep and its like for kernel ``release``; raises ``error`` with depmod's first line."""
     base = [] if root == "/" else ["-b", root]
     done = process.run(["depmod", *base, "-a", release], _TIMEOUT)
     if done.status != 0:

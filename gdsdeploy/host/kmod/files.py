@@ -45,7 +45,7 @@ def open_plain(path: str, error: Type[HostError] = ElfError, limit: int = SIZE_L
         identity = (path, status.st_ino, status.st_size, status.st_mtime_ns, limit)
         if identity in _cache:
             return io.BytesIO(_cache[identity])
-        target: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_LIMIT)
+        target: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_LIMIT)  # noqa: SIM115 - the caller closes it
         try:
             unpack(source, target, limit)
         except DamagedError as reason:

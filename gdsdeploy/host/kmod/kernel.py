@@ -7,7 +7,7 @@ import os
 import re
 from functools import lru_cache
 from itertools import islice
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional
 
 from ..errors import ElfError, HostError, KernelError
 from ..rootdir import inside, list_folder, read_text

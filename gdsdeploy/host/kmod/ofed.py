@@ -148,7 +148,7 @@ def _objection(kernel: Kernel, path: str, release: str, exports: Dict[str, Expor
 
 
 def installed_exports(kernel: Kernel, name: str) -> Dict[str, int]:
-    """Symbol → version (0 without one) of the module ``name`` that the kernel would load; empty when it can't be read."""
+    """Symbol → version (0 without one) of the module ``name`` that the kernel would load; empty if unreadable."""
     choice = kernel.choose(name)
     if choice is None:
         return {}

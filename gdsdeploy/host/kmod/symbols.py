@@ -56,7 +56,7 @@ class Symbols:
         return {provider.module for provider in self._from_modules.values()}
 
     def prepare(self, module: Module, observe: bool = True) -> None:
-        """Read what ``module`` depends on; observe: without Module.symvers, also what the kernel's own modules import."""
+        """Read what ``module`` depends on; observe: without Module.symvers, also the kernel's own modules."""
         for name in module.depends:
             self._add_name(self._kernel.by_name.get(name, []))
         if observe and not self.complete and not self._observed:
