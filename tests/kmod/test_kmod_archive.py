@@ -102,13 +102,13 @@ def test_both_modules_of_a_release(
 _UNIT = """
 import json, sys
 sys.path.insert(0, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz")
-from gdsdeploy.host.build.context import Bench, Job
+from gdsdeploy.host.build.context import BuildContext, BuildRequest
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import find_trees, select
 release, sources = sys.argv[1:]
-job = Job(Kernel(release), select(find_trees(sources), "535.261.03", "open"), jobs=2, ahead=True)
-found = Bench(job, "/build/unit").versions(Log("/build/unit.log")).extra
+request = BuildRequest(Kernel(release), select(find_trees(sources), "535.261.03", "open"), jobs=2, ahead=True)
+found = BuildContext(request, "/build/unit").versions(Log("/build/unit.log")).extra
 print(json.dumps({name: "0x{:08x}".format(export.crc) for name, export in found.items()}))
 """
 

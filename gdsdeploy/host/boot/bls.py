@@ -1,7 +1,7 @@
 """Which kernel boots where the menu consists of Boot Loader Specification entries, as on RHEL.
 
-``saved_entry`` in GRUB's environment names an entry's file without ``.conf``.  GRUB sorts entries newest first and takes
-the first one where no name matches (blscfg in GRUB's own source).
+``saved_entry`` in GRUB's environment names an entry's file without ``.conf``.  GRUB sorts entries newest first and
+takes the first one where no name matches (blscfg in GRUB's own source).
 """
 
 from __future__ import annotations

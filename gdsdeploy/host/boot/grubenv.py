@@ -1,8 +1,8 @@
 """Whether GRUB can forget an entry that is to boot once, and changes to its environment.
 
 GRUB clears ``next_entry`` in its environment file before it boots that entry.  If it can't write the file, a broken
-kernel boots forever.  GRUB overwrites the file's blocks through the firmware's disk: not through LVM, RAID or encryption
-(its lvm and diskfilter readers can't write), nor on btrfs, ZFS or F2FS.  Only what is known to work is allowed.
+kernel boots forever.  GRUB overwrites the file's blocks through the firmware's disk: not through LVM, RAID or
+encryption (its lvm and diskfilter readers can't write), nor on btrfs, ZFS or F2FS.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GRUB's menu in grub.cfg: entries, the kernels that they start, and what a choice means.  Pure.
 
-Entries are named by ids, joined with ``>`` below submenus, as grub-set-default(8) takes them; positions and titles change
-with every installed kernel.
+Entries are named by ids, joined with ``>`` below submenus, as grub-set-default(8) takes them; positions and titles
+change with every installed kernel.
 """
 
 from __future__ import annotations

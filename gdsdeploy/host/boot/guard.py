@@ -72,8 +72,8 @@ def installed(root: str = "/") -> List[str]:
 def decide(event: str, release: str, expectation: Expectation, default: str, verdicts: Sequence[Verdict]) -> Answer:
     """What to do after the kernel ``release`` was installed or removed; pure.
 
-    default: what boots by default now.  verdicts: the best to fall back on first; the default's may be left out where it
-    is the locked kernel, whose modules provision has audited.
+    default: what boots by default now.  verdicts: the best to fall back on first; the default's may be left out where
+    it is the locked kernel, whose modules provision has audited.
     """
     locked = expectation.kernel_release
     by_release = {verdict.release: verdict for verdict in verdicts}

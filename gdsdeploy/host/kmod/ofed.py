@@ -65,6 +65,11 @@ class Search(NamedTuple):
         reasons = "; ".join(f"{refused.path} {refused.reason}" for refused in self.refused)
         return reasons or f"neither the kernel nor an OFED or DOCA tree exports {SYMBOLS[0]}"
 
+    def stub_reason(self, release: str) -> str:
+        """One line for a user: why nvidia-peermem can't be built for kernel ``release``."""
+        message = f"nvidia-peermem for kernel {release} would be a stub that fails to load with 'Invalid argument'"
+        return f"{message}: {self.why_not()}"
+
 
 def find(kernel: Kernel) -> Optional[OfedTree]:
     """The OFED tree of ``kernel`` inside its root, or None; unusable trees raise nothing."""

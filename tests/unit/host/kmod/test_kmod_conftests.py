@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gdsdeploy.host.build.conftests import needed
+from gdsdeploy.host.build.conftests import probe_settings
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.build.versions import compile_unit
 from gdsdeploy.host.errors import BuildError
@@ -68,7 +68,7 @@ def tree(folder: Path, **changes: str) -> str:
 
 
 def probes(folder: str, unit: str = "nvidia/nv-p2p.c") -> dict[str, str]:
-    return dict(word.split("=", 1) for word in needed(folder, unit))
+    return dict(word.split("=", 1) for word in probe_settings(folder, unit))
 
 
 def test_what_a_file_could_include_under_any_condition_counts(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_another_unit_has_other_probes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["conftest.sh", "nvidia/nvidia.Kbuild"])
 def test_a_tree_that_is_written_otherwise_is_probed_whole(tmp_path: Path, lost: str) -> None:
-    assert needed(tree(tmp_path, **{lost: "# nothing of the kind\n"}), "nvidia/nv-p2p.c") == []
+    assert probe_settings(tree(tmp_path, **{lost: "# nothing of the kind\n"}), "nvidia/nv-p2p.c") == []
 
 
 def test_headers_are_all_probed_where_their_list_is_not_known(tmp_path: Path) -> None:
