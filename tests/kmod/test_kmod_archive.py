@@ -263,7 +263,7 @@ def test_what_does_not_compile_is_said_with_the_version_that_does(fresh: Builder
     fresh.write("/build/out/nvidia-fs.ko", "the old one")
     outcome = quick(fresh, "nvidia-fs", "--source", old, status=1)["modules"][0]
     error = outcome["error"]
-    assert error["message"].startswith(f"nvidia-fs 2.13.5 does not build for kernel {fresh.kernel} against ")
+    assert error["message"].startswith(f"nvidia-fs 2.13.5 doesn't build for kernel {fresh.kernel} against ")
     assert "FMODE_UNSIGNED_OFFSET" in error["message"]
     assert [item["id"] for item in error["rules"]] == ["debian-nvidia-fs-2.13"]
     assert "fixed in nvidia-fs 2.25.7" in error["hint"]

@@ -52,7 +52,7 @@ def pending(kernel: str, modules: List[str]) -> Pending:
 
 def _module(name: str) -> Optional[Cause]:
     """Why the loaded module isn't the installed one; None if it is."""
-    loaded = Path("/sys/module") / name.replace("-", "_")
+    loaded = _folder_of(name)
     if not loaded.is_dir():
         return Cause(UNLOADED, name, f"the module {name} is not loaded")
     file = file_of(name)
@@ -63,6 +63,10 @@ def _module(name: str) -> Optional[Cause]:
     if note.exists() and note.read_bytes().hex() != read_module(file).build_id:
         return Cause(MODULE, name, f"the loaded module {name} is not the one in {file}")
     return None
+
+
+def _folder_of(name: str) -> Path:
+    return Path("/sys/module") / name.replace("-", "_")
 
 
 def file_of(name: str) -> str:

@@ -238,7 +238,7 @@ def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder:
     assert [item["place"] for item in found["verified"]] == [f"{packed}/{signing.VALIDATION}", f"{packed}/modules.tar"]
     data = made.read_bytes()
     made.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
-    refused(policy, made, AttestationInvalid, "does not have its manifest's sha256")
+    refused(policy, made, AttestationInvalid, "doesn't have its manifest's sha256")
     shutil.copy(made, folder / "modules.tar")
     (folder / "notes.txt").write_text("extra")
     with tarfile.open(packed, "w:gz") as tar:

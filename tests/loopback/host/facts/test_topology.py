@@ -106,7 +106,7 @@ def test_what_only_root_may_read_is_not_known(sockets: Path) -> None:
     pair = found.pair("GPU0", "NVME0")
     assert pair is not None
     assert isinstance(pair.redirecting, Unknown)
-    assert "ACS of bridges between devices is not known" in shown.text(found)
+    assert "ACS of bridges between devices is unknown" in shown.text(found)
 
 
 def link(root: Path, path: str, **files: str) -> str:
@@ -230,7 +230,7 @@ def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
         ('{"version": 2}', "of version 1"),
         ('{"version": 1, "devices": {}}', "has devices and pairs"),
         ('{"version": 1, "devices": {"a": {}}, "pairs": {}}', "devices.a: not the description"),
-        ('{"version": 1, "devices": {}, "pairs": {"a b": "NEAR"}}', "pairs.a b: 'NEAR' is none of PIX"),
+        ('{"version": 1, "devices": {}, "pairs": {"a b": "NEAR"}}', "pairs.a b: 'NEAR' isn't one of PIX"),
     ],
 )
 def test_what_is_no_golden_topology_is_refused(text: str, words: str) -> None:

@@ -110,7 +110,7 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["trees", "--driver-version", "0.0"], "there is no source tree of driver 0.0 (open)"),
         (
             ["build", "--kernel", "9", "--source", "/x", "--driver-version", "1", "--output", "/x", "nvidia-fs", "no"],
-            "is no NAME=VALUE",
+            "is neither NAME=VALUE",
         ),
         (
             ["build", "nvidia-fs", "--kernel", "9.9", "--source", "/x", "--driver-version", "1", "--output", "/x"],

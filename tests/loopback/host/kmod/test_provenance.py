@@ -90,7 +90,7 @@ def test_the_key_is_made_once_and_refused_when_others_could_have_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("signer", "origin", "words"),
     [
-        (None, ORIGIN, "nobody has signed it"),
+        (None, ORIGIN, "isn't signed"),
         (OTHER, ORIGIN, "isn't by the builder that the controller knows"),
         (Builder("evil", SIGNER.seed), ORIGIN, "signed as 'urn:gdsdeploy:builder:evil', not by build1"),
         (SIGNER, EVIL, "isn't by the builder that the controller knows"),
