@@ -44,7 +44,7 @@ def audit(
     ``vouch``), besides those of an installed archive.
     """
     places = {name: drivers.find(kernel, name) for name in STACK}
-    audited = [_read(kernel, name) for name in modules or [name for name in STACK if places[name] is not None]]
+    pairs = [_read(kernel, name) for name in modules or [name for name in STACK if places[name] is not None]]
     chosen: Dict[str, Module] = {}
     for name, place in places.items():
         if place is not None:
@@ -54,10 +54,10 @@ def audit(
     for export in (extra or {}).values():
         chosen.pop(digest_name(export.module), None)
     # A file that was named explicitly takes the place of what is installed.
-    chosen.update((module.name, module) for _result, module in audited if module is not None)
+    chosen.update((module.name, module) for _result, module in pairs if module is not None)
     symbols = Symbols(kernel, chosen.values(), extra or {})
     files = {*trusted, *(() if symbols.complete else vouched_files(kernel))}
-    for result, module in audited:
+    for result, module in pairs:
         if module is not None:
             is_trusted = module.path in files
             symbols.prepare(module, observe=not is_trusted)
@@ -72,7 +72,7 @@ def audit(
             ]
         outcomes = {outcome_of(each) for each in result["findings"]}
         result["ok"] = False if ERROR in outcomes else None if UNKNOWN in outcomes else True
-    return [result for result, _module in audited]
+    return [result for result, _module in pairs]
 
 
 def failed(results: Sequence[Result]) -> bool:

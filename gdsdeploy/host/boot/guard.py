@@ -58,7 +58,7 @@ def judge(release: str, expectation: Expectation, root: str = "/") -> Verdict:
     return Verdict(release, not reasons, reasons)
 
 
-def installed(root: str = "/") -> List[str]:
+def installed_releases(root: str = "/") -> List[str]:
     """Releases of the kernels that could boot: an image in /boot or beside their modules."""
     names = list_folder(root, "/boot")
     images = {name.partition("-")[2] for name in names if re.match(r"(vmlinuz|vmlinux|linux)-", name)}
@@ -95,7 +95,7 @@ def decide(event: str, release: str, expectation: Expectation, default: str, ver
 
 def status(expectation: Expectation, root: str = "/") -> Dict[str, Any]:
     """Which kernels are admitted, which boots, and why not: what ``guard status --json`` prints."""
-    kernels = [judge(release, expectation, root) for release in installed(root)]
+    kernels = [judge(release, expectation, root) for release in installed_releases(root)]
     try:
         boots: Dict[str, str] = grub.default_kernel(root)
         problem = ""
@@ -122,10 +122,10 @@ def respond(event: str, release: str, expectation: Expectation, root: str = "/")
     locked = expectation.kernel_release
     # Provision audited the locked kernel, and its audit takes long on a slow machine.
     first = [name for name in dict.fromkeys((release, default)) if name and (name != locked or name == release)]
-    verdicts = [judge(name, expectation, root) for name in first if name in installed(root)]
+    verdicts = [judge(name, expectation, root) for name in first if name in installed_releases(root)]
     answer = decide(event, release, expectation, default, verdicts)
     if answer.alarm:
-        rest = [name for name in _by_merit(installed(root), locked) if name not in first]
+        rest = [name for name in _by_merit(installed_releases(root), locked) if name not in first]
         verdicts += [judge(name, expectation, root) for name in rest]
         answer = decide(event, release, expectation, default, verdicts)
     if answer.keep:

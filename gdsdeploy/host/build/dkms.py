@@ -160,7 +160,7 @@ def _dkms(kernel: Kernel, package: Package, argv: Sequence[str], begun: float = 
         raise BuildError("dkms is not installed", "install the package dkms")
     # The recipe's build has restored already, unless DKMS failed before it.
     dkms_backup.restore(Kernel(kernel.release, kernel.root), package.name)
-    files = ", ".join(dkms_backup.restored(kernel, package.name))
+    files = ", ".join(dkms_backup.restored_files(kernel, package.name))
     message, hint = _failure(_log(kernel.release, package), begun) if begun else ("", "")
     if not message:
         lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]

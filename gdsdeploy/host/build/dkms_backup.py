@@ -69,13 +69,13 @@ def restore(kernel: Kernel, name: str) -> List[str]:
             raise BuildError(f"cannot put {target} back: {error.strerror}") from None
         files.append(file)
     if files:
-        listed = sorted({*restored(kernel, name), *files})
+        listed = sorted({*restored_files(kernel, name), *files})
         atomic.write(os.path.join(place, "restored"), "".join(file + "\n" for file in listed))
         run_depmod(kernel.root, kernel.release, BuildError, f"run depmod -a {kernel.release}")
     return files
 
 
-def restored(kernel: Kernel, name: str) -> List[str]:
+def restored_files(kernel: Kernel, name: str) -> List[str]:
     """What was put back and has not been replaced since."""
     try:
         with open(os.path.join(_place(kernel, name), "restored"), encoding="utf-8") as text:
@@ -88,7 +88,7 @@ def release(kernel: Kernel, name: str) -> List[str]:
     """Remove unchanged files that :func:`restore` put back, because DKMS is about to install its own."""
     place = _place(kernel, name)
     removed: List[str] = []
-    for file in restored(kernel, name):
+    for file in restored_files(kernel, name):
         target, copy = os.path.join(kernel.folder, file), os.path.join(place, "files", file)
         if os.path.isfile(target) and os.path.isfile(copy) and filecmp.cmp(target, copy, shallow=False):
             os.unlink(target)

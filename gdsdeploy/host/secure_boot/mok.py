@@ -94,17 +94,17 @@ def enrol(certificate: str, root: str = "/", check: bool = False, where_needed: 
     "fingerprint", "steps": [text]}``; state: ``no-efi``, ``enrolled``, ``pending`` (a person has to confirm at the
     console), ``not-needed``, or ``absent`` (with check).  Raises MokError.
     """
-    wanted = read_certificate_file(certificate)
+    owners = read_certificate_file(certificate)
     host = firmware(root)
-    state = enrolment(wanted, host, where_needed=where_needed)
+    state = enrolment(owners, host, where_needed=where_needed)
     changed = state == "absent"
     if changed and not check:
-        _request(certificate, wanted)
+        _request(certificate, owners)
         state = "pending"
     elif state == "enrolled" and root == "/" and not check and os.path.exists(ONE_TIME):
         os.unlink(ONE_TIME)
-    answer = {"changed": changed, "secure_boot": host.secure_boot, "fingerprint": wanted.fingerprint}
-    return {**answer, "state": state, "steps": steps(wanted) if state == "pending" else []}
+    answer = {"changed": changed, "secure_boot": host.secure_boot, "fingerprint": owners.fingerprint}
+    return {**answer, "state": state, "steps": steps(owners) if state == "pending" else []}
 
 
 def enrolment(certificate: Certificate, state: Firmware, *, where_needed: bool = False) -> str:
@@ -113,7 +113,7 @@ def enrolment(certificate: Certificate, state: Firmware, *, where_needed: bool =
         return "no-efi"
     if certificate.raw in [key.raw for key in state.mok]:
         return "enrolled"
-    if certificate.raw in [key.raw for key in state.wanted]:
+    if certificate.raw in [key.raw for key in state.requested]:
         return "pending"
     return "not-needed" if where_needed and state.secure_boot is False else "absent"
 
@@ -130,7 +130,7 @@ def steps(certificate: Certificate) -> List[str]:
     ]
 
 
-def _request(certificate: str, wanted: Certificate) -> None:
+def _request(certificate: str, owners: Certificate) -> None:
     password = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-mok-") as folder:
         hashed = process.run(["openssl", "passwd", "-6", "-stdin"], _TIMEOUT, input=password + "\n")
@@ -142,7 +142,7 @@ def _request(certificate: str, wanted: Certificate) -> None:
         # mokutil takes DER only.
         binary = os.path.join(folder, "certificate.der")
         with open(binary, "wb") as out:
-            out.write(wanted.raw)
+            out.write(owners.raw)
         # Stored first: a request with a lost password could only be withdrawn.
         try:
             atomic.write(ONE_TIME, password + "\n", 0o600)

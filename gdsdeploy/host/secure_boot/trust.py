@@ -39,7 +39,7 @@ class Firmware(NamedTuple):
     secure_boot: Optional[bool]
     #: the machine owner's keys, those with a pending request, and the firmware's own (db); without revoked ones
     mok: List[Certificate]
-    wanted: List[Certificate]
+    requested: List[Certificate]
     db: List[Certificate]
 
 
@@ -48,7 +48,7 @@ class Trust(NamedTuple):
 
     kernel: Kernel
     #: whether this kernel checks signatures at all
-    checked: bool
+    checks_signatures: bool
     #: whether it refuses what isn't signed with a key it has; None: unknown
     enforced: Optional[bool]
     #: the reason, as the second half of a sentence
@@ -86,10 +86,10 @@ def trust_of(kernel: Kernel) -> Trust:
     """What ``kernel`` trusts on the host of its root."""
     host = firmware(kernel.root)
     own = kernel.own_module()
-    checked = "CONFIG_MODULE_SIG" in kernel.config or (not kernel.config and own is not None and bool(own.signature))
+    checks = "CONFIG_MODULE_SIG" in kernel.config or (not kernel.config and own is not None and bool(own.signature))
     why = _enforced_because(kernel, host.secure_boot)
     enforced = None if not why and host.secure_boot is None else bool(why)
-    return Trust(kernel, checked, enforced, why, host.secure_boot, host.mok, host.db)
+    return Trust(kernel, checks, enforced, why, host.secure_boot, host.mok, host.db)
 
 
 @lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""Tables of the host program and of the audit's page: each follows its schema, holds no row twice, and has patterns that compile."""
+"""Tables of the host program and of the audit's page: their schemas, distinct rows, patterns that compile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gdsdeploy.host.facts import storage
 from gdsdeploy.host.gdscheck import meanings
 
 FOLDER = Path(data.__file__).parent
-#: Table → its file and its schema.  Documentation alone uses the audit's findings, so they stay out of the host program.
+#: Table → its file and its schema.  Only documentation uses the audit's findings, so hosts don't get them.
 TABLES = {path.stem: (path, FOLDER / "schema" / path.name) for path in FOLDER.glob("*.json")}
 TABLES["audit_findings"] = (audit.TABLE, audit.TABLE.with_suffix(".schema.json"))
 NAMES = sorted(TABLES)

@@ -103,7 +103,7 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dkms:
     monkeypatch.setattr(dkms.process, "run", made.run)
     monkeypatch.setattr(dkms, "LOGS", str(tmp_path / "logs"))
     monkeypatch.setattr(dkms.dkms_backup, "restore", lambda *_: [])
-    monkeypatch.setattr(dkms.dkms_backup, "restored", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "restored_files", lambda *_: [])
     monkeypatch.setattr(dkms.dkms_backup, "save", lambda *_: [])
     return made
 
