@@ -41,7 +41,7 @@ INGREDIENTS: Tuple[str, ...] = (
     "compiler",
     #: ``sha256:…`` of what the RDMA core of OFED or DOCA exports; ``none`` without one
     "ofed",
-    #: who signs the modules; ``none``: nobody
+    #: the signer of the modules; ``none``: unsigned
     "signer",
 )
 NONE = "none"

@@ -70,8 +70,7 @@ def audit(
                 *signature.findings(kernel, module.path),
                 *drivers.findings(kernel, module, chosen, expected or Expected()),
             ]
-        outcomes = {outcome_of(each) for each in result["findings"]}
-        result["ok"] = False if ERROR in outcomes else None if UNKNOWN in outcomes else True
+        result["ok"] = _verdict(result["findings"])
     return [result for result, _module in pairs]
 
 
@@ -83,6 +82,11 @@ def failed(results: Sequence[Result]) -> bool:
 def undecided(results: Sequence[Result]) -> bool:
     """Whether no module has an error, and one has an unknown."""
     return not failed(results) and any(result["ok"] is None for result in results)
+
+
+def _verdict(findings: Sequence[Finding]) -> Optional[bool]:
+    outcomes = {outcome_of(each) for each in findings}
+    return False if ERROR in outcomes else None if UNKNOWN in outcomes else True
 
 
 def _read(kernel: Kernel, name: str) -> Tuple[Result, Optional[Module]]:

@@ -31,7 +31,7 @@ class Expected:
     driver_flavour: str = ""
     #: ``sha256:…`` as ``tree.digest`` gives it
     tree_digest: str = ""
-    #: whether nvidia-peermem has to work; without it a stub is no fault
+    #: whether nvidia-peermem has to work; without it a stub isn't a fault
     peermem: bool = False
     #: storage drivers, as ``hooks.DRIVERS`` names them, that have to let nvidia-fs in
     storage: Tuple[str, ...] = ()

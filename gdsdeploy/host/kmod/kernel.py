@@ -137,7 +137,7 @@ class Kernel:
             return "sha256:" + hashlib.sha256(file.read()).hexdigest()
 
     def observed(self) -> Dict[str, int]:
-        """Versions that the kernel's own modules import; a second witness where there are no headers."""
+        """Versions that the kernel's own modules import, for hosts without headers."""
         versions: Dict[str, int] = {}
         for module in islice(self._own_modules(), OBSERVED_LIMIT):
             versions.update((symbol, crc) for symbol, crc in module.imports.items() if crc is not None)

@@ -190,7 +190,7 @@ def _symbols(
     flags: Dict[str, int] = {}
     for symbol in elf.symbols(b"__"):
         if symbol.section == SHN_UNDEF:
-            # GCC and the linker script leave names that are no imports; the kernel ignores exactly this one.
+            # GCC and the linker script leave names that aren't imports; the kernel ignores exactly this one.
             if symbol.name != "_GLOBAL_OFFSET_TABLE_":
                 imports[symbol.name] = versions.get(symbol.name)
                 if symbol.weak:
