@@ -115,9 +115,9 @@ def test_modinfo(path: Path, texts: list[str], rest: bytes) -> None:
 def test_the_signature_that_is_appended(tmp_path: Path, message: bytes, tail: bytes) -> None:
     root = Root(tmp_path / str(next(_number)))
     path = root.module("updates/a.ko", "a", signature=message + tail + b"~Module signature appended~\n")
-    for item in signature_findings(Kernel(RELEASE, str(root.path)), str(path)):
-        assert item["id"]
-        assert item["message"]
+    for entry in signature_findings(Kernel(RELEASE, str(root.path)), str(path)):
+        assert entry["id"]
+        assert entry["message"]
 
 
 def test_more_constants_than_memory(path: Path) -> None:

@@ -85,8 +85,8 @@ def test_the_request_and_what_a_person_has_to_do(
     argv = ["openssl", "passwd", f"-{kind}", "-salt", salt, "-stdin"]
     made = subprocess.run(argv, input=password + "\n", capture_output=True, text=True, check=True).stdout.strip()
     assert made == (tmp_path / "hash").read_text().strip()
-    said = capfd.readouterr()
-    assert password not in said.out + said.err + repr(answer) + (tmp_path / "words").read_text()
+    output = capfd.readouterr()
+    assert password not in output.out + output.err + repr(answer) + (tmp_path / "words").read_text()
 
 
 def test_a_request_is_made_once_and_is_done_when_the_key_is_enrolled(
