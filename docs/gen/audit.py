@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from docs.gen import table_row
-from gdsdeploy.host import data
+
+TABLE = Path(__file__).parent / "audit_findings.json"
 
 
 class Meaning(NamedTuple):
@@ -21,7 +24,7 @@ class Meaning(NamedTuple):
 HEAD = """\
 # The audit of kernel modules
 
-`python -m docs.gen.audit > docs/audit.md` writes this page from `gdsdeploy/host/data/audit_findings.json`.
+`python -m docs.gen.audit > docs/audit.md` writes this page from `docs/gen/audit_findings.json`.
 
 `gdsdeploy kmod audit [--kernel REL] [--root DIR] [MODULE…]` reports whether module files would load on a kernel, and
 whether they are the expected ones. It loads nothing. It starts no program, except zstd where Python has no zstd. It
@@ -66,7 +69,8 @@ imports a symbol, its version is unknown, and the audit reports that.
 @lru_cache(maxsize=1)
 def meanings() -> tuple[Meaning, ...]:
     """What each finding means."""
-    return data.rows("audit_findings", Meaning)
+    rows = json.loads(TABLE.read_text(encoding="utf-8"))
+    return tuple(Meaning(**{**row, "severities": tuple(row["severities"])}) for row in rows)
 
 
 def page() -> str:

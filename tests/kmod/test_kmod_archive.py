@@ -102,13 +102,13 @@ def test_both_modules_of_a_release(
 _UNIT = """
 import json, sys
 sys.path.insert(0, "/usr/lib/gdsdeploy/gdsdeploy-host.pyz")
-from gdsdeploy.host.build.context import Bench, Job
+from gdsdeploy.host.build.context import BuildContext, BuildRequest
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.kmod.kernel import Kernel
 from gdsdeploy.host.kmod.tree import find_trees, select
 release, sources = sys.argv[1:]
-job = Job(Kernel(release), select(find_trees(sources), "535.261.03", "open"), jobs=2, ahead=True)
-found = Bench(job, "/build/unit").versions(Log("/build/unit.log")).extra
+request = BuildRequest(Kernel(release), select(find_trees(sources), "535.261.03", "open"), jobs=2, ahead=True)
+found = BuildContext(request, "/build/unit").versions(Log("/build/unit.log")).extra
 print(json.dumps({name: "0x{:08x}".format(export.crc) for name, export in found.items()}))
 """
 
@@ -263,7 +263,7 @@ def test_what_does_not_compile_is_said_with_the_version_that_does(fresh: Builder
     fresh.write("/build/out/nvidia-fs.ko", "the old one")
     outcome = quick(fresh, "nvidia-fs", "--source", old, status=1)["modules"][0]
     error = outcome["error"]
-    assert error["message"].startswith(f"nvidia-fs 2.13.5 does not build for kernel {fresh.kernel} against ")
+    assert error["message"].startswith(f"nvidia-fs 2.13.5 doesn't build for kernel {fresh.kernel} against ")
     assert "FMODE_UNSIGNED_OFFSET" in error["message"]
     assert [entry["id"] for entry in error["rules"]] == ["debian-nvidia-fs-2.13"]
     assert "fixed in nvidia-fs 2.25.7" in error["hint"]

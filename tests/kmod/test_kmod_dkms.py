@@ -178,9 +178,9 @@ def test_a_driver_that_does_not_compile_leaves_what_worked(host: Builder) -> Non
     host.run("sh", "-c", "echo 'int broken' >> /usr/src/nvidia-standin-1.2.3/nvidia/nv.c")
     host.run("dkms", "unbuild", DRIVER, "-k", host.kernel)
     error = provide(host, status=1).stderr
-    assert error.startswith("error: driver 1.2.3 (open) does not build for kernel")
+    assert error.startswith("error: driver 1.2.3 (open) doesn't build for kernel")
     assert "nvidia/nv.c:" in error
-    assert "what worked before is back in place: updates/dkms/nvidia.ko" in error
+    assert "the previous modules are back in place: updates/dkms/nvidia.ko" in error
     after = host.run("sh", "-c", f"cd /usr/lib/modules/{host.kernel}; find . -name 'nvidia*.ko*' | sort").stdout
     assert after == before
 

@@ -1,6 +1,6 @@
-"""Read an archive of modules; nothing of it is unpacked before the signature of its builder is verified.
+"""Read an archive of modules; the builder's signature is verified before anything is unpacked.
 
-origin: who has to have signed it; None: anybody, or nobody.
+origin: the required signer; None: any or none.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OBJECTS = ("driver", "nvidia_fs")
 
 
 def read_manifest(archive: str, origin: Optional[Origin] = None) -> Dict[str, Any]:
-    """The manifest of ``archive``, whose modules are not looked at; raises PackError."""
+    """The manifest of ``archive``, whose modules aren't read; raises PackError."""
     with _errors(archive):
         return _read_head(tarball.members(archive, UNPACKED), archive, origin)[0]
 
 
 def read_provenance(archive: str) -> bytes:
-    """The envelope of who built ``archive``; empty where nobody has signed it.  Raises PackError."""
+    """The signed envelope of ``archive``; empty if it's unsigned.  Raises PackError."""
     with _errors(archive):
         members = tarball.members(archive, UNPACKED)
         _read_manifest(members, archive)
@@ -44,7 +44,7 @@ def read_provenance(archive: str) -> bytes:
 
 
 def verify(archive: str, origin: Optional[Origin] = None) -> Dict[str, Any]:
-    """The manifest of ``archive``, with every module's digest compared with it; raises PackError."""
+    """The manifest of ``archive``, after every module's digest was compared with it; raises PackError."""
     with tempfile.TemporaryDirectory(prefix="gdsdeploy-verify-") as folder:
         return unpack(archive, "", folder, origin)
 
@@ -58,16 +58,16 @@ def unpack(path: str, release: str, staging: str, origin: Optional[Origin] = Non
         members = tarball.members(path, UNPACKED)
         manifest, member = _read_head(members, path, origin)
         if release and manifest["kernel_release"] != release:
-            message = "{} was packed for kernel {}, not {}".format(path, manifest["kernel_release"], release)
-            raise PackError(message, "build the modules for this kernel")
-        wanted = {"modules/" + item["file"]: item for item in manifest["modules"]}
+            message = f"{path} was packed for kernel {manifest['kernel_release']}, not {release}"
+            raise PackError(message, f"build the modules for kernel {release}")
+        pending = {"modules/" + module["file"]: module for module in manifest["modules"]}
         while member is not None:
-            if member[0] not in wanted:
-                raise PackError(f"{path}: has {member[0][:100]!r}, which its manifest does not list")
-            _extract(member, wanted.pop(member[0]), staging, path)
+            if member[0] not in pending:
+                raise PackError(f"{path}: has {member[0][:100]!r}, which its manifest doesn't list")
+            _extract(member, pending.pop(member[0]), staging, path)
             member = next(members, None)
-        if wanted:
-            raise PackError("{}: lacks {}".format(path, ", ".join(sorted(wanted))), "copy it again")
+        if pending:
+            raise PackError(f"{path}: doesn't have {', '.join(sorted(pending))}", "copy it again")
     with open(os.path.join(staging, MANIFEST), "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2, sort_keys=True)
     return manifest
@@ -75,7 +75,7 @@ def unpack(path: str, release: str, staging: str, origin: Optional[Origin] = Non
 
 @contextlib.contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """What is wrong with the archive ``path`` as a PackError; an OSError of another file stays one."""
+    """Raise what is wrong with the archive ``path`` as a PackError; an OSError of another file passes."""
     try:
         yield
     except OSError as error:
@@ -89,13 +89,13 @@ def _errors(path: str) -> Iterator[None]:
 def _read_head(
     members: Iterator[Member], path: str, origin: Optional[Origin]
 ) -> Tuple[Dict[str, Any], Optional[Member]]:
-    """The manifest, signed by ``origin`` if there is one, and the member that follows who signed it."""
+    """The manifest, signed by ``origin`` if given, and the first member after the envelope."""
     manifest, text = _read_manifest(members, path)
     member = next(members, None)
     envelope = _read_envelope(member, path)
     if origin is not None:
         if not envelope:
-            raise PackError(f"{path}: nobody has signed it", "have its builder pack it again: provision the builder")
+            raise PackError(f"{path}: isn't signed", "have its builder pack it again: provision the builder")
         try:
             provenance.verify(envelope, text, origin)
         except PackError as error:
@@ -108,33 +108,33 @@ def _read_envelope(member: Optional[Member], path: str) -> bytes:
         return b""
     _, size, pieces = member
     if not 0 < size <= provenance.LIMIT:
-        raise PackError(f"{path}: {provenance.MEMBER} is not a file of a proper size")
+        raise PackError(f"{path}: {provenance.MEMBER} has {size} bytes, not 1 to {provenance.LIMIT}")
     return b"".join(pieces)
 
 
 def _read_manifest(members: Iterator[Member], path: str) -> Tuple[Dict[str, Any], bytes]:
     name, size, pieces = next(members, ("", 0, iter(())))
     if name != MANIFEST or size > MANIFEST_LIMIT:
-        raise PackError(f"{path}: does not begin with its manifest")
+        raise PackError(f"{path}: doesn't begin with its manifest")
     text = b"".join(pieces)
     value = jsontext.loads(text.decode("utf-8"))
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise PackError(f"{path}: its manifest has another format than {FORMAT}")
     modules = value.get("modules")
     if not all(isinstance(value.get(key), str) for key in _TEXTS) or not isinstance(modules, list):
-        raise PackError("{}: its manifest lacks {} or modules".format(path, ", ".join(_TEXTS)))
+        raise PackError(f"{path}: its manifest needs {', '.join(_TEXTS)} and modules")
     if not all(isinstance(value.get(key, {}), dict) for key in _OBJECTS):
-        raise PackError("{}: its manifest has something else as {}".format(path, " or ".join(_OBJECTS)))
-    if not 0 < len(modules) <= _MODULES_LIMIT or not all(_is_entry(item) for item in modules):
-        raise PackError(f"{path}: its manifest has no proper list of modules")
+        raise PackError(f"{path}: its manifest needs objects as {' and '.join(_OBJECTS)}")
+    if not 0 < len(modules) <= _MODULES_LIMIT or not all(map(_is_entry, modules)):
+        raise PackError(f"{path}: its manifest has an invalid list of modules")
     return value, text
 
 
-def _is_entry(item: Any) -> bool:
-    if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in ("name", "file", "sha256")):
+def _is_entry(value: Any) -> bool:
+    if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("name", "file", "sha256")):
         return False
-    file: str = item["file"]
-    size = item.get("size")
+    file: str = value["file"]
+    size = value.get("size")
     plain = os.path.basename(file) == file and not file.startswith(".") and name_of(file) != file.replace("-", "_")
     return plain and isinstance(size, int) and 0 < size <= SIZE_LIMIT
 
@@ -142,7 +142,7 @@ def _is_entry(item: Any) -> bool:
 def _extract(member: Member, entry: Dict[str, Any], staging: str, path: str) -> None:
     name, size, pieces = member
     if size != entry["size"]:
-        raise PackError("{}: {} is not a file of {} bytes".format(path, name, entry["size"]), "copy it again")
+        raise PackError(f"{path}: {name} isn't a file of {entry['size']} bytes", "copy it again")
     target = os.path.join(staging, entry["file"])
     try:
         with open(target, "xb") as copy:
@@ -152,7 +152,7 @@ def _extract(member: Member, entry: Dict[str, Any], staging: str, path: str) -> 
             os.fchmod(copy.fileno(), 0o644)
             os.fsync(copy.fileno())
     except OSError as error:
-        # A full disk does not name the file that it has no room for.
+        # ENOSPC carries no file name.
         raise OSError(error.errno, error.strerror, target) from None
     if sha256(target) != entry["sha256"]:
-        raise PackError(f"{path}: {name} does not have its manifest's sha256", "copy it again")
+        raise PackError(f"{path}: {name} doesn't have its manifest's sha256", "copy it again")

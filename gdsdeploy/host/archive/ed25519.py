@@ -1,8 +1,7 @@
-"""Ed25519 (RFC 8032) with the standard library, for hosts that have nothing else; see docs/adr/0015.
+"""Ed25519 (RFC 8032) with the standard library alone; see docs/adr/0015.
 
-Verification handles no secret.  Signing takes a time that depends on the key, so it is for a builder, which signs once
-per build, and never for a service that signs what strangers send.  Points are (X, Y, Z, T) with x = X/Z, y = Y/Z,
-xy = T/Z.
+Signing takes a time that depends on the key: only for a builder, never for a service that signs what strangers send.
+Points are (X, Y, Z, T) with x = X/Z, y = Y/Z, xy = T/Z.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ def _add(one: Point, other: Point) -> Point:
 
 
 def _times(number: int, point: Point) -> Point:
-    found = _NEUTRAL
+    product = _NEUTRAL
     for bit in bin(number)[2:]:
-        found = _add(found, found)
+        product = _add(product, product)
         if bit == "1":
-            found = _add(found, point)
-    return found
+            product = _add(product, point)
+    return product
 
 
 def _encode(point: Point) -> bytes:
@@ -78,7 +77,7 @@ def _encode(point: Point) -> bytes:
 
 
 def _decode(data: bytes) -> Optional[Point]:
-    """The point that ``data`` stands for; None where it stands for none, or isn't its only encoding."""
+    """The point that ``data`` encodes; None where it encodes none, or isn't the canonical encoding."""
     number = int.from_bytes(data, "little")
     y, odd = number & ((1 << 255) - 1), number >> 255
     if len(data) != 32 or y >= _P:

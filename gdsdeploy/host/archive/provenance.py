@@ -1,8 +1,7 @@
-"""Who built an archive of modules: a statement that its builder signs, and that a receiver verifies before it unpacks.
+"""The statement that a builder signs about an archive of modules, and that a receiver verifies before it unpacks.
 
-An in-toto Statement v1 with SLSA provenance v1, in a DSSE envelope with one Ed25519 signature; the member
-``provenance.dsse.json`` of the archive.  Its subjects are the manifest, byte for byte, and every module of it.
-Public keys are PEM (SubjectPublicKeyInfo); the private key never leaves the builder.
+An in-toto Statement v1 with SLSA provenance v1, in a DSSE envelope with one Ed25519 signature.  Its subjects are the
+manifest, byte for byte, and every module of it.  Public keys are PEM (SubjectPublicKeyInfo).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _PUBLIC_DER = bytes.fromhex("302a300506032b6570032100")
 
 
 class Builder(NamedTuple):
-    """Who signs: the machine's name in the fleet, its private key (32 bytes), and the id of the run it builds in."""
+    """The signer: the machine's name in the fleet, its private key (32 bytes), and the id of the run it builds in."""
 
     name: str
     seed: bytes
@@ -57,7 +56,7 @@ class Origin(NamedTuple):
 def own_key(root: str = "/") -> bytes:
     """The private key of this machine, made at first use and readable for root only, with PUBLIC beside it.
 
-    Raises PackError where others can read it or it is none, and OSError.
+    Raises PackError if others can read it or it isn't a key, and OSError.
     """
     path = inside(root, KEY)
     if not os.path.lexists(path):
@@ -87,7 +86,7 @@ def public_bytes(pem: str) -> bytes:
 
 
 def key_id(pem: str) -> str:
-    """By which a public key is known: the SHA-256 of its 32 bytes, hexadecimal.  Raises PackError."""
+    """The id of a public key: the SHA-256 of its 32 bytes, hexadecimal.  Raises PackError."""
     return hashlib.sha256(public_bytes(pem)).hexdigest()
 
 
@@ -103,9 +102,9 @@ def sign(manifest: bytes, builder: Builder) -> bytes:
 
 
 def verify(envelope: bytes, manifest: bytes, origin: Origin) -> Dict[str, Any]:
-    """The statement in ``envelope``; raises PackError unless ``origin`` has signed it and it is about ``manifest``."""
+    """The statement in ``envelope``; raises PackError unless ``origin`` signed it and it is about ``manifest``."""
     try:
-        payload = _opened(envelope, public_bytes(origin.public))
+        payload = _open_envelope(envelope, public_bytes(origin.public))
         statement: Dict[str, Any] = jsontext.loads(payload.decode("utf-8"))
         builder = statement["predicate"]["runDetails"]["builder"]["id"]
         definition = statement["predicate"]["buildDefinition"]
@@ -136,10 +135,10 @@ def encoding(payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode("ascii"), len(payload), payload)
 
 
-def differences(manifest: Mapping[str, Any], wanted: Mapping[str, str]) -> List[str]:
-    """What a manifest claims that isn't as ``wanted`` has it, as sentences; keys as here, an empty text wants nothing.
+def differences(manifest: Mapping[str, Any], expected: Mapping[str, str]) -> List[str]:
+    """Where a manifest's claims differ from ``expected``, as sentences; an empty text expects nothing.
 
-    ``kernel_release``, ``driver_version``, ``driver_flavour``, ``nvidia_fs_version``.
+    Keys: ``kernel_release``, ``driver_version``, ``driver_flavour``, ``nvidia_fs_version``.
     """
     driver, nvidia_fs = (manifest.get(part) for part in ("driver", "nvidia_fs"))
     driver, nvidia_fs = (part if isinstance(part, Mapping) else {} for part in (driver, nvidia_fs))
@@ -150,8 +149,8 @@ def differences(manifest: Mapping[str, Any], wanted: Mapping[str, str]) -> List[
         "nvidia_fs_version": nvidia_fs.get("version"),
     }
     return [
-        "its {} is {}, not {}".format(name.replace("_", " "), str(claimed[name])[:80] or "none", value)
-        for name, value in sorted(wanted.items())
+        f"its {name.replace('_', ' ')} is {str(claimed[name])[:80] or 'none'}, not {value}"
+        for name, value in sorted(expected.items())
         if value and claimed[name] != value
     ]
 
@@ -180,9 +179,10 @@ def _statement(manifest: bytes, builder: Builder) -> Dict[str, Any]:
 
 
 def _subjects(manifest: bytes) -> List[Dict[str, Any]]:
-    listed = [("modules/" + item["file"], item["sha256"]) for item in json.loads(manifest.decode("utf-8"))["modules"]]
-    listed.insert(0, ("manifest.json", hashlib.sha256(manifest).hexdigest()))
-    return [{"name": name, "digest": {"sha256": digest}} for name, digest in listed]
+    modules = json.loads(manifest.decode("utf-8"))["modules"]
+    digests = [("modules/" + module["file"], module["sha256"]) for module in modules]
+    digests.insert(0, ("manifest.json", hashlib.sha256(manifest).hexdigest()))
+    return [{"name": name, "digest": {"sha256": digest}} for name, digest in digests]
 
 
 def _build_key(manifest: bytes) -> str:
@@ -190,19 +190,19 @@ def _build_key(manifest: bytes) -> str:
     return key_of(key) if isinstance(key, dict) else ""
 
 
-def _opened(envelope: bytes, public: bytes) -> bytes:
+def _open_envelope(envelope: bytes, public: bytes) -> bytes:
     """The payload of an envelope that has one signature by ``public``; raises PackError, or as JSON and base64 do."""
     value = jsontext.loads(envelope.decode("ascii"))
     payload = base64.b64decode(value["payload"], validate=True)
     (signature,) = value["signatures"]
-    known = signature["keyid"] == hashlib.sha256(public).hexdigest() and value["payloadType"] == PAYLOAD_TYPE
-    if not known or not ed25519.verify(public, base64.b64decode(signature["sig"], validate=True), encoding(payload)):
+    matches = signature["keyid"] == hashlib.sha256(public).hexdigest() and value["payloadType"] == PAYLOAD_TYPE
+    if not matches or not ed25519.verify(public, base64.b64decode(signature["sig"], validate=True), encoding(payload)):
         raise PackError("its signature isn't by the builder that the controller knows", "see gdsdeploy kmod builders")
     return payload
 
 
 def _pem(kind: str, der: bytes) -> str:
-    return "-----BEGIN {0}-----\n{1}\n-----END {0}-----\n".format(kind, base64.b64encode(der).decode("ascii"))
+    return f"-----BEGIN {kind}-----\n{base64.b64encode(der).decode('ascii')}\n-----END {kind}-----\n"
 
 
 def _der(pem: str, kind: str, beginning: bytes, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The audit as a host's expectation asks for it: one for the kernel guard, for evidence, and so for validation."""
+"""The audit against a host's expectation, for the kernel guard and for evidence."""
 
 from __future__ import annotations
 
@@ -17,27 +17,24 @@ def audited(kernel: Kernel, expectation: Optional[Expectation]) -> List[Result]:
     """Audit the modules that ``expectation`` needs on ``kernel``; without one, NVIDIA's that are there."""
     if expectation is None:
         return audit(kernel)
-    return audit(kernel, expectation.modules(), _expected(expectation, kernel.root))
-
-
-def objections(results: List[Result]) -> List[str]:
-    """Why the modules may not be relied on: ``module: message`` of every error, and of what could not be told."""
-    return [
-        "{}: {}".format(result["module"] or result["file"], item["message"])
-        for result in results
-        for item in decisive(result["findings"])
-    ]
-
-
-def _expected(expectation: Expectation, root: str) -> Expected:
     digest = ""
     # Hosts that get their modules from a builder have no driver source.
-    if root == "/" and os.path.isdir(expectation.driver_tree):
+    if kernel.root == "/" and os.path.isdir(expectation.driver_tree):
         digest = tree.digest(tree.expect(expectation.driver_tree))
-    return Expected(
+    expected = Expected(
         expectation.driver_version,
         expectation.driver_flavour,
         digest,
         peermem=expectation.rdma == "peermem",
         nvidia_fs_version=expectation.nvidia_fs_version,
     )
+    return audit(kernel, expectation.modules(), expected)
+
+
+def objections(results: List[Result]) -> List[str]:
+    """Why the modules are unreliable: ``module: message`` of every decisive finding."""
+    return [
+        f"{result['module'] or result['file']}: {finding['message']}"
+        for result in results
+        for finding in decisive(result["findings"])
+    ]

@@ -1,7 +1,4 @@
-"""Which kernel GRUB boots: read it, and make one the default until told otherwise.
-
-Debian and Ubuntu have their menu in grub.cfg; hosts with Boot Loader Specification entries are ``bls.py``'s.
-"""
+"""Which kernel GRUB boots: read it, or make one the lasting default, by grub.cfg or through ``bls.py``."""
 
 from __future__ import annotations
 
@@ -26,25 +23,25 @@ _TIMEOUT = 600.0
 
 
 class BootError(HostError):
-    """GRUB is not there, does not know the kernel, or refuses a change."""
+    """GRUB is missing, has no entry for the kernel, or refuses a change."""
 
 
 def default_kernel(root: str = "/") -> Dict[str, str]:
     """What boots by default and what boots next, as ``{"default", "default_entry", "next", "next_entry"}``.
 
-    Releases are empty where an entry is unknown or starts no Linux kernel.  Raises BootError without a grub.cfg.
+    A release is empty where the entry is unknown or doesn't start Linux.  Raises BootError without a grub.cfg.
     """
     if bls.present(root):
         return bls.default_kernel(root)
     text = _config(root)
-    found = entries(text)
+    menu = entries(text)
     env = environment(read_text(root, GRUB_ENV))
     choices = re.findall(r'^\s*set default="([^"]*)"', text, re.MULTILINE)
-    fixed = next((item for item in reversed(choices) if item != "${next_entry}"), "0")
-    wanted = env.get("saved_entry", "0") if fixed == "${saved_entry}" else fixed
-    # With nothing that fits, GRUB takes the first entry.
-    default = resolve(found, wanted) or (found[0] if found else None)
-    once = resolve(found, env["next_entry"]) if env.get("next_entry") else None
+    fixed = next((choice for choice in reversed(choices) if choice != "${next_entry}"), "0")
+    choice = env.get("saved_entry", "0") if fixed == "${saved_entry}" else fixed
+    # GRUB takes the first entry if the choice matches none.
+    default = resolve(menu, choice) or (menu[0] if menu else None)
+    once = resolve(menu, env["next_entry"]) if env.get("next_entry") else None
     following = once or default
     return {
         "default": default.release if default else "",
@@ -55,10 +52,10 @@ def default_kernel(root: str = "/") -> Dict[str, str]:
 
 
 def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str, Any]:
-    """Make the kernel ``release`` the one that boots until told otherwise; idempotent.
+    """Make the kernel ``release`` the default until changed again; idempotent.
 
-    Returns ``{"changed", "changes": [text], "kernel", "entry"}``.  Raises BootError when GRUB has no entry for it, and
-    then nothing has changed.
+    Returns ``{"changed", "changes": [text], "kernel", "entry"}``.  Raises BootError, and then nothing has changed, if
+    GRUB has no entry for it.
     """
     if bls.present(root):
         return bls.set_default(release, check, root)
@@ -74,12 +71,12 @@ def set_default(release: str, check: bool = False, root: str = "/") -> Dict[str,
         _only_here(root)
         # The entry first: with it stored, a failure below leaves a machine that boots as before.
         _run(["grub-set-default", entry.path])
-        _write_defaults(root)
+        atomic.write(inside(root, DEFAULTS), _DEFAULTS_TEXT)
         _run(["update-grub"])
-        if default_kernel(root)["default"] != release:
-            message = "GRUB still boots {} by default after it was told to boot {}"
-            hint = "look for another GRUB_DEFAULT in /etc/default/grub.d"
-            raise BootError(message.format(default_kernel(root)["default"] or "something unknown", release), hint)
+        now = default_kernel(root)["default"]
+        if now != release:
+            message = f"GRUB still boots {now or 'something unknown'} by default after it was set to boot {release}"
+            raise BootError(message, "look for another GRUB_DEFAULT in /etc/default/grub.d")
     return {"changed": bool(changes), "changes": changes, "kernel": release, "entry": entry.path}
 
 
@@ -91,7 +88,7 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
     if os.path.lexists(inside(root, DEFAULTS)):
         changes.append(f"{DEFAULTS} (removed)")
     if not changes and not os.path.lexists(inside(root, GRUB_CFG)):
-        # A builder or a container: there is no menu to ask, and nothing of ours in it.
+        # A builder or a container has no menu.
         return {"changed": False, "changes": [], "kernel": "", "entry": ""}
     if changes and not check:
         _only_here(root)
@@ -99,32 +96,27 @@ def clear_default(check: bool = False, root: str = "/") -> Dict[str, Any]:
         _run(["grub-editenv", GRUB_ENV, "unset", "saved_entry"])
         _run(["update-grub"])
     now = default_kernel(root)
-    return {
-        "changed": bool(changes),
-        "changes": changes,
-        "kernel": now["default"],
-        "entry": now["default_entry"],
-    }
+    return {"changed": bool(changes), "changes": changes, "kernel": now["default"], "entry": now["default_entry"]}
 
 
 def entry_of(release: str, root: str = "/") -> str:
-    """What GRUB calls the entry that boots kernel ``release``; raises BootError or BlsError when there is none."""
+    """GRUB's name of the entry that boots kernel ``release``; raises BootError or BlsError when there is none."""
     return bls.entry_of(release, root).ident if bls.present(root) else _entry_of(release, root).path
 
 
 def add_parsers(subparsers: Any) -> None:
     """Add ``default``, ``clear`` and ``show`` to the subparsers of ``boot``."""
-    parser = _add(subparsers, "default", _default, "make a kernel the one that boots until told otherwise")
+    parser = _add(subparsers, "default", _default, "make a kernel the default until changed again")
     parser.add_argument("--kernel", required=True, metavar="REL", help="kernel release")
-    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
+    parser.add_argument("--check", action="store_true", help="print what would change and change nothing")
     parser = _add(subparsers, "clear", _clear, "leave the choice of the kernel to GRUB's own configuration again")
-    parser.add_argument("--check", action="store_true", help="say what would change and change nothing")
-    parser = _add(subparsers, "show", _show, "say which kernel boots by default and which boots next")
-    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder that need not be running")
+    parser.add_argument("--check", action="store_true", help="print what would change and change nothing")
+    parser = _add(subparsers, "show", _show, "print which kernel boots by default and which boots next")
+    parser.add_argument("--root", default="/", metavar="DIR", help="a root folder; it needn't be running")
 
 
-def _add(subparsers: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+def _add(subparsers: Any, name: str, run: Any, text: str) -> Any:
+    parser = subparsers.add_parser(name, help=text, description=text)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.set_defaults(run=guarded(run))
     return parser
@@ -144,7 +136,7 @@ def _show(arguments: argparse.Namespace) -> int:
         print(json.dumps(value, indent=2, sort_keys=True))
     else:
         for key in ("default", "next"):
-            print("{}: {} ({})".format(key, value[key] or "no Linux kernel", value[key + "_entry"] or "no entry"))
+            print(f"{key}: {value[key] or 'no Linux kernel'} ({value[key + '_entry'] or 'no entry'})")
     return 0
 
 
@@ -152,33 +144,29 @@ def _print_changes(arguments: argparse.Namespace, result: Dict[str, Any]) -> int
     if arguments.json:
         print(json.dumps(result, indent=2, sort_keys=True))
     else:
-        word = "would change" if arguments.check else "changed"
-        lines = [f"{word} {item}" for item in result["changes"]]
-        print("\n".join([*lines, "default: {} ({})".format(result["kernel"], result["entry"])]))
+        for change in result["changes"]:
+            print("would change" if arguments.check else "changed", change)
+        print(f"default: {result['kernel']} ({result['entry']})")
     return 0
 
 
 def _config(root: str) -> str:
     text = read_text(root, GRUB_CFG)
     if not text:
-        hint = "this host does not boot through GRUB, or it needs update-grub, or root"
-        raise BootError("{} is missing or cannot be read".format(os.path.join(root, GRUB_CFG.lstrip("/"))), hint)
+        hint = "this host doesn't boot through GRUB, or it needs update-grub, or root"
+        raise BootError(f"{os.path.join(root, GRUB_CFG.lstrip('/'))} is missing or can't be read", hint)
     return text
 
 
 def _entry_of(release: str, root: str) -> Entry:
-    found = entries(_config(root))
-    fit = [item for item in found if item.release == release and not item.recovery]
-    if not fit:
-        known = sorted({item.release for item in found if item.release})
-        message = "GRUB has no entry for kernel {}; it has: {}".format(release, ", ".join(known) or "none")
-        raise BootError(message, f"install linux-image-{release}, then run update-grub")
-    # The topmost entry starts whatever kernel is newest, whose release its id does not name.
-    return next((item for item in fit if release in item.path.split(">")[-1]), fit[0])
-
-
-def _write_defaults(root: str) -> None:
-    atomic.write(inside(root, DEFAULTS), _DEFAULTS_TEXT)
+    menu = entries(_config(root))
+    matching = [entry for entry in menu if entry.release == release and not entry.recovery]
+    if not matching:
+        listed = ", ".join(sorted({entry.release for entry in menu if entry.release})) or "none"
+        hint = f"install linux-image-{release}, then run update-grub"
+        raise BootError(f"GRUB has no entry for kernel {release}; it has: {listed}", hint)
+    # The id of the topmost entry, which starts the newest kernel, has no release.
+    return next((entry for entry in matching if release in entry.path.split(">")[-1]), matching[0])
 
 
 def _only_here(root: str) -> None:

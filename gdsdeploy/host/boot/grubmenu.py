@@ -1,7 +1,7 @@
-"""GRUB's menu as grub.cfg has it: entries, the kernels that they start, and what a choice means.  Pure.
+"""GRUB's menu in grub.cfg: entries, the kernels that they start, and what a choice means.  Pure.
 
-Entries are named by their ids, joined with ``>`` below submenus, as grub-set-default(8) takes them; positions and
-titles change whenever a kernel is installed.
+Entries are named by ids, joined with ``>`` below submenus, as grub-set-default(8) takes them; positions and titles
+change with every installed kernel.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from dataclasses import dataclass, field
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 _KERNEL_FILE = re.compile(r"(?:vmlinuz|vmlinux|linux|kernel)-(\S+)")
@@ -28,58 +29,46 @@ class Entry(NamedTuple):
     titles: Tuple[str, ...]
 
 
-class _Menu:
-    """A submenu, or the whole menu, while it is read."""
-
-    def __init__(self, ids: Tuple[str, ...] = (), titles: Tuple[str, ...] = (), numbers: Tuple[int, ...] = ()) -> None:
-        self.ids, self.titles, self.numbers = ids, titles, numbers
-        self.count = 0
-
-
+@dataclass
 class _Block:
-    """An open brace: a menu entry with its kernel, a submenu, or something else such as a function."""
+    """An open brace: ``kind`` is menuentry, submenu, or empty for something else such as a function."""
 
-    def __init__(self, menu: Optional[_Menu] = None, place: Optional[_Menu] = None) -> None:
-        self.menu, self.place = menu, place
-        self.kernel: List[str] = []
+    kind: str = ""
+    ids: Tuple[str, ...] = ()
+    titles: Tuple[str, ...] = ()
+    numbers: Tuple[int, ...] = ()
+    #: words after ``linux``
+    kernel: List[str] = field(default_factory=list)
+    #: entries and submenus of a submenu so far
+    count: int = 0
 
 
 def entries(text: str) -> List[Entry]:
     """Every menu entry of a grub.cfg, in its order."""
-    found: List[Entry] = []
-    menus = [_Menu()]
+    listed: List[Entry] = []
+    root = _Block("submenu")
     blocks: List[_Block] = []
-    for line in text.splitlines():
-        words = _words(line)
-        if not words:
-            continue
+    for words in filter(None, map(_words, text.splitlines())):
         if words[0] in ("menuentry", "submenu") and len(words) > 1:
-            menu = menus[-1]
-            ids, titles = (*menu.ids, _id(words)), (*menu.titles, words[1])
-            place = _Menu(ids, titles, (*menu.numbers, menu.count))
+            menu = next((block for block in reversed(blocks) if block.kind == "submenu"), root)
+            place = (*menu.ids, _id(words)), (*menu.titles, words[1]), (*menu.numbers, menu.count)
+            blocks.append(_Block(words[0], *place))
             menu.count += 1
-            if words[0] == "submenu":
-                menus.append(place)
-                blocks.append(_Block(menu=place))
-            else:
-                blocks.append(_Block(place=place))
         elif words[-1] == "{":
             blocks.append(_Block())
-        elif words[0].startswith("linux") and blocks and blocks[-1].place is not None and not blocks[-1].kernel:
+        elif words[0].startswith("linux") and blocks and blocks[-1].kind == "menuentry" and not blocks[-1].kernel:
             blocks[-1].kernel = words[1:]
         if words[-1] == "}" and blocks:
             block = blocks.pop()
-            if block.menu is not None:
-                menus.pop()
-            elif block.place is not None:
-                found.append(_entry(block.place, block.kernel))
-    return found
+            if block.kind == "menuentry":
+                listed.append(_entry(block))
+    return listed
 
 
-def resolve(found: List[Entry], wanted: str) -> Optional[Entry]:
-    """The entry that GRUB takes for ``wanted``: numbers, ids or titles joined with ``>``; None when there is none."""
-    parts = wanted.split(">")
-    for entry in found:
+def resolve(menu: List[Entry], choice: str) -> Optional[Entry]:
+    """The entry that GRUB takes for ``choice``: numbers, ids or titles joined with ``>``; None when there is none."""
+    parts = choice.split(">")
+    for entry in menu:
         # A submenu alone means its first entry.
         if len(entry.numbers) >= len(parts) and not any(entry.numbers[len(parts) :]):
             ids = entry.path.split(">")
@@ -95,11 +84,11 @@ def environment(text: str) -> Dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def _entry(place: _Menu, kernel: List[str]) -> Entry:
-    match = _KERNEL_FILE.fullmatch(os.path.basename(kernel[0])) if kernel else None
-    recovery = "single" in kernel or "-recovery-" in place.ids[-1]
+def _entry(block: _Block) -> Entry:
+    match = _KERNEL_FILE.fullmatch(os.path.basename(block.kernel[0])) if block.kernel else None
+    recovery = "single" in block.kernel or "-recovery-" in block.ids[-1]
     release = match.group(1) if match else ""
-    return Entry(">".join(place.ids), place.titles[-1], release, recovery, place.numbers, place.titles)
+    return Entry(">".join(block.ids), block.titles[-1], release, recovery, block.numbers, block.titles)
 
 
 def _id(words: List[str]) -> str:
@@ -110,11 +99,11 @@ def _id(words: List[str]) -> str:
 
 
 def _words(line: str) -> List[str]:
-    """A line as GRUB's shell splits it, roughly; commands that end with ``;`` on one line do not matter here."""
+    """A line as GRUB's shell splits it, roughly; commands that end with ``;`` on one line don't matter here."""
     text = line.strip()
-    if not text or text.startswith("#"):
-        return []
     try:
+        if text.startswith("#"):
+            return []
         return shlex.split(text)
     except ValueError:
         # An open quote: text that goes over several lines, in a custom entry.

@@ -1,7 +1,7 @@
 """The kernel guard: no kernel becomes the boot default until the locked modules are built and audited for it.
 
-A kernel is *admitted* when every module that the expectation asks for is there and passes the same audit that
-provision holds it to.  The guard never changes a default that starts an admitted kernel; it only brings one back.
+A kernel is *admitted* when it has every expected module and all pass provision's audit.  The guard never changes a
+default that starts an admitted kernel; it only restores one.
 """
 
 from __future__ import annotations
@@ -37,32 +37,31 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an event calls for.  ``keep`` is the kernel to make the default; empty: leave the default as it is."""
+    """The response to an event.  ``keep`` is the kernel to make the default; empty: leave the default as it is."""
 
     keep: str
     says: str
-    #: whether somebody has to act, or the next boot lacks the stack
+    #: whether a person has to act, or the next boot comes up without the stack
     alarm: bool = False
 
 
 def judge(release: str, expectation: Expectation, root: str = "/") -> Verdict:
-    """Audit the modules of one installed kernel against the expectation; never raises for what is wrong with them."""
+    """Audit the modules of one installed kernel against the expectation; their problems raise nothing."""
     try:
         kernel = Kernel(release, root)
         missing = [name for name in expectation.modules() if drivers.find(kernel, name) is None]
         if missing:
-            return Verdict(release, False, ["it has no module {}".format(" and no module ".join(missing))])
+            return Verdict(release, False, [f"it has no module {' and no module '.join(missing)}"])
         reasons = objections(audited(kernel, expectation))
     except HostError as error:
         reasons = [error.message]
     return Verdict(release, not reasons, reasons)
 
 
-def installed(root: str = "/") -> List[str]:
+def installed_releases(root: str = "/") -> List[str]:
     """Releases of the kernels that could boot: an image in /boot or beside their modules."""
-    images = {
-        name.partition("-")[2] for name in list_folder(root, "/boot") if re.match(r"(vmlinuz|vmlinux|linux)-", name)
-    }
+    names = list_folder(root, "/boot")
+    images = {name.partition("-")[2] for name in names if re.match(r"(vmlinuz|vmlinux|linux)-", name)}
     return [
         release
         for release in list_folder(root, "/lib/modules")
@@ -73,61 +72,61 @@ def installed(root: str = "/") -> List[str]:
 def decide(event: str, release: str, expectation: Expectation, default: str, verdicts: Sequence[Verdict]) -> Answer:
     """What to do after the kernel ``release`` was installed or removed; pure.
 
-    default: what boots by default now.  verdicts: those that could be told, the best to fall back on first; the one of
-    ``default`` may be left out where it is the locked kernel's, whose modules provision has audited.
+    default: what boots by default now.  verdicts: the best to fall back on first; the default's may be left out where
+    it is the locked kernel, whose modules provision has audited.
     """
     locked = expectation.kernel_release
-    known = {item.release: item for item in verdicts}
-    good = [item.release for item in verdicts if item.admitted]
-    current = known.get(default)
+    by_release = {verdict.release: verdict for verdict in verdicts}
+    good = [verdict.release for verdict in verdicts if verdict.admitted]
+    current = by_release.get(default)
     safe = (default == locked and current is None) or (current is not None and current.admitted)
     if event == INSTALLED and release == locked:
-        return _locked_kernel(locked, default, known.get(locked), good)
-    said = _event(event, release, locked, known.get(release))
+        return _locked_kernel(locked, default, by_release.get(locked), good)
+    happened = _event(event, release, locked, by_release.get(release))
     if safe:
-        return Answer("", f"{said}{default} stays the boot default")
+        return Answer("", f"{happened}{default} stays the boot default")
     if good:
         keep = locked if locked in good else good[0]
-        was = f"{default} is not" if default else "the default cannot be told"
-        return Answer(keep, f"{said}{keep} becomes the boot default again, because {was} admitted")
-    words = "{}no installed kernel has the locked modules: the next boot ({}) comes up without GPUDirect Storage; {}"
-    return Answer("", words.format(said, default or "unknown", "provision this host before it reboots"), alarm=True)
+        reason = f"{default} is not admitted" if default else "the current default is unknown"
+        return Answer(keep, f"{happened}{keep} becomes the boot default again, because {reason}")
+    text = f"{happened}no installed kernel has the locked modules: the next boot ({default or 'unknown'}) comes up"
+    return Answer("", f"{text} without GPUDirect Storage; provision this host before it reboots", alarm=True)
 
 
 def status(expectation: Expectation, root: str = "/") -> Dict[str, Any]:
     """Which kernels are admitted, which boots, and why not: what ``guard status --json`` prints."""
-    kernels = [judge(release, expectation, root) for release in installed(root)]
+    kernels = [judge(release, expectation, root) for release in installed_releases(root)]
     try:
         boots: Dict[str, str] = grub.default_kernel(root)
         problem = ""
     except HostError as error:
         boots, problem = {"default": "", "next": ""}, error.message
-    admitted = [item.release for item in kernels if item.admitted]
+    admitted = [verdict.release for verdict in kernels if verdict.admitted]
     return {
         "locked": expectation.kernel_release,
         "default": boots["default"],
         "next": boots["next"],
         "running": os.uname().release,
-        "kernels": [asdict(item) for item in kernels],
+        "kernels": [asdict(verdict) for verdict in kernels],
         "ok": boots["default"] in admitted and boots["next"] in admitted,
         "problem": problem,
     }
 
 
 def respond(event: str, release: str, expectation: Expectation, root: str = "/") -> Answer:
-    """Judge as little as the event needs, decide, and bring the default back if it has to be.
+    """Judge as few kernels as the event needs, decide, and restore the default if necessary.
 
-    Raises HostError when the boot loader's configuration cannot be read or changed.
+    Raises HostError if the boot loader's configuration can't be read or changed.
     """
     default = grub.default_kernel(root)["default"]
     locked = expectation.kernel_release
-    # The locked kernel is taken at provision's word while it is the default: its audit takes long on a slow machine.
-    asked = [item for item in dict.fromkeys((release, default)) if item and (item != locked or item == release)]
-    verdicts = [judge(item, expectation, root) for item in asked if item in installed(root)]
+    # Provision audited the locked kernel, and its audit takes long on a slow machine.
+    first = [name for name in dict.fromkeys((release, default)) if name and (name != locked or name == release)]
+    verdicts = [judge(name, expectation, root) for name in first if name in installed_releases(root)]
     answer = decide(event, release, expectation, default, verdicts)
     if answer.alarm:
-        rest = [item for item in _by_merit(installed(root), locked) if item not in asked]
-        verdicts += [judge(item, expectation, root) for item in rest]
+        rest = [name for name in _by_merit(installed_releases(root), locked) if name not in first]
+        verdicts += [judge(name, expectation, root) for name in rest]
         answer = decide(event, release, expectation, default, verdicts)
     if answer.keep:
         grub.set_default(answer.keep, root=root)
@@ -136,13 +135,11 @@ def respond(event: str, release: str, expectation: Expectation, root: str = "/")
 
 def _event(event: str, release: str, locked: str, verdict: Optional[Verdict]) -> str:
     if event == REMOVED:
-        what = "the locked kernel {} was removed" if release == locked else "kernel {} was removed"
-        return what.format(release) + "; "
+        return f"{'the locked ' if release == locked else ''}kernel {release} was removed; "
     if verdict is None:
         return ""
     if verdict.admitted:
-        words = "kernel {} has good modules, but the lock names {} (lock and provision again to move); "
-        return words.format(release, locked)
+        return f"kernel {release} has good modules, but the lock names {locked} (lock and provision again to move); "
     return f"kernel {release} is not admitted ({verdict.why()}); "
 
 
@@ -153,14 +150,15 @@ def _locked_kernel(locked: str, default: str, verdict: Optional[Verdict], good: 
         return Answer(locked, f"the locked kernel {locked} has good modules and becomes the boot default")
     why = verdict.why() if verdict is not None else "it could not be audited"
     if default == locked and good:
-        words = "the locked kernel {} lacks good modules ({}); {} becomes the boot default; provision this host again"
-        return Answer(good[0], words.format(locked, why, good[0]), alarm=True)
-    words = "the locked kernel {} waits for its modules ({}); until then {} boots by default"
-    return Answer("", words.format(locked, why, default or "what the boot loader chooses"), alarm=default == locked)
+        text = f"the locked kernel {locked} has no good modules ({why}); {good[0]} becomes the boot default"
+        return Answer(good[0], f"{text}; provision this host again", alarm=True)
+    boots = default or "what the boot loader chooses"
+    text = f"the locked kernel {locked} waits for its modules ({why}); until then {boots} boots by default"
+    return Answer("", text, alarm=default == locked)
 
 
 def _by_merit(releases: List[str], locked: str) -> List[str]:
     """The locked kernel first, then the running one, then the newest."""
-    numbers = {item: [int(part) for part in re.findall(r"\d+", item)] for item in releases}
+    numbers = {name: [int(part) for part in re.findall(r"\d+", name)] for name in releases}
     running = os.uname().release
-    return sorted(releases, key=lambda item: (item == locked, item == running, numbers[item]), reverse=True)
+    return sorted(releases, key=lambda name: (name == locked, name == running, numbers[name]), reverse=True)

@@ -26,7 +26,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Pending:
-    """Whether a reboot is needed to reach the installed state, why, and which boot this is."""
+    """Whether a reboot is needed to reach the installed state, why, and the id of this boot."""
 
     needed: bool
     #: the texts of ``causes``
@@ -34,7 +34,7 @@ class Pending:
     causes: List[Cause]
     boot_id: str
     running: str
-    #: modules that are not loaded although the kernel that should run does
+    #: modules that aren't loaded although the expected kernel runs
     unloaded: List[str]
 
 
@@ -42,33 +42,30 @@ def pending(kernel: str, modules: List[str]) -> Pending:
     """Compare this running host with kernel release ``kernel`` and the files modprobe would load for ``modules``."""
     running = os.uname().release
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    causes: List[Cause] = []
-    unloaded: List[str] = []
     if running != kernel:
-        causes.append(Cause(KERNEL, running, f"the running kernel is {running}, not {kernel}"))
+        causes = [Cause(KERNEL, running, f"the running kernel is {running}, not {kernel}")]
     else:
-        found = [_module(name) for name in modules]
-        causes = [cause for cause in found if cause is not None]
-        unloaded = [name for name in modules if not _loaded(name).is_dir()]
+        causes = list(filter(None, map(_module, modules)))
+    unloaded = [cause.subject for cause in causes if cause.id == UNLOADED]
     return Pending(bool(causes), [cause.text for cause in causes], causes, boot_id, running, unloaded)
 
 
 def _module(name: str) -> Optional[Cause]:
-    """Why the loaded module is not the installed one; None when it is."""
-    loaded = _loaded(name)
+    """Why the loaded module isn't the installed one; None if it is."""
+    loaded = _folder_of(name)
     if not loaded.is_dir():
         return Cause(UNLOADED, name, f"the module {name} is not loaded")
     file = file_of(name)
     if not file:
         return Cause(NO_FILE, name, f"modprobe finds no file for the module {name}")
-    # srcversion would not do: it does not change with the driver that a module was built against.
+    # srcversion doesn't change with the driver that a module was built against.
     note = loaded / "notes" / BUILD_ID
     if note.exists() and note.read_bytes().hex() != read_module(file).build_id:
         return Cause(MODULE, name, f"the loaded module {name} is not the one in {file}")
     return None
 
 
-def _loaded(name: str) -> Path:
+def _folder_of(name: str) -> Path:
     return Path("/sys/module") / name.replace("-", "_")
 
 
@@ -84,19 +81,16 @@ def file_of(name: str) -> str:
 
 def add_parser(subparsers: Any) -> None:
     """Add ``needed`` to the parsers of ``boot``."""
-    parser = subparsers.add_parser("needed", help="say whether a reboot is needed to reach the installed state")
-    parser.add_argument("--kernel", required=True, metavar="RELEASE", help="kernel that should run")
+    parser = subparsers.add_parser("needed", help="print whether a reboot is needed to reach the installed state")
+    parser.add_argument("--kernel", required=True, metavar="RELEASE", help="the expected kernel")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "modules", nargs="*", metavar="MODULE", help="modules that should be loaded from their installed files"
-    )
+    text = "modules that should be loaded from their installed files"
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=text)
     parser.set_defaults(run=_main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    found = pending(arguments.kernel, arguments.modules)
-    if arguments.json:
-        print(json.dumps(asdict(found), sort_keys=True))
-    else:
-        print("; ".join(found.reasons) or "no reboot is needed")
+    result = pending(arguments.kernel, arguments.modules)
+    text = "; ".join(result.reasons) or "no reboot is needed"
+    print(json.dumps(asdict(result), sort_keys=True) if arguments.json else text)
     return 0

@@ -1,4 +1,4 @@
-"""Which boot this is, and what boots next; light, because every command of a rollout asks it."""
+"""Which boot this is, and what boots next; light, because every command of a rollout imports it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _NO_BOOT = {"default": "", "default_entry": "", "next": "", "next_entry": ""}
 
 
 def boot_id(root: str = "/") -> str:
-    """Which boot this is."""
+    """The kernel's random id of this boot."""
     return read_text(root, _BOOT_ID).strip()
 
 
 def expectation(root: str = "/") -> Dict[str, Any]:
-    """What the host should be, as provision left it; empty where it did not, or what it left cannot be read."""
+    """The expectation that provision left; empty if there is none or it can't be read."""
     try:
         value = json.loads(read_text(root, EXPECTATION) or "{}")
     except ValueError:
@@ -31,24 +31,24 @@ def expectation(root: str = "/") -> Dict[str, Any]:
 
 
 def lock_digest(root: str = "/") -> str:
-    """Of the lock that this host was provisioned with; empty where it was not."""
+    """The digest of the lock that this host was provisioned with; empty if it wasn't provisioned."""
     return str(expectation(root).get("lock_digest") or "")
 
 
 def nvidia(root: str = "/") -> str:
-    """Vendor and device of NVIDIA's devices, as in ``10de2330``, each kind once, sorted, with spaces between them."""
+    """Vendor and device of NVIDIA's devices, such as ``10de2330``, each kind once, sorted, separated by spaces."""
     # The second column of each line has vendor and device as eight digits.
-    found = re.findall(r"(?mi)^[0-9a-f]{4}\s(10de[0-9a-f]{4})\s", read_text(root, "/proc/bus/pci/devices"))
-    return " ".join(sorted({item.lower() for item in found}))
+    devices = re.findall(r"(?mi)^[0-9a-f]{4}\s(10de[0-9a-f]{4})\s", read_text(root, "/proc/bus/pci/devices"))
+    return " ".join(sorted({device.lower() for device in devices}))
 
 
 def now() -> str:
-    """The time, in UTC as RFC 3339 has it."""
+    """The time in UTC, in the format of RFC 3339."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def booting(root: str = "/") -> Dict[str, str]:
-    """As ``boot.default_kernel``, with a ``problem`` where that cannot be told."""
+    """As ``grub.default_kernel``, with a ``problem`` if that fails."""
     try:
         return {**grub.default_kernel(root), "problem": ""}
     except HostError as error:

@@ -1,7 +1,6 @@
-"""Which of the driver's probes of the kernel one unit depends on; the others need not run to compile only that unit.
+"""Which of the driver's two hundred probes of the kernel one unit depends on; each skipped one saves a compilation.
 
-The driver's Kbuild runs some two hundred of them, a compilation each, before its first unit.  A unit sees their answers
-as macros only, so that those whose macros occur in none of the files that it could include cannot change it.
+A unit sees a probe's answer as macros only, so a probe whose macros occur in none of the unit's files can't change it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Dict, Iterator, List, Set, Tuple
 _TEXT_LIMIT = 16 << 20
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _MACRO = re.compile(r"\bNV_\w+")
-#: A macro's name that is put together, as in ``NV_IS_EXPORT_SYMBOL_PRESENT_##symbol``: all that begin so count.
+#: The prefix of a composed macro name, as in ``NV_IS_EXPORT_SYMBOL_PRESENT_##symbol``: every macro that has it counts.
 _PASTED = re.compile(r"\b(NV_\w*)[ \t]*##")
 #: A probe in conftest.sh: ``name)`` … ``;;``.
 _PROBE = re.compile(r"^[ \t]+([a-z0-9_|]+)\)[ \t]*\n(.*?)^[ \t]+;;", re.MULTILINE | re.DOTALL)
@@ -27,10 +26,10 @@ HEADERS = "NV_HEADER_PRESENCE_TESTS"
 _FOLDERS = ("", "common/inc", "nvidia")
 
 
-def needed(tree: str, unit: str) -> List[str]:
+def probe_settings(tree: str, unit: str) -> List[str]:
     """``NAME=value`` for make, so that only what ``unit`` (a source below ``tree``) depends on is probed.
 
-    Empty, so that everything is, where the tree's probes are not listed or not written as this module knows them.
+    Empty, so that everything is probed, if the tree lists or writes its probes in an unknown way.
     """
     script = _text(os.path.join(tree, "conftest.sh"))
     probes: Dict[str, str] = {}
@@ -43,30 +42,33 @@ def needed(tree: str, unit: str) -> List[str]:
     texts = list(_reachable(tree, unit))
     macros = {macro for text in texts for macro in _macros(text)}
     pasted = tuple({prefix.upper() for text in texts for prefix in _PASTED.findall(text)})
-    kept: Dict[str, List[str]] = {
-        variable: [name for name in names if _count(_defines(name, probes), macros, pasted)]
+    settings: Dict[str, List[str]] = {
+        variable: [name for name in names if _is_used(_macros_of(name, probes), macros, pasted)]
         for variable, names in listed.items()
     }
-    chosen = {name for names in kept.values() for name in names}
-    # Probes see which headers there are, too, and so does what is common to them.
+    chosen = {name for names in settings.values() for name in names}
+    # Probes and their common parts depend on headers, too.
     for name in set(probes) - chosen:
         script = script.replace(probes[name], "")
     macros |= _macros(script)
-    headers = _headers(tree)
+    text = _text(os.path.join(tree, "header-presence-tests.mk")).replace("\\\n", " ")
+    match = re.search(rf"^{HEADERS}\s*:?=(.*)$", text, re.MULTILINE)
+    headers = {name: "NV_" + re.sub(r"[/.-]", "_", name).upper() for name in match[1].split()} if match else {}
     if headers:
-        kept[HEADERS] = [name for name in headers if _count({_macro_of(name)}, macros, pasted)]
-    return ["{}={}".format(variable, " ".join(names)) for variable, names in sorted(kept.items())]
+        used = [name for name, macro in headers.items() if _is_used({macro + "_PRESENT"}, macros, pasted)]
+        settings[HEADERS] = used
+    return [f"{variable}={' '.join(names)}" for variable, names in sorted(settings.items())]
 
 
-def _defines(name: str, probes: Dict[str, str]) -> Set[str]:
-    """Macros that a probe may define; those about headers it only looks at."""
+def _macros_of(name: str, probes: Dict[str, str]) -> Set[str]:
+    """Macros that a probe may define; it only reads those about headers."""
     if name not in probes:
-        # One probe of conftest.sh serves all names that begin so.
+        # One probe of conftest.sh serves all names with that prefix.
         return {"NV_" + name.upper()}
     return {macro for macro in _macros(probes[name]) if not macro.endswith("_H_PRESENT")}
 
 
-def _count(defined: Set[str], macros: Set[str], pasted: Tuple[str, ...]) -> bool:
+def _is_used(defined: Set[str], macros: Set[str], pasted: Tuple[str, ...]) -> bool:
     return bool(defined & macros) or any(macro.startswith(pasted) for macro in defined if pasted)
 
 
@@ -76,22 +78,12 @@ def _macros(text: str) -> Set[str]:
 
 
 def _listed(tree: str) -> Dict[str, List[str]]:
-    """Variable of Kbuild → the probes that the tree's modules ask for."""
-    found: Dict[str, List[str]] = {}
+    """Variable of Kbuild → the probes that the tree's modules list."""
+    probes: Dict[str, List[str]] = {}
     for path in sorted(glob.glob(os.path.join(glob.escape(tree), "*", "*.Kbuild"))):
         for variable, names in _LISTED.findall(_text(path)):
-            found.setdefault(variable, []).extend(names.split("#")[0].split())
-    return {variable: list(dict.fromkeys(names)) for variable, names in found.items()}
-
-
-def _headers(tree: str) -> List[str]:
-    text = _text(os.path.join(tree, "header-presence-tests.mk")).replace("\\\n", " ")
-    match = re.search(rf"^{HEADERS}\s*:?=(.*)$", text, re.MULTILINE)
-    return match.group(1).split() if match else []
-
-
-def _macro_of(header: str) -> str:
-    return "NV_{}_PRESENT".format(re.sub(r"[/.-]", "_", header).upper())
+            probes.setdefault(variable, []).extend(names.split("#")[0].split())
+    return {variable: list(dict.fromkeys(names)) for variable, names in probes.items()}
 
 
 def _reachable(tree: str, unit: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a run of the build works on, and what the modules that it builds share."""
+"""The request of a build, and what the modules of one run share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SKIPPED_OF_DRIVER = ("*.o_binary", "nvidia-uvm", "nvidia-drm", "nvidia-modeset")
 
 
 @dataclass(frozen=True)
-class Job:
+class BuildRequest:
     """What to build against, and how."""
 
     kernel: Kernel
@@ -32,10 +32,9 @@ class Job:
     jobs: int = 1
     #: further ``NAME=value`` for make, such as DKMS's LLVM=1
     variables: Sequence[str] = ()
-    #: the driver of ``tree`` is to come: what is installed for this kernel does not count
+    #: the driver of ``tree`` will be installed later: ignore what is installed for this kernel
     ahead: bool = False
-    #: nvidia-peermem beside the driver's other modules: ``required``, ``optional`` (left out where it would be a stub)
-    #: or ``stub`` (built all the same, for a DKMS that insists on the file)
+    #: nvidia-peermem: ``required``, ``optional`` (left out where it would be a stub) or ``stub`` (DKMS needs the file)
     peermem: str = "optional"
 
 
@@ -58,65 +57,65 @@ class Built:
 
 
 @dataclass
-class Bench:
-    """A folder for everything intermediate; the headers are checked once, and symbol versions are found once."""
+class BuildContext:
+    """A folder for intermediate files; headers are checked once, symbol versions are looked up once."""
 
-    job: Job
+    request: BuildRequest
     folder: str
     _checked: bool = False
     _versions: Optional[Versions] = None
     _ofed: Optional[Search] = None
-    #: what a user should know besides: one line each
+    #: remarks for the user, one line each
     notes: List[str] = field(default_factory=list)
 
     def check_headers(self, log: Log) -> None:
         """Build an empty module, once; raises KernelError."""
         if not self._checked:
-            check_headers(log, self.job.kernel, os.path.join(self.folder, "probe"), self.job.variables)
+            check_headers(log, self.request.kernel, os.path.join(self.folder, "probe"), self.request.variables)
             self._checked = True
 
     def versions(self, log: Log) -> Versions:
         """The driver's symbol versions for this kernel; raises BuildError or SymversError."""
         if self._versions is None:
-            job = self.job
-            self._versions = find_versions(
-                job.kernel, job.tree, job.ahead, self.folder, lambda: self.unit_folder(), log, self.settings()
-            )
+            kernel, tree, ahead = self.request.kernel, self.request.tree, self.request.ahead
+            settings = self.settings()
+            self._versions = find_versions(kernel, tree, ahead, self.folder, self.unit_folder, log, settings)
         return self._versions
 
-    def take_versions(self, nvidia: str) -> None:
-        """From now on the versions are those of ``nvidia``, the nvidia.ko that this run built."""
-        self._versions = from_file(self.job.kernel, nvidia, self.folder)
+    def use_versions_of(self, nvidia: str) -> None:
+        """Take the versions of ``nvidia``, the nvidia.ko that this run built."""
+        self._versions = from_file(self.request.kernel, nvidia, self.folder)
 
     @property
-    def known_versions(self) -> str:
-        """Where the versions came from, or nothing while nobody needed them."""
+    def versions_origin(self) -> str:
+        """Where the versions came from; empty if no module needed them."""
         return self._versions.origin if self._versions is not None else ""
 
     def ofed(self) -> Search:
-        if self._ofed is None:
-            self._ofed = search(self.job.kernel)
+        """The OFED tree of the kernel, searched once."""
+        self._ofed = self._ofed or search(self.request.kernel)
         return self._ofed
 
     def unit_folder(self) -> str:
-        """A copy of the driver's tree in which its small parts are compiled; their probes' answers are kept there."""
+        """A copy of the driver's tree for compiling its small parts and for their probes' answers."""
         folder = os.path.join(self.folder, "driver")
         if not os.path.isdir(folder):
-            shutil.copytree(self.job.tree.path, folder, ignore=shutil.ignore_patterns(*SKIPPED, *SKIPPED_OF_DRIVER))
+            ignore = shutil.ignore_patterns(*SKIPPED, *SKIPPED_OF_DRIVER)
+            shutil.copytree(self.request.tree.path, folder, ignore=ignore)
         return folder
 
     def settings(self) -> List[str]:
         """Variables for the driver's Kbuild; its own Makefile would set them, with folders of the running kernel."""
-        kernel = self.job.kernel
+        kernel = self.request.kernel
         headers = kernel.headers()
         sources = os.path.join(kernel.folder, "source")
         sources = os.path.realpath(sources) if os.path.isdir(sources) else headers
         machine = os.uname().machine
         return [
-            f"-j{max(self.job.jobs, 1)}",
+            f"-j{max(self.request.jobs, 1)}",
             "ARCH=" + {"aarch64": "arm64"}.get(machine, machine),
             "NV_SPECTRE_V2=0",
             "NV_KERNEL_SOURCES=" + sources,
             "NV_KERNEL_OUTPUT=" + headers,
-            *self.job.variables,
+            *self.request.variables,
         ]

@@ -1,7 +1,7 @@
-"""Have DKMS, the registrar, build and install what is missing or stale, for every kernel that has headers.
+"""Have DKMS build and install what is missing or stale, for every kernel that has headers.
 
-DKMS itself decides by names and versions only.  It takes a module that was built against another driver, or without the
-OFED that is there now, for installed; whether it is right is read from the files, and what is not is built anew.
+DKMS decides by names and versions only.  An audit of the files finds modules that were built against another driver, or
+without the present OFED; those are rebuilt.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..kmod import ofed
 from ..kmod.driver import Expected
 from ..kmod.kernel import Kernel, releases
 from ..kmod.tree import Tree, digest
-from ..rootdir import inside, list_folder
+from ..rootdir import inside, list_folder, read_text
 from . import dkms_backup
 from .kbuild import failure_in
 
 DKMS = "/var/lib/dkms"
-#: One log a kernel and package, of the latest build; our recipes name the same place.
+#: One log for each kernel and package, of the latest build; gdsdeploy's recipes write the same place.
 LOGS = "/var/log/gdsdeploy/kmod"
-#: A whole driver, on a machine under load.
+#: Seconds for a complete driver, on a machine under load.
 TIMEOUT = 2 * 3600.0
-#: What ended longer ago than this is not what a package manager has just complained about.
-_MOMENT = 3600.0
+#: Seconds after which a failed build can't be the one that a package manager has just reported.
+_RECENT = 3600.0
 #: Findings that a new build against this driver and this kernel takes away.
 _STALE = {
     "nvidia-fs": (
@@ -56,46 +56,43 @@ class Package(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """``packages`` in the order in which they depend on each other, and the driver that they are built against."""
+    """``packages`` in the order of their dependencies, and the driver that they are built against."""
 
     target: str
     packages: Sequence[Package]
     tree: Tree
     #: nvidia-peermem has to work on the target kernel
     peermem: bool = False
-    #: where the system is that is looked at; DKMS itself works on the running one only
+    #: the inspected system; DKMS itself works on the running one only
     root: str = "/"
 
 
-def provide(wanted: Wanted, check: bool = False) -> Dict[str, Any]:
+def provide(plan: Wanted, check: bool = False) -> Dict[str, Any]:
     """Build and install; returns ``{"changed", "notes": [text], "done": [{kernel_release, package, action, why}]}``.
 
-    check: say what would be done and do nothing.  A kernel other than the target on which something does not build is
-    noted, and not tried again until its inputs change.  Raises BuildError for the target, with what the build itself
-    said; KernelError when its headers are missing.
+    check: do nothing.  A failure on a kernel other than the target is noted, and not retried until its inputs change.
+    Raises BuildError for a failure on the target, KernelError if the target's headers are missing.
     """
-    target = Kernel(wanted.target, wanted.root)
+    target = Kernel(plan.target, plan.root)
     target.headers()
-    if wanted.peermem and not check:
+    if plan.peermem and not check:
         search = ofed.search(target)
         if search.tree is None:
-            message = "nvidia-peermem for kernel {} would be a stub that fails to load with 'Invalid argument': {}"
-            raise StubError(
-                message.format(target.release, search.why_not()), "install OFED or DOCA for this kernel, or use DMA-BUF"
-            )
+            hint = "install OFED or DOCA for this kernel, or use DMA-BUF"
+            raise StubError(search.stub_reason(target.release), hint)
     done: List[Dict[str, str]] = []
     notes: List[str] = []
-    for release in [wanted.target, *(item for item in releases(wanted.root) if item != wanted.target)]:
-        if release != wanted.target and not _has_headers(release, wanted.root):
+    for release in dict.fromkeys([plan.target, *releases(plan.root)]):
+        if release != plan.target and not _has_headers(release, plan.root):
             notes.append(f"kernel {release} has no headers: nothing is built for it")
             continue
-        for package in wanted.packages:
-            kernel = Kernel(release, wanted.root)
-            action, why = need(kernel, package, wanted)
+        for package in plan.packages:
+            kernel = Kernel(release, plan.root)
+            action, why = need(kernel, package, plan)
             if not action:
                 continue
-            key = _key(kernel, package, wanted)
-            if release != wanted.target and _failed_before(kernel, package) == key:
+            key = json.dumps([str(package), kernel.symvers_digest(), digest(plan.tree)])
+            if release != plan.target and read_text(plan.root, _log(release, package) + ".failed") == key:
                 notes.append(f"{package} is not tried again for kernel {release}: {_log(release, package)}")
                 break
             done.append({"kernel_release": release, "package": str(package), "action": action, "why": why})
@@ -103,41 +100,39 @@ def provide(wanted: Wanted, check: bool = False) -> Dict[str, Any]:
                 continue
             try:
                 _run(kernel, package, action)
-                _remember(release, package, "")
+                atomic.remove(_log(release, package) + ".failed")
             except BuildError as error:
-                if release == wanted.target:
+                if release == plan.target:
                     raise
-                _remember(release, package, key)
+                atomic.write(_log(release, package) + ".failed", key)
                 done.pop()
                 notes.append(f"{error.message} ({error.hint})")
-                # What comes next depends on it.
+                # The next package depends on it.
                 break
     return {"changed": bool(done), "done": done, "notes": notes}
 
 
-def need(kernel: Kernel, package: Package, wanted: Wanted) -> Tuple[str, str]:
+def need(kernel: Kernel, package: Package, plan: Wanted) -> Tuple[str, str]:
     """(``install`` or ``rebuild`` or nothing, why)."""
     if not installed(kernel, package):
         return "install", "DKMS has not installed it"
-    expected = Expected(wanted.tree.version, wanted.tree.flavour)
-    if package.kind == "nvidia-fs":
-        names = ["nvidia_fs"]
-    else:
-        names = ["nvidia", *(name for name in ("nvidia_peermem",) if drivers.find(kernel, name) is not None)]
+    expected = Expected(plan.tree.version, plan.tree.flavour)
+    names = ["nvidia_fs"]
     stale = set(_STALE[package.kind])
-    if package.kind == "driver" and ofed.find(kernel) is not None:
-        stale |= {"peermem-stub", "symbol-crc"}
+    if package.kind == "driver":
+        names = ["nvidia", "nvidia_peermem"] if drivers.find(kernel, "nvidia_peermem") is not None else ["nvidia"]
+        stale |= {"peermem-stub", "symbol-crc"} if ofed.find(kernel) is not None else set()
     for result in audit(kernel, names, expected):
-        for item in result["findings"]:
-            if item["id"] in stale:
-                return "rebuild", "{}: {}".format(result["module"], item["message"])
+        for finding in result["findings"]:
+            if finding["id"] in stale:
+                return "rebuild", f"{result['module']}: {finding['message']}"
     return "", ""
 
 
 def installed(kernel: Kernel, package: Package) -> bool:
-    """Whether DKMS says so: it has built the package, and its link for this kernel leads to that build.
+    """Whether DKMS has built the package, and its link for this kernel leads to that build.
 
-    Read from its own files, as ``dkms status`` does in most of a second of shell.
+    Reads DKMS's files, because ``dkms status`` takes most of a second.
     """
     built = f"{DKMS}/{package.name}/{package.version}/{kernel.release}"
     for arch in list_folder(kernel.root, built):
@@ -151,11 +146,10 @@ def installed(kernel: Kernel, package: Package) -> bool:
 def _run(kernel: Kernel, package: Package, action: str) -> None:
     argv = [str(package), "-k", kernel.release]
     if action == "rebuild":
-        # Without the copy that is kept there would be nothing to go back to.
+        # A failed build restores this copy.
         dkms_backup.save(kernel, package.name)
         _dkms(kernel, package, ["dkms", "unbuild", *argv])
-    begun = time.time()
-    _dkms(kernel, package, ["dkms", "install", *argv], begun)
+    _dkms(kernel, package, ["dkms", "install", *argv], time.time())
 
 
 def _dkms(kernel: Kernel, package: Package, argv: Sequence[str], begun: float = 0.0) -> None:
@@ -164,26 +158,23 @@ def _dkms(kernel: Kernel, package: Package, argv: Sequence[str], begun: float = 
         return
     if done.status == process.NOT_FOUND:
         raise BuildError("dkms is not installed", "install the package dkms")
-    # Our recipe's build has done it already; what failed before that build has not.
+    # The recipe's build has restored already, unless DKMS failed before it.
     dkms_backup.restore(Kernel(kernel.release, kernel.root), package.name)
-    back = dkms_backup.restored(kernel, package.name)
-    log = _log(kernel.release, package)
-    message, hint = _said(log, begun) if begun else ("", "")
+    files = ", ".join(dkms_backup.restored_files(kernel, package.name))
+    message, hint = _failure(_log(kernel.release, package), begun) if begun else ("", "")
     if not message:
         lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]
         error = next((line for line in lines if line.startswith("Error!")), f"exit status {done.status}")
         after = lines[lines.index(error) + 1 : lines.index(error) + 3] if error in lines else []
-        message = "DKMS cannot install {} for kernel {}: {}".format(
-            package, kernel.release, " ".join([error, *after]).strip()
-        )
-        hint = "run it by hand to see all of it: {}".format(" ".join(argv))
-    if back:
-        hint += "; what worked before is back in place: {}".format(", ".join(back))
+        message = f"DKMS can't install {package} for kernel {kernel.release}: {' '.join([error, *after]).strip()}"
+        hint = f"to see the complete output, run: {' '.join(argv)}"
+    if files:
+        hint += f"; the previous modules are back in place: {files}"
     raise BuildError(message, hint)
 
 
-def _said(log: str, begun: float) -> Tuple[str, str]:
-    """(message, hint) of a build that failed since ``begun``; both empty when it was not the build that failed."""
+def _failure(log: str, begun: float) -> Tuple[str, str]:
+    """(message, hint) of a build that failed since ``begun``; both empty if the build didn't fail."""
     try:
         fresh = os.path.getmtime(log) >= begun - 1
     except OSError:
@@ -192,9 +183,9 @@ def _said(log: str, begun: float) -> Tuple[str, str]:
 
 
 def why() -> None:
-    """Raise the BuildError of the latest build that failed, of any kernel, if that was a moment ago."""
+    """Raise the BuildError of the latest build that failed, of any kernel, if that was within the last hour."""
     for log in sorted(glob.glob(os.path.join(LOGS, "*", "*.log")), key=os.path.getmtime, reverse=True):
-        message, hint = _said(log, time.time() - _MOMENT)
+        message, hint = _failure(log, time.time() - _RECENT)
         if message:
             raise BuildError(message, hint)
 
@@ -209,23 +200,3 @@ def _has_headers(release: str, root: str) -> bool:
     except KernelError:
         return False
     return True
-
-
-def _key(kernel: Kernel, package: Package, wanted: Wanted) -> str:
-    return json.dumps([str(package), kernel.symvers_digest(), digest(wanted.tree)])
-
-
-def _failed_before(kernel: Kernel, package: Package) -> str:
-    try:
-        with open(inside(kernel.root, _log(kernel.release, package) + ".failed"), encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _remember(release: str, package: Package, key: str) -> None:
-    path = _log(release, package) + ".failed"
-    if key:
-        atomic.write(path, key)
-    else:
-        atomic.remove(path)

@@ -1,12 +1,8 @@
-"""Copies of what DKMS installed, kept until its successor is installed.
+"""Copies of what DKMS installed, because DKMS removes the installed modules before it builds their successors.
 
-DKMS takes the installed modules away before it builds their successors: when a dependency changed on the same kernel,
-and when a package is upgraded.  A build that fails then leaves a host with nothing.  So our recipes keep a copy after
-every install, a failed build puts it back where it was, and the next install takes it away first, because DKMS refuses
-to install beside a file of the same version.
-
-``/var/lib/gdsdeploy/kept/<kernel>/<name in DKMS>/files/…`` has the copies, below the kernel's folder as they were;
-``restored`` beside it lists those that were put back.
+gdsdeploy's recipes copy after every install.  A failed build puts the copy back; the next install removes it first,
+because DKMS refuses to install beside a file of the same version.  ``/var/lib/gdsdeploy/kept/<kernel>/<name in DKMS>``
+has the copies in ``files``, and in ``restored`` the list of those that were put back.
 """
 
 from __future__ import annotations
@@ -18,23 +14,22 @@ import shutil
 import tempfile
 from typing import List
 
-from .. import process
 from ..errors import BuildError
 from ..io import atomic
+from ..kmod.depmod import run_depmod
 from ..kmod.kernel import Kernel, releases
 from ..kmod.module import name_of
 from ..rootdir import inside
 
 FOLDER = "/var/lib/gdsdeploy/kept"
 _DKMS = "/var/lib/dkms"
-_DEPMOD_TIMEOUT = 600.0
 
 
 def save(kernel: Kernel, name: str) -> List[str]:
-    """Keep what DKMS has installed as ``name``; the files, relative to the kernel's folder."""
+    """Copy what DKMS has installed as ``name``; returns the files, relative to the kernel's folder."""
     link = inside(kernel.root, f"{_DKMS}/{name}/kernel-{kernel.release}-{os.uname().machine}")
-    wanted = {name_of(path) for path in glob.glob(os.path.join(glob.escape(link), "module", "*.ko*"))}
-    files = [choice.file for choice in map(kernel.choose, sorted(wanted)) if choice is not None]
+    names = {name_of(path) for path in glob.glob(os.path.join(glob.escape(link), "module", "*.ko*"))}
+    files = [choice.file for choice in map(kernel.choose, sorted(names)) if choice is not None]
     if not files:
         return []
     place = _place(kernel, name)
@@ -51,17 +46,19 @@ def save(kernel: Kernel, name: str) -> List[str]:
             os.rename(staging, place)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        _prune(kernel)
+        for other in set(os.listdir(inside(kernel.root, FOLDER))) - {*releases(kernel.root), kernel.release}:
+            shutil.rmtree(os.path.join(inside(kernel.root, FOLDER), other), ignore_errors=True)
     except OSError as error:
         raise BuildError(f"cannot keep a copy in {base}: {error.strerror}") from None
     return files
 
 
 def restore(kernel: Kernel, name: str) -> List[str]:
-    """Put back those kept files of which the kernel has none by that name; returns what was put back."""
+    """Put back those copies of which the kernel has no file by that name; returns what was put back."""
     place = _place(kernel, name)
-    back: List[str] = []
-    for path in _files(place):
+    files: List[str] = []
+    pattern = os.path.join(glob.escape(place), "files", "**", "*.ko*")
+    for path in sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True))):
         file = os.path.relpath(path, os.path.join(place, "files"))
         target = os.path.join(kernel.folder, file)
         if kernel.by_name.get(name_of(file)):
@@ -70,61 +67,35 @@ def restore(kernel: Kernel, name: str) -> List[str]:
             atomic.copy(path, target)
         except OSError as error:
             raise BuildError(f"cannot put {target} back: {error.strerror}") from None
-        back.append(file)
-    if back:
-        listed = sorted({*_restored(place), *back})
+        files.append(file)
+    if files:
+        listed = sorted({*restored_files(kernel, name), *files})
         atomic.write(os.path.join(place, "restored"), "".join(file + "\n" for file in listed))
-        _depmod(kernel)
-    return back
+        run_depmod(kernel.root, kernel.release, BuildError, f"run depmod -a {kernel.release}")
+    return files
 
 
-def restored(kernel: Kernel, name: str) -> List[str]:
+def restored_files(kernel: Kernel, name: str) -> List[str]:
     """What was put back and has not been replaced since."""
-    return _restored(_place(kernel, name))
-
-
-def release(kernel: Kernel, name: str) -> List[str]:
-    """Take away what :func:`restore` put back and nobody has changed since; DKMS is about to install its own."""
-    place = _place(kernel, name)
-    gone: List[str] = []
-    for file in _restored(place):
-        target, copy = os.path.join(kernel.folder, file), os.path.join(place, "files", file)
-        if os.path.isfile(target) and os.path.isfile(copy) and filecmp.cmp(target, copy, shallow=False):
-            os.unlink(target)
-            gone.append(file)
-    if os.path.exists(os.path.join(place, "restored")):
-        os.unlink(os.path.join(place, "restored"))
-    return gone
-
-
-def _depmod(kernel: Kernel) -> None:
-    base = [] if kernel.root == "/" else ["-b", kernel.root]
-    done = process.run(["depmod", *base, "-a", kernel.release], _DEPMOD_TIMEOUT)
-    if done.status != 0:
-        raise BuildError(f"depmod failed for kernel {kernel.release}: {done.stderr.strip()}", "run it again")
-
-
-def _place(kernel: Kernel, name: str) -> str:
-    return os.path.join(inside(kernel.root, FOLDER), kernel.release, name.replace("/", "_"))
-
-
-def _files(place: str) -> List[str]:
-    pattern = os.path.join(glob.escape(place), "files", "**", "*.ko*")
-    return sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
-
-
-def _restored(place: str) -> List[str]:
     try:
-        with open(os.path.join(place, "restored"), encoding="utf-8") as text:
+        with open(os.path.join(_place(kernel, name), "restored"), encoding="utf-8") as text:
             return [line.rstrip("\n") for line in text if line.strip()]
     except FileNotFoundError:
         return []
 
 
-def _prune(kernel: Kernel) -> None:
-    """Forget kernels that are no longer installed."""
-    there = {*releases(kernel.root), kernel.release}
-    base = inside(kernel.root, FOLDER)
-    for name in os.listdir(base):
-        if name not in there:
-            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+def release(kernel: Kernel, name: str) -> List[str]:
+    """Remove unchanged files that :func:`restore` put back, because DKMS is about to install its own."""
+    place = _place(kernel, name)
+    removed: List[str] = []
+    for file in restored_files(kernel, name):
+        target, copy = os.path.join(kernel.folder, file), os.path.join(place, "files", file)
+        if os.path.isfile(target) and os.path.isfile(copy) and filecmp.cmp(target, copy, shallow=False):
+            os.unlink(target)
+            removed.append(file)
+    atomic.remove(os.path.join(place, "restored"))
+    return removed
+
+
+def _place(kernel: Kernel, name: str) -> str:
+    return os.path.join(inside(kernel.root, FOLDER), kernel.release, name.replace("/", "_"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Mapping, Optional, Sequence, TextIO, Tuple
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from .. import process
 from ..errors import BuildError, KernelError
@@ -13,7 +13,7 @@ from ..kmod.kernel import Kernel
 
 #: A driver takes 150 s on 2 cores; a machine under load many times that.
 TIMEOUT = 3600.0
-#: First of these is what the user has to know; what follows in a log is mostly consequence.
+#: The first match is the cause; later errors are mostly consequences.
 _ERRORS = (
     re.compile(r"^(?:.*: )?(?:fatal )?error: .*", re.IGNORECASE),
     re.compile(r"^ERROR: modpost: .*"),
@@ -21,16 +21,10 @@ _ERRORS = (
     re.compile(r"^make(?:\[\d+\])?: \*\*\* .*"),
 )
 _MISSING = re.compile(r"(?:^|[\s:/])([\w.+-]+): (?:Command )?not found$", re.MULTILINE)
-#: Variables of a caller, above all of DKMS and of an outer make, that would change the build without being seen.
+#: Variables of a caller, such as DKMS or an outer make, that would change the build unnoticed.
 _CLEARED = (
-    "MAKEFLAGS",
-    "MFLAGS",
-    "MAKELEVEL",
-    "KBUILD_MODPOST_WARN",
-    "KBUILD_EXTRA_SYMBOLS",
-    "NVIDIA_SRC_DIR",
-    "KCPPFLAGS",
-    "KVER",
+    *("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "KBUILD_MODPOST_WARN", "KBUILD_EXTRA_SYMBOLS"),
+    *("NVIDIA_SRC_DIR", "KCPPFLAGS", "KVER"),
 )
 _FAILED, _HINT = "error: ", "hint: "
 _TAIL = 1 << 16
@@ -49,17 +43,14 @@ class Log:
             raise BuildError(f"cannot write the build log {path}: {error.strerror}") from None
 
     def note(self, text: str) -> None:
-        """Append a line of our own."""
-        with self._opened() as log:
+        """Append a line."""
+        with os.fdopen(self._descriptor(os.O_APPEND), "a", encoding="utf-8") as log:
             log.write(text + "\n")
-
-    def _opened(self) -> TextIO:
-        return os.fdopen(self._descriptor(os.O_APPEND), "a", encoding="utf-8")
 
     def _descriptor(self, flags: int = 0) -> int:
         return atomic.opened(self.path, os.O_WRONLY | flags, 0o644)
 
-    def failed(self, message: str, hint: str) -> None:
+    def end_with_failure(self, message: str, hint: str) -> None:
         """End the log with why the build failed; :func:`failure_in` reads it."""
         self.note(f"{_FAILED}{message}\n{_HINT}{hint}")
 
@@ -68,9 +59,7 @@ class Log:
         settings: Dict[str, Optional[str]] = dict.fromkeys(_CLEARED)
         settings.update(env or {})
         done = process.run(argv, TIMEOUT, settings, cwd)
-        with self._opened() as log:
-            log.write("$ cd {} && {}\n{}{}".format(cwd, " ".join(argv), done.stdout, done.stderr))
-            log.write(f"[exit status {done.status}]\n")
+        self.note(f"$ cd {cwd} && {' '.join(argv)}\n{done.stdout}{done.stderr}[exit status {done.status}]")
         return done
 
 
@@ -96,7 +85,7 @@ def make_modules(
 
 
 def check_headers(log: Log, kernel: Kernel, folder: str, variables: Sequence[str] = ()) -> None:
-    """Build an empty module: only then do a configure script's "no" answers mean what they say.
+    """Build an empty module, because a configure script's "no" answers may only mean that nothing compiles.
 
     Raises KernelError with what is missing (a compiler, pahole, generated files).
     """
@@ -112,13 +101,10 @@ def check_headers(log: Log, kernel: Kernel, folder: str, variables: Sequence[str
 
 
 def first_error(done: process.Output) -> str:
-    """The line of a build's output that tells why it failed."""
+    """The line of a build's output that says why it failed."""
     lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]
-    for pattern in _ERRORS:
-        for line in lines:
-            if pattern.match(line):
-                return line
-    return lines[-1] if any(lines) and lines[-1] else f"exit status {done.status}"
+    last = lines[-1] if lines and lines[-1] else f"exit status {done.status}"
+    return next((line for pattern in _ERRORS for line in lines if pattern.match(line)), last)
 
 
 def cores() -> int:
@@ -127,10 +113,7 @@ def cores() -> int:
 
 
 def _missing_hint(kernel: Kernel, done: process.Output) -> str:
-    missing: List[str] = _MISSING.findall(done.stderr + done.stdout)
+    missing = _MISSING.search(done.stderr + done.stdout)
     if missing:
-        package = {"pahole": "dwarves (pahole)"}.get(missing[0], missing[0])
-        return f"install {package}"
-    if done.status == process.NOT_FOUND:
-        return "install make"
-    return f"reinstall linux-headers-{kernel.release}"
+        return "install " + {"pahole": "dwarves (pahole)"}.get(missing[1], missing[1])
+    return "install make" if done.status == process.NOT_FOUND else f"reinstall linux-headers-{kernel.release}"

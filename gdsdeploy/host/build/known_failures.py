@@ -1,7 +1,6 @@
-"""Failures that compat.yml knows, and the version without them: said beside the compiler's own words.
+"""Known failures of builds and their fixes: rules of compat.yml, in the zipapp ``known_failures.json``.
 
-The rules come with the zipapp as ``known_failures.json``: those of compat.yml that are about what a host builds.  A
-checkout has no such file, and so no known failures.
+A checkout has no such file, and so no known failures.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 from ..kmod.kernel import Kernel
 from ..model import version_rules
 from ..rootdir import read_text
-from .context import Job
+from .context import BuildRequest
 
 FILE = "known_failures.json"
 
@@ -31,20 +30,19 @@ class Match(NamedTuple):
 
     def words(self) -> str:
         fixed = f"; fixed in {self.fixed}" if self.fixed else ""
-        return "known as {}: {}{}".format(self.ident, self.says.rstrip("."), fixed)
+        return f"known as {self.ident}: {self.says.rstrip('.')}{fixed}"
 
     def as_dict(self) -> Dict[str, str]:
         return {"id": self.ident, "says": self.says, "fixed": self.fixed, "source": self.source}
 
 
-def matches(job: Job, nvidia_fs: str, source: str) -> List[Match]:
-    """The rules that explain why the driver, or with a version of ``nvidia_fs`` that one, does not build."""
-    machine = os.uname().machine
+def matches(request: BuildRequest, nvidia_fs: str, source: str) -> List[Match]:
+    """The rules that explain why the driver (or the version ``nvidia_fs``, if given) doesn't build."""
     combination: Dict[str, str] = {
-        "driver": job.tree.version,
-        "flavour": job.tree.flavour,
-        "kernel": kernel_version(job.kernel),
-        "arch": machine,
+        "driver": request.tree.version,
+        "flavour": request.tree.flavour,
+        "kernel": kernel_version(request.kernel),
+        "arch": os.uname().machine,
     }
     if nvidia_fs:
         combination["nvidia_fs"] = nvidia_fs
@@ -63,12 +61,12 @@ def rules() -> List[Dict[str, Any]]:
         data: Optional[bytes] = pkgutil.get_data(__package__ or "", FILE)
     except OSError:
         return []
-    found: List[Dict[str, Any]] = json.loads((data or b"[]").decode("utf-8"))
-    return found
+    value: List[Dict[str, Any]] = json.loads((data or b"[]").decode("utf-8"))
+    return value
 
 
 def broken(rule: Mapping[str, Any], combination: Mapping[str, str]) -> bool:
-    """Whether ``rule`` speaks about ``combination`` and refuses it; what is not known of it is taken to hold."""
+    """Whether ``rule`` is about ``combination`` and refuses it; conditions about unknown parts count as true."""
     if not _all(rule["when"], combination):
         return False
     return not _all(rule["needs"], combination) if rule["needs"] else _all(rule["refuses"], combination)
@@ -79,18 +77,19 @@ def kernel_version(kernel: Kernel) -> str:
     header = f"/lib/modules/{kernel.release}/build/include/generated/uapi/linux/version.h"
     match = re.search(r"LINUX_VERSION_CODE (\d+)", read_text(kernel.root, header))
     if match is None:
-        found = re.match(r"\d+(?:\.\d+)*", kernel.release)
-        return found.group(0) if found else ""
+        match = re.match(r"\d+(?:\.\d+)*", kernel.release)
+        return match.group(0) if match else ""
     code = int(match.group(1))
     return f"{code >> 16}.{code >> 8 & 0xFF}.{code & 0xFF}"
 
 
 def _all(conditions: Mapping[str, Sequence[str]], combination: Mapping[str, str]) -> bool:
-    """Whether each condition holds; one about what is not known is taken to hold."""
-    values = ((subject, texts, combination.get(subject, "")) for subject, texts in conditions.items())
-    return all(not value or version_rules.holds(subject, texts, value) for subject, texts, value in values)
+    return all(
+        not combination.get(subject) or version_rules.holds(subject, texts, combination[subject])
+        for subject, texts in conditions.items()
+    )
 
 
 def _origin(source: str) -> str:
-    """``debian`` for a source as Debian patches it, known by the name that it gives the driver in DKMS."""
+    """``debian`` for a source that Debian patched, which names Debian's driver in DKMS."""
     return "debian" if 'BUILD_DEPENDS[0]="nvidia-current' in read_text(source, "dkms.conf") else "nvidia"

@@ -1,7 +1,7 @@
 """nvidia-peermem against the OFED tree of the target kernel, or not at all.
 
-NVIDIA's build decides twice and differently: conftest.sh greps several places for the peer memory symbols, ``default``
-among them, and Kbuild takes headers and symbols from the first folder that exists.  Both are told here.
+NVIDIA's build looks twice and differently: conftest.sh greps several places for the peer memory symbols, Kbuild takes
+headers and symbols from the first folder that exists.  Variables set both here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import List, Optional
 
 from ..errors import BuildError, StubError
 from ..kmod.ofed import OfedTree
-from .conftests import HEADERS, needed
-from .context import Bench, Built
+from .conftests import HEADERS, probe_settings
+from .context import BuildContext, Built
 from .kbuild import Log, first_error
-from .place import audited, placed, provenance, record
+from .place import audit_built, place, provenance, record
 
 NAME = "nvidia-peermem"
 HINT = "install OFED or DOCA for this kernel; or use DMA-BUF and leave nvidia-peermem out"
@@ -29,48 +29,48 @@ exec /bin/sh "{script}" "$@"
 """
 
 
-def build_peermem(bench: Bench, output: str, log: Log) -> List[Built]:
+def build_peermem(context: BuildContext, output: str, log: Log) -> List[Built]:
     """Build nvidia-peermem into the file ``output``; raises StubError, BuildError, KernelError."""
-    job = bench.job
-    tree = usable(bench)
-    bench.check_headers(log)
-    versions = bench.versions(log)
-    folder = bench.unit_folder()
+    request = context.request
+    tree = require_ofed(context)
+    context.check_headers(log)
+    versions = context.versions(log)
+    folder = context.unit_folder()
     symbols = [versions.path] if tree.own else [versions.path, os.path.join(tree.path, "Module.symvers")]
-    argv = ["make", "-C", job.kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=" + NAME, *bench.settings()]
-    argv += [*decided(bench, folder, tree), "KBUILD_EXTRA_SYMBOLS=" + " ".join(symbols), "modules"]
+    argv = ["make", "-C", request.kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=" + NAME, *context.settings()]
+    argv += [*ofed_settings(context, folder, tree), "KBUILD_EXTRA_SYMBOLS=" + " ".join(symbols), "modules"]
     env = {"IGNORE_CC_MISMATCH": "1", "KCPPFLAGS": f"-ffile-prefix-map={folder}=nvidia"}
     # Its own Kbuild lists one probe; those of headers are common to all, and a hundred compilations.
-    probes = [item for item in needed(folder, f"{NAME}/{NAME}.c") if item.startswith(HEADERS + "=")]
+    settings = probe_settings(folder, f"{NAME}/{NAME}.c")
+    probes = [setting for setting in settings if setting.startswith(HEADERS + "=")]
     done = log.run([*argv, *probes], folder, env)
     if done.status != 0 and probes:
-        # As for the unit that exports the driver's symbols: with all probes, then.
+        # The scripts may list probes in a new way: retry with all of them.
         done = log.run(argv, folder, env)
     built = os.path.join(folder, NAME + ".ko")
     if done.status != 0 or not os.path.isfile(built):
-        message = "nvidia-peermem does not build for kernel {} against {} and {}: {}"
         error = first_error(done).replace(folder + "/", "")
-        raise BuildError(message.format(job.kernel.release, job.tree.path, tree.path, error), f"the log is {log.path}")
-    record(log, built, {**provenance(job), "ofed": tree.symvers})
-    results = audited(job, log, [built], versions.extra, NAME, peermem=True)
-    return placed([(built, os.path.abspath(output), results[0])])
+        message = f"nvidia-peermem doesn't build for kernel {request.kernel.release} against {request.tree.path}"
+        raise BuildError(f"{message} and {tree.path}: {error}", f"the log is {log.path}")
+    record(log, built, {**provenance(request), "ofed": tree.symvers})
+    results = audit_built(request, log, [built], versions.extra, NAME, peermem=True)
+    return place([(built, os.path.abspath(output), results[0])])
 
 
-def usable(bench: Bench) -> OfedTree:
-    """The OFED tree of this kernel; raises StubError which says why there is none."""
-    search = bench.ofed()
+def require_ofed(context: BuildContext) -> OfedTree:
+    """The OFED tree of this kernel; raises StubError with the reason if there is none."""
+    search = context.ofed()
     if search.tree is None:
-        message = "nvidia-peermem for kernel {} would be a stub that fails to load with 'Invalid argument': {}"
-        raise StubError(message.format(bench.job.kernel.release, search.why_not()), HINT)
+        raise StubError(search.stub_reason(context.request.kernel.release), HINT)
     return search.tree
 
 
-def decided(bench: Bench, folder: str, tree: Optional[OfedTree]) -> List[str]:
-    """Variables for the driver's Kbuild by which ``tree``, or none, is what it builds nvidia-peermem against."""
-    script = os.path.join(bench.folder, "conftest-peermem.sh")
+def ofed_settings(context: BuildContext, folder: str, tree: Optional[OfedTree]) -> List[str]:
+    """Variables that make the driver's Kbuild build nvidia-peermem against ``tree``, or against none."""
+    script = os.path.join(context.folder, "conftest-peermem.sh")
     with open(script, "w", encoding="utf-8") as file:
         answer = "define" if tree is not None else "undef"
         file.write(_CONFTEST.format(answer=answer, script=os.path.join(folder, "conftest.sh")))
-    # A folder that does not exist keeps Kbuild from adding any: the kernel's own symbols need no mention.
-    path = os.path.join(bench.folder, "no-ofed") if tree is None or tree.own else tree.path
+    # With a missing folder, Kbuild adds no symbols; the kernel's own need no mention.
+    path = os.path.join(context.folder, "no-ofed") if tree is None or tree.own else tree.path
     return ["NV_CONFTEST_SCRIPT=" + script, "MLNX_OFED_KERNEL=" + path]

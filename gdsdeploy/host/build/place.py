@@ -1,4 +1,4 @@
-"""What happens to a module after the compiler: its build is recorded inside, it is audited, and only then placed."""
+"""The steps after the compiler: record the build inside the module, audit it, and only then place it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from ..kmod.findings import ERROR, outcome_of
 from ..kmod.module import PROVENANCE, read_module
 from ..kmod.symvers import Export
 from ..kmod.tree import digest
-from .context import Built, Job
+from .context import BuildRequest, Built
 from .kbuild import Log, first_error
 
 
-def provenance(job: Job) -> Dict[str, str]:
-    """What every build records inside the module, each key with PROVENANCE before it."""
-    return {"driver": job.tree.version, "flavour": job.tree.flavour, "tree": digest(job.tree)}
+def provenance(request: BuildRequest) -> Dict[str, str]:
+    """What every build records inside the module, each key prefixed with PROVENANCE."""
+    return {"driver": request.tree.version, "flavour": request.tree.flavour, "tree": digest(request.tree)}
 
 
 def record(log: Log, file: str, entries: Dict[str, str]) -> None:
-    """Append ``entries`` to the modinfo of the module ``file``, so that modinfo(8) shows them; reads them back.
-
-    It has to happen before the module is signed.
-    """
+    """Append ``entries`` to the modinfo of the unsigned module ``file`` and read them back; raises BuildError."""
     section = file + ".modinfo"
     folder = os.path.dirname(file)
     dump = log.run(["objcopy", "--dump-section", ".modinfo=" + section, file], folder)
@@ -42,47 +39,41 @@ def record(log: Log, file: str, entries: Dict[str, str]) -> None:
         raise BuildError(f"cannot record the build in {file}: {first_error(update)}")
 
 
-def audited(
-    job: Job, log: Log, files: Sequence[str], extra: Dict[str, Export], what: str, *, peermem: bool = False
+def audit_built(
+    request: BuildRequest, log: Log, files: Sequence[str], extra: Dict[str, Export], what: str, *, peermem: bool = False
 ) -> List[Result]:
-    """Audit what was built, in the order of ``files``; raises BuildError for anything that is an error."""
-    kernel, tree = job.kernel, job.tree
-    expected = Expected(
-        driver_version=tree.version, driver_flavour=tree.flavour, tree_digest=digest(tree), peermem=peermem
-    )
+    """Audit what was built, in the order of ``files``; raises BuildError for any error."""
+    kernel, tree = request.kernel, request.tree
+    expected = Expected(tree.version, tree.flavour, digest(tree), peermem)
     results = audit(kernel, list(files), expected, extra)
     problems: List[str] = []
     for file, result in zip(files, results):
-        wrong = [item for item in result["findings"] if outcome_of(item) == ERROR]
-        problems += ["{}: [{}] {}".format(os.path.basename(file), item["id"], item["message"]) for item in wrong]
-        module = read_module(file)
+        name, module = os.path.basename(file), read_module(file)
+        errors = [finding for finding in result["findings"] if outcome_of(finding) == ERROR]
+        problems += [f"{name}: [{finding['id']}] {finding['message']}" for finding in errors]
         if module.vermagic != kernel.vermagic():
-            text = "{}: [vermagic] is {!r}, the kernel's {!r}"
-            problems.append(text.format(os.path.basename(file), module.vermagic, kernel.vermagic()))
-        imports = any(name.startswith("nvidia_p2p_") for name in module.imports)
-        if job.ahead and tree.flavour == "proprietary" and module.name == "nvidia_fs" and imports:
-            # The audit itself sees this only in a driver that is installed.
-            problems.append(
-                "[gpl-proprietary] links the proprietary driver's symbols; nvidia-fs needs the open modules"
-            )
+            problems.append(f"{name}: [vermagic] is {module.vermagic!r}, the kernel's {kernel.vermagic()!r}")
+        imports = any(symbol.startswith("nvidia_p2p_") for symbol in module.imports)
+        if request.ahead and tree.flavour == "proprietary" and module.name == "nvidia_fs" and imports:
+            # The audit itself finds this only with an installed driver.
+            text = "[gpl-proprietary] links the proprietary driver's symbols; nvidia-fs needs the open modules"
+            problems.append(text)
     if problems:
-        message = "{} was built for kernel {} against {}, but its audit says: {}"
-        raise BuildError(message.format(what, kernel.release, tree.path, "; ".join(problems)), f"the log is {log.path}")
+        message = f"{what} was built for kernel {kernel.release} against {tree.path}, but its audit says"
+        raise BuildError(f"{message}: {'; '.join(problems)}", f"the log is {log.path}")
     return results
 
 
-def placed(items: Sequence[Tuple[str, str, Dict[str, Any]]]) -> List[Built]:
-    """Put (built file, where it goes, its audit) into place: each file is at every moment the old or the new one."""
+def place(files: Sequence[Tuple[str, str, Dict[str, Any]]]) -> List[Built]:
+    """Put each (built file, target, audit result) into place atomically; raises BuildError."""
     try:
         with contextlib.ExitStack() as targets:
-            for built, output, _result in items:
+            for built, output, _result in files:
                 target = targets.enter_context(atomic.replacing(output, make=False))
                 with open(built, "rb") as file:
                     shutil.copyfileobj(file, target)
     except OSError as error:
         raise BuildError(f"cannot write {error.filename or output}: {error.strerror}") from None
-    done = []
-    for _built, output, result in items:
+    for _built, output, result in files:
         result["file"] = output
-        done.append(Built(output, read_module(output), result))
-    return done
+    return [Built(output, read_module(output), result) for _built, output, result in files]

@@ -1,4 +1,4 @@
-"""One run of the build: the wanted modules in their order, and what became of each."""
+"""One run of the build: the requested modules in their order, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from ..errors import BuildError, HostError
 from ..io import atomic
 from . import known_failures
-from .context import Bench, Built, Job
+from .context import BuildContext, BuildRequest, Built
 from .driver import build_driver
 from .kbuild import Log
 from .nvidia_fs import build_nvidia_fs, source_version
@@ -24,7 +24,7 @@ MODULES = ("driver", "nvidia-peermem", "nvidia-fs")
 
 @dataclass
 class Outcome:
-    """What became of one wanted module; ``error`` is None when its files are built, audited and in place."""
+    """The outcome for one requested module; ``error`` is None when its files are built, audited and in place."""
 
     module: str
     log: str
@@ -42,7 +42,7 @@ class Outcome:
         return {
             "module": self.module,
             "ok": self.error is None,
-            "files": [item.as_dict() for item in self.built],
+            "files": [built.as_dict() for built in self.built],
             "log": self.log,
             "seconds": round(self.seconds, 2),
             "error": error,
@@ -53,7 +53,7 @@ class Outcome:
 class Report:
     """``as_dict`` is what ``kmod build --json`` prints; docs/modules.md describes it."""
 
-    job: Job
+    request: BuildRequest
     outcomes: List[Outcome]
     versions_from: str
     ofed: Optional[Dict[str, str]]
@@ -61,75 +61,69 @@ class Report:
 
     @property
     def failures(self) -> List[Outcome]:
-        return [item for item in self.outcomes if item.error is not None]
+        return [outcome for outcome in self.outcomes if outcome.error is not None]
 
     def as_dict(self) -> Dict[str, Any]:
         return {
-            "kernel_release": self.job.kernel.release,
-            "driver": self.job.tree.as_dict(),
+            "kernel_release": self.request.kernel.release,
+            "driver": self.request.tree.as_dict(),
             "ofed": self.ofed,
             "versions_from": self.versions_from,
             "ok": not self.failures,
             "notes": self.notes,
-            "modules": [item.as_dict() for item in self.outcomes],
+            "modules": [outcome.as_dict() for outcome in self.outcomes],
         }
 
 
-def build(job: Job, modules: Sequence[str], source: str, output: str, log: str = "") -> Report:
-    """Build ``modules`` (of MODULES) and place them; a failure of one does not keep the others from being built.
+def build(request: BuildRequest, modules: Sequence[str], source: str, output: str, log: str = "") -> Report:
+    """Build ``modules`` (of MODULES) and place them; if one fails, the others are still built.
 
-    source: the source of nvidia-fs.  output: a file for one module, a folder for several or for the driver.
-    log: file for everything that was run; by default ``<output>.log`` or ``<folder>/<module>.log``.
-    Raises HostError when nothing can be begun.
+    source: of nvidia-fs.  output: a file for one module, a folder for several or for the driver.  log: one file for
+    all commands; default: ``<output>.log`` or ``<folder>/<module>.log``.  Raises HostError if no build can start.
     """
-    wanted = [name for name in MODULES if name in modules]
-    folder = os.path.isdir(output) or output.endswith("/") or len(wanted) > 1 or "driver" in wanted
+    names = [name for name in MODULES if name in modules]
+    folder = os.path.isdir(output) or output.endswith("/") or len(names) > 1 or "driver" in names
     if folder:
-        _make_folder(output)
-    # A whole driver with its debug data takes more than a /tmp in memory may have.
-    work = tempfile.mkdtemp(prefix=".gdsdeploy-build-", dir=os.path.abspath(output) if "driver" in wanted else None)
-    bench = Bench(job, work)
+        try:
+            atomic.make_folder(output)
+        except OSError as error:
+            raise BuildError(f"cannot make the folder {output}: {error.strerror}") from None
+    # A driver with its debug data may be too large for a /tmp in memory.
+    work = tempfile.mkdtemp(prefix=".gdsdeploy-build-", dir=os.path.abspath(output) if "driver" in names else None)
+    context = BuildContext(request, work)
     logs: Dict[str, Log] = {}
     outcomes: List[Outcome] = []
     try:
-        for name in wanted:
+        for name in names:
             place = os.path.join(output, name + ("" if name == "driver" else ".ko")) if folder else output
             path = os.path.abspath(log or (place.rsplit(".ko", 1)[0] if folder else place) + ".log")
             if path not in logs:
                 logs[path] = Log(path)
-            outcomes.append(_one(bench, name, source, output if name == "driver" else place, logs[path]))
-        tree = bench.ofed().tree if wanted != ["nvidia-fs"] else None
+            outcomes.append(_build_one(context, name, source, output if name == "driver" else place, logs[path]))
+        tree = context.ofed().tree if names != ["nvidia-fs"] else None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     ofed = tree.as_dict() if tree is not None else None
-    return Report(job, outcomes, bench.known_versions, ofed, bench.notes)
+    return Report(request, outcomes, context.versions_origin, ofed, context.notes)
 
 
-def _one(bench: Bench, name: str, source: str, output: str, log: Log) -> Outcome:
+def _build_one(context: BuildContext, name: str, source: str, output: str, log: Log) -> Outcome:
     outcome = Outcome(name, log.path)
     begun = time.monotonic()
     try:
         if name == "driver":
-            outcome.built = build_driver(bench, output, log)
+            outcome.built = build_driver(context, output, log)
         elif name == "nvidia-peermem":
-            outcome.built = build_peermem(bench, output, log)
+            outcome.built = build_peermem(context, output, log)
         else:
-            outcome.built = build_nvidia_fs(bench, source, output, log)
-    except BuildError as error:
-        version = source_version(source) if name == "nvidia-fs" else ""
-        outcome.rules = known_failures.matches(bench.job, version, source if name == "nvidia-fs" else "")
-        hint = "; ".join([*(rule.words() for rule in outcome.rules), error.hint])
-        outcome.error = type(error)(error.message, hint)
-        log.failed(error.message, hint)
+            outcome.built = build_nvidia_fs(context, source, output, log)
     except HostError as error:
-        outcome.error = error
-        log.failed(error.message, error.hint)
+        hint = error.hint
+        if isinstance(error, BuildError):
+            version = source_version(source) if name == "nvidia-fs" else ""
+            outcome.rules = known_failures.matches(context.request, version, source if name == "nvidia-fs" else "")
+            hint = "; ".join([*(rule.words() for rule in outcome.rules), error.hint])
+        outcome.error = type(error)(error.message, hint) if hint != error.hint else error
+        log.end_with_failure(error.message, hint)
     outcome.seconds = time.monotonic() - begun
     return outcome
-
-
-def _make_folder(path: str) -> None:
-    try:
-        atomic.make_folder(path)
-    except OSError as error:
-        raise BuildError(f"cannot make the folder {path}: {error.strerror}") from None

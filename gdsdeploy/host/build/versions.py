@@ -1,15 +1,14 @@
 """The symbol versions of the driver that modules are built against: those of the target kernel's own nvidia.ko.
 
-In this order: the nvidia.ko that is installed for the kernel, whatever its compression; a Module.symvers that a build
-of this driver for this kernel left (DKMS keeps it), vouched for by the nvidia.ko beside it; and, before that driver is
-built, what compiling only the unit that exports the symbols says: a sixth of a whole driver's time.
+In this order: the installed nvidia.ko; a Module.symvers of a build of this driver for this kernel (DKMS keeps it) that
+the nvidia.ko beside it proves; the exports of a compilation of only the exporting unit, a sixth of the driver's time.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 from ..errors import BuildError, ElfError, SymversError
 from ..kmod import driver as drivers
@@ -20,7 +19,7 @@ from ..kmod.module import Module, read_module
 from ..kmod.symvers import Export, digest_name, format_line, from_cmd_files, read_symvers, write_symvers
 from ..kmod.tree import Tree
 from ..rootdir import inside
-from .conftests import needed
+from .conftests import probe_settings
 from .kbuild import Log, first_error
 
 #: The name that modpost writes into ``depends:`` is the last component of the exporter's path in Module.symvers.
@@ -55,17 +54,15 @@ def find_versions(
     if place is not None:
         module = kernel.read(place.file)
         if (module.version, drivers.flavour(module)) != (tree.version, tree.flavour):
-            message = (
-                f"kernel {kernel.release} has nvidia.ko of driver {module.version} ({drivers.flavour(module)}),"
-                f" but {tree.path} is the source of {tree.version} ({tree.flavour})"
-            )
-            raise BuildError(message, "build the driver for this kernel first, or say --ahead if it comes later")
-        return _written(path, write_symvers(module, EXPORTER, kernel.versioned), {}, "module")
-    kept = kept_symvers(kernel, tree, log)
-    if kept is not None:
-        return _written(path, _lines(kept), kept, "symvers")
-    found = compile_unit(kernel, tree, unit_folder(), log, settings)
-    return _written(path, _lines(found), found, "compiled")
+            message = f"kernel {kernel.release} has nvidia.ko of driver {module.version} ({drivers.flavour(module)}),"
+            message += f" but {tree.path} is the source of {tree.version} ({tree.flavour})"
+            raise BuildError(message, "build the driver for this kernel first, or pass --ahead if it comes later")
+        return _write(path, write_symvers(module, EXPORTER, kernel.versioned), {}, "module")
+    exports, origin = earlier_exports(kernel, tree, log), "symvers"
+    if exports is None:
+        exports, origin = compile_unit(kernel, tree, unit_folder(), log, settings), "compiled"
+    lines = (format_line(name, export) for name, export in sorted(exports.items()))
+    return _write(path, "".join(lines), exports, origin)
 
 
 def from_file(kernel: Kernel, nvidia: str, folder: str) -> Versions:
@@ -73,25 +70,21 @@ def from_file(kernel: Kernel, nvidia: str, folder: str) -> Versions:
     module = read_module(nvidia)
     path = os.path.join(folder, "nvidia.symvers")
     extra = {name: Export(crc or 0, EXPORTER, gpl) for name, (crc, gpl) in module.exports.items()}
-    return _written(path, write_symvers(module, EXPORTER, kernel.versioned), extra, "built")
+    return _write(path, write_symvers(module, EXPORTER, kernel.versioned), extra, "built")
 
 
-def kept_symvers(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Export]]:
-    """The driver's exports by a Module.symvers of this very driver and kernel; None when there is none to trust."""
-    base = inside(kernel.root, _DKMS)
-    pattern = os.path.join(
-        glob.escape(base), "*", glob.escape(tree.version), glob.escape(kernel.release), "*", "module"
-    )
-    for folder in [*sorted(glob.glob(pattern)), tree.path]:
+def earlier_exports(kernel: Kernel, tree: Tree, log: Log) -> Optional[Dict[str, Export]]:
+    """The driver's exports by a Module.symvers of this very driver and kernel; None without a trustworthy one."""
+    base, version, release = map(glob.escape, (inside(kernel.root, _DKMS), tree.version, kernel.release))
+    for folder in [*sorted(glob.glob(os.path.join(base, "*", version, release, "*", "module"))), tree.path]:
         path = os.path.join(folder, "Module.symvers")
         if not os.path.isfile(path):
             continue
-        reason = ""
         try:
             exports = {
-                name: item._replace(module=EXPORTER)
-                for name, item in read_symvers(path).items()
-                if digest_name(item.module) == EXPORTER
+                name: export._replace(module=EXPORTER)
+                for name, export in read_symvers(path).items()
+                if digest_name(export.module) == EXPORTER
             }
             reason = _distrust(kernel, tree, folder, exports)
         except SymversError as error:
@@ -111,7 +104,7 @@ def _distrust(kernel: Kernel, tree: Tree, folder: str, exports: Dict[str, Export
         return f"it is of driver {module.version} ({drivers.flavour(module)})"
     if module.vermagic != kernel.vermagic():
         return f"the nvidia.ko beside it was built for {module.vermagic!r}"
-    if not exports or any(module.exports.get(name) != (item.crc, item.gpl) for name, item in exports.items()):
+    if not exports or any(module.exports.get(name) != (each.crc, each.gpl) for name, each in exports.items()):
         return "the nvidia.ko beside it exports other versions"
     return ""
 
@@ -131,17 +124,17 @@ def _nvidia_in(folder: str) -> Optional[Module]:
 def compile_unit(kernel: Kernel, tree: Tree, folder: str, log: Log, settings: Sequence[str]) -> Dict[str, Export]:
     """What nvidia.ko will export for nvidia-fs, by compiling only that unit in ``folder``, a copy of the tree."""
     argv = ["make", "-C", kernel.headers(), "M=" + folder, "NV_KERNEL_MODULES=nvidia", *settings]
-    probes = needed(folder, UNIT[:-2] + ".c")
+    probes = probe_settings(folder, UNIT[:-2] + ".c")
     done = log.run([*argv, *probes, UNIT], folder, {"IGNORE_CC_MISMATCH": "1"})
     if done.status != 0 and probes:
-        # What its probes are was read from scripts that may be written in a new way: with all of them, then.
+        # The scripts may list probes in a new way: retry with all of them.
         done = log.run([*argv, UNIT], folder, {"IGNORE_CC_MISMATCH": "1"})
-    found = _exports_of_unit(kernel, os.path.join(folder, "nvidia")) if done.status == 0 else {}
-    if not found:
-        message = "cannot compile {} of {} for kernel {}: {}"
+    exports = _exports_of_unit(kernel, os.path.join(folder, "nvidia")) if done.status == 0 else {}
+    if not exports:
         error = first_error(done).replace(folder + "/", "")
-        raise BuildError(message.format(UNIT, tree.path, kernel.release, error), f"the log is {log.path}")
-    return found
+        message = f"cannot compile {UNIT} of {tree.path} for kernel {kernel.release}: {error}"
+        raise BuildError(message, f"the log is {log.path}")
+    return exports
 
 
 def _exports_of_unit(kernel: Kernel, folder: str) -> Dict[str, Export]:
@@ -151,18 +144,14 @@ def _exports_of_unit(kernel: Kernel, folder: str) -> Dict[str, Export]:
             return {}
         with open(command, encoding="utf-8", errors="replace") as text:
             return from_cmd_files([text.read()], EXPORTER)
-    # Without versions, what counts is which names there are: kbuild labels each since Linux 6.4.
+    # Without versions only the names count: kbuild labels each since Linux 6.4.
     path = os.path.join(folder, "nv-p2p.o")
     with open(path, "rb") as file:
-        names: List[str] = [symbol.name for symbol in Elf(file, path).symbols() if symbol.name.startswith(_LABEL)]
+        names = [symbol.name for symbol in Elf(file, path).symbols() if symbol.name.startswith(_LABEL)]
     return {name[len(_LABEL) :]: Export(0, EXPORTER, True) for name in names}
 
 
-def _lines(exports: Dict[str, Export]) -> str:
-    return "".join(format_line(name, item) for name, item in sorted(exports.items()))
-
-
-def _written(path: str, text: str, extra: Dict[str, Export], origin: str) -> Versions:
+def _write(path: str, text: str, extra: Dict[str, Export], origin: str) -> Versions:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     return Versions(path, extra, origin)

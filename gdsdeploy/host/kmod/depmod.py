@@ -1,8 +1,7 @@
 """Which file a module name means: the order in which depmod prefers files, and modprobe's own configuration.
 
-depmod(8) keeps one file for each module name.  Its ``search`` lines rank folders, by default ``updates`` before all
-others; ``override`` lines name one folder for one module.  Between files of equal rank the order of the directory
-listing decides, so nobody can tell beforehand; only the modules.dep that is there says which it was.
+depmod(8) keeps one file for each module name.  Between files of equal rank the order of the directory listing decides,
+and only an existing modules.dep shows the outcome.
 """
 
 from __future__ import annotations
@@ -11,13 +10,16 @@ import fnmatch
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
+from .. import process
+from ..errors import HostError
 from ..rootdir import list_folder, read_text
 from .module import name_of
 
 #: In order of precedence; a file hides those of the same name in later folders (depmod.d(5), modprobe.d(5)).
 _FOLDERS = ("/etc/{}.d", "/run/{}.d", "/usr/local/lib/{}.d", "/usr/lib/{}.d", "/lib/{}.d")
+_TIMEOUT = 600.0
 
 
 class Choice(NamedTuple):
@@ -49,10 +51,10 @@ class Order:
 
     def choose(self, files: Sequence[str], present: str = "") -> Choice:
         """The file that depmod takes from ``files`` of one module name; ``present`` is modules.dep's, if any."""
-        ranked = sorted(files, key=lambda item: (self.rank(item), item))
-        best = [item for item in ranked if self.rank(item) == self.rank(ranked[0])]
-        file = present if present in best else best[0]
-        return Choice(file, tuple(item for item in ranked if item != file), len(best) == 1)
+        ranked = sorted(files, key=lambda file: (self.rank(file), file))
+        best = [file for file in ranked if self.rank(file) == self.rank(ranked[0])]
+        chosen = present if present in best else best[0]
+        return Choice(chosen, tuple(file for file in ranked if file != chosen), len(best) == 1)
 
 
 def read_order(root: str, release: str) -> Order:
@@ -61,7 +63,7 @@ def read_order(root: str, release: str) -> Order:
     overrides: Dict[str, str] = {}
     for words in _lines(root, "depmod"):
         if words[0] == "search":
-            search += [item.rstrip("/") for item in words[1:] if item.rstrip("/") not in search]
+            search += [folder.rstrip("/") for folder in words[1:] if folder.rstrip("/") not in search]
         elif words[0] == "override" and len(words) == 4 and _release_matches(words[2], release):
             overrides[words[1].replace("-", "_")] = words[3].rstrip("/")
     return Order(tuple(search or ["updates", "built-in"]), overrides)
@@ -70,10 +72,19 @@ def read_order(root: str, release: str) -> Order:
 def override_line(name: str, release: str, folder: str) -> str:
     """A line for depmod.d that makes ``folder`` win for one module on one kernel.
 
-    depmod takes the release for an extended regular expression, in which the + of ``6.12.94+deb13`` has a meaning, and
-    its reader of configuration files drops backslashes; so brackets quote.
+    depmod reads the release as an extended regular expression and drops backslashes, so brackets quote.
     """
-    return "override {} ^{}$ {}\n".format(name, re.sub(r"[.+]", r"[\g<0>]", release), folder)
+    pattern = re.sub(r"[.+]", r"[\g<0>]", release)
+    return f"override {name} ^{pattern}$ {folder}\n"
+
+
+def run_depmod(root: str, release: str, error: Type[HostError], hint: str) -> None:
+    """Write modules.dep and its like for kernel ``release``; raises ``error`` with depmod's first line."""
+    base = [] if root == "/" else ["-b", root]
+    done = process.run(["depmod", *base, "-a", release], _TIMEOUT)
+    if done.status != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.status}"]
+        raise error(f"depmod failed for kernel {release}: {lines[0]}", hint)
 
 
 def read_renames(root: str) -> Dict[str, str]:
@@ -86,7 +97,7 @@ def read_renames(root: str) -> Dict[str, str]:
         if words[0] == "alias" and len(words) == 3 and not set("*?[:") & set(words[1]):
             renames.setdefault(_name(words[1]), _name(words[2]))
         elif words[0] == "install" and len(words) > 2:
-            target = _installed(words[2:])
+            target = _redirected(words[2:])
             if target:
                 renames[_name(words[1])] = _name(target)
     return renames
@@ -94,33 +105,25 @@ def read_renames(root: str) -> Dict[str, str]:
 
 def read_dependencies(text: str) -> Dict[str, List[str]]:
     """modules.dep: file → the files loaded before it, all relative to the kernel's folder."""
-    found: Dict[str, List[str]] = {}
-    for line in text.splitlines():
-        file, separator, needs = line.partition(":")
-        if separator:
-            found[file] = needs.split()
-    return found
+    parts = (line.partition(":") for line in text.splitlines())
+    return {file: needs.split() for file, separator, needs in parts if separator}
 
 
 def _name(text: str) -> str:
     return text.replace("-", "_")
 
 
-def _installed(words: Sequence[str]) -> Optional[str]:
+def _redirected(words: Sequence[str]) -> Optional[str]:
     """The module that the last modprobe of an install line loads, if it ignores further install lines (-i)."""
-    if "modprobe" not in (os.path.basename(word) for word in words):
-        return None
-    start = max(place for place, word in enumerate(words) if os.path.basename(word) == "modprobe")
-    rest = words[start + 1 :]
+    starts = [place for place, word in enumerate(words) if os.path.basename(word) == "modprobe"]
+    rest = words[starts[-1] + 1 :] if starts else []
     names = [word for word in rest if not word.startswith(("-", "$", ">", "&", ";", "|"))]
     return names[0] if names and ("-i" in rest or "--ignore-install" in rest) else None
 
 
 def _release_matches(pattern: str, release: str) -> bool:
-    if pattern == "*":
-        return True
     try:
-        return re.search(pattern, release) is not None
+        return pattern == "*" or re.search(pattern, release) is not None
     except re.error:
         return False
 

@@ -9,7 +9,6 @@ from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 from ..errors import ElfError
 from . import hooks, ofed, origin
-from .depmod import Choice
 from .findings import ERROR, WARNING, Finding, finding, some
 from .kernel import Kernel
 from .module import Module, name_of
@@ -32,7 +31,7 @@ class Expected:
     driver_flavour: str = ""
     #: ``sha256:…`` as ``tree.digest`` gives it
     tree_digest: str = ""
-    #: whether nvidia-peermem has to work; without it a stub is no fault
+    #: whether nvidia-peermem has to work; without it a stub isn't a fault
     peermem: bool = False
     #: storage drivers, as ``hooks.DRIVERS`` names them, that have to let nvidia-fs in
     storage: Tuple[str, ...] = ()
@@ -57,10 +56,9 @@ def find(kernel: Kernel, name: str) -> Optional[Place]:
         return None
     mapped = kernel.renames.get(name)
     # modprobe's own configuration decides between file names; then the module's own name; then what there is.
-    group = next((item for item in (mapped, name) if item in groups), groups[0])
-    choice = kernel.choose(group)
-    assert choice is not None
-    rest = [file for item in groups if item != group for file in _all(kernel.choose(item))]
+    group = next((candidate for candidate in (mapped, name) if candidate in groups), groups[0])
+    choice, *others = filter(None, map(kernel.choose, [group, *(other for other in groups if other != group)]))
+    rest = [file for other in others for file in (other.file, *other.others)]
     sure = choice.sure and (len(groups) == 1 or group in (mapped, name))
     return Place(choice.file, choice.others + tuple(rest), sure, group)
 
@@ -71,39 +69,37 @@ def flavour(module: Module) -> str:
 
 
 def place_findings(kernel: Kernel, name: str, place: Place) -> List[Finding]:
-    """What is to be said about where a module is: several files, a stale index, a name that modprobe does not know."""
-    found = []
-    if place.others:
-        message = "there are several files of {}: {} is loaded, not {}".format(
-            name, place.file, ", ".join(place.others)
-        )
-        if place.sure:
-            found.append(finding("duplicate", "warning", message, "remove those that are not meant"))
-        else:
-            message = "there are several files of {} and nothing that chooses between them: {}".format(
-                name, ", ".join((place.file, *place.others))
-            )
-            found.append(finding("duplicate", "error", message, "remove those that are not meant, then run depmod -a"))
+    """Findings about where a module is: several files, a stale index, a name that modprobe doesn't know."""
+    results = []
+    others = ", ".join(place.others)
+    if others and place.sure:
+        message = f"there are several files of {name}: {place.file} is loaded, not {others}"
+        results.append(finding("duplicate", "warning", message, f"remove {others}"))
+    elif others:
+        message = f"there are several files of {name} and nothing that chooses between them: {place.file}, {others}"
+        hint = f"remove all but one, then run depmod -a {kernel.release}"
+        results.append(finding("duplicate", "error", message, hint))
     if kernel.dependencies and place.file not in kernel.dependencies:
-        message = f"modules.dep does not know {place.file}: modprobe loads another file, or none"
-        found.append(finding("depmod-stale", "error", message, f"run depmod -a {kernel.release}"))
+        message = f"modules.dep doesn't list {place.file}: modprobe loads another file, or none"
+        results.append(finding("depmod-stale", "error", message, f"run depmod -a {kernel.release}"))
     mapped = kernel.renames.get(name, name)
     if mapped not in (name, place.name):
         message = f"modprobe.d turns {name} into {mapped}, and this kernel has no such file"
-        found.append(finding("name", "error", message, "build that one for this kernel, or remove the modprobe.d line"))
+        hint = f"build {mapped} for this kernel, or remove the modprobe.d line"
+        results.append(finding("name", "error", message, hint))
     elif place.name not in (name, mapped):
         base = os.path.basename(place.file)
         message = f"modprobe {name} finds nothing: the file is {base} and modprobe.d does not map the name"
-        found.append(finding("name", "warning", message, f"load it as {place.name}"))
+        results.append(finding("name", "warning", message, f"run modprobe {place.name}"))
     for file in kernel.dependencies.get(place.file, []):
-        other = _belongs(kernel, file)
+        group = name_of(file)
+        other = _inner(kernel, group) if _FILE.fullmatch(group) and group in kernel.by_name else ""
         right = find(kernel, other) if other else None
         if right is not None and right.file != file:
             message = f"modprobe {name} would load {file} for {other}, not {right.file}"
-            found.append(
-                finding("dependency-file", "error", message, "remove the one that is not meant, run depmod -a")
-            )
-    return found
+            hint = f"remove {file}, then run depmod -a {kernel.release}"
+            results.append(finding("dependency-file", "error", message, hint))
+    return results
 
 
 def findings(kernel: Kernel, module: Module, chosen: Mapping[str, Module], expected: Expected) -> List[Finding]:
@@ -116,25 +112,22 @@ def findings(kernel: Kernel, module: Module, chosen: Mapping[str, Module], expec
     if module.name == "nvidia_fs":
         version = expected.driver_version or (driver.version if driver is not None else "")
         kind = expected.driver_flavour or (flavour(driver) if driver is not None else "")
-        found = _nvidia_fs(module, expected)
-        found += origin.findings(kernel, module, driver, version, kind, expected.tree_digest)
-        return found + hooks.findings(kernel, module, expected.storage)
+        results = _nvidia_fs(module, expected)
+        results += origin.findings(kernel, module, driver, version, kind, expected.tree_digest)
+        return results + hooks.findings(kernel, module, expected.storage)
     return []
 
 
 def peer_memory(kernel: Kernel, imports: Mapping[str, Optional[int]]) -> List[Finding]:
-    """What is to be said about imports of OFED's peer memory symbols that no module of ``kernel`` exports.
-
-    imports: symbol → CRC, or None where the module has none for it.
-    """
+    """Findings about ``imports`` (symbol → CRC or None) of OFED's peer memory that no module of ``kernel`` exports."""
     search = ofed.search(kernel)
     if search.tree is None:
         message = f"nothing on this host exports {some(sorted(imports))}: {search.why_not()}"
         hint = f"install OFED or DOCA for kernel {kernel.release}, then rebuild the driver's modules"
         return [finding("symbol-missing", ERROR, message, hint)]
     tree, exports = search.tree, search.tree.exports()
-    message = f"needs the RDMA core of {tree.path}, and kernel {kernel.release} has not got it installed"
-    found = [finding("ofed-missing", ERROR, message, "install OFED's or DOCA's modules for this kernel")]
+    message = f"needs the RDMA core of {tree.path}, which kernel {kernel.release} doesn't have installed"
+    results = [finding("ofed-missing", ERROR, message, "install OFED's or DOCA's modules for this kernel")]
     wrong = [
         f"{name} (0x{crc or 0:08x}, exported 0x{exports[name].crc:08x})"
         for name, crc in sorted(imports.items())
@@ -142,71 +135,67 @@ def peer_memory(kernel: Kernel, imports: Mapping[str, Optional[int]]) -> List[Fi
     ]
     if wrong:
         message = f"was built against other versions of {tree.path}'s symbols: {some(wrong)}"
-        found.append(finding("symbol-crc", ERROR, message, "rebuild it against this kernel and this OFED"))
-    return found
+        results.append(finding("symbol-crc", ERROR, message, "rebuild it against this kernel and this OFED"))
+    return results
 
 
 def _driver(module: Module, expected: Expected) -> List[Finding]:
-    found = []
+    results = []
     if expected.driver_version and module.version != expected.driver_version:
         message = f"is driver {module.version}, expected {expected.driver_version}"
-        found.append(finding("driver-version", "error", message, "install the expected driver for this kernel"))
+        results.append(finding("driver-version", "error", message, "install the expected driver for this kernel"))
     if expected.driver_flavour and flavour(module) != expected.driver_flavour:
         message = f"is the {flavour(module)} flavour ({module.license}), expected {expected.driver_flavour}"
-        found.append(finding("driver-flavour", "error", message, "install the other flavour's kernel modules"))
-    return found
+        results.append(finding("driver-flavour", "error", message, "install the other flavour's kernel modules"))
+    return results
 
 
-def _recorded(kernel: Kernel, module: Module, expected: Expected) -> List[Finding]:
-    """What a build of ours wrote into one of the driver's modules beside its version."""
-    found = []
+def _provenance(kernel: Kernel, module: Module, expected: Expected) -> List[Finding]:
+    """Findings about what ``kmod build`` recorded inside one of the driver's modules."""
+    results = []
     tree, used = module.provenance.get("tree", ""), module.provenance.get("ofed", "")
     if tree and expected.tree_digest and tree != expected.tree_digest:
         message = f"was built from the tree {tree}, not {expected.tree_digest}"
-        found.append(finding("driver-tree", ERROR, message, "rebuild the driver's modules from the tree in use"))
-    there = ofed.find(kernel) if used else None
-    if there is not None and there.symvers != used:
-        message = f"was built against another OFED than {there.path}: only the versions of its symbols are compared"
-        found.append(finding("ofed-tree", WARNING, message, "rebuild it against the OFED that is installed"))
-    return found
+        results.append(finding("driver-tree", ERROR, message, "rebuild the driver's modules from the tree in use"))
+    installed = ofed.find(kernel) if used else None
+    if installed is not None and installed.symvers != used:
+        message = f"was built against another OFED than {installed.path}: only the versions of its symbols are compared"
+        results.append(finding("ofed-tree", WARNING, message, "rebuild it against the OFED that is installed"))
+    return results
 
 
 def _nvidia_fs(module: Module, expected: Expected) -> List[Finding]:
     if module.version == (expected.nvidia_fs_version or module.version):
         return []
-    message = "is version {}, expected {}".format(module.version or "unknown", expected.nvidia_fs_version)
+    message = f"is version {module.version or 'unknown'}, expected {expected.nvidia_fs_version}"
     return [finding("nvidia-fs-version", ERROR, message, "build the expected nvidia-fs for this kernel")]
 
 
 def _part(kernel: Kernel, module: Module, driver: Optional[Module], expected: Expected) -> List[Finding]:
-    found = []
+    results = []
     if driver is not None and module.version and module.version != driver.version:
         message = f"is of driver {module.version}, nvidia.ko of {driver.version}"
-        found.append(finding("driver-version", "error", message, "rebuild the driver's modules together"))
+        results.append(finding("driver-version", "error", message, "rebuild the driver's modules together"))
         if module.name in _PEERMEM:
-            found += origin.page_table(module.version, driver.version)
-    found += _recorded(kernel, module, expected)
+            results += origin.page_table(module.version, driver.version)
+    results += _provenance(kernel, module, expected)
     if module.name in _PEERMEM and ofed.SYMBOLS[0] not in module.imports:
         message = "is a stub, built without OFED's peer memory symbols: loading it ends with 'Invalid argument'"
         search = ofed.search(kernel)
-        hint = "install OFED or DOCA, then rebuild the driver; or use DMA-BUF and do not load it"
+        hint = "install OFED or DOCA, then rebuild the driver; or use DMA-BUF and don't load it"
         if search.tree is not None:
             hint = f"rebuild it against {search.tree.path}, which is of this kernel"
         elif search.refused:
             hint = f"{hint}; {search.why_not()}"
-        found.append(finding("peermem-stub", ERROR if expected.peermem else WARNING, message, hint))
-    return found
-
-
-def _all(choice: Optional[Choice]) -> Tuple[str, ...]:
-    return () if choice is None else (choice.file, *choice.others)
+        results.append(finding("peermem-stub", ERROR if expected.peermem else WARNING, message, hint))
+    return results
 
 
 def _groups(kernel: Kernel, name: str) -> List[str]:
-    """The file names under which ``name`` may be found, sorted."""
+    """The file names that ``name`` may have, sorted."""
     if name != "nvidia" and name not in PARTS:
         return [name]
-    return sorted(item for item in kernel.by_name if _FILE.fullmatch(item) and _inner(kernel, item) == name)
+    return sorted(group for group in kernel.by_name if _FILE.fullmatch(group) and _inner(kernel, group) == name)
 
 
 def _inner(kernel: Kernel, group: str) -> str:
@@ -215,12 +204,6 @@ def _inner(kernel: Kernel, group: str) -> str:
     try:
         return kernel.read(choice.file).name
     except ElfError:
-        # A damaged file still is what its name says, as far as that goes.
+        # Only the name of a damaged file says what it is.
         match = _FILE.fullmatch(group)
         return "nvidia" + ((match.group(4) or "") if match else "")
-
-
-def _belongs(kernel: Kernel, file: str) -> str:
-    """The in-kernel name of a driver's file, or nothing for any other."""
-    group = name_of(file)
-    return _inner(kernel, group) if _FILE.fullmatch(group) and group in kernel.by_name else ""

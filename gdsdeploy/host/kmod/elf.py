@@ -1,6 +1,5 @@
-"""Read ELF64 relocatable files, which is what kernel modules are, within bounds that hostile files cannot break.
+"""Read ELF64 relocatable files (kernel modules) within bounds that hostile files can't break.
 
-Only what is asked for is read from the file: a driver with 200 MB of debug data costs its symbol table.
 Layouts are those of the ELF-64 object file format and of the gABI's extended numbering.
 """
 
@@ -71,7 +70,7 @@ class Elf:
         if kind != _ET_REL:
             raise self.error(f"is an ELF file of type {kind}, not a relocatable one: not a kernel module")
         if machine not in MACHINES:
-            raise self.error("is for machine {}; known are {}".format(machine, ", ".join(MACHINES.values())))
+            raise self.error(f"is for machine {machine}; known are {', '.join(MACHINES.values())}")
         self.machine = MACHINES[machine]
         if shentsize != _SECTION.size:
             raise self.error(f"has section headers of {shentsize} bytes")
@@ -108,11 +107,8 @@ class Elf:
         return self.read(section.offset, section.size, f"section {section.name}")
 
     def symbols(self, prefix: bytes = b"") -> Iterator[Symbol]:
-        """Yield the undefined symbols of the (one) symbol table and those that begin with ``prefix``.
-
-        Nothing when it was stripped.  A driver has tens of thousands of symbols that are nobody else's business.
-        """
-        table = next((item for item in self.sections if item.type == _SHT_SYMTAB), None)
+        """Yield the undefined symbols of the (one) symbol table and those that begin with ``prefix``."""
+        table = next((section for section in self.sections if section.type == _SHT_SYMTAB), None)
         if table is None:
             return
         count, odd = divmod(table.size, _SYMBOL.size)
@@ -134,9 +130,9 @@ class Elf:
             yield Symbol(names[name:end].decode("utf-8", "replace"), index, value, info >> 4 == _STB_WEAK)
 
     def _wide_indices(self, table: Section, count: int) -> Tuple[int, ...]:
-        for item in self.sections:
-            if item.type == _SHT_SYMTAB_SHNDX and item.link == table.number:
-                data = self.content(item)
+        for section in self.sections:
+            if section.type == _SHT_SYMTAB_SHNDX and section.link == table.number:
+                data = self.content(section)
                 if len(data) != 4 * count:
                     raise self.error(f"has a section index table of {len(data)} bytes for {count} symbols")
                 return struct.unpack(f"<{count}I", data)

@@ -23,9 +23,9 @@ MEMORY_LIMIT = 16 << 20
 #: An xz header may ask for any dictionary; kernels are packed with at most 64 MiB (xz -9).
 XZ_MEMORY = 256 << 20
 CHUNK = 1 << 18
-#: All that is kept unpacked; a driver's modules have half of it.
-_KEPT_LIMIT = 48 << 20
-_kept: Dict[Tuple[Any, ...], bytes] = {}
+#: Bytes of all unpacked files in the cache; a driver's modules have half of it.
+_CACHE_LIMIT = 48 << 20
+_cache: Dict[Tuple[Any, ...], bytes] = {}
 
 
 def open_plain(path: str, error: Type[HostError] = ElfError, limit: int = SIZE_LIMIT) -> IO[bytes]:
@@ -41,11 +41,11 @@ def open_plain(path: str, error: Type[HostError] = ElfError, limit: int = SIZE_L
     if unpack is None:
         return source
     with source:
-        found = os.fstat(source.fileno())
-        identity = (path, found.st_ino, found.st_size, found.st_mtime_ns, limit)
-        if identity in _kept:
-            return io.BytesIO(_kept[identity])
-        target = _temporary()
+        status = os.fstat(source.fileno())
+        identity = (path, status.st_ino, status.st_size, status.st_mtime_ns, limit)
+        if identity in _cache:
+            return io.BytesIO(_cache[identity])
+        target: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_LIMIT)  # noqa: SIM115 - the caller closes it
         try:
             unpack(source, target, limit)
         except DamagedError as reason:
@@ -54,23 +54,14 @@ def open_plain(path: str, error: Type[HostError] = ElfError, limit: int = SIZE_L
         except OSError as reason:
             target.close()
             raise error(f"{path}: cannot be unpacked: {reason.strerror or reason}") from None
-    _keep(identity, target)
+    # A module is read for its symbols and again for its signature, and unpacking is most of the time of both.
+    if target.tell() <= MEMORY_LIMIT:
+        target.seek(0)
+        _cache[identity] = target.read()
+        while sum(map(len, _cache.values())) > _CACHE_LIMIT:
+            del _cache[next(iter(_cache))]
     target.seek(0)
     return target
-
-
-def _temporary() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(max_size=MEMORY_LIMIT)
-
-
-def _keep(identity: Tuple[Any, ...], target: IO[bytes]) -> None:
-    """A module is read for its symbols and again for its signature, and unpacking is most of the time of both."""
-    if target.tell() > MEMORY_LIMIT:
-        return
-    target.seek(0)
-    _kept[identity] = target.read()
-    while sum(map(len, _kept.values())) > _KEPT_LIMIT:
-        del _kept[next(iter(_kept))]
 
 
 class DamagedError(Exception):

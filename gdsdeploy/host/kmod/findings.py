@@ -1,8 +1,7 @@
 """What an audit says about a module: ``{"id", "severity", "outcome", "message", "hint"}``, all texts.
 
-``data/audit_findings.json`` says what each id means.  ``severity`` is for people, ``outcome`` is what code
-branches on: the two differ only for a finding that could not be decided, which is a warning with the outcome
-``unknown``.  Programs older than the outcome go by the severity, and by ids that end in ``-unknown``.
+docs/audit.md says what each id means.  ``severity`` is for people; code branches on ``outcome``.  They differ only for
+an undecided finding: a warning with the outcome ``unknown``.
 """
 
 from __future__ import annotations
@@ -26,34 +25,30 @@ _NAMED = 6
 
 
 def finding(ident: str, severity: str, message: str, hint: str = "") -> Finding:
-    """A finding that was decided.  severity: ERROR, WARNING or NOTE."""
-    return _made(ident, severity, OK if severity == NOTE else severity, message, hint)
+    """A decided finding.  severity: ERROR, WARNING or NOTE."""
+    outcome = OK if severity == NOTE else severity
+    return {"id": ident, "severity": severity, "outcome": outcome, "message": message, "hint": hint}
 
 
 def unknown_finding(ident: str, message: str, hint: str = "") -> Finding:
     """A finding that the files at hand do not decide: nothing is known to be wrong, and the module is not ``ok``."""
-    return _made(ident, WARNING, UNKNOWN, message, hint)
+    return {"id": ident, "severity": WARNING, "outcome": UNKNOWN, "message": message, "hint": hint}
 
 
-def _made(ident: str, severity: str, outcome: str, message: str, hint: str) -> Finding:
-    return {"id": ident, "severity": severity, "outcome": outcome, "message": message, "hint": hint}
-
-
-def outcome_of(item: Mapping[str, Any]) -> str:
+def outcome_of(recorded: Mapping[str, Any]) -> str:
     """The outcome of a finding read from JSON, also of one recorded before findings had any."""
-    outcome = item.get("outcome")
+    outcome, severity = recorded.get("outcome"), recorded.get("severity")
     if outcome in _OUTCOMES:
         return str(outcome)
-    if str(item.get("id")) in _RECORDED_UNKNOWN:
+    if str(recorded.get("id")) in _RECORDED_UNKNOWN:
         return UNKNOWN
-    severity = item.get("severity")
     return str(severity) if severity in (ERROR, WARNING) else OK
 
 
 def decisive(findings: Sequence[Finding]) -> List[Finding]:
-    """The findings for which a module cannot be relied on: its errors or, if it has none, what is undecided."""
-    errors = [item for item in findings if outcome_of(item) == ERROR]
-    return errors or [item for item in findings if outcome_of(item) == UNKNOWN]
+    """The findings that make a module unreliable: its errors or, without errors, the undecided ones."""
+    errors = [each for each in findings if outcome_of(each) == ERROR]
+    return errors or [each for each in findings if outcome_of(each) == UNKNOWN]
 
 
 def some(items: Sequence[str]) -> str:

@@ -1,8 +1,7 @@
 """Which storage drivers of a kernel let nvidia-fs in, and whether both speak the same version of that interface.
 
-nvidia-fs looks for a pair of symbols of each driver while it runs (``__symbol_get``), by names that are texts in its
-file.  A driver that has none of them, or those of another version, is not reported by anybody: its I/O takes the compat
-path.  From Linux 6.6 on, and in stable kernels since September 2023, only symbols that are exported GPL-only are found.
+nvidia-fs looks up a pair of symbols of each driver at run time (``__symbol_get``).  Without a matching pair, I/O takes
+the compat path and nothing reports it.  Since Linux 6.6 (stable kernels: September 2023) only GPL-only exports match.
 """
 
 from __future__ import annotations
@@ -43,89 +42,80 @@ class Offer(NamedTuple):
     """What a driver of a kernel exports; versions are ``v1``, ``v2``, …, or empty for symbols without one."""
 
     #: version → whether both symbols are exported GPL-only
-    whole: Dict[str, bool]
+    pairs: Dict[str, bool]
     #: versions of which only one symbol of the pair is there
     half: Tuple[str, ...]
 
 
-def asked(module: Module) -> Dict[str, Set[str]]:
+def requests_of(module: Module) -> Dict[str, Set[str]]:
     """Driver → versions of its interface that this nvidia-fs looks for; raises ElfError."""
     with open_plain(module.path) as file:
         elf = Elf(file, module.path)
-        pieces = [item for item in elf.sections if item.name.startswith(".rodata")]
-        if sum(item.size for item in pieces) > _CONSTANTS_LIMIT:
+        sections = [section for section in elf.sections if section.name.startswith(".rodata")]
+        if sum(section.size for section in sections) > _CONSTANTS_LIMIT:
             raise elf.error("has more constants than any nvidia-fs")
-        names = {found.decode("ascii") for item in pieces for found in _TEXT.findall(elf.content(item))}
-    return {driver: versions for driver, versions in ((item, _pairs(names, item)[0]) for item in DRIVERS) if versions}
+        names = {text.decode("ascii") for section in sections for text in _TEXT.findall(elf.content(section))}
+    return {name: versions for name, versions in ((driver, _pairs(names, driver)[0]) for driver in DRIVERS) if versions}
 
 
-def offered(kernel: Kernel) -> Dict[str, Offer]:
+def offers_of(kernel: Kernel) -> Dict[str, Offer]:
     """Driver → what it exports on this kernel, for those that export anything of the kind."""
-    found = {}
-    builtin = {name: item.gpl for name, item in kernel.symvers().items() if item.module == "vmlinux"}
+    offers = {}
+    builtin = {name: export.gpl for name, export in kernel.symvers().items() if export.module == "vmlinux"}
     builtin = {name: gpl for name, gpl in builtin.items() if name.endswith("_ops") and _NAME.fullmatch(name)}
     for driver in DRIVERS:
         exports = _exports(kernel, driver, builtin)
-        whole, half = _pairs(set(exports), driver)
-        if whole or half:
-            gpl = {version: all(exports[name] for name in _names(exports, driver, version)) for version in whole}
-            found[driver] = Offer(gpl, tuple(sorted(half)))
-    return found
+        pairs, half = _pairs(set(exports), driver)
+        if pairs or half:
+            gpl = {version: all(exports[name] for name in _names(exports, driver, version)) for version in pairs}
+            offers[driver] = Offer(gpl, tuple(sorted(half)))
+    return offers
 
 
-def findings(kernel: Kernel, module: Module, wanted: Tuple[str, ...] = ()) -> List[Finding]:
-    """What is to be said about the storage drivers that ``module``, an nvidia-fs, meets on this kernel.
+def findings(kernel: Kernel, module: Module, required: Tuple[str, ...] = ()) -> List[Finding]:
+    """Findings about the storage drivers that ``module``, an nvidia-fs, meets on this kernel.
 
-    wanted: drivers (keys of DRIVERS) that have to let it in.
+    required: drivers (keys of DRIVERS) that have to let it in.
     """
     try:
-        asks, offers = asked(module), offered(kernel)
+        requests, offers = requests_of(module), offers_of(kernel)
     except ElfError:
-        # Reported where the module itself is read; what has no readable constants is no nvidia-fs.
+        # Reported where the module itself is read; a file without readable constants isn't an nvidia-fs.
         return []
-    if not asks:
+    if not requests:
         return []
-    found = [_said(kernel, asks, offers)]
+    offering = ", ".join(f"{name} ({_versions(offer.pairs)})" for name, offer in offers.items() if offer.pairs)
+    looks = ", ".join(f"{driver} ({_versions(versions)})" for driver, versions in requests.items())
+    message = f"storage drivers of kernel {kernel.release} with symbols for nvidia-fs: {offering or 'none'}"
+    results = [finding("hooks", NOTE, f"{message}; it looks for {looks}")]
     for driver in DRIVERS:
-        severity = ERROR if driver in wanted else WARNING
+        severity = ERROR if driver in required else WARNING
         if driver in offers:
-            found += _driver(kernel, driver, asks.get(driver, set()), offers[driver], severity)
-        elif driver in wanted:
+            results += _driver(kernel, driver, requests.get(driver, set()), offers[driver], severity)
+        elif driver in required:
             message = f"{driver} of kernel {kernel.release} has no symbols for nvidia-fs: its I/O takes the compat path"
             hint = f"install a {driver} that has them, such as OFED's or DOCA's for this kernel"
-            found.append(finding("hook-missing", ERROR, message, hint))
-    return found
+            results.append(finding("hook-missing", ERROR, message, hint))
+    return results
 
 
-def _said(kernel: Kernel, asks: Mapping[str, Set[str]], offers: Mapping[str, Offer]) -> Finding:
-    there = [f"{driver} ({_versions(offer.whole)})" for driver, offer in offers.items() if offer.whole]
-    looks = [f"{driver} ({_versions(versions)})" for driver, versions in asks.items()]
-    message = "storage drivers of kernel {} with symbols for nvidia-fs: {}; it looks for {}".format(
-        kernel.release, ", ".join(there) or "none", ", ".join(looks)
-    )
-    return finding("hooks", NOTE, message)
-
-
-def _driver(kernel: Kernel, driver: str, asks: Set[str], offer: Offer, severity: str) -> List[Finding]:
-    found = []
-    common = asks & set(offer.whole)
+def _driver(kernel: Kernel, driver: str, requests: Set[str], offer: Offer, severity: str) -> List[Finding]:
+    common = requests & set(offer.pairs)
     if offer.half and not common:
-        message = (
-            f"{driver} of kernel {kernel.release} exports only one of the two symbols for nvidia-fs"
-            f" ({_versions(offer.half)}): it is not let in"
-        )
-        found.append(finding("hook-half", severity, message, f"install another build of {driver}"))
-    elif not common:
-        message = "{} of kernel {} speaks {} with nvidia-fs, which looks for {}: its I/O silently takes the compat path"
-        message = message.format(driver, kernel.release, _versions(offer.whole), _versions(asks))
+        message = f"{driver} of kernel {kernel.release} exports only one of the two symbols for nvidia-fs"
+        message += f" ({_versions(offer.half)}): nvidia-fs can't use it"
+        return [finding("hook-half", severity, message, f"install another build of {driver}")]
+    if not common:
+        message = f"{driver} of kernel {kernel.release} speaks {_versions(offer.pairs)} with nvidia-fs, which looks for"
+        message += f" {_versions(requests)}: its I/O silently takes the compat path"
         hint = f"take an nvidia-fs built for this kernel, and an OFED or DOCA release whose {driver} fits it"
-        found.append(finding("hook-abi", severity, message, hint))
-    elif not any(offer.whole[version] for version in common) and _number(kernel.release) >= _GPL_ONLY_FROM:
-        message = "{} exports its symbols for nvidia-fs to any module; kernel {} gives only GPL-only ones to it"
-        message = message.format(driver, kernel.release) + ": its I/O silently takes the compat path"
+        return [finding("hook-abi", severity, message, hint)]
+    if not any(offer.pairs[version] for version in common) and _number(kernel.release) >= _GPL_ONLY_FROM:
+        message = f"{driver} exports its symbols for nvidia-fs to any module; kernel {kernel.release} gives only"
+        message += " GPL-only ones to it: its I/O silently takes the compat path"
         hint = f"install a {driver} whose symbols are exported by EXPORT_SYMBOL_GPL"
-        found.append(finding("hook-gpl", severity, message, hint))
-    return found
+        return [finding("hook-gpl", severity, message, hint)]
+    return []
 
 
 def _exports(kernel: Kernel, driver: str, builtin: Dict[str, bool]) -> Dict[str, bool]:
@@ -141,22 +131,18 @@ def _exports(kernel: Kernel, driver: str, builtin: Dict[str, bool]) -> Dict[str,
 
 def _pairs(names: Set[str], driver: str) -> Tuple[Set[str], Set[str]]:
     """The versions of which both symbols are among ``names``, and those of which one is."""
-    there: Dict[str, Set[str]] = {}
+    kinds_by_version: Dict[str, Set[str]] = {}
     for name in names:
         match = _NAME.fullmatch(name)
         if match and match.group(1) == DRIVERS[driver]:
-            there.setdefault(match.group(2) or "", set()).add(match.group(3))
-    whole = {version for version, kinds in there.items() if len(kinds) == 2}
-    return whole, set(there) - whole
+            kinds_by_version.setdefault(match.group(2) or "", set()).add(match.group(3))
+    pairs = {version for version, kinds in kinds_by_version.items() if len(kinds) == 2}
+    return pairs, set(kinds_by_version) - pairs
 
 
 def _names(names: Mapping[str, bool], driver: str, version: str) -> List[str]:
-    matches = ((name, _NAME.fullmatch(name)) for name in names)
-    return [
-        name
-        for name, found in matches
-        if found and (found.group(1), found.group(2) or "") == (DRIVERS[driver], version)
-    ]
+    matches = filter(None, map(_NAME.fullmatch, names))
+    return [match.group(0) for match in matches if (match[1], match[2] or "") == (DRIVERS[driver], version)]
 
 
 def _versions(versions: Iterable[str]) -> str:

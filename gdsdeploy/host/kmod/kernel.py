@@ -6,7 +6,8 @@ import hashlib
 import os
 import re
 from functools import lru_cache
-from typing import Dict, Iterator, List, Optional, Tuple
+from itertools import islice
+from typing import Dict, Iterator, List, Optional
 
 from ..errors import ElfError, HostError, KernelError
 from ..rootdir import inside, list_folder, read_text
@@ -17,8 +18,7 @@ from .symvers import Export, read_symvers
 
 #: In-tree modules read to learn the symbol versions of a kernel whose headers are not installed; 300 cost about 1 s.
 OBSERVED_LIMIT = 300
-#: They import what drivers and file systems need, so few of them tell most versions.
-#: The large ones first, but not the giants among the graphics drivers.
+#: The large ones first, because they import most, but not the giants among the graphics drivers.
 _OBSERVED_SIZE = 256 << 10
 _OBSERVED_FIRST = (
     "kernel/drivers/gpu/drm/",
@@ -43,11 +43,9 @@ class Kernel:
         self.root = root
         self.folder = inside(root, "/lib/modules/" + release)
         if not os.path.isdir(self.folder):
-            there = list_folder(root, "/lib/modules")
-            raise KernelError(
-                "kernel {} has no modules in {}".format(release, os.path.join(root, "lib/modules")),
-                "install it, or choose from: {}".format(", ".join(there) or "none is installed"),
-            )
+            others = ", ".join(list_folder(root, "/lib/modules")) or "none is installed"
+            message = f"kernel {release} has no modules in {os.path.join(root, 'lib/modules')}"
+            raise KernelError(message, f"install it, or choose from: {others}")
         self.by_name: Dict[str, List[str]] = {}
         for file in self._walk():
             self.by_name.setdefault(name_of(file), []).append(file)
@@ -58,7 +56,6 @@ class Kernel:
         self._present: Dict[str, str] = {}
         self._modules: Dict[str, Module] = {}
         self._own: List[Optional[Module]] = []
-        self._vermagic: Optional[str] = None
         self._config: Optional[Dict[str, str]] = None
 
     def path(self, file: str) -> str:
@@ -78,8 +75,8 @@ class Kernel:
         if not files:
             return None
         if not self._present and self.dependencies:
-            for item in self.dependencies:
-                self._present.setdefault(name_of(item), item)
+            for file in self.dependencies:
+                self._present.setdefault(name_of(file), file)
         return self.order.choose(files, self._present.get(name, ""))
 
     @property
@@ -88,35 +85,32 @@ class Kernel:
         if self._config is None:
             places = ("/lib/modules/{}/build/.config", "/boot/config-{}", "/lib/modules/{}/config")
             texts = (read_text(self.root, place.format(self.release)) for place in places)
-            text = next((item for item in texts if item), "")
+            text = next(filter(None, texts), "")
             self._config = dict(re.findall(r"^(CONFIG_\w+)=(.*)$", text, re.MULTILINE))
         return self._config
 
     def vermagic(self) -> str:
-        """What the kernel expects in every module; empty when it cannot be told.
+        """What the kernel expects in every module; empty when neither its own modules nor its headers say.
 
-        Taken from the kernel's own modules, which is what its maker put there; else composed from the headers as
-        include/linux/vermagic.h does.
+        Without modules of its own, it is composed from the headers as include/linux/vermagic.h does.
         """
-        if self._vermagic is None:
-            module = self.own_module()
-            self._vermagic = module.vermagic if module is not None else self._composed_vermagic()
-        return self._vermagic
-
-    def _composed_vermagic(self) -> str:
-        release = re.search(r'UTS_RELEASE "([^"]+)"', self._header("include/generated/utsrelease.h"))
+        module = self.own_module()
+        if module is not None:
+            return module.vermagic
+        header = f"/lib/modules/{self.release}/build/include/generated/utsrelease.h"
+        release = re.search(r'UTS_RELEASE "([^"]+)"', read_text(self.root, header))
         if release is None or not self.config:
             return ""
-        parts = [release.group(1)]
-        parts += ["SMP"] if "CONFIG_SMP" in self.config else []
-        if "CONFIG_PREEMPT_RT" in self.config:
-            parts.append("preempt_rt")
-        elif "CONFIG_PREEMPT_BUILD" in self.config or "CONFIG_PREEMPT" in self.config:
-            parts.append("preempt")
-        parts += ["mod_unload"] if "CONFIG_MODULE_UNLOAD" in self.config else []
-        parts += ["modversions"] if "CONFIG_MODVERSIONS" in self.config else []
-        parts += ["aarch64"] if "CONFIG_ARM64" in self.config else []
-        return " ".join(parts) + " "
+        preempt = "preempt_rt" if "CONFIG_PREEMPT_RT" in self.config else "preempt"
+        options = (
+            ("SMP", "CONFIG_SMP"),
+            (preempt, "CONFIG_PREEMPT_RT", "CONFIG_PREEMPT_BUILD", "CONFIG_PREEMPT"),
+            ("mod_unload", "CONFIG_MODULE_UNLOAD"),
+            ("modversions", "CONFIG_MODVERSIONS"),
+            ("aarch64", "CONFIG_ARM64"),
+        )
+        words = [word for word, *names in options if any(name in self.config for name in names)]
+        return " ".join([release.group(1), *words]) + " "
 
     @property
     def versioned(self) -> bool:
@@ -143,13 +137,11 @@ class Kernel:
             return "sha256:" + hashlib.sha256(file.read()).hexdigest()
 
     def observed(self) -> Dict[str, int]:
-        """Versions that the kernel's own modules import; a second witness where there are no headers."""
-        found: Dict[str, int] = {}
-        for number, module in enumerate(self._own_modules()):
-            if number >= OBSERVED_LIMIT:
-                break
-            found.update((symbol, crc) for symbol, crc in module.imports.items() if crc is not None)
-        return found
+        """Versions that the kernel's own modules import, for hosts without headers."""
+        versions: Dict[str, int] = {}
+        for module in islice(self._own_modules(), OBSERVED_LIMIT):
+            versions.update((symbol, crc) for symbol, crc in module.imports.items() if crc is not None)
+        return versions
 
     def headers(self) -> str:
         """The build folder on this machine; raises KernelError when the headers are not installed."""
@@ -165,7 +157,7 @@ class Kernel:
         own = [file for files in self.by_name.values() for file in files if file.startswith("kernel/")]
         sizes = {file: os.lstat(self.folder + "/" + file).st_size for file in own}
         small = [file for file in own if sizes[file] < _OBSERVED_SIZE]
-        for file in sorted(small, key=lambda item: (not item.startswith(_OBSERVED_FIRST), -sizes[item], item)):
+        for file in sorted(small, key=lambda file: (not file.startswith(_OBSERVED_FIRST), -sizes[file], file)):
             try:
                 module = read_module(self.path(file))
             except ElfError:
@@ -175,23 +167,15 @@ class Kernel:
                 yield module
 
     def _symvers_path(self) -> str:
-        paths = (inside(self.root, place) for place in self._symvers_places())
-        return next((path for path in paths if os.path.isfile(path)), "")
-
-    def _symvers_places(self) -> Tuple[str, ...]:
-        release = self.release
-        places = [f"/lib/modules/{release}/build/Module.symvers"]
+        places = [f"/lib/modules/{self.release}/build/Module.symvers"]
         for suffix in SUFFIXES:
-            places.append(f"/lib/modules/{release}/symvers{suffix}")
-            places.append(f"/boot/symvers-{release}{suffix}")
-        return tuple(places)
-
-    def _header(self, name: str) -> str:
-        return read_text(self.root, f"/lib/modules/{self.release}/build/{name}")
+            places += [f"/lib/modules/{self.release}/symvers{suffix}", f"/boot/symvers-{self.release}{suffix}"]
+        paths = (inside(self.root, place) for place in places)
+        return next((path for path in paths if os.path.isfile(path)), "")
 
     def _walk(self) -> Iterator[str]:
         for folder, folders, names in os.walk(self.folder):
-            folders[:] = sorted(item for item in folders if item not in ("build", "source"))
+            folders[:] = sorted(name for name in folders if name not in ("build", "source"))
             # Thousands of files, so no more than this is done for each.
             below = folder[len(self.folder) :].lstrip("/")
             for name in sorted(names):
@@ -201,7 +185,7 @@ class Kernel:
 
 def releases(root: str = "/") -> List[str]:
     """The kernel releases that have modules inside ``root``."""
-    return [item for item in list_folder(root, "/lib/modules") if list_folder(root, f"/lib/modules/{item}/kernel")]
+    return [name for name in list_folder(root, "/lib/modules") if list_folder(root, f"/lib/modules/{name}/kernel")]
 
 
 @lru_cache(maxsize=2)

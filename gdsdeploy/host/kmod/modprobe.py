@@ -16,5 +16,5 @@ def replacement(shown: str) -> str:
     lines = [line for line in shown.splitlines() if line.strip()]
     if not lines or not lines[-1].startswith("install "):
         return ""
-    found = re.search(r"\bmodprobe\s+(?:-i|--ignore-install)\s+([A-Za-z0-9_-]+)", lines[-1])
-    return found.group(1) if found else ""
+    match = re.search(r"\bmodprobe\s+(?:-i|--ignore-install)\s+([A-Za-z0-9_-]+)", lines[-1])
+    return match.group(1) if match else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +28,7 @@ _GPL_ONLY = 1
 _MODINFO_LIMIT = 1 << 20
 _SYMBOLS_LIMIT = 1 << 16
 _NOTE_LIMIT = 1 << 12
+_ENDING = re.compile(r"\.ko(?:{})\Z".format("|".join(map(re.escape, SUFFIXES))))
 _SIGNATURE_MAGIC = b"~Module signature appended~\n"
 _PKCS7 = 2
 
@@ -79,15 +81,12 @@ def read_module(path: str) -> Module:
 
 
 def read_once(path: str) -> Module:
-    """Like :func:`read_module`, and for a file that did not change since, what it found then.
-
-    For installed modules: evidence and audits look at the same files, some of which take half a second to unpack.
-    """
+    """Like :func:`read_module`, cached while the file doesn't change; for installed modules."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise ElfError(f"{path}: cannot be read: {error.strerror}") from None
-    return _read_once(path, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return _read_once(path, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=64)
@@ -97,12 +96,7 @@ def _read_once(path: str, _identity: Tuple[int, ...]) -> Module:
 
 def name_of(path: str) -> str:
     """The in-kernel name that depmod and modprobe derive from a file's name."""
-    base = os.path.basename(path)
-    for suffix in SUFFIXES:
-        if base.endswith(".ko" + suffix):
-            base = base[: -len(".ko" + suffix)]
-            break
-    return base.replace("-", "_")
+    return _ENDING.sub("", os.path.basename(path)).replace("-", "_")
 
 
 def _read(file: IO[bytes], path: str) -> Module:
@@ -121,7 +115,7 @@ def _read(file: IO[bytes], path: str) -> Module:
         version=one("version"),
         srcversion=one("srcversion"),
         license=one("license"),
-        depends=[item.replace("-", "_") for item in one("depends").split(",") if item],
+        depends=[name.replace("-", "_") for name in one("depends").split(",") if name],
         softdeps=info.get("softdep", []),
         parms=_parms(info),
         intree=one("intree") == "Y",
@@ -132,43 +126,37 @@ def _read(file: IO[bytes], path: str) -> Module:
         exports=exports,
         signature=_signature(elf),
         machine=elf.machine,
-        compiler=_compiler(elf),
+        compiler=next(filter(None, _texts(elf, ".comment")), ""),
         versioned=bool(versions) or not imports,
-        build_id=_build_id(elf),
+        build_id=_content(elf, BUILD_ID, _NOTE_LIMIT).hex(),
     )
 
 
-def _build_id(elf: Elf) -> str:
-    section = elf.section(BUILD_ID)
-    return elf.content(section, _NOTE_LIMIT).hex() if section is not None else ""
+def _content(elf: Elf, name: str, limit: int) -> bytes:
+    """The bytes of a section; empty without that section."""
+    section = elf.section(name)
+    return elf.content(section, limit) if section is not None else b""
+
+
+def _texts(elf: Elf, name: str) -> List[str]:
+    return [text.decode("utf-8", "replace") for text in _content(elf, name, _MODINFO_LIMIT).split(b"\0")]
 
 
 def _modinfo(elf: Elf) -> Dict[str, List[str]]:
-    section = elf.section(".modinfo")
-    if section is None:
+    if elf.section(".modinfo") is None:
         raise elf.error("has no .modinfo section: not a kernel module")
     info: Dict[str, List[str]] = {}
-    for entry in elf.content(section, _MODINFO_LIMIT).split(b"\0"):
-        key, separator, value = entry.partition(b"=")
+    for key, separator, value in (entry.partition("=") for entry in _texts(elf, ".modinfo")):
         if separator:
-            info.setdefault(key.decode("utf-8", "replace"), []).append(value.decode("utf-8", "replace"))
+            info.setdefault(key, []).append(value)
     return info
 
 
-def _compiler(elf: Elf) -> str:
-    section = elf.section(".comment")
-    if section is None:
-        return ""
-    return next(
-        (text.decode("utf-8", "replace") for text in elf.content(section, _MODINFO_LIMIT).split(b"\0") if text), ""
-    )
-
-
 def _parms(info: Dict[str, List[str]]) -> Dict[str, str]:
-    types = dict(item.partition(":")[::2] for item in info.get("parmtype", []))
+    types = dict(line.partition(":")[::2] for line in info.get("parmtype", []))
     parms = dict(types)
-    for item in info.get("parm", []):
-        name, _, text = item.partition(":")
+    for line in info.get("parm", []):
+        name, _, text = line.partition(":")
         parms[name] = f"{text} ({types[name]})" if name in types else text
     return parms
 
@@ -176,18 +164,15 @@ def _parms(info: Dict[str, List[str]]) -> Dict[str, str]:
 def _import_versions(elf: Elf) -> Dict[str, int]:
     """CRCs from ``__versions`` and, for names longer than its entries hold, ``__version_ext_*`` (Linux 6.14)."""
     versions: Dict[str, int] = {}
-    section = elf.section("__versions")
-    if section is not None:
-        data = elf.content(section, _MODVERSION.size * _SYMBOLS_LIMIT)
-        if len(data) % _MODVERSION.size:
-            raise elf.error(f"section __versions has {len(data)} bytes, no multiple of {_MODVERSION.size}")
-        for crc, name in _MODVERSION.iter_unpack(data):
-            versions[name.split(b"\0", 1)[0].decode("utf-8", "replace")] = crc & 0xFFFFFFFF
+    data = _content(elf, "__versions", _MODVERSION.size * _SYMBOLS_LIMIT)
+    if len(data) % _MODVERSION.size:
+        raise elf.error(f"section __versions has {len(data)} bytes, no multiple of {_MODVERSION.size}")
+    for crc, name in _MODVERSION.iter_unpack(data):
+        versions[name.split(b"\0", 1)[0].decode("utf-8", "replace")] = crc & 0xFFFFFFFF
     crcs, names = elf.section("__version_ext_crcs"), elf.section("__version_ext_names")
     if crcs is not None and names is not None:
-        values = [
-            value for (value,) in struct.iter_unpack("<I", elf.content(crcs, 4 * _SYMBOLS_LIMIT)[: crcs.size // 4 * 4])
-        ]
+        content = elf.content(crcs, 4 * _SYMBOLS_LIMIT)
+        values = [value for (value,) in struct.iter_unpack("<I", content[: len(content) // 4 * 4])]
         texts = elf.content(names, 256 * _SYMBOLS_LIMIT).split(b"\0")[:-1]
         if len(values) != len(texts):
             raise elf.error(f"has {len(values)} extended versions for {len(texts)} names")
@@ -205,7 +190,7 @@ def _symbols(
     flags: Dict[str, int] = {}
     for symbol in elf.symbols(b"__"):
         if symbol.section == SHN_UNDEF:
-            # GCC and the linker script leave names that are no imports; the kernel ignores exactly this one.
+            # GCC and the linker script leave names that aren't imports; the kernel ignores exactly this one.
             if symbol.name != "_GLOBAL_OFFSET_TABLE_":
                 imports[symbol.name] = versions.get(symbol.name)
                 if symbol.weak:
@@ -217,27 +202,20 @@ def _symbols(
         elif symbol.name.startswith("__ksymtab_") and symbol.section < len(elf.sections):
             section = elf.sections[symbol.section].name
             if "ksymtab" in section:
-                gpl[symbol.name[10:]] = _is_gpl(section)
+                # ``__ksymtab_gpl`` in a linked module, ``___ksymtab_gpl+name`` before linking; 7.2 has flags instead.
+                gpl[symbol.name[10:]] = section.split("+", 1)[0].lstrip("_").startswith("ksymtab_gpl")
         if max(len(imports), len(crcs), len(flags), len(gpl)) > _SYMBOLS_LIMIT:
             raise elf.error(f"has more than {_SYMBOLS_LIMIT} imports or exports")
     gpl.update((name, bool(bits & _GPL_ONLY)) for name, bits in flags.items() if name in gpl)
     return imports, weak, {name: (crcs.get(name), only) for name, only in gpl.items()}
 
 
-def _is_gpl(section: str) -> bool:
-    """``__ksymtab_gpl`` in a linked module, ``___ksymtab_gpl+name`` before linking; 7.2 has flags instead."""
-    return section.split("+", 1)[0].lstrip("_").startswith("ksymtab_gpl")
-
-
 def _crc(elf: Elf, section: int, value: int) -> int:
-    """The CRC that a ``__crc_`` symbol stands for.
+    """The CRC that a ``__crc_`` symbol stands for: an absolute symbol's value, or the 32 bits that another marks.
 
-    Absolute symbols are the CRC.  Others mark the 32-bit place that holds it: in .rodata with the relative CRCs of
-    Linux 4.11 to 5.18, in __kcrctab itself since; taking their value for the CRC is the classic mistake.
+    The marked place is in .rodata from Linux 4.11 to 5.18 (relative CRCs), in __kcrctab since.
     """
-    if section == SHN_ABS:
-        return value & 0xFFFFFFFF
-    return _number(elf, section, value, 4)
+    return value & 0xFFFFFFFF if section == SHN_ABS else _number(elf, section, value, 4)
 
 
 def _number(elf: Elf, section: int, value: int, size: int) -> int:

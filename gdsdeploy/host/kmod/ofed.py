@@ -1,8 +1,7 @@
 """OFED and DOCA kernel trees: which one, if any, has the peer memory symbols of one kernel's RDMA core.
 
-nvidia-peermem works only when it is compiled against that tree.  NVIDIA's own build takes the first folder of a list
-that exists, ``default`` among them, whatever kernel it was made for.  Here a tree has to be of the kernel in question:
-by what it says (its folder, ``configure.mk.kernel``) and by the versions of the module that is really installed.
+nvidia-peermem works only when it is compiled against that tree.  A tree has to be of the kernel in question: by its
+folder or ``configure.mk.kernel``, and by the versions of the installed module.
 """
 
 from __future__ import annotations
@@ -63,13 +62,17 @@ class Search(NamedTuple):
 
     def why_not(self) -> str:
         """One line for a user: why there is no tree."""
-        if self.refused:
-            return "; ".join(f"{item.path} {item.reason}" for item in self.refused)
-        return f"neither the kernel nor an OFED or DOCA tree exports {SYMBOLS[0]}"
+        reasons = "; ".join(f"{refused.path} {refused.reason}" for refused in self.refused)
+        return reasons or f"neither the kernel nor an OFED or DOCA tree exports {SYMBOLS[0]}"
+
+    def stub_reason(self, release: str) -> str:
+        """One line for a user: why nvidia-peermem can't be built for kernel ``release``."""
+        message = f"nvidia-peermem for kernel {release} would be a stub that fails to load with 'Invalid argument'"
+        return f"{message}: {self.why_not()}"
 
 
 def find(kernel: Kernel) -> Optional[OfedTree]:
-    """The OFED tree of ``kernel`` inside its root, or None; never raises for what it finds."""
+    """The OFED tree of ``kernel`` inside its root, or None; unusable trees raise nothing."""
     return search(kernel).tree
 
 
@@ -89,13 +92,15 @@ def search(kernel: Kernel) -> Search:
             continue
         if not all(name in exports for name in SYMBOLS):
             if not own:
-                refused.append(Refused(path, f"does not export {SYMBOLS[0]}"))
+                refused.append(Refused(path, f"doesn't export {SYMBOLS[0]}"))
             continue
         reason = "" if own else _objection(kernel, path, release, exports)
         if reason:
             refused.append(Refused(path, reason))
             continue
-        return Search(OfedTree(path, kernel.release, _digest(path), own), tuple(refused))
+        with open(os.path.join(path, _SYMVERS), "rb") as file:
+            digest = "sha256:" + hashlib.sha256(file.read()).hexdigest()
+        return Search(OfedTree(path, kernel.release, digest, own), tuple(refused))
     return Search(None, tuple(refused))
 
 
@@ -109,13 +114,13 @@ def _candidates(kernel: Kernel) -> Iterator[Tuple[str, str, bool]]:
                 yield inside(root, f"{base}/{name}/{release}"), release, False
         yield inside(root, f"{base}/{release}"), release, False
     # DKMS keeps the symbols of every kernel it built for.
-    kept = glob.glob(os.path.join(glob.escape(inside(root, _DKMS)), "*", glob.escape(release), "*", "module"))
-    for path in sorted(kept):
+    dkms = glob.escape(inside(root, _DKMS))
+    for path in sorted(glob.glob(os.path.join(dkms, "*", glob.escape(release), "*", "module"))):
         yield path, release, False
     for base in _SOURCES:
         default = inside(root, base + "/default")
         yield default, _release_of(inside(root, base), default), False
-    for path in sorted(glob.glob(os.path.join(glob.escape(inside(root, _DKMS)), "*", "build"))):
+    for path in sorted(glob.glob(os.path.join(dkms, "*", "build"))):
         yield path, "", False
 
 
@@ -128,28 +133,27 @@ def _release_of(base: str, path: str) -> str:
 def _objection(kernel: Kernel, path: str, release: str, exports: Dict[str, Export]) -> str:
     """Why the tree is not this kernel's; empty when it is."""
     match = _DECLARED.search(read_text(path, "configure.mk.kernel"))
-    declared = {item for item in (release, match.group(1) if match else "") if item}
+    declared = {name for name in (release, match.group(1) if match else "") if name}
     other = sorted(declared - {kernel.release})
     if other:
         return f"was made for kernel {other[0]}, not {kernel.release}"
     exporter = digest_name(exports[SYMBOLS[0]].module)
-    installed = _installed(kernel, exporter)
+    installed = installed_exports(kernel, exporter)
     if installed:
         for name in SYMBOLS:
             have, want = installed.get(name), exports[name].crc
             if have is None:
                 return f"exports {name}, and the {exporter} of kernel {kernel.release} does not"
             if kernel.versioned and have != want:
-                text = "has {} as 0x{:08x}, and the {} of kernel {} exports 0x{:08x}: it is of another build"
-                return text.format(name, want, exporter, kernel.release, have)
+                text = f"has {name} as 0x{want:08x}, and the {exporter} of kernel {kernel.release} exports 0x{have:08x}"
+                return f"{text}: it is of another build"
+    if installed or declared:
         return ""
-    if declared:
-        return ""
-    return f"does not say which kernel it was made for, and kernel {kernel.release} has no {exporter} to compare"
+    return f"doesn't say which kernel it was made for, and kernel {kernel.release} has no {exporter} to compare"
 
 
-def _installed(kernel: Kernel, name: str) -> Dict[str, int]:
-    """Symbol → version of what the module ``name`` exports that the kernel would load; empty when it has none."""
+def installed_exports(kernel: Kernel, name: str) -> Dict[str, int]:
+    """Symbol → version (0 without one) of the module ``name`` that the kernel would load; empty if unreadable."""
     choice = kernel.choose(name)
     if choice is None:
         return {}
@@ -158,8 +162,3 @@ def _installed(kernel: Kernel, name: str) -> Dict[str, int]:
     except ElfError:
         return {}
     return {symbol: crc or 0 for symbol, (crc, _gpl) in exports.items()}
-
-
-def _digest(path: str) -> str:
-    with open(os.path.join(path, _SYMVERS), "rb") as file:
-        return "sha256:" + hashlib.sha256(file.read()).hexdigest()

@@ -1,7 +1,6 @@
-"""What a module was built against, and what follows from it where symbol versions are silent.
+"""What a module was built against, because driver branches with different interfaces share versions of nvidia_p2p_*.
 
-The versions of nvidia_p2p_* are equal across driver branches whose interfaces differ, so a build has to be asked what
-it was made from: our own wrote it into the module; a stock build by DKMS left it in the log beside its own copy.
+``kmod build`` records it inside the module; a stock build by DKMS leaves it in the log beside its own copy.
 """
 
 from __future__ import annotations
@@ -47,34 +46,36 @@ def origin(kernel: Kernel, module: Module) -> Optional[Origin]:
 def findings(
     kernel: Kernel, module: Module, driver: Optional[Module], version: str, flavour: str, digest: str
 ) -> List[Finding]:
-    """What is to be said about the origin of ``module``, an nvidia-fs, beside the driver that will be loaded.
+    """Findings about the origin of ``module``, an nvidia-fs, beside the driver that will be loaded.
 
-    version, flavour, digest: of the driver and its source tree as they have to be; empty where nothing says it.
+    version, flavour, digest: of the expected driver and its source tree; empty where the lock doesn't say.
     """
-    found: List[Finding] = []
+    results: List[Finding] = []
     if not any(symbol.startswith("nvidia_p2p_") for symbol in module.imports):
         message = "looks up the driver's symbols while running: no symbol version protects it"
-        found.append(finding("late-binding", NOTE, message, "nvidia-fs links them from 2.17.5 on"))
+        results.append(finding("late-binding", NOTE, message, "nvidia-fs links them from 2.17.5 on"))
     if () < _number(module.version) < _WITHOUT_VM_IO and _number(kernel.release) >= _REFUSES_VM_IO:
-        message = "nvidia-fs {} marks its mappings VM_IO, and kernels from 6.6 on may refuse to pin those (EFAULT)"
+        message = (
+            f"nvidia-fs {module.version} marks its mappings VM_IO, and kernels from 6.6 on may refuse to pin those"
+        )
         hint = "take 2.26.6 or newer, or prove a real transfer on this kernel"
-        found.append(finding("vm-io", WARNING, message.format(module.version), hint))
+        results.append(finding("vm-io", WARNING, f"{message} (EFAULT)", hint))
     built = origin(kernel, module)
     if built is None:
-        message = "does not record the driver source it was built against, and symbol versions do not tell"
+        message = "doesn't record the driver source it was built against, and symbol versions don't tell"
         hint = "build it with gdsdeploy kmod build nvidia-fs"
-        return [*found, unknown_finding("driver-tree-unknown", message, hint)]
+        return [*results, unknown_finding("driver-tree-unknown", message, hint)]
     wrong = []
     if version and built.driver != version:
         wrong.append(f"driver {built.driver}, not {version}")
     if flavour and built.flavour and built.flavour != flavour:
         wrong.append(f"the {built.flavour} flavour, not {flavour}")
     if digest and built.tree != digest:
-        wrong.append("the tree {}, not {}".format(built.tree or "?", digest))
+        wrong.append(f"the tree {built.tree or '?'}, not {digest}")
     if wrong:
-        message = "was built against {}{}".format("; ".join(wrong), f" ({built.log})" if built.log else "")
-        found.append(finding("driver-tree", ERROR, message, "rebuild nvidia-fs against the driver in use"))
-    return found + page_table(built.driver, driver.version if driver is not None else version)
+        message = "was built against " + "; ".join(wrong) + (f" ({built.log})" if built.log else "")
+        results.append(finding("driver-tree", ERROR, message, "rebuild nvidia-fs against the driver in use"))
+    return results + page_table(built.driver, driver.version if driver is not None else version)
 
 
 def page_table(compiled: str, used: str) -> List[Finding]:
@@ -82,10 +83,8 @@ def page_table(compiled: str, used: str) -> List[Finding]:
     before, now = _number(compiled)[:1], _number(used)[:1]
     if not before or not now or (before < (NEW_PAGE_TABLE,)) == (now < (NEW_PAGE_TABLE,)):
         return []
-    message = (
-        f"was compiled for the page table of driver {compiled}, and driver {used} has another since {NEW_PAGE_TABLE}:"
-        " it loads, and then every mapping fails with 'Incompatible page table version'"
-    )
+    message = f"was compiled for the page table of driver {compiled}, and driver {used} has another since"
+    message += f" {NEW_PAGE_TABLE}: it loads, and then every mapping fails with 'Incompatible page table version'"
     return [finding("page-table", ERROR, message, "rebuild it against the driver in use")]
 
 
@@ -96,35 +95,29 @@ def _beside(kernel: Kernel, module: Module) -> Optional[Origin]:
     for name in list_folder(kernel.root, _DKMS):
         for version in list_folder(kernel.root, f"{_DKMS}/{name}"):
             place = f"{_DKMS}/{name}/{version}/{kernel.release}/{module.machine}"
-            if _has(kernel, place + "/module", module):
-                return _logged(kernel, place + "/log/make.log")
+            if _has_copy(kernel, place + "/module", module):
+                return _read_log(kernel, place + "/log/make.log")
     return None
 
 
-def _has(kernel: Kernel, folder: str, module: Module) -> bool:
+def _has_copy(kernel: Kernel, folder: str, module: Module) -> bool:
     base = os.path.basename(module.path).split(".ko")[0]
-    for name in list_folder(kernel.root, folder):
-        if name.split(".ko")[0] != base:
-            continue
-        try:
-            return kernel.read(inside(kernel.root, f"{folder}/{name}")).build_id == module.build_id
-        except ElfError:
-            return False
-    return False
+    name = next((name for name in list_folder(kernel.root, folder) if name.split(".ko")[0] == base), "")
+    try:
+        return bool(name) and kernel.read(inside(kernel.root, f"{folder}/{name}")).build_id == module.build_id
+    except ElfError:
+        return False
 
 
-def _logged(kernel: Kernel, log: str) -> Optional[Origin]:
+def _read_log(kernel: Kernel, log: str) -> Optional[Origin]:
     picked = _PICKED.findall(read_text(kernel.root, log))
-    if not picked:
-        return None
     # The folder that has nv-p2p.h is one below the tree, or it is the tree's.
-    for folder in (os.path.dirname(picked[-1]), picked[-1]):
+    for folder in (os.path.dirname(picked[-1]), picked[-1]) if picked else ():
         trees = tree.identify(inside(kernel.root, folder))
         if len(trees) == 1:
-            found = trees[0]
-            return Origin(found.version, found.flavour, tree.digest(found), log)
+            return Origin(trees[0].version, trees[0].flavour, tree.digest(trees[0]), log)
     return None
 
 
 def _number(version: str) -> Tuple[int, ...]:
-    return tuple(int(item) for item in re.findall(r"\d+", version)[:3])
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

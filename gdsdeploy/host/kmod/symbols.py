@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
 from ..errors import ElfError
@@ -39,11 +40,11 @@ class Symbols:
         self._symvers = kernel.symvers()
         self._from_modules: Dict[str, Provider] = {}
         self._observed: Dict[str, int] = {}
-        self._read: Dict[str, bool] = {}
+        self._files: Set[str] = set()
         #: whether a symbol that is not found is certainly missing
         self.complete = bool(self._symvers)
-        for symbol, item in extra.items():
-            self._from_modules[symbol] = Provider(digest_name(item.module), "", item.crc, item.gpl)
+        for symbol, export in extra.items():
+            self._from_modules[symbol] = Provider(digest_name(export.module), "", export.crc, export.gpl)
         for module in chosen:
             self._add(module)
         for files in kernel.by_name.values():
@@ -52,13 +53,10 @@ class Symbols:
 
     def modules(self) -> Set[str]:
         """In-kernel names of the modules whose exports are known."""
-        return {item.module for item in self._from_modules.values()}
+        return {provider.module for provider in self._from_modules.values()}
 
     def prepare(self, module: Module, observe: bool = True) -> None:
-        """Learn what is needed to resolve the imports of ``module``.
-
-        observe: without Module.symvers, look through the kernel's own modules for what they import.
-        """
+        """Read what ``module`` depends on; observe: without Module.symvers, also the kernel's own modules."""
         for name in module.depends:
             self._add_name(self._kernel.by_name.get(name, []))
         if observe and not self.complete and not self._observed:
@@ -78,14 +76,12 @@ class Symbols:
 
     def _add_name(self, files: List[str]) -> None:
         choice = self._kernel.order.choose(files) if files else None
-        if choice is None or choice.file in self._read:
+        if choice is None or choice.file in self._files:
             return
-        self._read[choice.file] = True
-        try:
+        self._files.add(choice.file)
+        # The audit of that module itself reports what can't be read.
+        with contextlib.suppress(ElfError):
             self._add(self._kernel.read(choice.file))
-        except ElfError:
-            # Found again, and reported, when that module itself is audited.
-            return
 
     def _add(self, module: Module) -> None:
         for symbol, (crc, gpl) in module.exports.items():

@@ -29,34 +29,27 @@ def read_symvers(path: str) -> Dict[str, Export]:
     """Read ``path``, plain or compressed (.gz, .xz, .zst); symbol → Export.  Raises SymversError with the line."""
     exports: Dict[str, Export] = {}
     with open_plain(path, SymversError, SIZE_LIMIT) as file:
-        number = 0
-        while True:
-            line = file.readline(_LINE_LIMIT)
-            if not line:
-                return exports
-            number += 1
+        for number, line in enumerate(iter(lambda: file.readline(_LINE_LIMIT), b""), start=1):
             if len(exports) >= SYMBOLS_LIMIT or len(line) >= _LINE_LIMIT:
                 raise SymversError(f"{path}:{number}: is larger than any real Module.symvers")
             text = line.decode("utf-8", "replace").rstrip("\n")
             if text:
                 symbol, export = _parse(text, path, number)
                 exports[symbol] = export
+    return exports
 
 
 def write_symvers(module: Module, place: str, versioned: bool = True) -> str:
-    """The Module.symvers text that building ``module`` left or would have left, in the order of symbol names.
+    """The Module.symvers text of a build of ``module``, in the order of symbol names.
 
-    place: what to write as the module, e.g. ``/lib/modules/…/updates/dkms/nvidia``; modpost takes the last component as
-    the name that ``depends:`` gets.  versioned: whether the kernel compares versions; without, every version is 0.
-    Raises SymversError for an export without a version where there has to be one.
+    place: the module's path; modpost writes its last component into ``depends:``.  versioned: whether the kernel
+    compares versions; if not, a missing one is 0.  Raises SymversError for an export without a required version.
     """
     lines = []
     for name, (crc, gpl) in sorted(module.exports.items()):
         if crc is None and versioned:
-            raise SymversError(
-                f"{module.path}: exports {name} without a symbol version",
-                "the module was built for a kernel without CONFIG_MODVERSIONS; rebuild it for this kernel",
-            )
+            hint = "the module was built for a kernel without CONFIG_MODVERSIONS; rebuild it for this kernel"
+            raise SymversError(f"{module.path}: exports {name} without a symbol version", hint)
         lines.append(format_line(name, Export(crc or 0, place, gpl)))
     return "".join(lines)
 
@@ -72,11 +65,8 @@ def from_cmd_files(texts: Iterable[str], place: str) -> Dict[str, Export]:
 
     They say no more than name and CRC; GPL-ness is not in them, and modpost needs it only for a warning.
     """
-    exports: Dict[str, Export] = {}
-    for text in texts:
-        for name, crc in re.findall(r"^#SYMVER (\S+) 0x([0-9a-fA-F]{1,8})\s*$", text, re.MULTILINE):
-            exports[name] = Export(int(crc, 16), place, True)
-    return exports
+    lines = re.findall(r"^#SYMVER (\S+) 0x([0-9a-fA-F]{1,8})\s*$", "\n".join(texts), re.MULTILINE)
+    return {name: Export(int(crc, 16), place, True) for name, crc in lines}
 
 
 def digest_name(module: str) -> str:
@@ -91,7 +81,7 @@ def _parse(text: str, path: str, number: int) -> tuple[str, Export]:
     except ValueError:
         crc = -1
     if len(parts) not in (4, 5) or not parts[0].startswith("0x") or not 0 <= crc <= 0xFFFFFFFF or not parts[1]:
-        raise SymversError(f"{path}:{number}: is no line of a Module.symvers: {text[:80]!r}")
+        raise SymversError(f"{path}:{number}: isn't a line of a Module.symvers: {text[:80]!r}")
     # Linux 5.4 and 5.5 had the namespace third; everything else has it last, or not at all.
     if parts[3].startswith("EXPORT_"):
         module, kind, namespace = parts[2], parts[3], parts[4] if len(parts) == 5 else ""

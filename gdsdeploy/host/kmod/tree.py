@@ -1,8 +1,7 @@
-"""Driver source trees, known by what is in them, not by what they are called.
+"""Driver source trees, identified by their content, not by their names.
 
-Layouts seen: flat (``Kbuild``, ``nvidia/``, ``common/``) as installed by NVIDIA's own packages and installer in
-/usr/src/nvidia-<version>, by Debian in nvidia-current[-open]-<version> and nvidia-tesla-…, by Ubuntu in
-nvidia-srv-<version>; and the same one level down, in ``kernel-open`` or ``kernel``, in an unpacked installer.
+Layouts seen: flat (``Kbuild``, ``nvidia/``, ``common/``) below /usr/src as NVIDIA, Debian and Ubuntu install it; and
+one level down, in ``kernel-open`` or ``kernel``, in an unpacked installer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import glob
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Dict, Iterator, List
 
 from ..errors import TreeError
@@ -35,6 +34,7 @@ _DIGESTED = (
     "nvidia-peermem/*.Kbuild",
 )
 _TEXT_LIMIT = 4 << 20
+_TREES_HINT = "gdsdeploy kmod trees lists those of this host"
 _OPEN = re.compile(r'MODULE_LICENSE\("Dual MIT/GPL"\)')
 _PROPRIETARY = re.compile(r'MODULE_LICENSE\("NVIDIA"\)')
 
@@ -57,18 +57,12 @@ class Tree:
         return os.path.join(self.path, "nvidia")
 
     def as_dict(self) -> Dict[str, str]:
-        return {
-            "path": self.path,
-            "version": self.version,
-            "flavour": self.flavour,
-            "dkms_name": self.dkms_name,
-            "digest": digest(self),
-        }
+        return {**asdict(self), "digest": digest(self)}
 
 
 def identify(path: str) -> List[Tree]:
     """The driver trees in a folder: none, one, or (an unpacked installer) one of each flavour."""
-    found = []
+    trees = []
     for subfolder in _SUBFOLDERS:
         place = os.path.join(path, subfolder) if subfolder else path
         kbuild = _text(place, "Kbuild")
@@ -79,8 +73,8 @@ def identify(path: str) -> List[Tree]:
         if version and flavour:
             conf = _text(place, "dkms.conf") or _text(path, "dkms.conf")
             name = re.search(r'^PACKAGE_NAME="?([\w.+-]+)', conf, re.MULTILINE)
-            found.append(Tree(place, version, flavour, name.group(1) if name else ""))
-    return found
+            trees.append(Tree(place, version, flavour, name.group(1) if name else ""))
+    return trees
 
 
 def find_trees(sources: str = SOURCES) -> List[Tree]:
@@ -89,7 +83,7 @@ def find_trees(sources: str = SOURCES) -> List[Tree]:
     for folder in sorted(glob.glob(os.path.join(glob.escape(sources), "*", ""))):
         for tree in identify(folder.rstrip("/")):
             trees.setdefault(os.path.realpath(tree.path), tree)
-    return sorted(trees.values(), key=lambda item: item.path)
+    return sorted(trees.values(), key=lambda tree: tree.path)
 
 
 def select(trees: List[Tree], version: str, flavour: str) -> Tree:
@@ -97,30 +91,28 @@ def select(trees: List[Tree], version: str, flavour: str) -> Tree:
     fit = [tree for tree in trees if (tree.version, tree.flavour) == (version, flavour)]
     if len(fit) == 1:
         return fit[0]
-    wanted = f"driver {version} ({flavour})"
-    listed = "; ".join(f"{tree.path} is {tree.version} ({tree.flavour})" for tree in fit or trees)
+    listed = _listed(fit or trees) or "none at all"
     if fit:
         hint = "name one with --driver-tree, or remove the others"
-        raise TreeError(f"there are {len(fit)} source trees of {wanted}: {listed}", hint)
+        raise TreeError(f"there are {len(fit)} source trees of driver {version} ({flavour}): {listed}", hint)
     hint = "install the package with the driver's kernel module source"
-    raise TreeError("there is no source tree of {}; there is: {}".format(wanted, listed or "none at all"), hint)
+    raise TreeError(f"there is no source tree of driver {version} ({flavour}); there is: {listed}", hint)
+
+
+def _listed(trees: List[Tree]) -> str:
+    return "; ".join(f"{tree.path} is {tree.version} ({tree.flavour})" for tree in trees)
 
 
 def expect(path: str, version: str = "", flavour: str = "") -> Tree:
     """The tree at ``path``, which has to be of ``version`` and ``flavour`` where those are given; raises TreeError."""
     trees = identify(path)
     if not trees:
-        message = "{} is not a driver source tree: it needs Kbuild with a version, nvidia/nv-p2p.h and a license"
-        raise TreeError(message.format(path), "gdsdeploy kmod trees lists those of this host")
-    fit = [
-        tree
-        for tree in trees
-        if tree.version == (version or tree.version) and tree.flavour == (flavour or tree.flavour)
-    ]
+        message = f"{path} is not a driver source tree: it needs Kbuild with a version, nvidia/nv-p2p.h and a license"
+        raise TreeError(message, _TREES_HINT)
+    fit = [tree for tree in trees if version in ("", tree.version) and flavour in ("", tree.flavour)]
     if len(fit) != 1:
-        listed = "; ".join(f"{tree.path} is {tree.version} ({tree.flavour})" for tree in trees)
-        message = "{} is not the source of driver {} ({})".format(path, version or "any", flavour or "any")
-        raise TreeError(f"{message}: {listed}", "gdsdeploy kmod trees lists those of this host")
+        message = f"{path} is not the source of driver {version or 'any'} ({flavour or 'any'})"
+        raise TreeError(f"{message}: {_listed(trees)}", _TREES_HINT)
     return fit[0]
 
 
@@ -141,9 +133,9 @@ def digest_files(folder: str, names: List[str]) -> str:
 
 def _files(path: str) -> Iterator[str]:
     for pattern in _DIGESTED:
-        for found in glob.glob(os.path.join(glob.escape(path), pattern)):
-            if os.path.isfile(found) and not os.path.islink(found) and not found.endswith(".mod.c"):
-                yield os.path.relpath(found, path)
+        for file in glob.glob(os.path.join(glob.escape(path), pattern)):
+            if os.path.isfile(file) and not os.path.islink(file) and not file.endswith(".mod.c"):
+                yield os.path.relpath(file, path)
 
 
 def _version(path: str, place: str, kbuild: str) -> str:

@@ -1,8 +1,7 @@
-"""Installed archives vouch for symbol versions that a host without headers cannot look up.
+"""Installed archives vouch for symbol versions that a host without headers can't look up.
 
-Modules are packed after an audit against the complete Module.symvers of their kernel.  On another host the same modules
-on the same build of that kernel need no second look-up.  A kernel's build is known by one of its own modules: it has
-the signature of a key that is made for each build and thrown away, or at least that build's id.
+Modules are packed after an audit against the complete Module.symvers of their kernel.  One of the kernel's own modules
+identifies its build: a key made for that build signed it, or it has at least that build's id.
 """
 
 from __future__ import annotations
@@ -28,30 +27,25 @@ def identity(kernel: Kernel) -> Dict[str, str]:
     return {"file": os.path.relpath(module.path, kernel.folder), "sha256": sha256(module.path)}
 
 
-def is_same_build(kernel: Kernel, known: Any) -> bool:
-    """Whether ``known``, an :func:`identity` of another host, is of this very kernel build."""
-    return same_kernel_build(kernel, known) is True
-
-
-def same_kernel_build(kernel: Kernel, known: Any) -> Optional[bool]:
-    """Like :func:`is_same_build`; None where this host does not have the module that would tell."""
-    if not isinstance(known, dict) or not isinstance(known.get("file"), str) or not known["file"].startswith("kernel/"):
+def is_same_build(kernel: Kernel, build: Any) -> Optional[bool]:
+    """Whether ``build``, an :func:`identity` of another host, is of this very kernel build; None: can't be compared."""
+    if not isinstance(build, dict) or not isinstance(build.get("file"), str) or not build["file"].startswith("kernel/"):
         return None
-    path = kernel.path(os.path.normpath(known["file"]))
-    return sha256(path) == known.get("sha256") if os.path.isfile(path) else None
+    path = kernel.path(os.path.normpath(build["file"]))
+    return sha256(path) == build.get("sha256") if os.path.isfile(path) else None
 
 
-def vouched(kernel: Kernel) -> Set[str]:
+def vouched_files(kernel: Kernel) -> Set[str]:
     """Files (absolute) that an installed manifest vouches for: unchanged since, on the kernel they were packed for."""
     manifest = installed_manifest(kernel)
     if not is_same_build(kernel, manifest.get("kernel_build")):
         return set()
-    files = set()
-    for item in manifest.get("modules", []):
-        path = os.path.join(kernel.folder, FOLDER, os.path.basename(str(item.get("file"))))
-        if os.path.isfile(path) and sha256(path) == item.get("sha256"):
-            files.add(path)
-    return files
+    folder = os.path.join(kernel.folder, FOLDER)
+    digests = {
+        os.path.join(folder, os.path.basename(str(module.get("file")))): module.get("sha256")
+        for module in manifest.get("modules", [])
+    }
+    return {path for path, digest in digests.items() if os.path.isfile(path) and sha256(path) == digest}
 
 
 def installed_manifest(kernel: Kernel) -> Dict[str, Any]:
@@ -62,14 +56,14 @@ def installed_manifest(kernel: Kernel) -> Dict[str, Any]:
     except (OSError, ValueError):
         return {}
     modules = value.get("modules") if isinstance(value, dict) else None
-    return value if isinstance(modules, list) and all(isinstance(item, dict) for item in modules) else {}
+    return value if isinstance(modules, list) and all(isinstance(module, dict) for module in modules) else {}
 
 
 def received(kernel: Kernel) -> Dict[str, Any]:
     """The manifest's ``driver`` and ``nvidia_fs`` where every received module is as it was; else empty."""
     manifest = installed_manifest(kernel)
     modules = manifest.get("modules", [])
-    if not modules or len(vouched(kernel)) != len(modules):
+    if not modules or len(vouched_files(kernel)) != len(modules):
         return {}
     return {name: manifest.get(name) for name in ("driver", "nvidia_fs")}
 

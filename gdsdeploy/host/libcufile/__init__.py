@@ -1,1 +1,1 @@
-"""The installed libcufile, asked by itself."""
+"""The installed libcufile."""

@@ -1,15 +1,10 @@
-"""Ask the installed libcufile itself whether it accepts its configuration.
+"""Check whether the installed libcufile accepts its configuration.
 
-Two short-lived children call ``cuFileDriverOpen``: one with the configuration as it is, one ("control") with a file
-laid over it that is known to be broken.  Only if the library refuses the control for its configuration is it known to
-have read one before it stopped, so only then does silence about the first mean acceptance.
+Two children call ``cuFileDriverOpen``: one with the real configuration, one ("control") with a broken overlay.  Only if
+the library refuses the control has it read a configuration; only then does silence about the first mean acceptance.
 
-That needs neither a GPU nor libcuda: 1.4.0 to 1.20.0 read their configuration before they look for CUDA (seen with
-Debian's libcuda 550.163.01 and no device, and without libcuda; recorded in tests/evidence/cufile-open).  On such hosts
-1.4.0 to 1.15.1 then return an error, and 1.16 to 1.20 open for host memory only; where /proc/modules is missing, the
-newer ones never return: hence the time limit.
-
-The children record what happened under ``cufile-open`` and ``cufile-open-control``; ``facts/cufile.py`` judges it.
+It works without a GPU: 1.4.0 to 1.20.0 read their configuration before they look for CUDA (tests/evidence/cufile-open).
+Then 1.4.0 to 1.15.1 return an error, and 1.16 to 1.20 open for host memory only, or hang without /proc/modules.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ BROKEN = '{"properties": {\n'
 #: The SONAME, which the loader resolves, then where NVIDIA's packages put it.
 LIBRARIES = ("libcufile.so.0", "/usr/local/cuda*/lib64/libcufile.so.0", "/usr/local/cuda*/targets/*/lib/libcufile.so.0")
 
-#: Runs as a program of its own: the library may hang, spin or abort, and takes its messages to C's own streams.
+#: A separate program: the library may hang, spin or abort, and writes to C's own streams.
 CHILD = r"""
 import ctypes, os, sys
 
@@ -81,16 +76,14 @@ def probe(command: Callable[..., Any], commands: Dict[str, Any], config: str) ->
 
 
 def libraries() -> List[str]:
-    """Names and paths of libcufile in the order in which they are tried; none that others than root can replace."""
-    found: List[str] = []
-    for item in LIBRARIES:
-        found += filter(is_roots, sorted(glob.glob(item))) if "*" in item else [item]
-    return found
+    """Names and paths of libcufile in the order in which they are tried; only those that only root can replace."""
+    paths = (path for pattern in LIBRARIES for path in (sorted(glob.glob(pattern)) if "*" in pattern else [pattern]))
+    return [path for path in paths if "/" not in path or is_roots(path)]
 
 
 def unsafe_libraries() -> List[str]:
     """Files of libcufile that :func:`libraries` leaves out."""
-    return [path for item in LIBRARIES for path in sorted(glob.glob(item)) if not is_roots(path)]
+    return [path for pattern in LIBRARIES for path in sorted(glob.glob(pattern)) if not is_roots(path)]
 
 
 def _argv(names: List[str], log: str, overlay: str) -> List[str]:
@@ -101,7 +94,7 @@ def _argv(names: List[str], log: str, overlay: str) -> List[str]:
 
 
 def without_cufile() -> List[str]:
-    """env(1) without the caller's CUFILE_ variables, which would overrule the files that are to be judged."""
+    """env(1) without the caller's CUFILE_ variables, which would override the files."""
     return ["env"] + [word for name in sorted(os.environ) if name.startswith("CUFILE_") for word in ("-u", name)]
 
 

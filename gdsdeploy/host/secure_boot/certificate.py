@@ -1,7 +1,6 @@
 """X.509 certificates of keys that sign kernel modules, and whether a signature is by such a key.
 
-RSA with PKCS#1 v1.5 padding (RFC 8017) and ECDSA on P-256 and P-384 (FIPS 186-5) are what kernels are built with;
-verifying handles public values only, so plain integers will do.
+RSA with PKCS#1 v1.5 padding (RFC 8017) and ECDSA on P-256 and P-384 (FIPS 186-5); verification has no secret values.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ HASHES = {
 _RSA, _EC = "1.2.840.113549.1.1.1", "1.2.840.10045.2.1"
 _COMMON_NAME, _ORGANIZATION = "2.5.4.3", "2.5.4.10"
 _KEY_ID = "2.5.29.14"
-#: Keys beyond this are nobody's, and would cost time.
+#: Larger keys aren't in use, and would cost time.
 _RSA_BITS = 16384
 
 
@@ -62,17 +61,17 @@ _Point = Optional[Tuple[int, int]]
 
 @dataclass(frozen=True)
 class Certificate:
-    """What of a certificate matters for modules."""
+    """The parts of a certificate that matter for modules."""
 
     raw: bytes
-    #: as DER, which is what signatures name
+    #: as DER, as signatures name it
     issuer: bytes
     serial: int
     #: common name of the owner, or the organization
     subject: str
     #: subject key identifier; empty without one
     key_id: bytes
-    #: ``(hash, digest, signature) → bool``, or None for a kind of key that is not known here
+    #: ``(hash, digest, signature) → bool``, or None for an unsupported kind of key
     verify: Optional[Callable[[str, bytes, bytes], bool]]
 
     @property
@@ -104,19 +103,16 @@ def read_certificate(data: bytes) -> Certificate:
 
 def name(node: Node) -> str:
     """The common name in a Name, or its organization; empty when it has neither."""
-    found: Dict[str, str] = {}
+    values: Dict[str, str] = {}
     for group in node.expect(der.SEQUENCE).children():
-        for item in group.children():
-            pair = item.children()
+        for pair in (attribute.children() for attribute in group.children()):
             if len(pair) == 2:
-                found.setdefault(pair[0].oid(), pair[1].body.decode("utf-8", "replace"))
-    return found.get(_COMMON_NAME, found.get(_ORGANIZATION, ""))
+                values.setdefault(pair[0].oid(), pair[1].body.decode("utf-8", "replace"))
+    return values.get(_COMMON_NAME, values.get(_ORGANIZATION, ""))
 
 
 def _key_id(parts: Any) -> bytes:
-    for part in parts:
-        if part.tag != der.context(3):
-            continue
+    for part in (part for part in parts if part.tag == der.context(3)):
         for extension in der.first(part.body).children():
             fields = extension.children()
             if fields and fields[0].oid() == _KEY_ID:
@@ -134,38 +130,36 @@ def _verifier(key: Node) -> Optional[Callable[[str, bytes, bytes], bool]]:
         if modulus.bit_length() > _RSA_BITS or not 0 < exponent < 1 << 64:
             return None
         return lambda hashed, digest, signature: _rsa(modulus, exponent, hashed, digest, signature)
-    if len(fields) > 1 and fields[0].oid() == _EC and fields[1].tag == der.OID:
-        curve = _CURVES.get(fields[1].oid())
-        size = 0 if curve is None else (curve.p.bit_length() + 7) // 8
-        if curve is not None and len(value) == 1 + 2 * size and value[0] == 4:
+    if len(fields) > 1 and fields[0].oid() == _EC and fields[1].tag == der.OID and fields[1].oid() in _CURVES:
+        curve = _CURVES[fields[1].oid()]
+        size = (curve.p.bit_length() + 7) // 8
+        if len(value) == 1 + 2 * size and value[0] == 4:
             point = (int.from_bytes(value[1 : 1 + size], "big"), int.from_bytes(value[1 + size :], "big"))
-            known: _Curve = curve
-            return lambda _hashed, digest, signature: _ecdsa(known, point, digest, signature)
+            return lambda _hashed, digest, signature: _ecdsa(curve, point, digest, signature)
     return None
 
 
 def _rsa(modulus: int, exponent: int, hashed: str, digest: bytes, signature: bytes) -> bool:
     size = (modulus.bit_length() + 7) // 8
-    oid = next(item for item, value in HASHES.items() if value == hashed)
+    oid = next(oid for oid, name in HASHES.items() if name == hashed)
     algorithm = _element(der.SEQUENCE, _encoded(oid) + b"\x05\x00")
     info = _element(der.SEQUENCE, algorithm + _element(der.OCTET_STRING, digest))
     if len(signature) != size or size < len(info) + 11:
         return False
     padded = b"\x00\x01" + b"\xff" * (size - len(info) - 3) + b"\x00" + info
-    # The whole block is compared, so nothing can hide behind what is parsed of it.
+    # The complete block is compared, so nothing can hide in unparsed bytes.
     return pow(int.from_bytes(signature, "big"), exponent, modulus).to_bytes(size, "big") == padded
 
 
 def _ecdsa(curve: _Curve, key: Tuple[int, int], digest: bytes, signature: bytes) -> bool:
     try:
-        r, s = (item.number() for item in der.whole(signature).expect(der.SEQUENCE).children())
+        r, s = (node.number() for node in der.only(signature).expect(der.SEQUENCE).children())
     except ValueError:
         return False
     x, y = key
     if not (0 < r < curve.n and 0 < s < curve.n) or (y * y - (x * x * x - 3 * x + curve.b)) % curve.p:
         return False
-    excess = max(0, 8 * len(digest) - curve.n.bit_length())
-    value = int.from_bytes(digest, "big") >> excess
+    value = int.from_bytes(digest, "big") >> max(0, 8 * len(digest) - curve.n.bit_length())
     inverse = pow(s, -1, curve.n)
     left = _times(curve, value * inverse % curve.n, (curve.x, curve.y))
     right = _times(curve, r * inverse % curve.n, key)
@@ -200,7 +194,7 @@ def _element(tag: int, body: bytes) -> bytes:
 
 
 def _encoded(oid: str) -> bytes:
-    numbers = [int(item) for item in oid.split(".")]
+    numbers = list(map(int, oid.split(".")))
     out = b""
     for number in (40 * numbers[0] + numbers[1], *numbers[2:]):
         digits = [number & 0x7F]

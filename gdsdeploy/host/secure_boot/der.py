@@ -1,7 +1,4 @@
-"""Read DER (ITU-T X.690) within bounds: definite lengths, one-byte tags, no recursion.
-
-Enough for what signs kernel modules: PKCS#7 messages and X.509 certificates.
-"""
+"""Read DER (ITU-T X.690), as in PKCS#7 and X.509, within bounds: definite lengths, one-byte tags, no recursion."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ SET = 0x31
 
 
 class DerError(ValueError):
-    """The bytes are not the DER that they should be."""
+    """The bytes aren't the expected DER."""
 
 
 def context(number: int, constructed: bool = True) -> int:
@@ -36,15 +33,14 @@ class Node(NamedTuple):
 
     def children(self) -> List[Node]:
         """The elements inside, in their order; raises DerError."""
-        found: List[Node] = []
+        nodes: List[Node] = []
         rest = self.body
         while rest:
-            if len(found) >= _CHILDREN_LIMIT:
+            if len(nodes) >= _CHILDREN_LIMIT:
                 raise DerError(f"an element has more than {_CHILDREN_LIMIT} parts")
-            node = first(rest)
-            found.append(node)
-            rest = rest[len(node.raw) :]
-        return found
+            nodes.append(first(rest))
+            rest = rest[len(nodes[-1].raw) :]
+        return nodes
 
     def expect(self, tag: int) -> Node:
         """The element itself, if it has ``tag``; else raises DerError."""
@@ -70,11 +66,11 @@ class Node(NamedTuple):
                 numbers.append(value)
                 value = 0
         top = min(numbers[0] // 40, 2)
-        return ".".join(str(item) for item in (top, numbers[0] - 40 * top, *numbers[1:]))
+        return ".".join(map(str, (top, numbers[0] - 40 * top, *numbers[1:])))
 
 
 def first(data: bytes) -> Node:
-    """The element that ``data`` begins with; raises DerError when it is not whole."""
+    """The element that ``data`` begins with; raises DerError if it's incomplete."""
     if len(data) < 2:
         raise DerError("ends inside an element")
     tag, length, start = data[0], data[1], 2
@@ -90,8 +86,8 @@ def first(data: bytes) -> Node:
     return Node(tag, data[: start + length], data[start : start + length])
 
 
-def whole(data: bytes) -> Node:
-    """The one element that is all of ``data``; raises DerError."""
+def only(data: bytes) -> Node:
+    """The one element that ``data`` consists of; raises DerError."""
     node = first(data)
     if len(node.raw) != len(data):
         raise DerError(f"has {len(data) - len(node.raw)} bytes after its end")

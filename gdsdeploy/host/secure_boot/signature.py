@@ -1,9 +1,8 @@
 """The signature that is appended to a module, and whether the kernel accepts it.
 
-The format is the kernel's (Documentation/admin-guide/module-signing.rst): the module, a PKCS#7 message without
-content, a struct with its length, a marker.  What the kernel makes of it is in kernel/module/signing.c: a module that
-is unsigned, or signed by a key it does not have, is refused where signatures are enforced; one whose signature is
-damaged or wrong is always refused.
+The format (Documentation/admin-guide/module-signing.rst): the module, a PKCS#7 message without content, a struct with
+its length, a marker.  By kernel/module/signing.c, an unsigned module or an unknown key is refused where signatures are
+enforced; a damaged or wrong signature always.
 """
 
 from __future__ import annotations
@@ -35,39 +34,39 @@ _BUILD_HINT = "sign it with a key that the kernel has: gdsdeploy kmod sign"
 
 
 class MalformedError(Exception):
-    """The signature is not what the kernel can read: it refuses the module, whether or not signatures are enforced."""
+    """The kernel can't read the signature: it refuses the module, whether or not signatures are enforced."""
 
 
 class UnsupportedError(Exception):
-    """The signature is of a kind that kernels take for none."""
+    """Kernels ignore this kind of signature: the module counts as unsigned."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Who signed, how, and what of the file."""
+    """The signer, the method, and the signed part of the file."""
 
-    #: bytes of the file that are signed
+    #: the number of signed bytes
     size: int
     #: hashlib's name
     hash: str
-    #: of the signer's certificate, as DER, with its serial number; empty where the key is named by ``key_id``
+    #: of the signer's certificate, as DER, with its serial number; empty if ``key_id`` names the key
     issuer: bytes
     serial: int
     key_id: bytes
     #: the issuer's common name or the key's id, for messages
     signer: str
-    #: the signed attributes as DER, as they were signed, and the digest in them; both empty without any
+    #: the signed attributes as DER and the digest in them; both empty without attributes
     attributes: bytes
     digest: bytes
     value: bytes
 
     @property
     def identity(self) -> str:
-        """Names the key: equal for equal keys."""
+        """An id of the key: equal for equal keys."""
         return f"key id {self.key_id.hex()}" if self.key_id else f"{self.issuer.hex()}/{self.serial}"
 
     def is_by(self, certificate: Certificate) -> bool:
-        """Whether it says that the key of ``certificate`` made it."""
+        """Whether it names the key of ``certificate``."""
         if self.key_id:
             return self.key_id == certificate.key_id
         return (self.issuer, self.serial) == (certificate.issuer, certificate.serial)
@@ -99,11 +98,11 @@ def read_signature(file: IO[bytes]) -> Optional[Signature]:
     try:
         return _message(file.read(length), size - end - length)
     except (DerError, IndexError, ValueError) as error:
-        raise MalformedError(f"its signature is no PKCS#7 message: {error}") from None
+        raise MalformedError(f"its signature isn't a PKCS#7 message: {error}") from None
 
 
 def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) -> Optional[bool]:
-    """Whether the signature is of what is in ``file``, by the certificate's key; None: that kind of key is unknown."""
+    """Whether the certificate's key signed the content of ``file``; None: that kind of key is unsupported."""
     if certificate.verify is None:
         return None
     digest = _digest(file, signature.size, signature.hash)
@@ -115,32 +114,26 @@ def verifies(signature: Signature, file: IO[bytes], certificate: Certificate) ->
 
 
 def findings(kernel: Kernel, path: str) -> List[Finding]:
-    """What is to be said about the signature of the module in ``path`` on ``kernel``; nothing when it will be accepted.
-
-    Ids: unsigned, signature-malformed, signature-wrong, signature-key, signature-key-unknown, signature-unverified,
-    secure-boot-unknown.
-    """
+    """Findings about the signature of the module in ``path`` on ``kernel``; none if the kernel accepts it."""
     trust = trust_of(kernel)
-    if not trust.checked:
+    if not trust.checks_signatures:
         return []
     try:
         with open_plain(path) as file:
             signature = read_signature(file)
-            if signature is None:
-                return _unsigned(trust, "unsigned", "is unsigned")
-            return _signed(trust, signature, file)
+            return _unsigned(trust, "is unsigned") if signature is None else _signed(trust, signature, file)
     except UnsupportedError as error:
-        return _unsigned(trust, "unsigned", f"counts as unsigned: {error}")
+        return _unsigned(trust, f"counts as unsigned: {error}")
     except MalformedError as error:
         message = f"is refused by every kernel: {error}"
         return [finding("signature-malformed", "error", message, "build or copy it again, then sign it")]
     except (ElfError, OSError):
-        # Whoever reads the module itself says so.
+        # Reading the module itself reports it.
         return []
 
 
 def signer_of(path: str) -> Optional[Signature]:
-    """The signature of the module in ``path``; None where it has none that can be read."""
+    """The signature of the module in ``path``; None without a readable one."""
     try:
         with open_plain(path) as file:
             return read_signature(file)
@@ -154,14 +147,14 @@ def _signed(trust: Trust, signature: Signature, file: IO[bytes]) -> List[Finding
     if certificate is not None and source != "firmware":
         good = verifies(signature, file, certificate)
         if good is False:
-            message = "was changed after it was signed, or its signature is of another file ({}'s key, from {})"
+            message = f"was changed after it was signed, or its signature is of another file ({certificate.subject}'s"
             hint = "every kernel with this key refuses it; build or install it again"
-            return [finding("signature-wrong", "error", message.format(certificate.subject, source), hint)]
+            return [finding("signature-wrong", "error", f"{message} key, from {source})", hint)]
         if good is None and trust.enforced:
-            return [_unverified("its key is of a kind that is not known here")]
-        return _not_loaded(trust) if source == "MOK" else []
+            return [_unverified("its kind of key is unsupported")]
+        return _mok_unused(trust) if source == "MOK" else []
     if own:
-        # The kernel's own modules carry the same signer: the key is there, and its public half was not found.
+        # The kernel's own modules carry the same signer: the kernel has the key, but its public half wasn't found.
         return [_unverified("the kernel's image, which has the key, cannot be read")] if trust.enforced else []
     return _foreign(trust, signature, source)
 
@@ -172,53 +165,51 @@ def _foreign(trust: Trust, signature: Signature, source: str) -> List[Finding]:
     if not trust.enforced:
         if trust.enforced is None:
             return [_undecided(f"{who}, which is not an enrolled key")]
-        message = "{}, which is no key of this kernel: it loads the module and marks itself tainted"
-        return [finding("signature-key", "note", message.format(who), hint + ", before Secure Boot is turned on")]
+        message = f"{who}, which isn't a key of this kernel: it loads the module and marks itself tainted"
+        return [finding("signature-key", "note", message, hint + ", before Secure Boot is turned on")]
     if source == "firmware":
-        message = "{}, a key of the firmware (db): only kernels with the distributions' patch take that; {}"
-        return [unknown_finding("signature-key-unknown", message.format(who, trust.why), hint)]
+        message = (
+            f"{who}, a key of the firmware (db): only kernels with the distributions' patch accept it; {trust.why}"
+        )
+        return [unknown_finding("signature-key-unknown", message, hint)]
     if not trust.complete:
-        message = "{}, and whether the kernel has that key cannot be told: its image cannot be read; {}"
+        message = f"{who}, and it's unknown whether the kernel has that key: its image can't be read; {trust.why}"
         hint = "read it as root; install zstd if the image is packed with it"
-        return [unknown_finding("signature-key-unknown", message.format(who, trust.why), hint)]
-    message = f"{who}, which is no key of this kernel and not enrolled; {trust.why}"
+        return [unknown_finding("signature-key-unknown", message, hint)]
+    message = f"{who}, which isn't a key of this kernel and isn't enrolled; {trust.why}"
     return [finding("signature-key", "error", message, hint)]
 
 
-def _not_loaded(trust: Trust) -> List[Finding]:
+def _mok_unused(trust: Trust) -> List[Finding]:
     """Kernels load the machine owner's keys under Secure Boot only (security/integrity/platform_certs/load_uefi.c)."""
     if not trust.enforced or trust.secure_boot is not False:
         return []
-    message = "is signed by a machine owner's key, which the kernel loads under Secure Boot only; that is off, and {}"
-    hint = "turn Secure Boot on, or do not enforce signatures"
-    return [finding("signature-key", "error", message.format(trust.why), hint)]
+    message = "is signed by a machine owner's key, which the kernel loads under Secure Boot only; that is off, and "
+    return [finding("signature-key", "error", message + trust.why, "turn Secure Boot on, or don't enforce signatures")]
 
 
-def _unsigned(trust: Trust, ident: str, what: str) -> List[Finding]:
+def _unsigned(trust: Trust, what: str) -> List[Finding]:
     if trust.enforced:
-        return [finding(ident, "error", f"{what}, and {trust.why}", _BUILD_HINT)]
+        return [finding("unsigned", "error", f"{what}, and {trust.why}", _BUILD_HINT)]
     if trust.enforced is None:
         return [_undecided(what)]
     hint = "sign it before Secure Boot or module.sig_enforce is turned on"
-    return [finding(ident, "note", f"{what}: the kernel loads it and marks itself tainted", hint)]
+    return [finding("unsigned", "note", f"{what}: the kernel loads it and marks itself tainted", hint)]
 
 
 def _undecided(what: str) -> Finding:
-    message = "{}, and whether Secure Boot is on cannot be told: the EFI variable SecureBoot cannot be read"
-    hint = "mount efivarfs at /sys/firmware/efi/efivars"
-    return unknown_finding("secure-boot-unknown", message.format(what), hint)
+    message = f"{what}, and it's unknown whether Secure Boot is on: the EFI variable SecureBoot can't be read"
+    return unknown_finding("secure-boot-unknown", message, "mount efivarfs at /sys/firmware/efi/efivars")
 
 
 def _unverified(why: str) -> Finding:
-    message = (
-        "is signed with a key that the kernel has, but whether its content is what was signed was not verified: {}"
-    )
-    return finding("signature-unverified", "note", message.format(why), "read the image as root, with zstd installed")
+    message = f"is signed with a key that the kernel has, but its content wasn't verified: {why}"
+    return finding("signature-unverified", "note", message, "read the image as root, with zstd installed")
 
 
 def _message(data: bytes, size: int) -> Signature:
     """The first signer of a PKCS#7 SignedData (RFC 2315, RFC 5652)."""
-    kind, content = der.whole(data).expect(der.SEQUENCE).children()
+    kind, content = der.only(data).expect(der.SEQUENCE).children()
     if kind.oid() != _SIGNED_DATA:
         raise DerError(f"has content of type {kind.oid()}")
     parts = der.first(content.expect(der.context(0)).body).expect(der.SEQUENCE).children()
@@ -228,13 +219,13 @@ def _message(data: bytes, size: int) -> Signature:
     _version, who, hashed, *rest = signers[0].expect(der.SEQUENCE).children()
     attributes, digest = b"", b""
     if rest[0].tag == der.context(0):
-        # They are signed as the SET that they are, not under the tag that they are stored with.
+        # They are signed as a SET, not under their stored tag.
         attributes = bytes((der.SET,)) + rest[0].raw[1:]
         digest = _attribute(rest[0], _MESSAGE_DIGEST)
         rest = rest[1:]
     oid = hashed.children()[0].oid()
     if oid not in HASHES:
-        raise UnsupportedError(f"its signature is over a hash that the kernel does not know ({oid})")
+        raise UnsupportedError(f"its signature uses a hash that the kernel doesn't know ({oid})")
     issuer, serial, key_id, signer = _signer(who)
     value = rest[1].expect(der.OCTET_STRING).body
     return Signature(size, HASHES[oid], issuer, serial, key_id, signer, attributes, digest, value)
@@ -244,26 +235,20 @@ def _signer(node: Node) -> Tuple[bytes, int, bytes, str]:
     if node.tag == der.context(0, constructed=False):
         return b"", 0, node.body, f"the key {node.body.hex()}"
     issuer, serial = node.expect(der.SEQUENCE).children()
-    number = serial.number()
-    text = "{!r} (serial {:x})".format(name(issuer) or "a nameless key", number & ((1 << 8 * len(serial.body)) - 1))
-    return issuer.raw, number, b"", text
+    unsigned = serial.number() & ((1 << 8 * len(serial.body)) - 1)
+    return issuer.raw, serial.number(), b"", f"{name(issuer) or 'a nameless key'!r} (serial {unsigned:x})"
 
 
-def _attribute(attributes: Node, wanted: str) -> bytes:
-    for item in attributes.children():
-        kind, values = item.children()
-        if kind.oid() == wanted:
+def _attribute(attributes: Node, oid: str) -> bytes:
+    for kind, values in (attribute.children() for attribute in attributes.children()):
+        if kind.oid() == oid:
             return der.first(values.expect(der.SET).body).expect(der.OCTET_STRING).body
-    raise DerError("its signed attributes lack the digest")
+    raise DerError("its signed attributes have no digest")
 
 
 def _digest(file: IO[bytes], size: int, hashed: str) -> bytes:
     digest = hashlib.new(hashed)
     file.seek(0)
-    while size > 0:
-        chunk = file.read(min(size, CHUNK))
-        if not chunk:
-            break
+    for chunk in iter(lambda: file.read(min(size - file.tell(), CHUNK)), b""):
         digest.update(chunk)
-        size -= len(chunk)
     return digest.digest()

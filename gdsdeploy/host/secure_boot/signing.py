@@ -1,9 +1,7 @@
-"""Sign modules with the kernel's own scripts/sign-file: after they were stripped, before they are compressed.
+"""Sign modules with the kernel's own scripts/sign-file: after stripping, before compression; the result is verified.
 
-The private key is a file on this machine that only its owner may read, or it is somewhere else and a signer answers for
-it: a program that gets the module on its standard input and writes the detached PKCS#7 signature (DER) to its standard
-output, as ``openssl cms -sign -binary -noattr -nocerts -outform DER`` does.  What came out is verified with the
-certificate before it takes the place of what was there.
+The private key is a file that only its owner may read, or a signer holds it: a program that gets the module on standard
+input and prints the detached PKCS#7 signature (DER), like ``openssl cms -sign -binary -noattr -nocerts -outform DER``.
 """
 
 from __future__ import annotations
@@ -38,19 +36,19 @@ _SIGNATURE_LIMIT = 1 << 16
 #: A signer may have to ask a person for a touch.
 _TIMEOUT = 300.0
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]+)-----END CERTIFICATE-----")
-#: The kernel's own unpacker knows no other check than this one; 2 MiB is what its builds use at most.
+#: The kernel's own unpacker supports only this check; 2 MiB is the maximum of its builds.
 _XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 2 << 20}]
 
 
 class SigningError(HostError):
-    """A module cannot be signed, or what came out is not signed as it should be; the module is as it was."""
+    """A module can't be signed, or the result doesn't verify; the module is unchanged."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Signer:
-    """Whose signature modules get: by the file ``key`` or by the program ``command``."""
+    """The signer of modules: the file ``key`` or the program ``command``."""
 
     certificate: Certificate
     #: the certificate's file, PEM or DER
@@ -60,10 +58,7 @@ class Signer:
 
 
 def read_settings(path: str = SETTINGS) -> Dict[str, Any]:
-    """``{"certificate": FILE, "key": FILE, "signer": [ARG, …]}``; empty where nothing is to be signed.
-
-    Raises SigningError for a file that is not that.
-    """
+    """``{"certificate": FILE, "key": FILE, "signer": [ARG, …]}``; empty without the file.  Raises SigningError."""
     try:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
@@ -71,25 +66,24 @@ def read_settings(path: str = SETTINGS) -> Dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise SigningError(f"{path}: cannot be read: {error}", "run gdsdeploy provision again") from None
-    texts = ("certificate", "key")
-    if not isinstance(value, dict) or not all(isinstance(value.get(key, ""), str) for key in texts):
+    if not isinstance(value, dict) or not all(isinstance(value.get(key, ""), str) for key in ("certificate", "key")):
         raise SigningError(f"{path}: has no certificate", "run gdsdeploy provision again")
     command = value.get("signer", [])
-    if not isinstance(command, list) or not all(isinstance(item, str) for item in command):
-        raise SigningError(f"{path}: signer is no list of words", "run gdsdeploy provision again")
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise SigningError(f"{path}: signer isn't a list of words", "run gdsdeploy provision again")
     return value
 
 
 def signer(certificate: str, key: str = "", command: Sequence[str] = ()) -> Signer:
     """The signer with that certificate; raises SigningError unless its key can be used, and only by its owner."""
     if bool(key) == bool(command):
-        raise SigningError("a key or a signer is needed, one of them", "give --key FILE, or signer in the fleet file")
-    found = read_certificate_file(certificate)
-    if found.verify is None:
+        raise SigningError("either a key or a signer is needed", "pass --key FILE, or set signer in the fleet file")
+    parsed = read_certificate_file(certificate)
+    if parsed.verify is None:
         raise SigningError(f"{certificate}: signatures by this kind of key cannot be verified here", "use RSA or ECDSA")
     if key and not key.startswith("pkcs11:"):
         _check_key(key)
-    return Signer(found, certificate, key, tuple(command))
+    return Signer(parsed, certificate, key, tuple(command))
 
 
 def read_certificate_file(path: str) -> Certificate:
@@ -104,24 +98,24 @@ def read_certificate_file(path: str) -> Certificate:
 
 def parse_certificate(data: bytes, path: str) -> Certificate:
     """The certificate in ``data``, PEM or DER, of the file ``path``; raises SigningError."""
-    armoured = _PEM.search(data)
+    pem = _PEM.search(data)
     try:
-        return read_certificate(base64.b64decode(armoured.group(1)) if armoured else data)
+        return read_certificate(base64.b64decode(pem.group(1)) if pem else data)
     except ValueError as error:
-        raise SigningError(f"{path}: is no certificate: {error}", "give one as PEM or DER") from None
+        raise SigningError(f"{path}: isn't a certificate: {error}", "give one as PEM or DER") from None
 
 
 def sign(kernel: Kernel, files: Sequence[str], by: Signer, check: bool = False) -> List[Dict[str, Any]]:
-    """Have every one of ``files`` signed by ``by``; those that are stay as they are.
+    """Have every one of ``files`` signed by ``by``; signed ones stay unchanged.
 
-    check: say what would be signed and change nothing.  Returns ``[{"file", "changed"}]``.  Raises SigningError; every
-    file is then either as it was or whole and signed.
+    check: change nothing.  Returns ``[{"file", "changed"}]``.  Raises SigningError; then every file is either unchanged
+    or completely signed.
     """
     tool = "" if check else sign_file(kernel)
     done = []
     for path in files:
         if os.path.isfile(os.path.join(os.path.dirname(path), MANIFEST)) and FOLDER in path:
-            raise SigningError(f"{path}: was received, and is signed by who built it", "sign it there")
+            raise SigningError(f"{path}: was received; its builder signs it", "sign it on the builder")
         changed = not is_signed(path, by.certificate)
         if changed and not check:
             _sign(tool, kernel, path, by)
@@ -133,24 +127,24 @@ def is_signed(path: str, certificate: Certificate) -> bool:
     """Whether the module in ``path`` is signed with the key of ``certificate``, as it is."""
     with open_plain(path, SigningError) as file:
         try:
-            found = read_signature(file)
+            signature = read_signature(file)
         except (MalformedError, UnsupportedError):
             return False
-        return found is not None and found.is_by(certificate) and bool(verifies(found, file, certificate))
+        return signature is not None and signature.is_by(certificate) and bool(verifies(signature, file, certificate))
 
 
 def sign_file(kernel: Kernel) -> str:
     """The kernel's own tool for signing, on this machine; raises SigningError when it is not installed."""
     release = kernel.release
-    # Debian has it in a package of its own, to which the headers link; Ubuntu also as kmodsign.
-    places = [inside(kernel.root, f"/lib/modules/{release}/build/scripts/sign-file")]
-    places += [inside(kernel.root, "/usr/lib/linux-kbuild-{}/scripts/sign-file".format(release.rsplit("-", 1)[0]))]
-    places += [shutil.which("kmodsign", path=process.search_path()) or ""]
-    found = next((place for place in places if os.access(place, os.X_OK)), "")
-    if not found:
+    # Debian has it in a separate package, to which the headers link; Ubuntu also as kmodsign.
+    folders = (f"/lib/modules/{release}/build", f"/usr/lib/linux-kbuild-{release.rsplit('-', 1)[0]}")
+    places = [inside(kernel.root, folder + "/scripts/sign-file") for folder in folders]
+    places.append(shutil.which("kmodsign", path=process.search_path()) or "")
+    tool = next((place for place in places if os.access(place, os.X_OK)), "")
+    if not tool:
         message = f"kernel {release} has no scripts/sign-file: its headers are not installed"
         raise SigningError(message, f"install linux-headers-{release} (kernel-devel-{release} on RHEL)")
-    return found
+    return tool
 
 
 def hash_of(kernel: Kernel) -> str:
@@ -191,26 +185,23 @@ def _sign(tool: str, kernel: Kernel, path: str, by: Signer) -> None:
 
 
 def _unsign(path: str) -> None:
-    """Cut off every signature there is, so that there is one in the end."""
-    while True:
-        with open(path, "rb+") as file:
-            try:
-                found = read_signature(file)
-            except (MalformedError, UnsupportedError) as error:
-                raise SigningError(f"{error}", "build or install the module again") from None
-            if found is None:
-                return
-            file.truncate(found.size)
+    """Cut off every signature."""
+    with open(path, "rb+") as file:
+        try:
+            for signature in iter(lambda: read_signature(file), None):
+                file.truncate(signature.size)
+        except (MalformedError, UnsupportedError) as error:
+            raise SigningError(f"{error}", "build or install the module again") from None
 
 
 def _strip(path: str) -> None:
-    """A signature is of all bytes, so nothing may be stripped later; and debug data has no use on hosts."""
+    """Strip debug data before signing, because a signature is of all bytes and hosts don't need it."""
     with open(path, "rb") as file:
         if Elf(file, path).section(".debug_info") is None:
             return
     done = process.run(["strip", "--strip-debug", path], _TIMEOUT)
     if done.status != 0:
-        raise SigningError(f"cannot strip it: {_said(done)}", "install binutils")
+        raise SigningError(f"cannot strip it: {last_line(done)}", "install binutils")
 
 
 def _append(tool: str, hashed: str, plain: str, by: Signer) -> None:
@@ -221,22 +212,22 @@ def _append(tool: str, hashed: str, plain: str, by: Signer) -> None:
         with open(plain, "rb") as source, open(detached, "wb") as sink:
             answer = process.pipe(by.command, source, sink, _TIMEOUT, _SIGNATURE_LIMIT)
         if answer.status != 0 or answer.truncated or os.path.getsize(detached) == 0:
-            message = f"the signer {by.command[0]} did not sign: {_said(answer)}"
+            message = f"the signer {by.command[0]} did not sign: {last_line(answer)}"
             raise SigningError(message, "it gets the module on standard input and has to answer with PKCS#7 as DER")
         done = process.run([tool, "-s", detached, hashed, by.path, plain], _TIMEOUT)
     if done.status != 0:
-        raise SigningError(f"{tool} failed: {_said(done)}", f"does the key belong to {by.path}?")
+        raise SigningError(f"{tool} failed: {last_line(done)}", f"does the key belong to {by.path}?")
 
 
 def _verify(plain: str, path: str, size: int, by: Signer) -> None:
     with open(plain, "rb") as file:
         try:
-            found = read_signature(file)
+            signature = read_signature(file)
         except (MalformedError, UnsupportedError) as error:
-            raise SigningError(f"{path}: what the signer answered cannot be used: {error}") from None
-        if found is None or found.size != size:
-            raise SigningError(f"{path}: nothing was appended that would be a signature")
-        if not found.is_by(by.certificate) or not verifies(found, file, by.certificate):
+            raise SigningError(f"{path}: the signer's answer is unusable: {error}") from None
+        if signature is None or signature.size != size:
+            raise SigningError(f"{path}: no signature was appended")
+        if not signature.is_by(by.certificate) or not verifies(signature, file, by.certificate):
             message = f"{path}: was signed, but not with the key of {by.path}"
             raise SigningError(message, "give the certificate that belongs to the key")
 
@@ -250,12 +241,13 @@ def _pack(plain: str, out: IO[bytes], suffix: str) -> None:
             argv = ["gzip", "-nc9"] if suffix == ".gz" else ["zstd", "-qc", "-19"]
             done = process.pipe(argv, source, out, _TIMEOUT, os.path.getsize(plain) + CHUNK)
             if done.status != 0:
-                raise SigningError(f"cannot compress it: {_said(done)}", f"install {argv[0]}")
+                raise SigningError(f"cannot compress it: {last_line(done)}", f"install {argv[0]}")
         else:
             shutil.copyfileobj(source, out, CHUNK)
 
 
-def _said(done: process.Output) -> str:
+def last_line(done: process.Output) -> str:
+    """The last line of a program's errors or output, or its exit status."""
     lines = (done.stderr or done.stdout).strip().splitlines()
     return lines[-1] if lines else f"exit status {done.status}"
 
@@ -264,5 +256,5 @@ def from_settings(certificate: str = "", key: str = "", settings: str = SETTINGS
     """The signer of the command line, or else of the settings; None where neither names one."""
     if certificate:
         return signer(certificate, key)
-    told = read_settings(settings)
-    return signer(told.get("certificate", ""), told.get("key", ""), told.get("signer", [])) if told else None
+    value = read_settings(settings)
+    return signer(value.get("certificate", ""), value.get("key", ""), value.get("signer", [])) if value else None

@@ -1,7 +1,8 @@
-"""Which keys a kernel takes modules from, and whether it takes unsigned ones: from files of a root, running or not."""
+"""Which keys a kernel accepts modules from, and whether it accepts unsigned ones: from files of a root."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional, Tuple
@@ -31,28 +32,28 @@ _SHOWN_LOCKED = re.compile(r"\[(integrity|confidentiality)\]")
 
 
 class Firmware(NamedTuple):
-    """What a host's firmware and shim know of keys."""
+    """The keys of a host's firmware and shim."""
 
     efi: bool
-    #: None: cannot be told; False: off, or no EFI
+    #: None: unknown; False: off, or no EFI
     secure_boot: Optional[bool]
-    #: the machine owner's keys, those the owner was asked to enrol, and the firmware's own (db); without the revoked
+    #: the machine owner's keys, those with a pending request, and the firmware's own (db); without revoked ones
     mok: List[Certificate]
-    wanted: List[Certificate]
+    requested: List[Certificate]
     db: List[Certificate]
 
 
 class Trust(NamedTuple):
-    """What of a host decides about signatures of modules."""
+    """What decides about signatures of modules on a host."""
 
     kernel: Kernel
-    #: whether this kernel looks at signatures at all
-    checked: bool
-    #: whether it refuses what is not signed with a key it has; None: cannot be told
+    #: whether this kernel checks signatures at all
+    checks_signatures: bool
+    #: whether it refuses what isn't signed with a key it has; None: unknown
     enforced: Optional[bool]
     #: the reason, as the second half of a sentence
     why: str
-    #: None: not told; False: off, or no EFI
+    #: None: unknown; False: off, or no EFI
     secure_boot: Optional[bool]
     #: the machine owner's keys and the firmware's own (db)
     mok: List[Certificate]
@@ -68,58 +69,45 @@ class Trust(NamedTuple):
         return bool(signature.identity) and own_signer(self.kernel) == signature.identity
 
     def find(self, signature: Signature, own: bool) -> Tuple[Optional[Certificate], str]:
-        """The certificate of the key that made ``signature``, and where it is: MOK, kernel, firmware, or empty.
-
-        The kernel's image is unpacked only where that can change what is said.
-        """
-        for item in self.mok:
-            if signature.is_by(item):
-                return item, "MOK"
-        if own or self.enforced:
-            for item in built_in(self.kernel) or []:
-                if signature.is_by(item):
-                    return item, "the kernel"
-        for item in self.db:
-            if signature.is_by(item):
-                return item, "firmware"
-        return None, ""
+        """The certificate of the key that made ``signature``, and its place: MOK, the kernel, firmware, or empty."""
+        certificate = next(filter(signature.is_by, self.mok), None)
+        if certificate is not None:
+            return certificate, "MOK"
+        # The kernel's image is unpacked only if that can change the findings.
+        certificate = next(filter(signature.is_by, built_in(self.kernel) or []), None) if own or self.enforced else None
+        if certificate is not None:
+            return certificate, "the kernel"
+        certificate = next(filter(signature.is_by, self.db), None)
+        return certificate, "firmware" if certificate is not None else ""
 
 
 @lru_cache(maxsize=4)
 def trust_of(kernel: Kernel) -> Trust:
-    """What ``kernel`` trusts on the host that its root is of."""
-    found = firmware(kernel.root)
-    secure_boot = found.secure_boot
+    """What ``kernel`` trusts on the host of its root."""
+    host = firmware(kernel.root)
     own = kernel.own_module()
-    checked = "CONFIG_MODULE_SIG" in kernel.config or (not kernel.config and own is not None and bool(own.signature))
-    why = _enforced_because(kernel, secure_boot)
-    enforced: Optional[bool] = bool(why)
-    if not why and secure_boot is None:
-        enforced = None
-    return Trust(kernel, checked, enforced, why, secure_boot, found.mok, found.db)
+    checks = "CONFIG_MODULE_SIG" in kernel.config or (not kernel.config and own is not None and bool(own.signature))
+    why = _enforced_because(kernel, host.secure_boot)
+    enforced = None if not why and host.secure_boot is None else bool(why)
+    return Trust(kernel, checks, enforced, why, host.secure_boot, host.mok, host.db)
 
 
 @lru_cache(maxsize=4)
 def built_in(kernel: Kernel) -> Optional[List[Certificate]]:
-    """The keys that the kernel was built with; None where neither its image nor its build folder can be read."""
-    found: List[Certificate] = []
-    try:
-        with open(inside(kernel.root, f"/lib/modules/{kernel.release}/build/certs/signing_key.x509"), "rb") as key:
-            found.append(read_certificate(key.read(_VARIABLE_LIMIT)))
-    except (OSError, ValueError):
-        pass
+    """The keys that the kernel was built with; None if neither its image nor its build folder can be read."""
+    keys: List[Certificate] = []
+    with contextlib.suppress(ValueError):
+        keys.append(read_certificate(_read(kernel.root, f"/lib/modules/{kernel.release}/build/certs/signing_key.x509")))
     image = path_of(kernel.folder, inside(kernel.root, "/boot"), kernel.release)
-    if not image:
-        return found or None
     try:
-        return found + certificates(image)
+        return keys + certificates(image) if image else keys or None
     except (OSError, HostError):
-        return found or None
+        return keys or None
 
 
 @lru_cache(maxsize=4)
 def own_signer(kernel: Kernel) -> str:
-    """Who signed the kernel's own modules; empty where they are unsigned."""
+    """The signer of the kernel's own modules; empty if they are unsigned."""
     from .signature import signer_of
 
     own = kernel.own_module()
@@ -129,11 +117,11 @@ def own_signer(kernel: Kernel) -> str:
 
 def firmware(root: str) -> Firmware:
     """What can be read of the EFI variables in ``root``."""
-    revoked = [item.raw for item in _certificates(root, ("MokListXRT", _SHIM), ("dbx", _SECURITY))]
-    mok = [item for item in _certificates(root, ("MokListRT", _SHIM)) if item.raw not in revoked]
-    wanted = _certificates(root, ("MokNew", _SHIM))
-    db = [item for item in _certificates(root, ("db", _SECURITY)) if item.raw not in revoked]
-    return Firmware(bool(list_folder(root, _EFI)), _secure_boot(root), mok, wanted, db)
+    revoked = [key.raw for key in _certificates(root, ("MokListXRT", _SHIM), ("dbx", _SECURITY))]
+    mok = [key for key in _certificates(root, ("MokListRT", _SHIM)) if key.raw not in revoked]
+    db = [key for key in _certificates(root, ("db", _SECURITY)) if key.raw not in revoked]
+    requested = _certificates(root, ("MokNew", _SHIM))
+    return Firmware(bool(list_folder(root, _EFI)), _secure_boot(root), mok, requested, db)
 
 
 def _enforced_because(kernel: Kernel, secure_boot: Optional[bool]) -> str:
@@ -144,7 +132,7 @@ def _enforced_because(kernel: Kernel, secure_boot: Optional[bool]) -> str:
     if options.get("module.sig_enforce", "0") in _ON:
         return "module.sig_enforce is on the kernel's command line"
     if options.get("lockdown", "") in ("integrity", "confidentiality"):
-        return "lockdown={} is on the kernel's command line".format(options["lockdown"])
+        return f"lockdown={options['lockdown']} is on the kernel's command line"
     if _runs(kernel):
         if read_text(kernel.root, "/sys/module/module/parameters/sig_enforce").strip() == "Y":
             return "module.sig_enforce is on"
@@ -152,10 +140,8 @@ def _enforced_because(kernel: Kernel, secure_boot: Optional[bool]) -> str:
         if locked is not None:
             return f"the kernel is locked down ({locked.group(1)})"
     # The distributions' kernels lock down under Secure Boot; upstream's enforce with IMA's architecture policy.
-    means = ("CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT", "CONFIG_IMA_ARCH_POLICY")
-    if secure_boot and (not config or any(item in config for item in means)):
-        return "Secure Boot is on"
-    return ""
+    enforces = "CONFIG_LOCK_DOWN_IN_EFI_SECURE_BOOT" in config or "CONFIG_IMA_ARCH_POLICY" in config
+    return "Secure Boot is on" if secure_boot and (not config or enforces) else ""
 
 
 def _runs(kernel: Kernel) -> bool:
@@ -163,63 +149,47 @@ def _runs(kernel: Kernel) -> bool:
 
 
 def _command_line(kernel: Kernel) -> Dict[str, str]:
-    """Options this kernel runs with, and those it is going to be started with."""
-    texts = [read_text(kernel.root, "/proc/cmdline")] if _runs(kernel) else []
-    mark = re.compile(rf"^\s*linux\w*\s.*-{re.escape(kernel.release)}(\s.*|)$", re.MULTILINE)
-    menus = [read_text(kernel.root, f"/boot/{item}/grub.cfg") for item in ("grub", "grub2")]
-    found = [match for text in menus for match in mark.findall(text)]
-    for name in list_folder(kernel.root, "/boot/loader/entries"):
-        text = read_text(kernel.root, "/boot/loader/entries/" + name)
-        if kernel.release in text:
-            found += re.findall(r"^options\s(.*)$", text, re.MULTILINE)
-    if any("$kernelopts" in item for item in found):
-        texts += re.findall(r"^kernelopts=(.*)$", read_text(kernel.root, "/boot/grub2/grubenv"), re.MULTILINE)
-    if not found:
-        # Not in the menu yet: it will get what the menu's maker adds.
-        files = ["/etc/default/grub"] + [
-            "/etc/default/grub.d/" + item for item in list_folder(kernel.root, "/etc/default/grub.d")
-        ]
-        for file in files:
-            texts += re.findall(
-                r'^GRUB_CMDLINE_LINUX(?:_DEFAULT)?="?(.*?)"?$', read_text(kernel.root, file), re.MULTILINE
-            )
-    options: Dict[str, str] = {}
-    for word in " ".join(texts + found).split():
-        key, _, value = word.partition("=")
-        options[key.replace("-", "_")] = value
-    return options
+    """Options that this kernel runs with, and those of its next start."""
+    root, release = kernel.root, kernel.release
+    texts = [read_text(root, "/proc/cmdline")] if _runs(kernel) else []
+    pattern = re.compile(rf"^\s*linux\w*\s.*-{re.escape(release)}(\s.*|)$", re.MULTILINE)
+    menu = [match for name in ("grub", "grub2") for match in pattern.findall(read_text(root, f"/boot/{name}/grub.cfg"))]
+    for name in list_folder(root, "/boot/loader/entries"):
+        text = read_text(root, "/boot/loader/entries/" + name)
+        if release in text:
+            menu += re.findall(r"^options\s(.*)$", text, re.MULTILINE)
+    if any("$kernelopts" in line for line in menu):
+        texts += re.findall(r"^kernelopts=(.*)$", read_text(root, "/boot/grub2/grubenv"), re.MULTILINE)
+    if not menu:
+        # Not in the menu yet: the next update of the menu adds these.
+        names = ("grub", *(f"grub.d/{name}" for name in list_folder(root, "/etc/default/grub.d")))
+        pattern = re.compile(r'^GRUB_CMDLINE_LINUX(?:_DEFAULT)?="?(.*?)"?$', re.MULTILINE)
+        texts += [match for name in names for match in pattern.findall(read_text(root, f"/etc/default/{name}"))]
+    words = (word.partition("=") for word in " ".join(texts + menu).split())
+    return {key.replace("-", "_"): value for key, _, value in words}
 
 
 def _secure_boot(root: str) -> Optional[bool]:
     if not list_folder(root, _EFI):
-        # No EFI, or a root that does not run: nothing turns it on there.
+        # No EFI, or the root of a host that doesn't run.
         return False
     state = _variable(root, "SecureBoot", _GLOBAL)
-    if not state:
-        return None
-    # With it set, shim verifies nothing, and the kernel takes Secure Boot for off.
-    return state[-1:] == b"\x01" and _variable(root, "MokSBStateRT", _SHIM)[-1:] != b"\x01"
+    # With MokSBStateRT set, shim verifies nothing, and the kernel treats Secure Boot as off.
+    return state[-1:] == b"\x01" and _variable(root, "MokSBStateRT", _SHIM)[-1:] != b"\x01" if state else None
 
 
 def _variable(root: str, name: str, owner: str) -> bytes:
-    """The content of an EFI variable; empty when it cannot be read."""
-    try:
-        with open(inside(root, f"{_EFI}/efivars/{name}-{owner}"), "rb") as file:
-            # The first four bytes are its attributes.
-            return file.read(_VARIABLE_LIMIT)[4:]
-    except OSError:
-        return b""
+    """The content of an EFI variable, after four bytes of attributes; empty if it can't be read."""
+    return _read(root, f"{_EFI}/efivars/{name}-{owner}")[4:]
 
 
 def _certificates(root: str, *variables: Tuple[str, str]) -> List[Certificate]:
-    found: List[Certificate] = []
+    keys: List[Certificate] = []
     for name, owner in variables:
-        data = _variable(root, name, owner)
-        if owner == _SHIM:
-            # Whole there, also where the variable was too long for the firmware.
-            data = _read(root, f"{_EFI}/mok-variables/{name}") or data
-        found += read_lists(data)
-    return found
+        # mok-variables has the complete value, even if the variable was too long for the firmware.
+        data = _read(root, f"{_EFI}/mok-variables/{name}") if owner == _SHIM else b""
+        keys += read_lists(data or _variable(root, name, owner))
+    return keys
 
 
 def _read(root: str, path: str) -> bytes:
@@ -231,17 +201,15 @@ def _read(root: str, path: str) -> bytes:
 
 
 def read_lists(data: bytes) -> List[Certificate]:
-    """The certificates in EFI_SIGNATURE_LISTs; what cannot be read ends the reading."""
-    found: List[Certificate] = []
+    """The certificates in EFI_SIGNATURE_LISTs, up to the first malformed list."""
+    keys: List[Certificate] = []
     while len(data) >= _LIST_HEADER:
         size, header, entry = (int.from_bytes(data[place : place + 4], "little") for place in (16, 20, 24))
         if not _LIST_HEADER + header <= size <= len(data) or entry <= _OWNER:
             break
         if data[:16] == _X509:
             for place in range(_LIST_HEADER + header, size - entry + 1, entry):
-                try:
-                    found.append(read_certificate(data[place + _OWNER : place + entry]))
-                except der.DerError:
-                    continue
+                with contextlib.suppress(der.DerError):
+                    keys.append(read_certificate(data[place + _OWNER : place + entry]))
         data = data[size:]
-    return found
+    return keys

@@ -1,11 +1,7 @@
-"""What the PCIe tree of one kind of machine looks like when it is right, and what has moved since; pure.
+"""The expected PCIe tree of one kind of machine, and what differs from it; pure.
 
-A golden topology is a JSON object::
-
-    version  1
-    label    what kind of machine it is of
-    devices  address → {label, part, numa_node, link, bridges, bar1}: ``link`` as ``32 GT/s x16``, null without one
-    pairs    "GPU0 NVME1" → distance
+A golden topology is a JSON object: ``version`` (1), ``label`` (the kind of machine), ``devices`` (address → {label,
+part, numa_node, link, bridges, bar1}; ``link`` as ``32 GT/s x16`` or null), ``pairs`` ("GPU0 NVME1" → distance).
 """
 
 from __future__ import annotations
@@ -19,16 +15,11 @@ from ..io import jsontext
 
 VERSION = 1
 #: Key of a device → what to call it.
-_WORDS = {
-    "numa_node": "NUMA node",
-    "link": "link",
-    "bridges": "bridges above it",
-    "bar1": "bytes of BAR1",
-}
+_WORDS = {"numa_node": "NUMA node", "link": "link", "bridges": "bridges above it", "bar1": "bytes of BAR1"}
 
 
 class GoldenError(ValueError):
-    """A document that is no golden topology; the message says why."""
+    """A document that isn't a golden topology; the message says why."""
 
 
 def golden(topology: Topology, label: str) -> Dict[str, Any]:
@@ -37,10 +28,8 @@ def golden(topology: Topology, label: str) -> Dict[str, Any]:
     return {
         "version": VERSION,
         "label": label,
-        "devices": {item.address: _device(item, paths.get(item.address, [])) for item in topology.devices},
-        "pairs": {
-            f"{pair.one} {pair.other}": pair.distance for pair in topology.pairs if isinstance(pair.distance, str)
-        },
+        "devices": {node.address: _device(node, paths.get(node.address, [])) for node in topology.devices},
+        "pairs": {f"{p.one} {p.other}": p.distance for p in topology.pairs if isinstance(p.distance, str)},
     }
 
 
@@ -64,84 +53,79 @@ def checked(value: Any) -> Dict[str, Any]:
     devices, pairs = value.get("devices"), value.get("pairs")
     if not isinstance(devices, dict) or not isinstance(pairs, dict):
         raise GoldenError("a golden topology has devices and pairs")
-    for address, item in devices.items():
-        if not isinstance(item, dict) or not {"label", "part", *_WORDS} <= set(item):
+    for address, device in devices.items():
+        if not isinstance(device, dict) or not {"label", "part", *_WORDS} <= set(device):
             raise GoldenError(f"devices.{address}: not the description of a device")
     for name, distance in pairs.items():
         if distance not in DISTANCES:
-            raise GoldenError("pairs.{}: {!r} is none of {}".format(name, distance, ", ".join(DISTANCES)))
+            raise GoldenError(f"pairs.{name}: {distance!r} isn't one of {', '.join(DISTANCES)}")
     return value
 
 
 def _paths(topology: Topology) -> Dict[str, List[str]]:
-    found: Dict[str, List[str]] = {}
+    """Address → addresses of the bridges above it."""
+    paths: Dict[str, List[str]] = {}
 
     def walk(node: Node, above: List[str]) -> None:
-        found[node.address] = above
+        paths[node.address] = above
         for child in node.children:
             walk(child, [*above, node.address])
 
     for root in topology.roots:
         walk(root, [])
-    return found
+    return paths
 
 
 def _device(node: Node, bridges: List[str]) -> Dict[str, Any]:
     link: Optional[str] = None
     if isinstance(node.link, Link):
-        # A GPU at rest says nothing of its speed.
+        # A GPU at rest lowers the speed of its link.
         speed = node.link.max_speed if resting(node) else node.link.speed
         link = link_words(speed, node.link.width)
-    return {
-        "label": node.label,
-        "part": node.part,
-        "numa_node": node.numa_node,
-        "link": link,
-        "bridges": bridges,
-        "bar1": node.bar1,
-    }
+    keys = ("label", "part", "numa_node", "bar1")
+    return {**{key: getattr(node, key) for key in keys}, "link": link, "bridges": bridges}
 
 
-def differences(wanted: Mapping[str, Any], topology: Topology) -> List[str]:
+def differences(expected: Mapping[str, Any], topology: Topology) -> List[str]:
     """What differs from a golden topology, one sentence each: slots first, then links and places, then distances."""
     now = golden(topology, "")
-    before: Mapping[str, Any] = wanted["devices"]
-    there: Mapping[str, Any] = now["devices"]
-    lines = list(_slots(before, there))
-    for address in sorted(before.keys() & there.keys()):
-        lines += _changed(address, before[address], there[address])
-    same = {item["label"] for address, item in before.items() if there.get(address, {}).get("label") == item["label"]}
-    for name, distance in sorted(wanted["pairs"].items()):
-        found = now["pairs"].get(name)
-        if set(name.split()) <= same and found != distance:
-            lines.append("{}: {}, was {}".format(" to ".join(name.split()), found or "not known", distance))
+    before: Mapping[str, Any] = expected["devices"]
+    after: Mapping[str, Any] = now["devices"]
+    lines = list(_slots(before, after))
+    for address in sorted(before.keys() & after.keys()):
+        lines += _device_changes(address, before[address], after[address])
+    same = {old["label"] for address, old in before.items() if after.get(address, {}).get("label") == old["label"]}
+    for name, distance in sorted(expected["pairs"].items()):
+        current = now["pairs"].get(name)
+        if set(name.split()) <= same and current != distance:
+            lines.append(f"{' to '.join(name.split())}: {current or 'unknown'}, was {distance}")
     return lines
 
 
-def _slots(before: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
-    gone = {address: before[address] for address in sorted(before.keys() - there.keys())}
-    new = {address: there[address] for address in sorted(there.keys() - before.keys())}
-    for address, item in gone.items():
-        place = next((slot for slot, other in new.items() if other["part"] == item["part"]), None)
-        if place is None:
-            yield "{} at {} is gone ({})".format(item["label"], address, item["part"])
+def _slots(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    new = {address: after[address] for address in sorted(after.keys() - before.keys())}
+    for address in sorted(before.keys() - after.keys()):
+        label, part = before[address]["label"], before[address]["part"]
+        slot = next((slot for slot, device in new.items() if device["part"] == part), None)
+        if slot is None:
+            yield f"{label} at {address} is gone ({part})"
         else:
-            del new[place]
-            yield "{} moved from {} to {} ({})".format(item["label"], address, place, item["part"])
-    for address, item in new.items():
-        yield "{} at {} is new ({})".format(item["label"], address, item["part"])
+            del new[slot]
+            yield f"{label} moved from {address} to {slot} ({part})"
+    for address, device in new.items():
+        yield f"{device['label']} at {address} is new ({device['part']})"
 
 
-def _changed(address: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    name = "{} at {}".format(before["label"], address)
+def _device_changes(address: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    name = f"{before['label']} at {address}"
     if before["part"] != now["part"]:
-        yield "{}: the part is {}, was {}".format(name, now["part"], before["part"])
+        yield f"{name}: the part is {now['part']}, was {before['part']}"
     for key, words in _WORDS.items():
         if before[key] != now[key]:
-            yield f"{name}: {words} {_said(now[key])}, was {_said(before[key])}"
+            yield f"{name}: {words} {_text(now[key])}, was {_text(before[key])}"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(str(item) for item in value) or "none"
+        return " ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

@@ -1,7 +1,4 @@
-"""The topology as text, as ``nvidia-smi topo -m`` prints it with rows for disks, and as JSON.
-
-``gdsdeploy-host.pyz topology`` and ``gdsdeploy topology`` print these.
-"""
+"""The topology as JSON and as text, like ``nvidia-smi topo -m`` with rows for disks."""
 
 from __future__ import annotations
 
@@ -29,15 +26,15 @@ def add_parser(commands: Any, action: Callable[[argparse.Namespace], int]) -> No
     words = "how far GPUs, NVMe disks and network adapters are from each other, from sysfs alone"
     parser = commands.add_parser("topology", help=words, description=words)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--evidence", metavar="FILE", help="of evidence that was collected before, of any host")
+    parser.add_argument("--evidence", metavar="FILE", help="evidence that was collected before, of any host")
     parser.set_defaults(run=action)
 
 
 def collected() -> Dict[str, Any]:
     """The part of this host's evidence that a topology is made of."""
+    # A zipapp is compiled again at every start.
     import os
 
-    # A zipapp is compiled anew at every start.
     from ..evidence import gpu, kernel, pci
     from ..evidence.recorder import Recorder
     from ..evidence.wanted import NOTHING
@@ -56,9 +53,9 @@ def document(topology: Topology) -> Dict[str, Any]:
         "iommu": as_dict(topology.iommu),
         "iommu_words": as_dict(topology.iommu_words),
         "numa_nodes": as_dict(topology.numa_nodes),
-        "roots": [_node(item) for item in topology.roots],
-        "devices": {item.label: {**_node(item), "children": []} for item in topology.devices},
-        "pairs": [as_dict(item) for item in topology.pairs],
+        "roots": list(map(_node, topology.roots)),
+        "devices": {device.label: {**_node(device), "children": []} for device in topology.devices},
+        "pairs": [as_dict(pair) for pair in topology.pairs],
     }
 
 
@@ -66,12 +63,12 @@ def _node(node: Node) -> Dict[str, Any]:
     value: Dict[str, Any] = as_dict(node)
     value["degraded"] = as_dict(degraded(node))
     value["redirects"] = as_dict(node.redirects)
-    value["children"] = [_node(item) for item in node.children]
+    value["children"] = list(map(_node, node.children))
     return value
 
 
 def text(topology: Topology) -> str:
-    """The matrix, what each device is, and what stands in the way."""
+    """The matrix, the devices, and what slows transfers down."""
     if not topology.devices:
         return "no GPU, NVMe disk or network adapter is on PCI here\n"
     return "\n".join([*matrix(topology), "", *_devices(topology), "", *_words(topology)]) + "\n"
@@ -79,11 +76,11 @@ def text(topology: Topology) -> str:
 
 def matrix(topology: Topology) -> List[str]:
     """The lines of the matrix: a row and a column for each device, then NUMA node."""
-    labels = [item.label for item in topology.devices]
+    labels = [device.label for device in topology.devices]
     rows = [["", *labels, "NUMA"]]
     for device in topology.devices:
         cells = [_cell(topology, device.label, other) for other in labels]
-        # Where there is one NUMA node only, firmware need not name it.
+        # With one NUMA node only, firmware needn't name it.
         node = 0 if device.numa_node < 0 and topology.numa_nodes == 1 else device.numa_node
         rows.append([device.label, *cells, str(node) if node >= 0 else "N/A"])
     return _columns(rows)
@@ -97,21 +94,14 @@ def _cell(topology: Topology, one: str, other: str) -> str:
 
 
 def _devices(topology: Topology) -> List[str]:
-    head = ["device", "address", "part", "link", "IOMMU", "group", "BAR1", "names"]
-    return _columns([head, *(_row(device) for device in topology.devices)])
-
-
-def _row(device: Node) -> List[str]:
-    return [
-        device.label,
-        device.address,
-        device.model or device.part.partition(" ")[0],
-        _link(device),
-        _said(device.iommu),
-        _said(device.iommu_group) if device.iommu_group is not None else "-",
-        _bar1(device),
-        ", ".join(device.names) or device.driver or "-",
-    ]
+    rows = [["device", "address", "part", "link", "IOMMU", "group", "BAR1", "names"]]
+    for device in topology.devices:
+        part = device.model or device.part.partition(" ")[0]
+        group = _text(device.iommu_group) if device.iommu_group is not None else "-"
+        names = ", ".join(device.names) or device.driver or "-"
+        cells = [device.label, device.address, part, _link(device), _text(device.iommu), group, _bar1(device), names]
+        rows.append(cells)
+    return _columns(rows)
 
 
 def _link(device: Node) -> str:
@@ -128,26 +118,26 @@ def _bar1(device: Node) -> str:
     return "none" if device.bar1 is None else f"{device.bar1 >> 20} MiB"
 
 
-def _said(value: Maybe[object]) -> str:
+def _text(value: Maybe[object]) -> str:
     return UNTOLD if isinstance(value, Unknown) else str(value)
 
 
 def _words(topology: Topology) -> Iterator[str]:
     words = topology.iommu_words
-    line = f"IOMMU: {_said(topology.iommu)}"
-    yield line + (" ({})".format(" ".join(words)) if isinstance(words, tuple) and words else "")
-    yield from _redirected(topology.pairs)
+    yield f"IOMMU: {_text(topology.iommu)}" + (f" ({' '.join(words)})" if isinstance(words, tuple) and words else "")
+    yield from _redirections(topology.pairs)
     for node in topology.nodes():
         short = degraded(node)
         if isinstance(short, str) and short:
-            yield "degraded link: {} {} runs at {}".format(node.label or "switch", node.address, short)
+            yield f"degraded link: {node.label or 'switch'} {node.address} runs at {short}"
     seen = {_cell(topology, pair.one, pair.other) for pair in topology.pairs} | {"X"}
     yield from (f"{word:<5} {means}" for word, means in LEGEND if word in seen)
     if UNTOLD in seen:
-        yield f"{UNTOLD:<5} {next(_reasons(topology))}"
+        reasons = (pair.distance.reason for pair in topology.pairs if isinstance(pair.distance, Unknown))
+        yield f"{UNTOLD:<5} {next(reasons)}"
 
 
-def _redirected(pairs: Sequence[Pair]) -> Iterator[str]:
+def _redirections(pairs: Sequence[Pair]) -> Iterator[str]:
     through: Dict[Tuple[str, ...], List[str]] = {}
     unread = []
     for pair in pairs:
@@ -156,13 +146,9 @@ def _redirected(pairs: Sequence[Pair]) -> Iterator[str]:
         elif pair.redirecting:
             through.setdefault(pair.redirecting, []).append(f"{pair.one}-{pair.other}")
     for bridges, names in sorted(through.items()):
-        yield "ACS sends {} up to the host bridge: {}".format(", ".join(names), ", ".join(bridges))
+        yield f"ACS sends {', '.join(names)} up to the host bridge: {', '.join(bridges)}"
     if unread:
-        yield f"ACS of bridges between devices is not known: {unread[0]}"
-
-
-def _reasons(topology: Topology) -> Iterator[str]:
-    return (pair.distance.reason for pair in topology.pairs if isinstance(pair.distance, Unknown))
+        yield f"ACS of bridges between devices is unknown: {unread[0]}"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> List[str]:

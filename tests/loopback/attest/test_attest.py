@@ -241,7 +241,7 @@ def test_an_archive_of_modules_carries_its_own_statement(tmp_path: Path, folder:
     ]
     data = modules.read_bytes()
     modules.write_bytes(data.replace(b"a\na\na\n", b"a\nb\na\n", 1))
-    expect_refusal(policy, modules, AttestationInvalid, "does not have its manifest's sha256")
+    expect_refusal(policy, modules, AttestationInvalid, "doesn't have its manifest's sha256")
     shutil.copy(modules, folder / "modules.tar")
     (folder / "notes.txt").write_text("extra")
     with tarfile.open(packed, "w:gz") as tar:

@@ -49,7 +49,7 @@ def library(folder: Path, source: str) -> str:
     return str(path)
 
 
-def probed(monkeypatch: pytest.MonkeyPatch, name: str, config: str = "/etc/cufile.json") -> dict[str, Any]:
+def run_probe(monkeypatch: pytest.MonkeyPatch, name: str, config: str = "/etc/cufile.json") -> dict[str, Any]:
     monkeypatch.setattr(probe, "LIBRARIES", (name,))
     recorder = Recorder()
     probe.probe(recorder.command, recorder.document["commands"], config)
@@ -57,7 +57,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, name: str, config: str = "/etc/cufil
 
 
 def test_an_accepted_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = probed(monkeypatch, library(tmp_path, READS % "return (Error){0, 0};"))
+    document = run_probe(monkeypatch, library(tmp_path, READS % "return (Error){0, 0};"))
     facts = cufile_facts(Document(document))
     assert (facts.acceptance, facts.library) == (ACCEPTED, "1.2.3")
     assert not isinstance(facts.opened, Unknown)
@@ -70,7 +70,7 @@ def test_a_library_that_spins_is_ended_and_what_it_said_is_kept(
     monkeypatch.setattr(probe, "TIMEOUT", 1.0)
     begin = time.monotonic()
     source = READS % 'printf("said without a line end"); fprintf(stderr, "and here"); for (;;) {}'
-    document = probed(monkeypatch, library(tmp_path, source))
+    document = run_probe(monkeypatch, library(tmp_path, source))
     assert time.monotonic() - begin < 10
     run = document["commands"]["cufile-open"]
     assert run["status"] == 124
@@ -80,16 +80,18 @@ def test_a_library_that_spins_is_ended_and_what_it_said_is_kept(
 
 
 def test_a_library_that_aborts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = probed(monkeypatch, library(tmp_path, READS % 'fprintf(stderr, "terminate: LargestUInt\\n"); abort();'))
+    document = run_probe(
+        monkeypatch, library(tmp_path, READS % 'fprintf(stderr, "terminate: LargestUInt\\n"); abort();')
+    )
     assert cufile_facts(Document(document)).acceptance == REJECTED
-    document = probed(monkeypatch, library(tmp_path, READS % "abort();"))
+    document = run_probe(monkeypatch, library(tmp_path, READS % "abort();"))
     acceptance = cufile_facts(Document(document)).acceptance
     assert isinstance(acceptance, Unknown)
     assert acceptance.reason.startswith("libcufile died")
 
 
 def test_a_library_that_never_reads_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = probed(monkeypatch, library(tmp_path, "Error cuFileDriverOpen(void) { return (Error){5033, 0}; }"))
+    document = run_probe(monkeypatch, library(tmp_path, "Error cuFileDriverOpen(void) { return (Error){5033, 0}; }"))
     acceptance = cufile_facts(Document(document)).acceptance
     assert isinstance(acceptance, Unknown)
     assert "stops before it reads its configuration" in acceptance.reason
@@ -108,13 +110,13 @@ def test_variables_of_the_caller_do_not_reach_it(tmp_path: Path, monkeypatch: py
         return (Error){0, 0};
     }
     """
-    commands = probed(monkeypatch, library(tmp_path, source))["commands"]
-    said = {name: run["stdout"].splitlines()[1].split() for name, run in commands.items()}
-    assert said["cufile-open"][:2] == ["-", "-"]
-    assert said["cufile-open-control"][1].endswith("/broken.json")
+    commands = run_probe(monkeypatch, library(tmp_path, source))["commands"]
+    output = {name: run["stdout"].splitlines()[1].split() for name, run in commands.items()}
+    assert output["cufile-open"][:2] == ["-", "-"]
+    assert output["cufile-open-control"][1].endswith("/broken.json")
     for name, run in commands.items():
         assert run["log"] == "a line of the log\n"
-        folder = Path(said[name][2])
+        folder = Path(output[name][2])
         assert folder.name == name
         assert not folder.exists(), "its folder is gone with it"
     assert not list(tmp_path.glob("cufile.log"))
@@ -122,13 +124,13 @@ def test_variables_of_the_caller_do_not_reach_it(tmp_path: Path, monkeypatch: py
 
 def test_a_configuration_elsewhere_is_laid_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = 'Error cuFileDriverOpen(void) { printf("%s\\n", get("CUFILE_ENV_PATH_JSON")); return (Error){0, 0}; }'
-    commands = probed(monkeypatch, library(tmp_path, source), "/opt/cufile.json")["commands"]
+    commands = run_probe(monkeypatch, library(tmp_path, source), "/opt/cufile.json")["commands"]
     assert "/opt/cufile.json" in commands["cufile-open"]["stdout"]
 
 
 def test_no_library_and_one_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (str(tmp_path / "none.so"), library(tmp_path, "int x;")):
-        facts = cufile_facts(Document(probed(monkeypatch, name)))
+        facts = cufile_facts(Document(run_probe(monkeypatch, name)))
         assert isinstance(facts.acceptance, Unknown)
         assert isinstance(facts.opened, Unknown)
 

@@ -29,8 +29,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_entries_of_a_real_menu() -> None:
-    found = grub.entries(text("debian-13.cfg"))
-    assert [(item.path, item.release, item.recovery, item.numbers) for item in found] == [
+    result = grub.entries(text("debian-13.cfg"))
+    assert [(entry.path, entry.release, entry.recovery, entry.numbers) for entry in result] == [
         ("gnulinux-simple-/dev/vda", NEW, False, (0,)),
         (f"{SUBMENU}>gnulinux-{NEW}-advanced-/dev/vda", NEW, False, (1, 0)),
         (f"{SUBMENU}>gnulinux-{NEW}-recovery-/dev/vda", NEW, True, (1, 1)),
@@ -52,10 +52,10 @@ def test_entries_of_a_real_menu() -> None:
     ],
 )
 def test_grub_takes_numbers_ids_and_titles(wanted: str, release: str) -> None:
-    found = grub.resolve(grub.entries(text("debian-13.cfg")), wanted)
-    assert found is not None
-    assert found.release == release
-    assert not found.recovery
+    result = grub.resolve(grub.entries(text("debian-13.cfg")), wanted)
+    assert result is not None
+    assert result.release == release
+    assert not result.recovery
 
 
 @pytest.mark.parametrize("wanted", ["7", "1>9", "gone", ""])
@@ -64,9 +64,9 @@ def test_what_is_not_in_the_menu_is_nothing(wanted: str) -> None:
 
 
 def test_without_a_choice_the_first_entry_boots(root: Path) -> None:
-    found = grub.default_kernel(str(root))
-    assert (found["default"], found["next"]) == (NEW, NEW)
-    assert found["default_entry"] == "gnulinux-simple-/dev/vda"
+    result = grub.default_kernel(str(root))
+    assert (result["default"], result["next"]) == (NEW, NEW)
+    assert result["default_entry"] == "gnulinux-simple-/dev/vda"
 
 
 def test_a_saved_entry_counts_only_where_the_menu_asks_for_it(root: Path) -> None:
@@ -78,8 +78,8 @@ def test_a_saved_entry_counts_only_where_the_menu_asks_for_it(root: Path) -> Non
 
 def test_an_entry_for_one_boot_does_not_change_the_default(root: Path) -> None:
     (root / "boot/grub/grubenv").write_text("# GRUB Environment Block\nnext_entry=1>2\n#####")
-    found = grub.default_kernel(str(root))
-    assert (found["default"], found["next"]) == (NEW, OLD)
+    result = grub.default_kernel(str(root))
+    assert (result["default"], result["next"]) == (NEW, OLD)
 
 
 def test_a_saved_entry_that_is_gone_falls_back_as_grub_does(root: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_saved_entry_that_is_gone_falls_back_as_grub_does(root: Path) -> None:
 
 def test_check_says_what_would_change_and_changes_nothing(root: Path) -> None:
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    found = grub.set_default(OLD, check=True, root=str(root))
-    assert found["changed"]
-    assert found["entry"] == f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda"
-    assert [item.split()[0] for item in found["changes"]] == [grub.DEFAULTS, grub.GRUB_CFG, grub.GRUB_ENV]
+    result = grub.set_default(OLD, check=True, root=str(root))
+    assert result["changed"]
+    assert result["entry"] == f"{SUBMENU}>gnulinux-{OLD}-advanced-/dev/vda"
+    assert [entry.split()[0] for entry in result["changes"]] == [grub.DEFAULTS, grub.GRUB_CFG, grub.GRUB_ENV]
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
@@ -132,7 +132,7 @@ def test_damaged_menus_are_read_as_far_as_they_go() -> None:
     whole = text("debian-13.cfg")
     for size in range(0, len(whole), 97):
         grub.entries(whole[:size])
-    assert [item.release for item in grub.entries("menuentry 'open quote {\n}\n}\n}")] == [""]
+    assert [entry.release for entry in grub.entries("menuentry 'open quote {\n}\n}\n}")] == [""]
     assert grub.entries("menuentry\nsubmenu\n}\n{\n") == []
 
 

@@ -1,4 +1,4 @@
-"""Tables of the host program: each follows its schema, holds no row twice, and has patterns that compile."""
+"""Tables of the host program and of the audit's page: their schemas, distinct rows, patterns that compile."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 import jsonschema
 import pytest
 
+from docs.gen import audit
 from gdsdeploy.host import data
 from gdsdeploy.host.explain import filesystem
 from gdsdeploy.host.facts import storage
 from gdsdeploy.host.gdscheck import meanings
 
 FOLDER = Path(data.__file__).parent
-NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+#: Table → its file and its schema.  Only documentation uses the audit's findings, so hosts don't get them.
+TABLES = {path.stem: (path, FOLDER / "schema" / path.name) for path in FOLDER.glob("*.json")}
+TABLES["audit_findings"] = (audit.TABLE, audit.TABLE.with_suffix(".schema.json"))
+NAMES = sorted(TABLES)
 #: Fields that tell the rows of a table apart.
 KEYS = {
     "audit_findings": ("id",),
@@ -30,17 +34,19 @@ LONGEST_SENTENCE = 35
 
 
 def table(name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text())
+    rows: list[dict[str, Any]] = json.loads(TABLES[name][0].read_text())
     return rows
 
 
 def schema(name: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((FOLDER / "schema" / f"{name}.json").read_text())
+    value: dict[str, Any] = json.loads(TABLES[name][1].read_text())
     return value
 
 
 def test_every_table_has_a_schema_and_every_schema_a_table() -> None:
-    assert sorted(path.stem for path in (FOLDER / "schema").iterdir()) == NAMES == sorted(KEYS)
+    schemas = {path.stem for path in (FOLDER / "schema").iterdir()} | {"audit_findings"}
+    assert sorted(schemas) == NAMES == sorted(KEYS)
+    assert all(file.is_file() and schema.is_file() for file, schema in TABLES.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,7 +75,7 @@ def test_rows_are_told_apart(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_written_in_one_way(name: str) -> None:
-    assert (FOLDER / f"{name}.json").read_text() == json.dumps(table(name), indent=2, ensure_ascii=False) + "\n"
+    assert TABLES[name][0].read_text() == json.dumps(table(name), indent=2, ensure_ascii=False) + "\n"
 
 
 @pytest.mark.parametrize("row", table("gdscheck_errors"), ids=lambda row: row["pattern"])

@@ -78,7 +78,7 @@ REVIEWED: dict[str, dict[str, tuple[int, str]]] = {
         "os.makedirs": (1, OWN),
         "shutil.copy2": (1, OWN),
         "os.rename": (1, ROOTS),
-        "os.unlink": (2, AWAY),
+        "os.unlink": (1, AWAY),
         "shutil.rmtree": (3, AWAY),
     },
     "build/nvidia_fs.py": {"shutil.copytree": (1, OWN), "[bash]": (1, "./configure of the source, " + OWN)},

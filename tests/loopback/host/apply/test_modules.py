@@ -103,7 +103,7 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dkms:
     monkeypatch.setattr(dkms.process, "run", made.run)
     monkeypatch.setattr(dkms, "LOGS", str(tmp_path / "logs"))
     monkeypatch.setattr(dkms.dkms_backup, "restore", lambda *_: [])
-    monkeypatch.setattr(dkms.dkms_backup, "restored", lambda *_: [])
+    monkeypatch.setattr(dkms.dkms_backup, "restored_files", lambda *_: [])
     monkeypatch.setattr(dkms.dkms_backup, "save", lambda *_: [])
     return made
 
@@ -349,7 +349,7 @@ class TestReceived:
     def test_an_archive_that_nobody_has_signed_is_refused(self, host: Path, built: Path) -> None:
         path = host / ARCHIVE.lstrip("/")
         pack.pack(Kernel(RELEASE, str(built)), (), str(path))
-        with pytest.raises(ApplyError, match="nobody has signed it"):
+        with pytest.raises(ApplyError, match="isn't signed"):
             apply(host, "modules", self.of(path))
         assert not list(host.rglob("updates/gdsdeploy"))
 

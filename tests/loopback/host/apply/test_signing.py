@@ -142,7 +142,7 @@ def test_secure_boot_off_asks_for_nothing(root: Path, receives: dict[str, Any], 
 def test_what_is_no_certificate_cannot_be_told(root: Path, receives: dict[str, Any]) -> None:
     efi(root)
     bad = {**receives, "certificate_content": base64.b64encode(b"nonsense").decode()}
-    assert "is no certificate" in check(root, "signing", bad).unknown[0]
+    assert "isn't a certificate" in check(root, "signing", bad).unknown[0]
     with pytest.raises(ApplyError, match="not base64"):
         apply(root, "signing", {**receives, "certificate_content": "%"})
 

@@ -36,21 +36,21 @@ def sockets(tmp_path: Path) -> Path:
     return two_sockets(tmp_path)
 
 
-def distances(found: Topology, label: str) -> dict[str, str]:
+def distances(result: Topology, label: str) -> dict[str, str]:
     return {
         (pair.other if pair.one == label else pair.one): str(pair.distance)
-        for pair in found.pairs
+        for pair in result.pairs
         if label in (pair.one, pair.other)
     }
 
 
 def test_distances_are_those_of_the_field(sockets: Path) -> None:
-    found = topology(evidence(sockets))
-    assert distances(found, "GPU0") == {
+    result = topology(evidence(sockets))
+    assert distances(result, "GPU0") == {
         "GPU1": "SYS", "NIC0": "PIX", "NIC1": "PIX", "NVME0": "PIX", "NVME1": "PXB", "NVME2": "PHB", "NVME3": "NODE",
     }  # fmt: skip
-    assert distances(found, "NIC0")["NIC1"] == "PIX", "two ports of one card"
-    pair = found.pair("NVME1", "GPU0")
+    assert distances(result, "NIC0")["NIC1"] == "PIX", "two ports of one card"
+    pair = result.pair("NVME1", "GPU0")
     assert pair is not None
     assert (pair.one, pair.bridge, pair.root_port) == ("GPU0", "0000:01:00.0", "0000:00:01.0")
     assert pair.path == ("0000:02:00.0", "0000:01:00.0", "0000:02:03.0", "0000:06:00.0", "0000:07:00.0")
@@ -59,13 +59,13 @@ def test_distances_are_those_of_the_field(sockets: Path) -> None:
 def test_the_tree_leads_to_the_devices_only(sockets: Path) -> None:
     function(sockets, "pci0000:00/0000:00:1f.0", "0x060100", lanes="")
     function(sockets, "pci0000:00/0000:00:03.0", BRIDGE)
-    found = topology(evidence(sockets))
-    assert [(root.address, root.kind) for root in found.roots] == [
+    result = topology(evidence(sockets))
+    assert [(root.address, root.kind) for root in result.roots] == [
         ("pci0000:00", ROOT), ("pci0000:40", ROOT), ("pci0000:80", ROOT),
     ]  # fmt: skip
-    assert [node.address for node in found.roots[0].children] == ["0000:00:01.0", "0000:00:02.0"]
-    assert all(node.children for node in found.nodes() if node.kind in (ROOT, PORT))
-    assert [node.label for node in found.nodes() if node.label] == [
+    assert [node.address for node in result.roots[0].children] == ["0000:00:01.0", "0000:00:02.0"]
+    assert all(node.children for node in result.nodes() if node.kind in (ROOT, PORT))
+    assert [node.label for node in result.nodes() if node.label] == [
         "GPU0", "NIC0", "NIC1", "NVME0", "NVME1", "NVME2", "NVME3", "GPU1",
     ]  # fmt: skip
 
@@ -87,14 +87,14 @@ def test_a_node_that_firmware_does_not_name_is_not_guessed(
 
 
 def test_access_control_is_read_from_configuration_space(tmp_path: Path) -> None:
-    found = topology(evidence(two_sockets(tmp_path / "on", acs=REDIRECT)))
-    pair = found.pair("GPU0", "NVME0")
+    result = topology(evidence(two_sockets(tmp_path / "on", acs=REDIRECT)))
+    pair = result.pair("GPU0", "NVME0")
     assert pair is not None
     assert pair.redirecting == ("0000:02:00.0", "0000:02:02.0")
-    apart = found.pair("GPU0", "NVME2")
+    apart = result.pair("GPU0", "NVME2")
     assert apart is not None
     assert apart.redirecting == (), "they meet at the host bridge anyway"
-    assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in shown.text(found)
+    assert "ACS sends GPU0-NIC0, GPU0-NIC1 up to the host bridge: 0000:02:00.0, 0000:02:01.0" in shown.text(result)
     blocking = topology(evidence(two_sockets(tmp_path / "source", acs=0x01))).pair("GPU0", "NVME0")
     assert blocking is not None
     assert blocking.redirecting == (), "source validation alone redirects nothing"
@@ -102,18 +102,18 @@ def test_access_control_is_read_from_configuration_space(tmp_path: Path) -> None
 
 def test_what_only_root_may_read_is_not_known(sockets: Path) -> None:
     (sockets / UP / "0000:02:02.0/config").write_bytes(bytes(64))
-    found = topology(evidence(sockets))
-    pair = found.pair("GPU0", "NVME0")
+    result = topology(evidence(sockets))
+    pair = result.pair("GPU0", "NVME0")
     assert pair is not None
     assert isinstance(pair.redirecting, Unknown)
-    assert "ACS of bridges between devices is not known" in shown.text(found)
+    assert "ACS of bridges between devices is unknown" in shown.text(result)
 
 
 def link(root: Path, path: str, **files: str) -> str:
     for name, value in files.items():
         (root / UP / path / name).write_text(value + "\n")
-    found = topology(evidence(root))
-    return ", ".join(f"{node.address} {degraded(node)}" for node in found.nodes() if degraded(node))
+    result = topology(evidence(root))
+    return ", ".join(f"{node.address} {degraded(node)}" for node in result.nodes() if degraded(node))
 
 
 def test_a_link_is_held_against_what_both_ends_can(sockets: Path) -> None:
@@ -133,51 +133,51 @@ def test_the_port_of_a_virtual_machine_limits_no_link(sockets: Path) -> None:
 def test_virtual_functions_are_left_to_their_parents(sockets: Path) -> None:
     part = sockets / UP / "0000:02:01.0"
     (part / "0000:04:00.1/physfn").symlink_to("../0000:04:00.0")
-    assert [item.address for item in topology(evidence(sockets)).of_kind(NIC)] == ["0000:04:00.0"]
+    assert [entry.address for entry in topology(evidence(sockets)).of_kind(NIC)] == ["0000:04:00.0"]
 
 
 @pytest.mark.parametrize(("domain", "mode"), [("identity", "pt"), ("DMA-FQ", "on"), ("DMA", "on"), ("unmanaged", "on")])
 def test_the_iommu_is_what_its_domains_are(tmp_path: Path, domain: str, mode: str) -> None:
     function(tmp_path, "pci0000:00/0000:00:06.0", DISPLAY, domain=domain)
     function(tmp_path, "pci0000:00/0000:00:07.0", NVME)
-    found = topology(evidence(tmp_path))
-    assert found.iommu == mode
-    assert (found.devices[0].iommu_group, found.devices[1].iommu_group) == ("7", None)
+    result = topology(evidence(tmp_path))
+    assert result.iommu == mode
+    assert (result.devices[0].iommu_group, result.devices[1].iommu_group) == ("7", None)
 
 
 def test_nothing_on_pci_is_no_error(tmp_path: Path) -> None:
     (tmp_path / DEVICES).mkdir(parents=True)
-    found = topology(evidence(tmp_path))
-    assert (found.devices, found.pairs, found.iommu) == ((), (), "off")
-    assert shown.text(found).startswith("no GPU, NVMe disk or network adapter")
+    result = topology(evidence(tmp_path))
+    assert (result.devices, result.pairs, result.iommu) == ((), (), "off")
+    assert shown.text(result).startswith("no GPU, NVMe disk or network adapter")
 
 
 def test_a_real_machine_with_four_gpus_agrees_with_nvidia_smi(tmp_path: Path) -> None:
     folder = RECORDED / "h200-x4"
-    found = topology(evidence(unpacked(folder / "sysfs.json", tmp_path)))
+    result = topology(evidence(unpacked(folder / "sysfs.json", tmp_path)))
     rows = [line.split("\t") for line in (folder / "nvidia-smi-topo-m.txt").read_text().splitlines()]
     theirs = {row[0].strip(): row[6].strip() for row in rows if row[0].startswith("GPU")}
-    ours = {line.split()[0]: line.split()[-1] for line in shown.matrix(found) if line.startswith("GPU")}
+    ours = {line.split()[0]: line.split()[-1] for line in shown.matrix(result) if line.startswith("GPU")}
     assert ours == theirs, "labels and NUMA nodes"
     links = [line.split(", ") for line in (folder / "nvidia-smi-links.txt").read_text().splitlines()[1:]]
-    for (index, address, gen, _, width, _), gpu in zip(links, found.of_kind("gpu"), strict=True):
+    for (index, address, gen, _, width, _), gpu in zip(links, result.of_kind("gpu"), strict=True):
         assert gpu.label == f"GPU{index}"
         assert address.lower().endswith(gpu.address)
         assert isinstance(gpu.link, shown.Link)
         assert (gpu.link.speed, gpu.link.width) == ({"5": 32.0}[gen], int(width))
         assert (gpu.bar1, gpu.driver) == (262144 << 20, "nvidia")
     # nvidia-smi has NVLink between them, which is no PCIe; over PCIe they meet at the host bridge.
-    assert set(distances(found, "GPU0").values()) == {"PHB"}
-    assert [item.names for item in found.of_kind(NIC)] == [("eth0",)]
+    assert set(distances(result, "GPU0").values()) == {"PHB"}
+    assert [entry.names for entry in result.of_kind(NIC)] == [("eth0",)]
 
 
 def test_a_golden_topology_of_the_same_machine_differs_in_nothing(sockets: Path) -> None:
-    found = topology(evidence(sockets))
-    kept = golden.from_json(golden.to_json(golden.golden(found, "hgx")))
-    assert golden.differences(kept, found) == []
+    result = topology(evidence(sockets))
+    kept = golden.from_json(golden.to_json(golden.golden(result, "hgx")))
+    assert golden.differences(kept, result) == []
 
 
-def moved(sockets: Path, tmp: Path, path: str, new: str) -> list[str]:
+def changes_after_move(sockets: Path, tmp: Path, path: str, new: str) -> list[str]:
     """What differs after what hangs at ``path`` was put to ``new``."""
     kept = golden.golden(topology(evidence(sockets)), "hgx")
     shutil.move(sockets / "sys/devices" / path, tmp / "taken")
@@ -190,14 +190,14 @@ def moved(sockets: Path, tmp: Path, path: str, new: str) -> list[str]:
 def test_a_part_that_changed_its_slot_is_named(sockets: Path, tmp_path: Path) -> None:
     path = "pci0000:00/0000:00:02.0/0000:09:00.0"
     part = "1b36:2330 (1b36:16c1 rev a1)"
-    found = moved(sockets, tmp_path, path, "pci0000:80/0000:80:01.0/0000:81:00.1")
-    assert found[0] == f"NVME2 moved from 0000:09:00.0 to 0000:81:00.1 ({part})"
-    assert not any("GPU0 to NVME0" in line for line in found), "what did not move is not named"
+    result = changes_after_move(sockets, tmp_path, path, "pci0000:80/0000:80:01.0/0000:81:00.1")
+    assert result[0] == f"NVME2 moved from 0000:09:00.0 to 0000:81:00.1 ({part})"
+    assert not any("GPU0 to NVME0" in line for line in result), "what did not move is not named"
 
 
 def test_a_part_that_is_gone_is_named(sockets: Path, tmp_path: Path) -> None:
-    found = moved(sockets, tmp_path, "pci0000:40/0000:40:01.0/0000:41:00.0", "")
-    assert found == ["NVME3 at 0000:41:00.0 is gone (1b36:2330 (1b36:16c1 rev a1))"]
+    result = changes_after_move(sockets, tmp_path, "pci0000:40/0000:40:01.0/0000:41:00.0", "")
+    assert result == ["NVME3 at 0000:41:00.0 is gone (1b36:2330 (1b36:16c1 rev a1))"]
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_what_changed_of_a_part_is_named(sockets: Path, file: str, value: str, l
 def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
     kept = golden.golden(topology(evidence(sockets)), "hgx")
     (sockets / UP / "0000:02:00.0/0000:03:00.0/current_link_speed").write_text("2.5 GT/s PCIe\n")
-    found = topology(evidence(sockets))
-    assert golden.differences(kept, found) == []
-    assert golden.differences(golden.golden(found, "hgx"), found) == []
+    result = topology(evidence(sockets))
+    assert golden.differences(kept, result) == []
+    assert golden.differences(golden.golden(result, "hgx"), result) == []
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_gpu_at_rest_differs_in_nothing(sockets: Path) -> None:
         ('{"version": 2}', "of version 1"),
         ('{"version": 1, "devices": {}}', "has devices and pairs"),
         ('{"version": 1, "devices": {"a": {}}, "pairs": {}}', "devices.a: not the description"),
-        ('{"version": 1, "devices": {}, "pairs": {"a b": "NEAR"}}', "pairs.a b: 'NEAR' is none of PIX"),
+        ('{"version": 1, "devices": {}, "pairs": {"a b": "NEAR"}}', "pairs.a b: 'NEAR' isn't one of PIX"),
     ],
 )
 def test_what_is_no_golden_topology_is_refused(text: str, words: str) -> None:

@@ -35,39 +35,39 @@ def root(tmp_path: Path) -> Root:
     return made
 
 
-def judged(root: Root, release: str = RELEASE, wanted: Expectation = WANTED) -> list[str]:
+def reasons_of(root: Root, release: str = RELEASE, wanted: Expectation = WANTED) -> list[str]:
     verdict = guard.judge(release, wanted, str(root.path))
     assert verdict.admitted == (not verdict.reasons)
     return verdict.reasons
 
 
 def test_good_modules_admit_a_kernel(root: Root) -> None:
-    assert judged(root) == []
+    assert reasons_of(root) == []
 
 
 def test_a_kernel_without_modules_is_not_admitted(root: Root) -> None:
-    assert judged(root, OTHER) == ["it has no module nvidia and no module nvidia_fs"]
-    assert "has no modules in" in judged(root, "9.9")[0]
-    assert "is not a kernel release" in judged(root, "../../etc")[0]
+    assert reasons_of(root, OTHER) == ["it has no module nvidia and no module nvidia_fs"]
+    assert "has no modules in" in reasons_of(root, "9.9")[0]
+    assert "is not a kernel release" in reasons_of(root, "../../etc")[0]
 
 
 def test_a_module_of_another_driver_is_not_good_enough(root: Root) -> None:
     root.nvidia(info=[("version", "580.1")])
-    assert [reason for reason in judged(root) if reason.startswith("nvidia: is driver 580.1, expected 550.163.01")]
+    assert [reason for reason in reasons_of(root) if reason.startswith("nvidia: is driver 580.1, expected 550.163.01")]
 
 
 def test_a_module_that_the_kernel_would_refuse_is_not_good_enough(root: Root) -> None:
     root.nvidia_fs(imports=dict.fromkeys(P2P, 0xBAD))
-    assert any("nvidia_fs: was built against other versions" in reason for reason in judged(root))
+    assert any("nvidia_fs: was built against other versions" in reason for reason in reasons_of(root))
 
 
 def test_what_cannot_be_told_does_not_admit(root: Root) -> None:
     root.nvidia_fs(info=[("version", "2.19.7")])
-    assert any("does not record the driver source" in reason for reason in judged(root))
+    assert any("doesn't record the driver source" in reason for reason in reasons_of(root))
 
 
 def test_another_nvidia_fs_is_not_good_enough(root: Root) -> None:
-    assert judged(root, wanted=replace(WANTED, nvidia_fs_version="2.28.4")) == [
+    assert reasons_of(root, wanted=replace(WANTED, nvidia_fs_version="2.28.4")) == [
         "nvidia_fs: is version 2.19.7, expected 2.28.4"
     ]
 
@@ -75,8 +75,8 @@ def test_another_nvidia_fs_is_not_good_enough(root: Root) -> None:
 def test_only_what_the_fleet_asks_for_is_needed(root: Root) -> None:
     for file in root.modules.rglob("nvidia-fs.ko"):
         file.unlink()
-    assert judged(root, wanted=replace(WANTED, nvidia_fs_version="")) == []
-    assert judged(root, wanted=replace(WANTED, nvidia_fs_version="", rdma="peermem")) == [
+    assert reasons_of(root, wanted=replace(WANTED, nvidia_fs_version="")) == []
+    assert reasons_of(root, wanted=replace(WANTED, nvidia_fs_version="", rdma="peermem")) == [
         "it has no module nvidia_peermem"
     ]
 
@@ -87,13 +87,13 @@ def test_only_what_the_fleet_asks_for_is_needed(root: Root) -> None:
         (INSTALLED, OTHER, RELEASE, [BAD_OTHER], "", False, f"kernel {OTHER} is not admitted (it has no module"),
         (INSTALLED, OTHER, RELEASE, [BAD_OTHER], "", False, f"{RELEASE} stays the boot default"),
         (INSTALLED, OTHER, OTHER, [BAD_OTHER, GOOD], RELEASE, False, f"{RELEASE} becomes the boot default again"),
-        (INSTALLED, OTHER, "", [BAD_OTHER, GOOD], RELEASE, False, "the default cannot be told"),
+        (INSTALLED, OTHER, "", [BAD_OTHER, GOOD], RELEASE, False, "the current default is unknown"),
         (INSTALLED, OTHER, RELEASE, [GOOD_OTHER], "", False, "has good modules, but the lock names " + RELEASE),
         (INSTALLED, OTHER, OTHER, [BAD_OTHER, BAD], "", True, "comes up without GPUDirect Storage"),
         (INSTALLED, RELEASE, OTHER, [GOOD], RELEASE, False, "becomes the boot default"),
         (INSTALLED, RELEASE, RELEASE, [GOOD], "", False, "its modules are good"),
         (INSTALLED, RELEASE, OTHER, [BAD], "", False, f"until then {OTHER} boots by default"),
-        (INSTALLED, RELEASE, RELEASE, [BAD, GOOD_OTHER], OTHER, True, "lacks good modules"),
+        (INSTALLED, RELEASE, RELEASE, [BAD, GOOD_OTHER], OTHER, True, "has no good modules"),
         (INSTALLED, RELEASE, RELEASE, [BAD], "", True, "waits for its modules"),
         (REMOVED, RELEASE, "6.12.117", [Verdict("6.12.117", False, ["x"]), GOOD_OTHER], OTHER, False,
          f"the locked kernel {RELEASE} was removed; {OTHER} becomes the boot default again"),
@@ -117,9 +117,9 @@ def run(root: Root, *words: str) -> int:
 
 def test_status_names_every_kernel_and_why_not(root: Root, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(root, "status", "--json", "--root", str(root.path)) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["locked"], found["default"], found["ok"]) == (RELEASE, RELEASE, True)
-    assert {item["release"]: item["admitted"] for item in found["kernels"]} == {RELEASE: True, OTHER: False}
+    result = json.loads(capsys.readouterr().out)
+    assert (result["locked"], result["default"], result["ok"]) == (RELEASE, RELEASE, True)
+    assert {entry["release"]: entry["admitted"] for entry in result["kernels"]} == {RELEASE: True, OTHER: False}
     (root.path / "boot/grub/grubenv").write_text("# GRUB Environment Block\nnext_entry=1>2\n#####")
     assert run(root, "status", "--root", str(root.path)) == 1
     out = capsys.readouterr().out.splitlines()
@@ -138,9 +138,9 @@ def test_a_hook_never_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert program.main([*words, str(tmp_path / "none.json")]) == 0
     (tmp_path / "bad.json").write_text("{")
     assert program.main([*words, str(tmp_path / "bad.json")]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert all(line.startswith("gdsdeploy: cannot tell whether kernel 9.9 may boot by default: ") for line in said)
+    output = capsys.readouterr().err.splitlines()
+    assert len(output) == 2
+    assert all(line.startswith("gdsdeploy: cannot tell whether kernel 9.9 may boot by default: ") for line in output)
 
 
 def test_the_hook_judges_no_more_than_it_has_to(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +192,8 @@ class TestBootLoaderSpecification:
         before = (bls / "boot/grub2/grubenv").read_text()
         assert grub.set_default(self.OLD, check=True, root=str(bls))["changed"]
         assert (bls / "boot/grub2/grubenv").read_text() == before
-        found = grub.set_default(self.OLD, root=str(bls))
-        assert found["entry"] == f"{self.MACHINE}-{self.OLD}"
+        result = grub.set_default(self.OLD, root=str(bls))
+        assert result["entry"] == f"{self.MACHINE}-{self.OLD}"
         assert grub.default_kernel(str(bls))["default"] == self.OLD
         assert "kernelopts=root=/dev/vda1" in (bls / "boot/grub2/grubenv").read_text()
         assert grub.set_default(self.OLD, root=str(bls))["changed"] is False

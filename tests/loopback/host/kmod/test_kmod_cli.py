@@ -47,7 +47,7 @@ def test_audit_that_cannot_tell_everything(root: Root, capsys: pytest.CaptureFix
     root.nvidia_fs(info=[])
     status, out, _ = kmod(capsys, "audit", "--kernel", RELEASE, "--root", root.path, "--json")
     assert status == 3
-    assert [item["ok"] for item in json.loads(out)] == [True, None]
+    assert [entry["ok"] for entry in json.loads(out)] == [True, None]
 
 
 def test_audit_against_the_lock(root: Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,14 +93,14 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_tree(tmp_path / "nvidia-535", "535.1", "proprietary")
     status, out, _ = kmod(capsys, "trees", "--sources", tmp_path)
     assert (status, len(out.splitlines())) == (0, 2)
-    found = json.loads(kmod(capsys, "trees", "--sources", tmp_path, "--driver-version", "550.163.01", "--json")[1])
-    assert [item["path"] for item in found] == [str(tmp_path / "nvidia-550")]
-    assert found[0]["digest"].startswith("sha256:")
+    result = json.loads(kmod(capsys, "trees", "--sources", tmp_path, "--driver-version", "550.163.01", "--json")[1])
+    assert [entry["path"] for entry in result] == [str(tmp_path / "nvidia-550")]
+    assert result[0]["digest"].startswith("sha256:")
     assert kmod(capsys, "trees", "--sources", tmp_path / "empty")[1] == "no driver source tree\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (["audit", "--kernel", "9.9"], "has no modules"),
         (["audit", "--kernel", "../x"], "is not a kernel release"),
@@ -110,7 +110,7 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["trees", "--driver-version", "0.0"], "there is no source tree of driver 0.0 (open)"),
         (
             ["build", "--kernel", "9", "--source", "/x", "--driver-version", "1", "--output", "/x", "nvidia-fs", "no"],
-            "is no NAME=VALUE",
+            "is neither NAME=VALUE",
         ),
         (
             ["build", "nvidia-fs", "--kernel", "9.9", "--source", "/x", "--driver-version", "1", "--output", "/x"],
@@ -119,7 +119,7 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_input_is_one_line_on_stderr(
-    root: Root, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    root: Root, words: list[str], output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if words[0] in ("audit", "pack", "install"):
         words = [*words, "--root", str(root.path)]
@@ -127,7 +127,7 @@ def test_bad_input_is_one_line_on_stderr(
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert said in err
+    assert output in err
 
 
 def test_a_kernel_without_nvidias_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

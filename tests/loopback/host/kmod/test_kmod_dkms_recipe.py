@@ -25,18 +25,18 @@ TEXTS = {"nvidia-fs": recipes.nvidia_fs(DESIRED), "driver": recipes.driver(DESIR
 STOCK = 'BUILD_DEPENDS[0]="nvidia-current"\nMAKE[0]="make KVER=${kernelver}"\nPACKAGE_VERSION="550.163.01"\n'
 
 
-def sourced(folder: Path, *names: str, recipe: str = "nvidia-fs", stock: str = STOCK) -> list[str]:
+def read_recipe(folder: Path, *names: str, recipe: str = "nvidia-fs", stock: str = STOCK) -> list[str]:
     (folder / "conf").write_text(stock + TEXTS[recipe])
     script = f"set -eu; kernelver=6.12.94+deb13-amd64; . {folder}/conf; printf '%s\\n' " + " ".join(names)
     return subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def test_the_drivers_name_in_dkms_replaces_the_packages(tmp_path: Path) -> None:
-    assert sourced(tmp_path, '"${BUILD_DEPENDS[*]}"', '"$BUILD_DEPENDS_REBUILD"') == ["nvidia-current-open", "yes"]
+    assert read_recipe(tmp_path, '"${BUILD_DEPENDS[*]}"', '"$BUILD_DEPENDS_REBUILD"') == ["nvidia-current-open", "yes"]
 
 
 def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
-    words = shlex.split(sourced(tmp_path, '"${MAKE[0]}"')[0])
+    words = shlex.split(read_recipe(tmp_path, '"${MAKE[0]}"')[0])
     assert words[:4] == ["/usr/bin/python3", "-I", "-S", "/usr/lib/gdsdeploy/gdsdeploy-host.pyz"]
     # DKMS puts its own options into commands that begin with make.
     assert not words[0].startswith("make")
@@ -53,7 +53,7 @@ def test_the_command_is_one_that_the_program_takes(tmp_path: Path) -> None:
 
 
 def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path: Path) -> None:
-    words = shlex.split(sourced(tmp_path, '"${MAKE[0]}"', recipe="driver")[0])
+    words = shlex.split(read_recipe(tmp_path, '"${MAKE[0]}"', recipe="driver")[0])
     parser = argparse.ArgumentParser()
     kmod.add_parsers(parser.add_subparsers())
     arguments = parser.parse_args([*words[4:], "LLVM=1"])
@@ -65,7 +65,7 @@ def test_the_drivers_command_builds_the_version_that_dkms_was_asked_for(tmp_path
 def test_what_runs_after_an_install_is_found_from_wherever_the_source_is(tmp_path: Path) -> None:
     # DKMS looks below the source's own folder for its scripts, and takes the words after the first as arguments.
     for recipe, name in (("nvidia-fs", "nvidia-fs"), ("driver", "nvidia-current-open")):
-        program, *words = sourced(tmp_path, '"$POST_INSTALL"', recipe=recipe)[0].split(" ")
+        program, *words = read_recipe(tmp_path, '"$POST_INSTALL"', recipe=recipe)[0].split(" ")
         for place in ("/usr/src/nvidia-fs-2.19.7", "/var/lib/dkms/nvidia-fs/2.19.7/source"):
             assert os.path.normpath(f"{place}/{program}") == "/usr/bin/python3"
         parser = argparse.ArgumentParser()
@@ -77,4 +77,4 @@ def test_what_runs_after_an_install_is_found_from_wherever_the_source_is(tmp_pat
 
 @pytest.mark.parametrize(("stock", "initramfs"), [(STOCK, ""), (STOCK + "REMAKE_INITRD=yes\n", "no")])
 def test_no_initramfs_is_made_for_nvidia_fs(tmp_path: Path, stock: str, initramfs: str) -> None:
-    assert sourced(tmp_path, '"${REMAKE_INITRD:-}"', stock=stock) == [initramfs]
+    assert read_recipe(tmp_path, '"${REMAKE_INITRD:-}"', stock=stock) == [initramfs]

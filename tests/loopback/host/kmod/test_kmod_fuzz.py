@@ -70,7 +70,7 @@ def only_own_error(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     message = str(path)
     try:
-        hooks.asked(read_module(str(path)))
+        hooks.requests_of(read_module(str(path)))
     except ElfError as error:
         message = error.message
     path.unlink()
@@ -115,9 +115,9 @@ def test_modinfo(path: Path, texts: list[str], rest: bytes) -> None:
 def test_the_signature_that_is_appended(tmp_path: Path, message: bytes, tail: bytes) -> None:
     root = Root(tmp_path / str(next(_number)))
     path = root.module("updates/a.ko", "a", signature=message + tail + b"~Module signature appended~\n")
-    for item in signature_findings(Kernel(RELEASE, str(root.path)), str(path)):
-        assert item["id"]
-        assert item["message"]
+    for entry in signature_findings(Kernel(RELEASE, str(root.path)), str(path)):
+        assert entry["id"]
+        assert entry["message"]
 
 
 def test_more_constants_than_memory(path: Path) -> None:
@@ -128,7 +128,7 @@ def test_more_constants_than_memory(path: Path) -> None:
         elf.section(".rodata", bytes(1 << 20))
     path.write_bytes(elf.bytes())
     with pytest.raises(ElfError, match="has more constants than any nvidia-fs"):
-        hooks.asked(read_module(str(path)))
+        hooks.requests_of(read_module(str(path)))
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -27,7 +27,7 @@ def kernel(root: Root) -> Kernel:
     return Kernel(RELEASE, str(root.path))
 
 
-def built(folder: Path) -> Root:
+def build_root(folder: Path) -> Root:
     root = Root(folder)
     root.nvidia(imports={"kfree": 0xAAAA0001})
     root.nvidia_fs()
@@ -36,7 +36,7 @@ def built(folder: Path) -> Root:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    root = built(tmp_path / "builder")
+    root = build_root(tmp_path / "builder")
     pack.pack(kernel(root), (), str(tmp_path / "a.tar"))
     return tmp_path / "a.tar"
 
@@ -56,21 +56,21 @@ def test_every_ingredient_counts(name: str) -> None:
 
 
 def test_the_manifest_has_every_ingredient(archive: Path) -> None:
-    found = pack.read_manifest(str(archive))["key"]
-    assert found == {
+    result = pack.read_manifest(str(archive))["key"]
+    assert result == {
         "kernel_release": RELEASE,
-        "symvers": found["symvers"],
+        "symvers": result["symvers"],
         "arch": "x86_64",
         "driver_version": VERSION,
         "driver_flavour": "open",
         "driver_tree": TREE,
         "nvidia_fs_source": "sha256:" + "cd" * 32,
-        "compiler": found["compiler"],
+        "compiler": result["compiler"],
         "ofed": NONE,
         "signer": NONE,
     }
-    assert found["symvers"].startswith("sha256:")
-    assert set(found) == set(INGREDIENTS)
+    assert result["symvers"].startswith("sha256:")
+    assert set(result) == set(INGREDIENTS)
 
 
 def test_who_signs_is_part_of_the_key(tmp_path: Path) -> None:
@@ -124,15 +124,15 @@ def test_modules_for_another_build_of_the_kernel_are_refused(archive: Path, host
 
 
 def test_modules_for_another_architecture_are_refused(archive: Path, host: Root) -> None:
-    found = pack.read_manifest(str(archive))
-    assert key.objections(kernel(host), {**found, "key": {**found["key"], "arch": "aarch64"}}) == [
+    result = pack.read_manifest(str(archive))
+    assert key.objections(kernel(host), {**result, "key": {**result["key"], "arch": "aarch64"}}) == [
         "they are for aarch64, and this kernel is for x86_64"
     ]
 
 
 def test_what_is_not_a_module_is_not_packed(tmp_path: Path) -> None:
     """Above all no key."""
-    root = built(tmp_path / "r")
+    root = build_root(tmp_path / "r")
     secret = tmp_path / "signing_key.priv"
     secret.write_text("-----BEGIN PRIVATE KEY-----\n")
     with pytest.raises((AuditError, ElfError)):
@@ -146,7 +146,7 @@ def test_what_is_not_a_module_is_not_packed(tmp_path: Path) -> None:
 
 def test_install_by_hand_verifies_who_built_it(host: Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     signed, public = tmp_path / "signed.tar", tmp_path / "build1.pub"
-    pack.pack(kernel(built(tmp_path / "builder")), (), str(signed), Builder("build1", b"1" * 32))
+    pack.pack(kernel(build_root(tmp_path / "builder")), (), str(signed), Builder("build1", b"1" * 32))
     public.write_text(public_pem(b"1" * 32))
     argv = ["kmod", "install", "--kernel", RELEASE, "--root", str(host.path), str(signed)]
     for more, words in (
@@ -166,12 +166,12 @@ def test_install_by_hand_verifies_who_built_it(host: Root, tmp_path: Path, capsy
 def test_what_a_bare_host_cannot_tell(host: Root, archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["kmod", "key", "--kernel", RELEASE, "--root", str(host.path), "--json"]
     assert main(argv) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["key"] is None
-    assert {"symvers", "compiler", "nvidia_fs_source"} <= set(found["unknown"])
-    assert found["told"]["ofed"] == NONE
-    assert found["told"]["kernel_build"] == pack.read_manifest(str(archive))["kernel_build"]
-    assert found["installed"] is None
+    result = json.loads(capsys.readouterr().out)
+    assert result["key"] is None
+    assert {"symvers", "compiler", "nvidia_fs_source"} <= set(result["unknown"])
+    assert result["told"]["ofed"] == NONE
+    assert result["told"]["kernel_build"] == pack.read_manifest(str(archive))["kernel_build"]
+    assert result["installed"] is None
     pack.install(str(archive), kernel(host))
     assert main(argv) == 0
     assert json.loads(capsys.readouterr().out)["installed"] == key_of(pack.read_manifest(str(archive))["key"])
@@ -182,12 +182,12 @@ def test_what_a_bare_host_cannot_tell(host: Root, archive: Path, capsys: pytest.
 def test_archives_from_before_builds_had_keys_are_taken(archive: Path, host: Root, tmp_path: Path) -> None:
     old = tmp_path / "old.tar"
     with tarfile.open(archive) as made, tarfile.open(old, "w") as copy:
-        for item in made:
-            data = made.extractfile(item).read()  # type: ignore[union-attr]
-            if item.name == "manifest.json":
+        for entry in made:
+            data = made.extractfile(entry).read()  # type: ignore[union-attr]
+            if entry.name == "manifest.json":
                 value = json.loads(data)
                 del value["key"]
                 data = json.dumps(value).encode()
-            item.size = len(data)
-            copy.addfile(item, io.BytesIO(data))
+            entry.size = len(data)
+            copy.addfile(entry, io.BytesIO(data))
     assert pack.install(str(old), kernel(host))["changed"]

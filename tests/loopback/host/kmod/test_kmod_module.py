@@ -25,7 +25,7 @@ def pack(data: bytes, suffix: str) -> bytes:
     return gzip.compress(data) if suffix == ".gz" else data
 
 
-def refused(path: Path, data: bytes) -> str:
+def refusal(path: Path, data: bytes) -> str:
     path.write_bytes(data)
     with pytest.raises(ElfError) as caught:
         read_module(str(path))
@@ -47,17 +47,17 @@ def test_modinfo_is_read(tmp_path: Path) -> None:
         ("gdsdeploy_tree", "sha256:00"),
     ]
     path = write_module(tmp_path / "a.ko", "nvidia_fs", license="GPL", depends="nvidia,ib-core", info=info)
-    found = read_module(str(path))
-    assert found.name == "nvidia_fs"
-    assert found.vermagic == "6.12.94+deb13-amd64 SMP preempt mod_unload modversions "
-    assert (found.version, found.srcversion, found.license) == ("550.163.01", "ABC", "GPL")
-    assert found.depends == ["nvidia", "ib_core"]
-    assert found.softdeps == ["pre: ib_core"]
-    assert found.parms == {"level": "How much (int)", "bare": "text", "typed": "uint"}
-    assert found.intree is True
-    assert found.provenance == {"driver": "550.163.01", "tree": "sha256:00"}
-    assert found.machine == "x86_64"
-    assert found.signature is None
+    result = read_module(str(path))
+    assert result.name == "nvidia_fs"
+    assert result.vermagic == "6.12.94+deb13-amd64 SMP preempt mod_unload modversions "
+    assert (result.version, result.srcversion, result.license) == ("550.163.01", "ABC", "GPL")
+    assert result.depends == ["nvidia", "ib_core"]
+    assert result.softdeps == ["pre: ib_core"]
+    assert result.parms == {"level": "How much (int)", "bare": "text", "typed": "uint"}
+    assert result.intree is True
+    assert result.provenance == {"driver": "550.163.01", "tree": "sha256:00"}
+    assert result.machine == "x86_64"
+    assert result.signature is None
 
 
 @pytest.mark.parametrize("layout", ["absolute", "rodata", "kcrctab"])
@@ -73,10 +73,10 @@ def test_gpl_only_exports_by_flags_and_without_versions(tmp_path: Path) -> None:
 
 def test_imports_carry_their_version_or_none(tmp_path: Path) -> None:
     path = write_module(tmp_path / "a.ko", imports={"kfree": 5, "nvidia_p2p_get_pages": None}, weak=["kfree"])
-    found = read_module(str(path))
-    assert found.imports == {"module_layout": 0x11111111, "kfree": 5, "nvidia_p2p_get_pages": None}
-    assert found.weak == ["kfree"]
-    assert found.versioned
+    result = read_module(str(path))
+    assert result.imports == {"module_layout": 0x11111111, "kfree": 5, "nvidia_p2p_get_pages": None}
+    assert result.weak == ["kfree"]
+    assert result.versioned
 
 
 def test_extended_versions_are_read_too(tmp_path: Path) -> None:
@@ -104,21 +104,21 @@ def test_compressed_modules_read_the_same(tmp_path: Path, suffix: str) -> None:
     plain = module_bytes(exports=EXPORTS)
     path = tmp_path / ("nvidia.ko" + suffix)
     path.write_bytes(pack(plain, suffix))
-    found = read_module(str(path))
-    assert found.exports == EXPORTS
-    assert found.path == str(path)
+    result = read_module(str(path))
+    assert result.exports == EXPORTS
+    assert result.path == str(path)
 
 
 @pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
 @pytest.mark.parametrize("data", [b"", b"garbage" * 100], ids=["empty", "garbage"])
 def test_damaged_compression_is_one_clear_error(tmp_path: Path, suffix: str, data: bytes) -> None:
-    refused(tmp_path / ("nvidia.ko" + suffix), data)
+    refusal(tmp_path / ("nvidia.ko" + suffix), data)
 
 
 @pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
 def test_truncated_compression_is_one_clear_error(tmp_path: Path, suffix: str) -> None:
     packed = pack(module_bytes(exports=EXPORTS), suffix)
-    refused(tmp_path / ("nvidia.ko" + suffix), packed[: len(packed) // 2])
+    refusal(tmp_path / ("nvidia.ko" + suffix), packed[: len(packed) // 2])
 
 
 @pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
@@ -141,13 +141,13 @@ def test_zstd_without_the_program_says_what_to_install(tmp_path: Path, monkeypat
 
 def test_what_is_no_module_says_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "a.ko"
-    assert "is truncated" in refused(path, b"\x7fELF")
-    assert "is not an ELF file" in refused(path, b"#!/bin/sh\n" * 20)
+    assert "is truncated" in refusal(path, b"\x7fELF")
+    assert "is not an ELF file" in refusal(path, b"#!/bin/sh\n" * 20)
     good = module_bytes()
-    assert "64-bit little-endian" in refused(path, good[:4] + b"\x01" + good[5:])
-    assert "not a kernel module" in refused(path, good[:16] + b"\x02" + good[17:])
-    assert "is for machine 21" in refused(path, good[:18] + b"\x15" + good[19:])
-    assert "no .modinfo" in refused(path, Writer().bytes())
+    assert "64-bit little-endian" in refusal(path, good[:4] + b"\x01" + good[5:])
+    assert "not a kernel module" in refusal(path, good[:16] + b"\x02" + good[17:])
+    assert "is for machine 21" in refusal(path, good[:18] + b"\x15" + good[19:])
+    assert "no .modinfo" in refusal(path, Writer().bytes())
     with pytest.raises(ElfError, match="cannot be read: No such file"):
         read_module(str(tmp_path / "missing.ko"))
 
@@ -155,7 +155,7 @@ def test_what_is_no_module_says_what_it_is(tmp_path: Path) -> None:
 def test_every_truncation_is_an_error_or_reads_whole(tmp_path: Path) -> None:
     data = module_bytes(exports=EXPORTS, imports={"kfree": 5})
     for size in range(0, len(data), 7):
-        assert refused(tmp_path / "a.ko", data[:size])
+        assert refusal(tmp_path / "a.ko", data[:size])
 
 
 def test_a_symbol_version_outside_its_section_is_an_error(tmp_path: Path) -> None:
@@ -163,17 +163,17 @@ def test_a_symbol_version_outside_its_section_is_an_error(tmp_path: Path) -> Non
     elf.section(".modinfo", b"license=GPL\0")
     place = elf.section("__kcrctab", b"\0" * 4)
     elf.symbol("__crc_a", place, 2)
-    assert "outside section __kcrctab" in refused(tmp_path / "a.ko", elf.bytes())
+    assert "outside section __kcrctab" in refusal(tmp_path / "a.ko", elf.bytes())
 
 
 def test_overlapping_names_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SYMBOLS_LIMIT", 10)
     imports: dict[str, int | None] = {f"s{number}": None for number in range(12)}
-    assert "more than 10 imports" in refused(tmp_path / "a.ko", module_bytes(imports=imports))
+    assert "more than 10 imports" in refusal(tmp_path / "a.ko", module_bytes(imports=imports))
     elf = Writer()
     elf.section(".modinfo", b"license=GPL\0")
     elf.symbol("x" * 2000)
-    assert "has no proper name" in refused(tmp_path / "b.ko", elf.bytes())
+    assert "has no proper name" in refusal(tmp_path / "b.ko", elf.bytes())
 
 
 def test_names_of_files() -> None:

@@ -51,9 +51,9 @@ def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> N
     assert "1.3.6.1.4.1.2312.16.1.2" in shown
     assert "CA:FALSE" in shown
     before = key.read_bytes()
-    with pytest.raises(MokError, match=r"a\.key is there already"):
+    with pytest.raises(MokError, match=r"a\.key already exists"):
         mok.make_key(str(key), str(tmp_path / "b.der"), "fleet 7", 30)
-    with pytest.raises(MokError, match=r"a\.der is there already"):
+    with pytest.raises(MokError, match=r"a\.der already exists"):
         mok.make_key(str(tmp_path / "b.key"), str(certificate), "fleet 7", 30)
     assert key.read_bytes() == before
     assert not (tmp_path / "b.key").exists()
@@ -85,8 +85,8 @@ def test_the_request_and_what_a_person_has_to_do(
     argv = ["openssl", "passwd", f"-{kind}", "-salt", salt, "-stdin"]
     made = subprocess.run(argv, input=password + "\n", capture_output=True, text=True, check=True).stdout.strip()
     assert made == (tmp_path / "hash").read_text().strip()
-    said = capfd.readouterr()
-    assert password not in said.out + said.err + repr(answer) + (tmp_path / "words").read_text()
+    output = capfd.readouterr()
+    assert password not in output.out + output.err + repr(answer) + (tmp_path / "words").read_text()
 
 
 def test_a_request_is_made_once_and_is_done_when_the_key_is_enrolled(
@@ -115,6 +115,6 @@ def test_a_request_that_is_not_taken_leaves_no_password_behind(
 ) -> None:
     efi(root)
     imitate(tmp_path, monkeypatch, status=1)
-    with pytest.raises(MokError, match="was not taken"):
+    with pytest.raises(MokError, match="refused the request"):
         mok.enrol(str(owner.der), str(root))
     assert not (tmp_path / "password").exists()

@@ -59,13 +59,13 @@ def host(tmp_path: Path) -> Root:
 def rewrite(archive: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
     """Write the archive again with its members changed by ``change``."""
     with tarfile.open(archive) as old:
-        members = {item.name: old.extractfile(item).read() for item in old}  # type: ignore[union-attr]
+        members = {entry.name: old.extractfile(entry).read() for entry in old}  # type: ignore[union-attr]
     change(members)
     with tarfile.open(archive, "w") as new:
         for name, data in members.items():
-            item = tarfile.TarInfo(name)
-            item.size = len(data)
-            new.addfile(item, io.BytesIO(data))
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            new.addfile(entry, io.BytesIO(data))
     return archive
 
 
@@ -78,7 +78,7 @@ def edit_manifest(archive: Path, change: Callable[[dict[str, Any]], None]) -> Pa
     return rewrite(archive, edit)
 
 
-def refused(archive: Path, host: Root) -> str:
+def refusal(archive: Path, host: Root) -> str:
     before = tree_of(host)
     with pytest.raises(PackError) as caught:
         packing.install(str(archive), kernel(host))
@@ -94,7 +94,7 @@ def test_the_manifest_says_what_it_was_built_from(builder: Root, tmp_path: Path)
     assert manifest["symvers"].startswith("sha256:")
     assert manifest["driver"] == {"version": VERSION, "flavour": "open", "tree": TREE}
     assert manifest["nvidia_fs"]["version"] == "2.19.7"
-    assert [item["name"] for item in manifest["modules"]] == ["nvidia", "nvidia_fs"]
+    assert [entry["name"] for entry in manifest["modules"]] == ["nvidia", "nvidia_fs"]
     assert manifest["modules"][0]["size"] == (builder.modules / "updates/dkms/nvidia.ko").stat().st_size
 
 
@@ -124,15 +124,15 @@ def test_install_places_verifies_and_indexes(archive: Path, host: Root) -> None:
     result = packing.install(str(archive), kernel(host))
     assert result["changed"]
     assert result["modules"] == ["nvidia", "nvidia_fs"]
-    assert [item["ok"] for item in result["audit"]] == [True, True]
-    assert sorted(item.name for item in (host.modules / FOLDER).iterdir()) == [
+    assert [entry["ok"] for entry in result["audit"]] == [True, True]
+    assert sorted(entry.name for entry in (host.modules / FOLDER).iterdir()) == [
         "manifest.json",
         "nvidia-fs.ko",
         "nvidia.ko",
     ]
     known = read_dependencies((host.modules / "modules.dep").read_text())
     assert known[f"{FOLDER}/nvidia-fs.ko"] == [f"{FOLDER}/nvidia.ko", "kernel/drivers/gpu/drm/drm.ko"]
-    assert [item.name for item in (host.path / "lib/modules").iterdir()] == [RELEASE]
+    assert [entry.name for entry in (host.path / "lib/modules").iterdir()] == [RELEASE]
     assert (host.modules / FOLDER).stat().st_mode & 0o777 == 0o755
 
 
@@ -151,7 +151,7 @@ def test_check_changes_nothing_and_says_what_would(archive: Path, host: Root) ->
     before = tree_of(host)
     result = packing.install(str(archive), kernel(host), check=True)
     assert result["changed"]
-    assert any("nvidia-fs.ko (new)" in item for item in result["changes"])
+    assert any("nvidia-fs.ko (new)" in entry for entry in result["changes"])
     assert tree_of(host) == before
 
 
@@ -159,7 +159,7 @@ def test_an_index_that_lost_the_modules_is_made_again(archive: Path, host: Root)
     packing.install(str(archive), kernel(host))
     (host.modules / "modules.dep").write_text("kernel/fs/own.ko:\n")
     result = packing.install(str(archive), kernel(host))
-    assert any("not in modules.dep" in item for item in result["changes"])
+    assert any("not in modules.dep" in entry for entry in result["changes"])
     assert f"{FOLDER}/nvidia.ko" in (host.modules / "modules.dep").read_text()
 
 
@@ -169,7 +169,7 @@ def test_a_new_set_replaces_the_old_one_whole(builder: Root, archive: Path, host
     packing.install(str(archive), kernel(host))
     packing.pack(kernel(builder), ["nvidia", "nvidia-fs"], str(archive))
     result = packing.install(str(archive), kernel(host))
-    assert any("nvidia-uvm.ko (removed)" in item for item in result["changes"])
+    assert any("nvidia-uvm.ko (removed)" in entry for entry in result["changes"])
     assert not (host.modules / FOLDER / "nvidia-uvm.ko").exists()
 
 
@@ -182,25 +182,25 @@ def test_leftovers_of_dkms_are_named_and_lose(archive: Path, host: Root) -> None
     known = read_dependencies((host.modules / "modules.dep").read_text())
     assert f"{FOLDER}/nvidia-fs.ko" in known
     assert "updates/dkms/nvidia-fs.ko" not in known
-    found = {item["module"]: item for item in audit(kernel(host))}["nvidia_fs"]
-    assert found["file"].endswith(f"{FOLDER}/nvidia-fs.ko")
-    assert [item["id"] for item in found["findings"] if item["severity"] != "note"] == ["duplicate", "vm-io"]
+    outcome = {entry["module"]: entry for entry in audit(kernel(host))}["nvidia_fs"]
+    assert outcome["file"].endswith(f"{FOLDER}/nvidia-fs.ko")
+    assert [entry["id"] for entry in outcome["findings"] if entry["severity"] != "note"] == ["duplicate", "vm-io"]
 
 
 def test_installed_modules_stay_vouched_for_on_the_kernel_they_were_packed_for(archive: Path, host: Root) -> None:
     packing.install(str(archive), kernel(host))
-    assert [item["ok"] for item in audit(kernel(host))] == [True, True]
+    assert [entry["ok"] for entry in audit(kernel(host))] == [True, True]
     (host.modules / FOLDER / "manifest.json").rename(host.path / "manifest.json")
-    assert [item["ok"] for item in audit(kernel(host))] == [None, True]
+    assert [entry["ok"] for entry in audit(kernel(host))] == [None, True]
     (host.path / "manifest.json").rename(host.modules / FOLDER / "manifest.json")
     host.module("kernel/fs/own.ko", "own", info=[("intree", "Y"), ("version", "another build")], imports={"kfree": 5})
-    assert [item["ok"] for item in audit(kernel(host))] == [False, None]
+    assert [entry["ok"] for entry in audit(kernel(host))] == [False, None]
 
 
 def test_a_changed_module_is_not_vouched_for(archive: Path, host: Root) -> None:
     packing.install(str(archive), kernel(host))
     host.nvidia(f"{FOLDER}/nvidia.ko", imports={"unseen": 1}, depends="")
-    assert [item["ok"] for item in audit(kernel(host))] == [None, True]
+    assert [entry["ok"] for entry in audit(kernel(host))] == [None, True]
 
 
 def test_the_audit_on_the_host_refuses_another_build_of_the_kernel(archive: Path, host: Root) -> None:
@@ -214,7 +214,7 @@ def test_the_audit_on_the_host_refuses_another_build_of_the_kernel(archive: Path
 
 def test_an_archive_for_another_kernel(archive: Path, host: Root) -> None:
     edit_manifest(archive, lambda value: value.update(kernel_release="6.1.0"))
-    assert f"was packed for kernel 6.1.0, not {RELEASE}" in refused(archive, host)
+    assert f"was packed for kernel 6.1.0, not {RELEASE}" in refusal(archive, host)
 
 
 def test_a_tampered_module(archive: Path, host: Root) -> None:
@@ -222,47 +222,47 @@ def test_a_tampered_module(archive: Path, host: Root) -> None:
         data = members["modules/nvidia.ko"]
         members["modules/nvidia.ko"] = bytes([data[0] ^ 1]) + data[1:]
 
-    assert "does not have its manifest's sha256" in refused(rewrite(archive, flip), host)
+    assert "doesn't have its manifest's sha256" in refusal(rewrite(archive, flip), host)
 
 
 def test_a_truncated_archive(archive: Path, host: Root) -> None:
     data = archive.read_bytes()
     for size in (0, 100, 600, len(data) // 2):
         archive.write_bytes(data[:size])
-        assert str(archive) in refused(archive, host)
+        assert str(archive) in refusal(archive, host)
 
 
 def test_members_that_do_not_belong(archive: Path, host: Root) -> None:
     def add(members: dict[str, bytes]) -> None:
         members["../../etc/cron.d/x"] = b"bad"
 
-    assert "which its manifest does not list" in refused(rewrite(archive, add), host)
+    assert "which its manifest doesn't list" in refusal(rewrite(archive, add), host)
 
 
 def test_a_missing_member(archive: Path, host: Root) -> None:
     def drop(members: dict[str, bytes]) -> None:
         del members["modules/nvidia-fs.ko"]
 
-    assert "lacks modules/nvidia-fs.ko" in refused(rewrite(archive, drop), host)
+    assert "doesn't have modules/nvidia-fs.ko" in refusal(rewrite(archive, drop), host)
 
 
 @pytest.mark.parametrize("name", ["../x.ko", "/etc/x.ko", "a/b.ko", ".ko", ".x.ko", "x.txt", "", "..", "x.ko/"])
 def test_paths_that_lead_out(archive: Path, host: Root, name: str) -> None:
     edit_manifest(archive, lambda value: value["modules"][0].update(file=name))
-    assert "no proper list of modules" in refused(archive, host)
+    assert "an invalid list of modules" in refusal(archive, host)
 
 
 def test_a_link_in_the_place_of_a_module(archive: Path, host: Root) -> None:
     with tarfile.open(archive) as old:
         manifest = old.extractfile("manifest.json").read()  # type: ignore[union-attr]
     with tarfile.open(archive, "w") as new:
-        item = tarfile.TarInfo("manifest.json")
-        item.size = len(manifest)
-        new.addfile(item, io.BytesIO(manifest))
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(manifest)
+        new.addfile(entry, io.BytesIO(manifest))
         link = tarfile.TarInfo("modules/nvidia.ko")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         new.addfile(link)
-    assert "modules/nvidia.ko is neither a file nor a folder" in refused(archive, host)
+    assert "modules/nvidia.ko is neither a file nor a folder" in refusal(archive, host)
 
 
 @pytest.mark.parametrize(
@@ -279,15 +279,15 @@ def test_a_link_in_the_place_of_a_module(archive: Path, host: Root) -> None:
     ],
 )
 def test_a_manifest_of_another_shape(archive: Path, host: Root, change: Callable[[dict[str, Any]], None]) -> None:
-    assert "its manifest" in refused(edit_manifest(archive, change), host)
+    assert "its manifest" in refusal(edit_manifest(archive, change), host)
 
 
 def test_what_is_no_archive(tmp_path: Path, host: Root) -> None:
     path = tmp_path / "x.tar"
     path.write_text("this is text\n" * 100)
-    assert "is not an archive of modules" in refused(path, host)
+    assert "is not an archive of modules" in refusal(path, host)
     path.unlink()
-    assert "No such file" in refused(path, host)
+    assert "No such file" in refusal(path, host)
 
 
 def test_a_full_disk_leaves_the_old_set(
@@ -302,7 +302,7 @@ def test_a_full_disk_leaves_the_old_set(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        message = refused(archive, host)
+        message = refusal(archive, host)
     assert "No space left on device" in message
     assert packing.install(str(archive), kernel(host))["changed"]
 
@@ -315,7 +315,7 @@ def test_a_failing_depmod_puts_the_old_set_back(
     packing.pack(kernel(builder), (), str(archive))
     with monkeypatch.context() as patch:
         patch.setattr(process, "run", lambda *_: process.Output(1, "", "depmod: ERROR: no space\n"))
-        message = refused(archive, host)
+        message = refusal(archive, host)
     assert "depmod failed" in message
 
 
@@ -323,7 +323,7 @@ def test_a_failing_depmod_leaves_nothing_of_a_first_install(
     archive: Path, host: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "run", lambda *_: process.Output(1, "", "depmod: ERROR: no space\n"))
-    assert "depmod failed" in refused(archive, host)
+    assert "depmod failed" in refusal(archive, host)
 
 
 def test_remove_takes_away_all_of_it_and_then_nothing(archive: Path, host: Root) -> None:

@@ -36,14 +36,14 @@ def root(tmp_path: Path) -> Root:
     return Root(tmp_path / "root")
 
 
-def said(root: Root, data: bytes, suffix: str = "") -> list[str]:
+def messages_of(root: Root, data: bytes, suffix: str = "") -> list[str]:
     """``severity id`` of what the audit of signatures finds in ``data``."""
     file = root.modules / f"updates/thing.ko{suffix}"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(lzma.compress(data) if suffix == ".xz" else data)
-    found = signature.findings(Kernel(RELEASE, str(root.path)), str(file))
-    assert all(item["hint"] and item["message"] for item in found)
-    return [f"{item['severity']} {item['id']}" for item in found]
+    result = signature.findings(Kernel(RELEASE, str(root.path)), str(file))
+    assert all(entry["hint"] and entry["message"] for entry in result)
+    return [f"{entry['severity']} {entry['id']}" for entry in result]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,15 +53,15 @@ def test_real_signatures_verify_and_changed_content_does_not(
     keys: dict[str, Pair], kind: str, hashed: str, options: tuple[str, ...]
 ) -> None:
     data = keys[kind].sign(MODULE, *options, hashed=hashed)
-    found = read_signature(io.BytesIO(data))
-    assert found is not None
+    result = read_signature(io.BytesIO(data))
+    assert result is not None
     certificate = read_certificate(keys[kind].der.read_bytes())
-    assert (found.size, found.hash, found.is_by(certificate)) == (len(MODULE), hashed, True)
-    assert verifies(found, io.BytesIO(data), certificate) is True
-    assert verifies(found, io.BytesIO(b"\x7fELG" + data[4:]), certificate) is False
+    assert (result.size, result.hash, result.is_by(certificate)) == (len(MODULE), hashed, True)
+    assert verifies(result, io.BytesIO(data), certificate) is True
+    assert verifies(result, io.BytesIO(b"\x7fELG" + data[4:]), certificate) is False
     other = read_certificate(pair(keys[kind].der.parent, "another", kind).der.read_bytes())
-    assert not found.is_by(other)
-    assert verifies(found, io.BytesIO(data), other) is False
+    assert not result.is_by(other)
+    assert verifies(result, io.BytesIO(data), other) is False
 
 
 def test_an_altered_signature_does_not_verify(keys: dict[str, Pair]) -> None:
@@ -69,9 +69,9 @@ def test_an_altered_signature_does_not_verify(keys: dict[str, Pair]) -> None:
         data = bytearray(owner.sign(MODULE))
         certificate = read_certificate(owner.der.read_bytes())
         data[-50] ^= 1
-        found = read_signature(io.BytesIO(bytes(data)))
-        assert found is not None, kind
-        assert verifies(found, io.BytesIO(bytes(data)), certificate) is False, kind
+        result = read_signature(io.BytesIO(bytes(data)))
+        assert result is not None, kind
+        assert verifies(result, io.BytesIO(bytes(data)), certificate) is False, kind
 
 
 def test_certificates_are_read_as_openssl_reads_them(keys: dict[str, Pair]) -> None:
@@ -87,42 +87,42 @@ def test_certificates_are_read_as_openssl_reads_them(keys: dict[str, Pair]) -> N
         "subjectKeyIdentifier",
     ]
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    found = read_certificate(keys["rsa"].der.read_bytes())
+    result = read_certificate(keys["rsa"].der.read_bytes())
     # openssl shows whole bytes.
-    assert re.search(rf"^serial=0?{found.serial:X}$", shown, re.MULTILINE)
-    assert found.fingerprint.upper() in shown
-    assert found.key_id.hex(":").upper() in shown
-    assert found.subject == "owner rsa"
+    assert re.search(rf"^serial=0?{result.serial:X}$", shown, re.MULTILINE)
+    assert result.fingerprint.upper() in shown
+    assert result.key_id.hex(":").upper() in shown
+    assert result.subject == "owner rsa"
 
 
 def test_where_nothing_is_enforced_only_what_every_kernel_refuses_is_an_error(
     root: Root, keys: dict[str, Pair]
 ) -> None:
     signed = keys["rsa"].sign(MODULE)
-    assert said(root, MODULE) == ["note unsigned"]
-    assert said(root, signed) == ["note signature-key"]
-    assert said(root, MODULE + SIGNATURE) == []
-    assert said(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == ["error signature-malformed"]
-    assert said(root, signed[:300] + b"~Module signature appended~\n") == ["error signature-malformed"]
-    assert said(root, MODULE + appended(b"x", size=1 << 20)) == ["error signature-malformed"]
-    assert said(root, MODULE + appended(b"x", kind=1)) == ["note unsigned"]
+    assert messages_of(root, MODULE) == ["note unsigned"]
+    assert messages_of(root, signed) == ["note signature-key"]
+    assert messages_of(root, MODULE + SIGNATURE) == []
+    assert messages_of(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == ["error signature-malformed"]
+    assert messages_of(root, signed[:300] + b"~Module signature appended~\n") == ["error signature-malformed"]
+    assert messages_of(root, MODULE + appended(b"x", size=1 << 20)) == ["error signature-malformed"]
+    assert messages_of(root, MODULE + appended(b"x", kind=1)) == ["note unsigned"]
 
 
 def test_a_kernel_that_does_not_look_at_signatures(root: Root, keys: dict[str, Pair]) -> None:
     root.etc(CONFIG, "CONFIG_SMP=y\n")
-    assert said(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == []
+    assert messages_of(root, MODULE + appended(b"\x30\x03\x02\x01\x01")) == []
 
 
 def test_under_secure_boot_the_owners_keys_count(root: Root, keys: dict[str, Pair]) -> None:
     root.etc(CONFIG, LOCKED)
     efi(root.path, mok=signature_list(keys["p256"].der.read_bytes(), keys["rsa"].der.read_bytes()))
     signed = keys["rsa"].sign(MODULE)
-    assert said(root, signed) == []
-    assert said(root, signed, ".xz") == []
-    assert said(root, MODULE) == ["error unsigned"]
-    assert said(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
+    assert messages_of(root, signed) == []
+    assert messages_of(root, signed, ".xz") == []
+    assert messages_of(root, MODULE) == ["error unsigned"]
+    assert messages_of(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
     # Whether the kernel's image has that key cannot be told without the image.
-    assert said(root, keys["p384"].sign(MODULE)) == ["warning signature-key-unknown"]
+    assert messages_of(root, keys["p384"].sign(MODULE)) == ["warning signature-key-unknown"]
 
 
 def test_long_lists_are_read_where_the_kernel_shows_them_whole(root: Root, keys: dict[str, Pair]) -> None:
@@ -131,15 +131,15 @@ def test_long_lists_are_read_where_the_kernel_shows_them_whole(root: Root, keys:
     folder = root.path / "sys/firmware/efi/mok-variables"
     folder.mkdir()
     (folder / "MokListRT").write_bytes(signature_list(keys["rsa"].der.read_bytes()))
-    assert said(root, keys["rsa"].sign(MODULE)) == []
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == []
 
 
 def test_a_wrong_signature_is_refused_even_where_none_is_needed(root: Root, keys: dict[str, Pair]) -> None:
     efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()))
     root.etc(CONFIG, "CONFIG_MODULE_SIG=y\n")
     signed = keys["rsa"].sign(MODULE)
-    assert said(root, signed) == []
-    assert said(root, MODULE[:-1] + b"!" + signed[len(MODULE) :]) == ["error signature-wrong"]
+    assert messages_of(root, signed) == []
+    assert messages_of(root, MODULE[:-1] + b"!" + signed[len(MODULE) :]) == ["error signature-wrong"]
 
 
 def test_revoked_keys_and_those_of_the_firmware(root: Root, keys: dict[str, Pair]) -> None:
@@ -147,26 +147,26 @@ def test_revoked_keys_and_those_of_the_firmware(root: Root, keys: dict[str, Pair
     certificate = signature_list(keys["rsa"].der.read_bytes())
     image_of(root, keys["p256"])
     efi(root.path, mok=certificate, MokListXRT=certificate)
-    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
     efi(root.path, db=certificate)
     (root.path / "sys/firmware/efi/efivars/MokListXRT-605dab50-e046-4300-abb6-3dd810dd8b23").unlink()
-    assert said(root, keys["rsa"].sign(MODULE)) == ["warning signature-key-unknown"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning signature-key-unknown"]
 
 
 def test_without_secure_boot_the_kernel_does_not_load_the_owners_keys(root: Root, keys: dict[str, Pair]) -> None:
     root.etc(CONFIG, FORCED)
     efi(root.path, secure_boot=0, mok=signature_list(keys["rsa"].der.read_bytes()))
-    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
     efi(root.path, mok=signature_list(keys["rsa"].der.read_bytes()), MokSBStateRT=b"\x01")
-    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
 
 
 def test_whether_secure_boot_is_on_cannot_be_told(root: Root, keys: dict[str, Pair]) -> None:
     root.etc(CONFIG, LOCKED)
     efi(root.path, secure_boot=None)
-    assert said(root, MODULE) == ["warning secure-boot-unknown"]
-    assert said(root, keys["rsa"].sign(MODULE)) == ["warning secure-boot-unknown"]
-    assert said(root, MODULE + SIGNATURE) == []
+    assert messages_of(root, MODULE) == ["warning secure-boot-unknown"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["warning secure-boot-unknown"]
+    assert messages_of(root, MODULE + SIGNATURE) == []
 
 
 def running(root: Root, **files: str) -> None:
@@ -191,9 +191,9 @@ def running(root: Root, **files: str) -> None:
 )
 def test_what_turns_enforcing_on(root: Root, path: str, text: str) -> None:
     running(root)
-    assert said(root, MODULE) == ["note unsigned"]
+    assert messages_of(root, MODULE) == ["note unsigned"]
     root.etc(path, text)
-    assert said(root, MODULE) == ["error unsigned"]
+    assert messages_of(root, MODULE) == ["error unsigned"]
 
 
 @pytest.mark.parametrize(
@@ -208,18 +208,18 @@ def test_what_turns_enforcing_on(root: Root, path: str, text: str) -> None:
 def test_what_does_not(root: Root, path: str, text: str) -> None:
     running(root)
     root.etc(path, text)
-    assert said(root, MODULE) == ["note unsigned"]
+    assert messages_of(root, MODULE) == ["note unsigned"]
 
 
 def test_what_runs_says_nothing_about_another_kernel(root: Root) -> None:
     root.etc("proc/sys/kernel/osrelease", "6.1.0-1-amd64\n")
     root.etc("proc/cmdline", "module.sig_enforce=1\n")
-    assert said(root, MODULE) == ["note unsigned"]
+    assert messages_of(root, MODULE) == ["note unsigned"]
 
 
 def image_of(root: Root, *owners: Pair, pack: str = "xz") -> None:
     """A bzImage whose kernel has these certificates."""
-    plain = random.Random(1).randbytes(5 << 20) + b"".join(item.der.read_bytes() + b"\0" * 9 for item in owners)
+    plain = random.Random(1).randbytes(5 << 20) + b"".join(entry.der.read_bytes() + b"\0" * 9 for entry in owners)
     packed = {"xz": lambda: lzma.compress(plain, preset=0), "gz": lambda: gzip.compress(plain, 1)}.get(pack)
     zstd = ["zstd", "-qc", "-1"]
     payload = packed() if packed else subprocess.run(zstd, input=plain, capture_output=True, check=True).stdout
@@ -238,9 +238,9 @@ def test_the_keys_inside_the_kernel(root: Root, keys: dict[str, Pair], pack: str
     image_of(root, keys["p384"], pack=pack)
     root.etc(CONFIG, FORCED)
     signed = keys["p384"].sign(MODULE)
-    assert said(root, signed) == []
-    assert said(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
-    assert said(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
+    assert messages_of(root, signed) == []
+    assert messages_of(root, b"\x7fELG" + signed[4:]) == ["error signature-wrong"]
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == ["error signature-key"]
 
 
 def test_an_efi_zboot_image_and_a_plain_one(tmp_path: Path, keys: dict[str, Pair]) -> None:
@@ -250,7 +250,7 @@ def test_an_efi_zboot_image_and_a_plain_one(tmp_path: Path, keys: dict[str, Pair
     (tmp_path / "plain").write_bytes(b"kernel" + keys["rsa"].der.read_bytes() * 2)
     (tmp_path / "other").write_bytes((b"MZ\0\0zimg" + sizes).ljust(64, b"\0") + b"LZ4?" + payload)
     for name in ("zboot", "plain"):
-        assert [item.subject for item in image.certificates(str(tmp_path / name))] == ["owner rsa"]
+        assert [entry.subject for entry in image.certificates(str(tmp_path / name))] == ["owner rsa"]
     with pytest.raises(image.ImageError, match="packed in an unknown way"):
         image.certificates(str(tmp_path / "other"))
 
@@ -260,13 +260,13 @@ def test_the_key_of_a_kernel_that_was_built_here(root: Root, keys: dict[str, Pai
     folder = root.path / f"usr/src/linux-headers-{RELEASE}/certs"
     folder.mkdir()
     (folder / "signing_key.x509").write_bytes(keys["rsa"].der.read_bytes())
-    assert said(root, keys["rsa"].sign(MODULE)) == []
+    assert messages_of(root, keys["rsa"].sign(MODULE)) == []
 
 
 def test_the_kernels_own_signer_is_known_by_its_modules(root: Root) -> None:
     root.etc(CONFIG, FORCED)
-    assert said(root, MODULE + SIGNATURE) == ["note signature-unverified"]
-    assert said(root, MODULE + signed_by("someone else")) == ["warning signature-key-unknown"]
+    assert messages_of(root, MODULE + SIGNATURE) == ["note signature-unverified"]
+    assert messages_of(root, MODULE + signed_by("someone else")) == ["warning signature-key-unknown"]
 
 
 def test_damaged_messages_end_in_a_clear_word(keys: dict[str, Pair]) -> None:
@@ -286,12 +286,12 @@ def test_damaged_messages_end_in_a_clear_word(keys: dict[str, Pair]) -> None:
 
 def test_damaged_certificates_and_lists_end_too(keys: dict[str, Pair]) -> None:
     chance = random.Random(8)
-    whole = signature_list(*(item.der.read_bytes() for item in keys.values()))
+    whole = signature_list(*(entry.der.read_bytes() for entry in keys.values()))
     assert len(read_lists(whole)) == 3
     for _ in range(2000):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 6)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        for item in read_lists(bytes(data)[: chance.randrange(len(data))]):
-            if item.verify is not None:
-                item.verify("sha256", b"x" * 32, b"y" * 64)
+        for entry in read_lists(bytes(data)[: chance.randrange(len(data))]):
+            if entry.verify is not None:
+                entry.verify("sha256", b"x" * 32, b"y" * 64)

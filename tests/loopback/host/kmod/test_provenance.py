@@ -21,7 +21,7 @@ from tests.loopback.test_buildcache import EVIL, ORIGIN, OTHER, SIGNER, archive
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive(tmp_path_factory.mktemp("archive") / "modules.tar", "a", 5_000)
 
 
@@ -34,33 +34,33 @@ def manifest_of(path: Path) -> bytes:
         return file.read()
 
 
-def test_who_built_it_and_when_is_what_a_statement_says(made: Path) -> None:
-    envelope = pack.read_provenance(str(made))
-    statement = provenance.verify(envelope, manifest_of(made), ORIGIN)
+def test_who_built_it_and_when_is_what_a_statement_says(packed_archive: Path) -> None:
+    envelope = pack.read_provenance(str(packed_archive))
+    statement = provenance.verify(envelope, manifest_of(packed_archive), ORIGIN)
     assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
     run = statement["predicate"]["runDetails"]
     assert run["builder"]["id"] == "urn:gdsdeploy:builder:build1"
     assert run["metadata"]["invocationId"] == "run-1"
     definition = statement["predicate"]["buildDefinition"]
     assert definition["internalParameters"]["build_key"].startswith("sha256:")
-    assert [item["name"] for item in statement["subject"]] == ["manifest.json", "modules/nvidia.ko"]
+    assert [entry["name"] for entry in statement["subject"]] == ["manifest.json", "modules/nvidia.ko"]
 
 
-def test_another_implementation_verifies_the_envelope(made: Path) -> None:
-    envelope = Envelope.from_dict(json.loads(pack.read_provenance(str(made))))
+def test_another_implementation_verifies_the_envelope(packed_archive: Path) -> None:
+    envelope = Envelope.from_dict(json.loads(pack.read_provenance(str(packed_archive))))
     key = {"public": provenance.public_bytes(ORIGIN.public).hex()}
     other = SSlibKey(provenance.key_id(ORIGIN.public), "ed25519", "ed25519", key)
     assert list(envelope.verify([other], 1)) == [provenance.key_id(ORIGIN.public)]
 
 
-def test_openssl_reads_the_key_and_verifies_the_signature(made: Path, tmp_path: Path) -> None:
+def test_openssl_reads_the_key_and_verifies_the_signature(packed_archive: Path, tmp_path: Path) -> None:
     seed = provenance.own_key(str(tmp_path))
     private = tmp_path / provenance.KEY.lstrip("/")
     shown = subprocess.run(
         ["openssl", "pkey", "-in", private, "-pubout"], check=True, capture_output=True, text=True
     ).stdout
     assert shown == (tmp_path / provenance.PUBLIC.lstrip("/")).read_text() == provenance.public_pem(seed)
-    value = json.loads(pack.read_provenance(str(made)))
+    value = json.loads(pack.read_provenance(str(packed_archive)))
     for name, data in (
         ("signed", provenance.encoding(base64.b64decode(value["payload"]))),
         ("signature", base64.b64decode(value["signatures"][0]["sig"])),
@@ -90,7 +90,7 @@ def test_the_key_is_made_once_and_refused_when_others_could_have_it(tmp_path: Pa
 @pytest.mark.parametrize(
     ("signer", "origin", "words"),
     [
-        (None, ORIGIN, "nobody has signed it"),
+        (None, ORIGIN, "isn't signed"),
         (OTHER, ORIGIN, "isn't by the builder that the controller knows"),
         (Builder("evil", SIGNER.seed), ORIGIN, "signed as 'urn:gdsdeploy:builder:evil', not by build1"),
         (SIGNER, EVIL, "isn't by the builder that the controller knows"),
@@ -113,50 +113,50 @@ def test_what_the_builder_has_not_signed_is_refused(
     assert list(folder.iterdir()) == [], "nothing is unpacked before it is verified"
 
 
-def test_a_signature_of_another_archive_is_refused(made: Path, tmp_path: Path) -> None:
+def test_a_signature_of_another_archive_is_refused(packed_archive: Path, tmp_path: Path) -> None:
     """The review's attack: module bytes changed, manifest written anew, and the good signature kept."""
     other = archive(tmp_path / "other.tar", "a", 9_000)
-    good, bad = pack.read_provenance(str(made)), pack.read_provenance(str(other))
+    good, bad = pack.read_provenance(str(packed_archive)), pack.read_provenance(str(other))
     with pytest.raises(PackError, match="is about another archive"):
-        provenance.verify(bad, manifest_of(made), ORIGIN)
-    assert provenance.verify(good, manifest_of(made), ORIGIN)
+        provenance.verify(bad, manifest_of(packed_archive), ORIGIN)
+    assert provenance.verify(good, manifest_of(packed_archive), ORIGIN)
 
 
 def fields(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path of every leaf."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    return [path] if items is None else [leaf for key, item in items for leaf in fields(item, (*path, key))]
+    return [path] if items is None else [leaf for key, entry in items for leaf in fields(entry, (*path, key))]
 
 
-def changed(value: Any, path: tuple[Any, ...], leaf: Any) -> Any:
+def replace_leaf(value: Any, path: tuple[Any, ...], leaf: Any) -> Any:
     if not path:
         return leaf
     copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = changed(copy[path[0]], path[1:], leaf)
+    copy[path[0]] = replace_leaf(copy[path[0]], path[1:], leaf)
     return copy
 
 
 @pytest.mark.parametrize("leaf", ["x", None, 5, [], {}, "\ud800", [[[[]]]]], ids=repr)
-def test_every_field_that_is_changed_is_noticed(made: Path, leaf: Any) -> None:
+def test_every_field_that_is_changed_is_noticed(packed_archive: Path, leaf: Any) -> None:
     """In the envelope, and in the statement, whose signature does not fit then."""
-    envelope = json.loads(pack.read_provenance(str(made)))
+    envelope = json.loads(pack.read_provenance(str(packed_archive)))
     statement = json.loads(base64.b64decode(envelope["payload"]))
-    wrong = [changed(envelope, path, leaf) for path in fields(envelope)]
+    wrong = [replace_leaf(envelope, path, leaf) for path in fields(envelope)]
     for path in fields(statement):
-        payload = json.dumps(changed(statement, path, leaf)).encode()
+        payload = json.dumps(replace_leaf(statement, path, leaf)).encode()
         wrong.append({**envelope, "payload": base64.b64encode(payload).decode()})
     assert len(wrong) > 15
     for value in wrong:
         with pytest.raises(PackError):
-            provenance.verify(json.dumps(value).encode(), manifest_of(made), ORIGIN)
+            provenance.verify(json.dumps(value).encode(), manifest_of(packed_archive), ORIGIN)
 
 
-def test_an_envelope_has_one_form(made: Path) -> None:
+def test_an_envelope_has_one_form(packed_archive: Path) -> None:
     """One signature, each key once, plain base64: two programs never see two things in it."""
-    text = pack.read_provenance(str(made)).decode()
+    text = pack.read_provenance(str(packed_archive)).decode()
     value = json.loads(text)
     (signature,), payload = value["signatures"], value["payload"]
-    forged = json.loads(provenance.sign(manifest_of(made), OTHER))["signatures"]
+    forged = json.loads(provenance.sign(manifest_of(packed_archive), OTHER))["signatures"]
     for wrong in (
         {**value, "signatures": []},
         {**value, "signatures": [signature, *forged]},
@@ -169,18 +169,18 @@ def test_an_envelope_has_one_form(made: Path) -> None:
         {**value, "signatures": [{**signature, "sig": signature["sig"] + "AAAA"}]},
     ):
         with pytest.raises(PackError):
-            provenance.verify(json.dumps(wrong).encode(), manifest_of(made), ORIGIN)
+            provenance.verify(json.dumps(wrong).encode(), manifest_of(packed_archive), ORIGIN)
     for key in ("payload", "payloadType", "signatures"):
         twice = f'{{"{key}": {json.dumps(value[key])}, {text[1:]}'
         assert json.loads(twice) == value
         with pytest.raises(PackError, match="its signature is malformed"):
-            provenance.verify(twice.encode(), manifest_of(made), ORIGIN)
+            provenance.verify(twice.encode(), manifest_of(packed_archive), ORIGIN)
 
 
 @pytest.mark.parametrize("key", [None, "x", {}])
-def test_a_statement_names_a_build_key(made: Path, key: Any) -> None:
+def test_a_statement_names_a_build_key(packed_archive: Path, key: Any) -> None:
     """Only what was built from known ingredients is bound to them."""
-    manifest = {**json.loads(manifest_of(made)), "key": key}
+    manifest = {**json.loads(manifest_of(packed_archive)), "key": key}
     text = json.dumps({name: value for name, value in manifest.items() if value is not None}).encode()
     envelope = provenance.sign(text, SIGNER)
     if key == {}:
@@ -191,29 +191,29 @@ def test_a_statement_names_a_build_key(made: Path, key: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"payload": 1}'], ids=repr)
-def test_what_is_no_envelope_is_one_error(made: Path, data: bytes) -> None:
+def test_what_is_no_envelope_is_one_error(packed_archive: Path, data: bytes) -> None:
     with pytest.raises(PackError, match="its signature is malformed"):
-        provenance.verify(data, manifest_of(made), ORIGIN)
+        provenance.verify(data, manifest_of(packed_archive), ORIGIN)
 
 
 @given(where=integers(0, 1 << 20), bit=integers(0, 7))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_flipped_bit_of_an_archive_changes_what_is_unpacked(
-    made: Path, tmp_path_factory: pytest.TempPathFactory, where: int, bit: int
+    packed_archive: Path, tmp_path_factory: pytest.TempPathFactory, where: int, bit: int
 ) -> None:
     """Refused, or in bytes of the tar file that say nothing."""
-    data = bytearray(made.read_bytes())
+    data = bytearray(packed_archive.read_bytes())
     data[where % len(data)] ^= 1 << bit
     folder = tmp_path_factory.mktemp("flip", numbered=True)
     path = folder / "modules.tar"
     path.write_bytes(data)
     try:
-        found = pack.unpack(str(path), "", str(folder), ORIGIN)
+        result = pack.unpack(str(path), "", str(folder), ORIGIN)
     except PackError:
         return
-    assert found == pack.read_manifest(str(made))
+    assert result == pack.read_manifest(str(packed_archive))
     module = folder / "nvidia.ko"
-    assert pack.sha256(str(module)) == found["modules"][0]["sha256"]
+    assert pack.sha256(str(module)) == result["modules"][0]["sha256"]
 
 
 def test_a_manifest_that_is_not_of_the_lock_is_told_by_what_differs() -> None:

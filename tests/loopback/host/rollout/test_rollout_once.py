@@ -189,12 +189,12 @@ def separate_boot(root: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lvm, "is on LVM, through which GRUB cannot write"),
+        (lvm, "is on LVM, through which GRUB can't write"),
         (crypt, "an encrypted disk"),
         (nameless_mapper, "the device mapper"),
         (raid, "software RAID"),
         (partition_of_raid, "software RAID"),
-        (btrfs, "is on btrfs, where GRUB cannot write its environment"),
+        (btrfs, "is on btrfs, where GRUB can't write its environment"),
         (zfs, "is on zfs"),
         (overlay, "is on overlay"),
         (separate_boot, "is on btrfs"),
@@ -202,8 +202,8 @@ def separate_boot(root: Path) -> None:
         (read_only, "read-only"),
         (no_disk, "on no disk that the kernel shows"),
         (no_lines, "save_env next_entry"),
-        (no_grub, "does not boot through GRUB"),
-        (damaged, "not an environment block"),
+        (no_grub, "doesn't boot through GRUB"),
+        (damaged, "isn't one of GRUB's environment blocks"),
     ],
 )
 def test_where_grub_cannot_forget_the_entry_nothing_is_armed(root: Path, spoil: object, words: str) -> None:

@@ -80,7 +80,7 @@ def test_a_snapshot_says_what_a_rollback_has_to_bring_back(host: Root) -> None:
         "nvidia-smi": {"version": "550-1", "held": False},
     }
     assert found["provision"] == {"installed": ["libcufile0"], "held": ["libcufile0", "nvidia-smi"]}
-    assert found["boot"]["problem"].endswith("grub.cfg is missing or cannot be read")
+    assert found["boot"]["problem"].endswith("grub.cfg is missing or can't be read")
     modules = found["kernels"][RELEASE]
     assert modules["chosen"] == {"nvidia": "updates/dkms/nvidia.ko", "nvidia_fs": "updates/dkms/nvidia-fs.ko"}
     content = (host.modules / "updates/dkms/nvidia.ko").read_bytes()

@@ -24,7 +24,7 @@ AFTER = f"kernel {RUNNING}"
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of loaded modules; the files are as they were when they were loaded."""
-    monkeypatch.setattr(needed, "_loaded", lambda name: tmp_path / name)
+    monkeypatch.setattr(needed, "_folder_of", lambda name: tmp_path / name)
     monkeypatch.setattr(needed, "file_of", lambda name: f"/lib/modules/{name}.ko")
     for name in DESIRED["modules"]:
         (tmp_path / name).mkdir()

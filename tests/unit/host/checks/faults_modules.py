@@ -46,7 +46,7 @@ FAULTS: dict[str, tuple[Change, set[str]]] = {
         {"modules.next-boot", "secure-boot.signatures"},
     ),
     "the key of the driver is not enrolled": (
-        audited("running", "nvidia", "signature-key", "is signed by 'x', which is no key of this kernel", "enrol it"),
+        audited("running", "nvidia", "signature-key", "is signed by 'x', which isn't a key of this kernel", "enrol it"),
         {"modules.running", "secure-boot.signatures"},
     ),
     "nvidia-fs was changed after it was signed": (

@@ -108,7 +108,7 @@ def test_what_cannot_be_told_is_no_pass(root: Root, monkeypatch: pytest.MonkeyPa
     root.nvidia_fs(info=[("version", "2.19.7")])
     item = judged()["modules.running"]
     assert item.verdict == UNKNOWN
-    assert "does not record the driver source" in item.found
+    assert "doesn't record the driver source" in item.found
 
     def no_boot_loader() -> None:
         raise HostError("there is no /boot/grub/grub.cfg")

@@ -43,11 +43,11 @@ def pair(folder: Path, name: str, kind: str = "rsa") -> Pair:
 def signature_list(*certificates: bytes) -> bytes:
     """EFI_SIGNATURE_LISTs, one a certificate, each with an owner of zeros."""
     kind = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")
-    found = b""
-    for item in certificates:
-        sizes = (28 + 16 + len(item), 0, 16 + len(item))
-        found += kind + b"".join(size.to_bytes(4, "little") for size in sizes) + bytes(16) + item
-    return found
+    result = b""
+    for entry in certificates:
+        sizes = (28 + 16 + len(entry), 0, 16 + len(entry))
+        result += kind + b"".join(size.to_bytes(4, "little") for size in sizes) + bytes(16) + entry
+    return result
 
 
 def efi(root: Path, *, secure_boot: int | None = 1, mok: bytes = b"", db: bytes = b"", **others: bytes) -> None:

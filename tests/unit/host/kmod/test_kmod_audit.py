@@ -29,16 +29,16 @@ def look(root: Root, *modules: str, expected: Expected | None = None) -> dict[st
 
 def ids(result: dict[str, Any]) -> list[str]:
     """Without what the versions of these tests have in common: no signature, an nvidia-fs of before 2.26.6."""
-    found = [item for item in result["findings"] if item["id"] not in ("unsigned", "vm-io")]
-    return [f"{item['severity']} {item['id']}" for item in found]
+    outcome = [entry for entry in result["findings"] if entry["id"] not in ("unsigned", "vm-io")]
+    return [f"{entry['severity']} {entry['id']}" for entry in outcome]
 
 
 def one(result: dict[str, Any], ident: str) -> dict[str, str]:
-    found = [item for item in result["findings"] if item["id"] == ident]
-    assert len(found) == 1, result
-    assert found[0]["hint"]
-    item: dict[str, str] = found[0]
-    return item
+    outcome = [entry for entry in result["findings"] if entry["id"] == ident]
+    assert len(outcome) == 1, result
+    assert outcome[0]["hint"]
+    entry: dict[str, str] = outcome[0]
+    return entry
 
 
 def test_a_right_stack_has_nothing_to_object_to(root: Root) -> None:
@@ -191,17 +191,17 @@ def test_equal_versions_of_another_driver_are_told_apart_by_what_the_build_recor
 
 
 @pytest.mark.parametrize(
-    ("expected", "said"),
+    ("expected", "output"),
     [
         (Expected("575.1"), "driver 550.163.01, not 575.1"),
         (Expected(VERSION, "proprietary"), "the open flavour, not proprietary"),
         (Expected(VERSION, "open", "sha256:other"), f"the tree {TREE}, not sha256:other"),
     ],
 )
-def test_nvidia_fs_against_the_lock(root: Root, expected: Expected, said: str) -> None:
+def test_nvidia_fs_against_the_lock(root: Root, expected: Expected, output: str) -> None:
     root.nvidia()
     root.nvidia_fs()
-    assert said in one(look(root, expected=expected)["nvidia_fs"], "driver-tree")["message"]
+    assert output in one(look(root, expected=expected)["nvidia_fs"], "driver-tree")["message"]
 
 
 def test_the_driver_against_the_lock(root: Root) -> None:
@@ -372,7 +372,7 @@ def test_unsigned_where_only_signed_modules_load(root: Root) -> None:
     root.etc(config, "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n")
     assert one(look(root)["nvidia"], "unsigned")["severity"] == "error"
     root.nvidia(signature=SIGNATURE)
-    assert [item["id"] for item in look(root)["nvidia"]["findings"]] == ["signature-unverified"]
+    assert [entry["id"] for entry in look(root)["nvidia"]["findings"]] == ["signature-unverified"]
 
 
 def test_a_file_outside_the_kernels_folder(root: Root, tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def in_namespace(root: Root, space: str) -> None:
 )
 def test_symbols_of_a_namespace(root: Root, space: str, imported: list[str], name: str, right: bool) -> None:
     in_namespace(root, space)
-    info = [("import_ns", item) for item in imported]
+    info = [("import_ns", entry) for entry in imported]
     root.module(f"updates/{name}.ko", name, imports={"kfree": KERNEL_EXPORTS["kfree"]}, info=info)
     assert ids(look(root, name)[name]) == ([] if right else ["error symbol-namespace"])
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gdsdeploy.host.build.conftests import needed
+from gdsdeploy.host.build.conftests import probe_settings
 from gdsdeploy.host.build.kbuild import Log
 from gdsdeploy.host.build.versions import compile_unit
 from gdsdeploy.host.errors import BuildError
@@ -68,7 +68,7 @@ def tree(folder: Path, **changes: str) -> str:
 
 
 def probes(folder: str, unit: str = "nvidia/nv-p2p.c") -> dict[str, str]:
-    return dict(word.split("=", 1) for word in needed(folder, unit))
+    return dict(word.split("=", 1) for word in probe_settings(folder, unit))
 
 
 def test_what_a_file_could_include_under_any_condition_counts(tmp_path: Path) -> None:
@@ -82,23 +82,23 @@ def test_what_a_file_could_include_under_any_condition_counts(tmp_path: Path) ->
 
 def test_names_that_are_put_together_count_by_how_they_begin(tmp_path: Path) -> None:
     pasted = "#define EXPORTED(name) NV_IS_EXPORT_SYMBOL_PRESENT_##name\n#if EXPORTED(kfree)\n#endif\n"
-    found = probes(tree(tmp_path, **{"common/inc/nv-memory.h": pasted}))
-    assert found["NV_CONFTEST_FUNCTION_COMPILE_TESTS"] == ""
-    assert found["NV_CONFTEST_SYMBOL_COMPILE_TESTS"] == (
+    result = probes(tree(tmp_path, **{"common/inc/nv-memory.h": pasted}))
+    assert result["NV_CONFTEST_FUNCTION_COMPILE_TESTS"] == ""
+    assert result["NV_CONFTEST_SYMBOL_COMPILE_TESTS"] == (
         "is_export_symbol_present_kmalloc is_export_symbol_present_kfree"
     )
 
 
 def test_another_unit_has_other_probes(tmp_path: Path) -> None:
-    found = probes(tree(tmp_path), "nvidia/other.c")
-    assert found["NV_CONFTEST_FUNCTION_COMPILE_TESTS"] == "far_away"
-    assert found["NV_CONFTEST_SYMBOL_COMPILE_TESTS"] == ""
-    assert found["NV_HEADER_PRESENCE_TESTS"] == "linux/always.h linux/far.h"
+    result = probes(tree(tmp_path), "nvidia/other.c")
+    assert result["NV_CONFTEST_FUNCTION_COMPILE_TESTS"] == "far_away"
+    assert result["NV_CONFTEST_SYMBOL_COMPILE_TESTS"] == ""
+    assert result["NV_HEADER_PRESENCE_TESTS"] == "linux/always.h linux/far.h"
 
 
 @pytest.mark.parametrize("lost", ["conftest.sh", "nvidia/nvidia.Kbuild"])
 def test_a_tree_that_is_written_otherwise_is_probed_whole(tmp_path: Path, lost: str) -> None:
-    assert needed(tree(tmp_path, **{lost: "# nothing of the kind\n"}), "nvidia/nv-p2p.c") == []
+    assert probe_settings(tree(tmp_path, **{lost: "# nothing of the kind\n"}), "nvidia/nv-p2p.c") == []
 
 
 def test_headers_are_all_probed_where_their_list_is_not_known(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ class Headers:
 def unit(folder: str, compiler: Compiler) -> dict[str, Any]:
     source = Tree(folder, "550.163.01", "open", "nvidia")
     kernel, log = cast("Kernel", Headers()), cast("Log", compiler)
-    return {name: item.crc for name, item in compile_unit(kernel, source, folder, log, []).items()}
+    return {name: entry.crc for name, entry in compile_unit(kernel, source, folder, log, []).items()}
 
 
 def test_probes_that_were_misread_cost_time_and_no_answer(tmp_path: Path) -> None:

@@ -32,38 +32,38 @@ def root(tmp_path: Path) -> Root:
     return root
 
 
-def said(root: Root, *storage: str) -> dict[str, dict[str, str]]:
+def findings_by_id(root: Root, *storage: str) -> dict[str, dict[str, str]]:
     """By id, what is said about storage drivers; ``verdict`` has the module's."""
     kernel = Kernel(root.release, str(root.path))
     result: dict[str, Any] = audit(kernel, ["nvidia-fs"], Expected(storage=storage))[0]
-    found = {item["id"]: item for item in result["findings"] if item["id"].startswith("hook")}
-    assert all(item["hint"] for item in found.values() if item["severity"] != "note")
-    return {**found, "verdict": {"ok": str(result["ok"])}}
+    value = {entry["id"]: entry for entry in result["findings"] if entry["id"].startswith("hook")}
+    assert all(entry["hint"] for entry in value.values() if entry["severity"] != "note")
+    return {**value, "verdict": {"ok": str(result["ok"])}}
 
 
 def test_a_stock_kernel_has_none_of_the_symbols(root: Root) -> None:
     root.module("kernel/drivers/nvme/host/nvme.ko", "nvme", info=[("intree", "Y")])
-    found = said(root)
-    assert set(found) == {"hooks", "verdict"}
+    value = findings_by_id(root)
+    assert set(value) == {"hooks", "verdict"}
     expected = f"storage drivers of kernel {RELEASE} with symbols for nvidia-fs: none; it looks for nvme (v1), "
-    assert found["hooks"]["message"] == expected + "rpcrdma (no version)"
-    assert found["verdict"]["ok"] == "True"
+    assert value["hooks"]["message"] == expected + "rpcrdma (no version)"
+    assert value["verdict"]["ok"] == "True"
 
 
 def test_a_driver_that_has_to_let_it_in_and_has_no_symbols(root: Root) -> None:
     root.module("kernel/drivers/nvme/host/nvme.ko", "nvme", info=[("intree", "Y")])
-    found = said(root, "nvme")
-    assert found["hook-missing"]["severity"] == "error"
-    assert f"nvme of kernel {RELEASE} has no symbols" in found["hook-missing"]["message"]
-    assert found["verdict"]["ok"] == "False"
+    value = findings_by_id(root, "nvme")
+    assert value["hook-missing"]["severity"] == "error"
+    assert f"nvme of kernel {RELEASE} has no symbols" in value["hook-missing"]["message"]
+    assert value["verdict"]["ok"] == "False"
 
 
 def test_drivers_that_fit(root: Root) -> None:
     root.module(NVME, "nvme", exports=pair("nvme_v1"))
     root.module("updates/dkms/rpcrdma.ko", "rpcrdma", exports=pair("rpcrdma"))
-    found = said(root, "nvme", "rpcrdma")
-    assert set(found) == {"hooks", "verdict"}
-    assert ": nvme (v1), rpcrdma (no version); it looks for" in found["hooks"]["message"]
+    value = findings_by_id(root, "nvme", "rpcrdma")
+    assert set(value) == {"hooks", "verdict"}
+    assert ": nvme (v1), rpcrdma (no version); it looks for" in value["hooks"]["message"]
 
 
 @pytest.mark.parametrize(("texts", "offers", "asks"), [(OLD, "v2", "v1"), (NEW, "v1", "v2")])
@@ -72,49 +72,49 @@ def test_another_version_of_the_interface_means_compat_without_a_word(
 ) -> None:
     root.nvidia_fs(texts=texts)
     root.module(NVME, "nvme", exports=pair(f"nvme_{offers}"))
-    found = said(root)
-    assert found["hook-abi"]["severity"] == "warning"
-    assert f"speaks {offers} with nvidia-fs, which looks for {asks}" in found["hook-abi"]["message"]
-    assert said(root, "nvme")["hook-abi"]["severity"] == "error"
-    assert said(root, "rpcrdma")["hook-abi"]["severity"] == "warning"
+    value = findings_by_id(root)
+    assert value["hook-abi"]["severity"] == "warning"
+    assert f"speaks {offers} with nvidia-fs, which looks for {asks}" in value["hook-abi"]["message"]
+    assert findings_by_id(root, "nvme")["hook-abi"]["severity"] == "error"
+    assert findings_by_id(root, "rpcrdma")["hook-abi"]["severity"] == "warning"
 
 
 def test_a_driver_that_speaks_both(root: Root) -> None:
     root.module(NVME, "nvme", exports={**pair("nvme_v1"), **pair("nvme_v2")})
-    assert set(said(root, "nvme")) == {"hooks", "verdict"}
+    assert set(findings_by_id(root, "nvme")) == {"hooks", "verdict"}
 
 
 def test_half_a_pair_does_not_count(root: Root) -> None:
     root.module(NVME, "nvme", exports={"nvme_v1_register_nvfs_dma_ops": (7, True)})
-    found = said(root, "nvme")
-    assert "only one of the two symbols for nvidia-fs (v1)" in found["hook-half"]["message"]
-    assert "with symbols for nvidia-fs: none" in found["hooks"]["message"]
+    value = findings_by_id(root, "nvme")
+    assert "only one of the two symbols for nvidia-fs (v1)" in value["hook-half"]["message"]
+    assert "with symbols for nvidia-fs: none" in value["hooks"]["message"]
 
 
 def test_symbols_that_are_not_gpl_only_are_not_found_from_6_6_on(root: Root, tmp_path: Path) -> None:
     root.module(NVME, "nvme", exports=pair("nvme_v1", gpl=False))
-    assert "EXPORT_SYMBOL_GPL" in said(root, "nvme")["hook-gpl"]["hint"]
+    assert "EXPORT_SYMBOL_GPL" in findings_by_id(root, "nvme")["hook-gpl"]["hint"]
     older = Root(tmp_path / "older", "6.1.0-50-amd64", "6.1.0-50-amd64 SMP preempt mod_unload modversions ")
     older.nvidia()
     older.nvidia_fs(texts=OLD)
     older.module(NVME, "nvme", exports=pair("nvme_v1", gpl=False))
-    assert "hook-gpl" not in said(older, "nvme")
+    assert "hook-gpl" not in findings_by_id(older, "nvme")
 
 
 def test_the_driver_that_would_be_loaded_counts_not_what_the_kernel_came_with(root: Root) -> None:
     root.module("kernel/drivers/nvme/host/nvme.ko", "nvme", info=[("intree", "Y")], exports=pair("nvme_v1"))
-    assert "hook-missing" not in said(root, "nvme")
+    assert "hook-missing" not in findings_by_id(root, "nvme")
     root.module(NVME, "nvme")
-    assert "hook-missing" in said(root, "nvme")
+    assert "hook-missing" in findings_by_id(root, "nvme")
 
 
 def test_a_driver_built_into_the_kernel(root: Root) -> None:
     symvers = root.path / f"usr/src/linux-headers-{RELEASE}/Module.symvers"
     lines = "".join(f"0x00000007\t{name}\tvmlinux\tEXPORT_SYMBOL_GPL\t\n" for name in pair("nvme_v1"))
     symvers.write_text(symvers.read_text() + lines)
-    assert "hook-missing" not in said(root, "nvme")
+    assert "hook-missing" not in findings_by_id(root, "nvme")
 
 
 def test_an_unreadable_driver_lets_nothing_in(root: Root) -> None:
     root.module(NVME, "nvme", exports=pair("nvme_v1")).write_bytes(b"\x7fELF")
-    assert "hook-missing" in said(root, "nvme")
+    assert "hook-missing" in findings_by_id(root, "nvme")

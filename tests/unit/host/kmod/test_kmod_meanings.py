@@ -19,36 +19,36 @@ CODE = sorted(
     path for room in ("archive", "audit", "build", "kmod", "secure_boot") for path in (HOST / room).glob("*.py")
 )
 #: What makes a finding, with the id first and the severity second.
-MAKERS = ("finding", "add")
+MAKERS = ("finding",)
 #: What makes a finding that could not be decided, with the id first: always a warning.
-UNDECIDED = ("unknown_finding", "add_unknown")
+UNDECIDED = ("unknown_finding",)
 CONSTANTS = {name: getattr(findings, name) for name in ("ERROR", "WARNING", "NOTE")}
 
 
-def made() -> Iterator[tuple[str, frozenset[str]]]:
-    """(id, severities that it is given there, empty where that is decided elsewhere) of every call in the code."""
+def decided_findings() -> Iterator[tuple[str, frozenset[str]]]:
+    """(id, severities at that place; empty if they are decided elsewhere) of every call in the code."""
     for path in CODE:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or len(node.args) < 3:
                 continue
             ident, severity = node.args[:2]
-            if called(node) in MAKERS:
+            if callee(node) in MAKERS:
                 for word in texts(ident):
                     yield word, frozenset(texts(severity))
 
 
-def undecided() -> set[str]:
+def undecided_ids() -> set[str]:
     """Ids of the findings that are made with the outcome ``unknown``."""
     calls = [node for path in CODE for node in ast.walk(ast.parse(path.read_text()))]
     return {
         word
         for node in calls
-        if isinstance(node, ast.Call) and called(node) in UNDECIDED
+        if isinstance(node, ast.Call) and callee(node) in UNDECIDED
         for word in texts(node.args[0])
     }
 
 
-def called(node: ast.Call) -> str:
+def callee(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
@@ -65,22 +65,23 @@ def test_the_page_is_made_from_the_register() -> None:
 
 
 def test_every_finding_is_documented_and_no_other() -> None:
-    # signature.py hands the id of unsigned modules on.
-    assert {ident for ident, _ in made()} | undecided() | {"unsigned"} == {item.id for item in MEANINGS}
+    assert {ident for ident, _ in decided_findings()} | undecided_ids() == {row.id for row in MEANINGS}
 
 
-@pytest.mark.parametrize("meaning", MEANINGS, ids=lambda item: item.id)
+@pytest.mark.parametrize("meaning", MEANINGS, ids=lambda row: row.id)
 def test_severities_are_those_that_are_documented(meaning: object) -> None:
-    item = next(found for found in MEANINGS if found is meaning)
-    given = {severity for ident, severities in made() if ident == item.id for severity in severities}
-    given |= {findings.WARNING} if item.id in undecided() else set()
-    assert given <= set(item.severities), item.id
-    assert len(set(item.severities)) == len(item.severities)
+    row = next(each for each in MEANINGS if each is meaning)
+    severities_in_code = {
+        severity for ident, severities in decided_findings() if ident == row.id for severity in severities
+    }
+    severities_in_code |= {findings.WARNING} if row.id in undecided_ids() else set()
+    assert severities_in_code <= set(row.severities), row.id
+    assert len(set(row.severities)) == len(row.severities)
 
 
 def test_ids_are_unique_and_what_cannot_be_told_is_no_error() -> None:
-    names = [item.id for item in MEANINGS]
+    names = [row.id for row in MEANINGS]
     assert len(set(names)) == len(names)
-    assert undecided() == {name for name in names if name.endswith("-unknown")}, "older programs go by it"
-    assert all(item.severities == (findings.WARNING,) for item in MEANINGS if item.id in undecided())
-    assert all(item.means and item.fix for item in MEANINGS)
+    assert undecided_ids() == {name for name in names if name.endswith("-unknown")}, "older programs go by it"
+    assert all(row.severities == (findings.WARNING,) for row in MEANINGS if row.id in undecided_ids())
+    assert all(row.means and row.fix for row in MEANINGS)

@@ -28,9 +28,11 @@ def root(tmp_path: Path) -> Root:
     return root
 
 
-def found(root: Root, module: str = "nvidia-fs", expected: Expected | None = None) -> dict[str, dict[str, str]]:
+def findings_by_id(
+    root: Root, module: str = "nvidia-fs", expected: Expected | None = None
+) -> dict[str, dict[str, str]]:
     result: dict[str, Any] = audit(Kernel(root.release, str(root.path)), [module], expected)[0]
-    return {item["id"]: item for item in result["findings"]}
+    return {entry["id"]: entry for entry in result["findings"]}
 
 
 def stock(root: Root, log: str, build_id: bytes = b"1") -> None:
@@ -50,13 +52,13 @@ def tree_in(root: Root, version: str = VERSION) -> None:
 def test_a_stock_build_by_dkms_is_known_by_its_log(root: Root) -> None:
     tree_in(root)
     stock(root, PICKED.format(TREE + "/nvidia"))
-    assert not {"driver-tree", "driver-tree-unknown"} & set(found(root))
+    assert not {"driver-tree", "driver-tree-unknown"} & set(findings_by_id(root))
 
 
 def test_a_stock_build_that_took_a_stale_tree_is_found_by_its_log(root: Root) -> None:
     tree_in(root, "535.261.03")
     stock(root, PICKED.format(TREE + "/nvidia-peermem"))
-    message = found(root)["driver-tree"]["message"]
+    message = findings_by_id(root)["driver-tree"]["message"]
     assert message == f"was built against driver 535.261.03, not {VERSION} (/{DKMS}/log/make.log)"
 
 
@@ -64,7 +66,8 @@ def test_the_tree_itself_is_compared_where_it_is_named(root: Root) -> None:
     tree_in(root)
     stock(root, PICKED.format(TREE + "/nvidia"))
     assert (
-        "the tree sha256:" in found(root, expected=Expected(VERSION, "open", "sha256:other"))["driver-tree"]["message"]
+        "the tree sha256:"
+        in findings_by_id(root, expected=Expected(VERSION, "open", "sha256:other"))["driver-tree"]["message"]
     )
 
 
@@ -81,12 +84,12 @@ def test_the_tree_itself_is_compared_where_it_is_named(root: Root) -> None:
 def test_a_log_that_does_not_tell(root: Root, log: str, build_id: bytes) -> None:
     tree_in(root)
     stock(root, log, build_id)
-    assert "driver-tree-unknown" in found(root)
+    assert "driver-tree-unknown" in findings_by_id(root)
 
 
 def test_without_dkms_and_without_a_record(root: Root) -> None:
     root.nvidia_fs(info=[("version", "2.28.4")], build_id=b"1")
-    assert "driver-tree-unknown" in found(root)
+    assert "driver-tree-unknown" in findings_by_id(root)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_the_page_table_that_changed_at_580(root: Root, built: str, used: str, w
     root.nvidia(info=[("version", used)])
     record = [(key, built if key == "gdsdeploy_driver" else value) for key, value in PROVENANCE]
     root.nvidia_fs(info=[("version", "2.28.4"), *record])
-    result = found(root)
+    result = findings_by_id(root)
     assert "driver-tree" in result
     assert ("page-table" in result) == wrong
     if wrong:
@@ -113,7 +116,7 @@ def test_the_page_table_that_changed_at_580(root: Root, built: str, used: str, w
 def test_the_page_table_of_a_peermem_of_another_driver(root: Root) -> None:
     root.nvidia(info=[("version", "580.65.06")])
     root.module("updates/dkms/nvidia-peermem.ko", "nvidia_peermem", info=[("version", "575.64.05")])
-    assert {"driver-version", "page-table"} <= set(found(root, "nvidia-peermem"))
+    assert {"driver-version", "page-table"} <= set(findings_by_id(root, "nvidia-peermem"))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_mappings_that_newer_kernels_do_not_pin(tmp_path: Path, version: str, re
     root = Root(tmp_path, release, f"{release} SMP preempt mod_unload modversions ")
     root.nvidia()
     root.nvidia_fs(info=[("version", version), *PROVENANCE])
-    assert ("vm-io" in found(root)) == warned
+    assert ("vm-io" in findings_by_id(root)) == warned
 
 
 OFED = f"usr/src/ofa_kernel/x86_64/{RELEASE}"
@@ -153,46 +156,46 @@ def peermem(root: Root, crc: int = 7) -> None:
 
 def test_peermem_without_any_ofed(root: Root) -> None:
     peermem(root)
-    item = found(root, "nvidia-peermem")["symbol-missing"]
-    assert "neither the kernel nor an OFED or DOCA tree exports ib_register_peer_memory_client" in item["message"]
-    assert "install OFED or DOCA" in item["hint"]
+    entry = findings_by_id(root, "nvidia-peermem")["symbol-missing"]
+    assert "neither the kernel nor an OFED or DOCA tree exports ib_register_peer_memory_client" in entry["message"]
+    assert "install OFED or DOCA" in entry["hint"]
 
 
 def test_peermem_with_an_ofed_whose_modules_are_not_installed(root: Root) -> None:
     ofed_tree(root)
     peermem(root)
-    result = found(root, "nvidia-peermem")
+    result = findings_by_id(root, "nvidia-peermem")
     assert OFED in result["ofed-missing"]["message"]
     assert "symbol-crc" not in result
     peermem(root, 8)
-    message = found(root, "nvidia-peermem")["symbol-crc"]["message"]
+    message = findings_by_id(root, "nvidia-peermem")["symbol-crc"]["message"]
     assert "ib_register_peer_memory_client (0x00000008, exported 0x00000007)" in message
 
 
 def test_peermem_without_headers_is_still_known_to_lack_ofed(root: Root) -> None:
     root.remove_headers()
     peermem(root)
-    assert "symbol-missing" in found(root, "nvidia-peermem")
+    assert "symbol-missing" in findings_by_id(root, "nvidia-peermem")
 
 
 def test_peermem_with_ofeds_modules_is_held_against_those(root: Root) -> None:
     ofed_tree(root, 9)
     root.module("updates/dkms/ib_uverbs.ko", "ib_uverbs", exports=dict.fromkeys(PEER, (7, True)))
     peermem(root)
-    assert not {"ofed-missing", "symbol-missing", "symbol-crc"} & set(found(root, "nvidia-peermem"))
+    assert not {"ofed-missing", "symbol-missing", "symbol-crc"} & set(findings_by_id(root, "nvidia-peermem"))
     peermem(root, 9)
-    assert "updates/dkms/ib_uverbs.ko" in found(root, "nvidia-peermem")["symbol-crc"]["message"]
+    assert "updates/dkms/ib_uverbs.ko" in findings_by_id(root, "nvidia-peermem")["symbol-crc"]["message"]
 
 
 def test_a_stub_says_what_it_could_be_rebuilt_against(root: Root) -> None:
     root.module("updates/dkms/nvidia-peermem.ko", "nvidia_peermem", info=[("version", VERSION)])
-    assert "install OFED or DOCA" in found(root, "nvidia-peermem")["peermem-stub"]["hint"]
+    assert "install OFED or DOCA" in findings_by_id(root, "nvidia-peermem")["peermem-stub"]["hint"]
     ofed_tree(root, folder="usr/src/ofa_kernel/x86_64/6.1.0-50-amd64")
     (root.path / "usr/src/ofa_kernel/default").symlink_to("/usr/src/ofa_kernel/x86_64/6.1.0-50-amd64")
-    hint = found(root, "nvidia-peermem")["peermem-stub"]["hint"]
+    hint = findings_by_id(root, "nvidia-peermem")["peermem-stub"]["hint"]
     assert f"was made for kernel 6.1.0-50-amd64, not {RELEASE}" in hint
     ofed_tree(root)
-    assert found(root, "nvidia-peermem")["peermem-stub"]["hint"].startswith("rebuild it against ")
+    assert findings_by_id(root, "nvidia-peermem")["peermem-stub"]["hint"].startswith("rebuild it against ")
 
 
 def test_a_peermem_of_ours_says_which_ofed_and_which_tree_it_was_built_against(root: Root) -> None:
@@ -201,12 +204,12 @@ def test_a_peermem_of_ours_says_which_ofed_and_which_tree_it_was_built_against(r
     symvers = (root.path / OFED / "Module.symvers").read_bytes()
     right = f"sha256:{hashlib.sha256(symvers).hexdigest()}"
 
-    def said(digest: str) -> set[str]:
+    def ids_of(digest: str) -> set[str]:
         info = [("version", VERSION), ("gdsdeploy_ofed", digest), ("gdsdeploy_tree", "sha256:ab")]
         imports = {**dict.fromkeys(PEER, 7), **{name: value for name, (value, _) in P2P.items()}}
         root.module("updates/dkms/nvidia-peermem.ko", "nvidia_peermem", info=info, imports=imports)
         expected = Expected(VERSION, "open", "sha256:ab" if digest == right else "sha256:cd", peermem=True)
-        return {"ofed-tree", "driver-tree"} & set(found(root, "nvidia-peermem", expected))
+        return {"ofed-tree", "driver-tree"} & set(findings_by_id(root, "nvidia-peermem", expected))
 
-    assert said(right) == set()
-    assert said("sha256:other") == {"ofed-tree", "driver-tree"}
+    assert ids_of(right) == set()
+    assert ids_of("sha256:other") == {"ofed-tree", "driver-tree"}

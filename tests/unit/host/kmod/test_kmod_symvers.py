@@ -14,16 +14,16 @@ EVIDENCE = Path(__file__).parents[3] / "evidence" / "kmod"
 
 
 def test_a_drivers_symvers() -> None:
-    found = read_symvers(str(EVIDENCE / "nvidia-550.163.01.kernel-6.1.0-50.Module.symvers"))
-    assert len(found) == 90
-    assert found["nvidia_p2p_get_pages"] == Export(0x5B3F3E79, "/build/nv550/nvidia", True)
+    result = read_symvers(str(EVIDENCE / "nvidia-550.163.01.kernel-6.1.0-50.Module.symvers"))
+    assert len(result) == 90
+    assert result["nvidia_p2p_get_pages"] == Export(0x5B3F3E79, "/build/nv550/nvidia", True)
 
 
 def test_the_bogus_versions_of_the_stock_script_are_read_as_what_they_are() -> None:
     """Its offsets stand where versions belong; only a comparison with the module can tell."""
-    found = read_symvers(str(EVIDENCE / "nv.symvers.bogus-crc"))
-    assert found["nvidia_p2p_get_pages"].crc == 0x14
-    assert not found["nvidia_p2p_get_pages"].gpl
+    result = read_symvers(str(EVIDENCE / "nv.symvers.bogus-crc"))
+    assert result["nvidia_p2p_get_pages"].crc == 0x14
+    assert not result["nvidia_p2p_get_pages"].gpl
 
 
 def test_what_is_written_for_a_module_reads_back_as_its_exports(tmp_path: Path) -> None:

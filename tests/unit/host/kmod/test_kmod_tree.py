@@ -45,10 +45,11 @@ def sources(tmp_path: Path) -> Path:
 
 
 def test_trees_are_known_by_what_is_in_them(sources: Path) -> None:
-    found = [
-        (Path(item.path).name, item.version, item.flavour, item.dkms_name) for item in tree.find_trees(str(sources))
+    result = [
+        (Path(entry.path).name, entry.version, entry.flavour, entry.dkms_name)
+        for entry in tree.find_trees(str(sources))
     ]
-    assert found == [
+    assert result == [
         ("nvidia-current-550.163.01", "550.163.01", "proprietary", "nvidia-current"),
         ("nvidia-current-open-550.163.01", "550.163.01", "open", "nvidia-current-open"),
         ("nvidia-srv-570.133.20", "570.133.20", "open", "nvidia-srv"),
@@ -58,14 +59,14 @@ def test_trees_are_known_by_what_is_in_them(sources: Path) -> None:
 
 def test_the_folders_name_does_not_matter(tmp_path: Path) -> None:
     make_tree(tmp_path / "nvidia-535.1", "550.163.01")
-    assert [item.version for item in tree.find_trees(str(tmp_path))] == ["550.163.01"]
+    assert [entry.version for entry in tree.find_trees(str(tmp_path))] == ["550.163.01"]
 
 
 def test_an_unpacked_installer_has_both_flavours(tmp_path: Path) -> None:
     make_tree(tmp_path / "NVIDIA-Linux" / "kernel", flavour="proprietary")
     make_tree(tmp_path / "NVIDIA-Linux" / "kernel-open")
-    found = tree.find_trees(str(tmp_path))
-    assert [item.flavour for item in found] == ["proprietary", "open"]
+    result = tree.find_trees(str(tmp_path))
+    assert [entry.flavour for entry in result] == ["proprietary", "open"]
     assert tree.expect(str(tmp_path / "NVIDIA-Linux"), "550.163.01", "open").path.endswith("kernel-open")
     with pytest.raises(TreeError, match=r"kernel-open is 550\.163\.01 \(open\)"):
         tree.expect(str(tmp_path / "NVIDIA-Linux"), "550.163.01")
@@ -131,5 +132,5 @@ def test_the_digest_changes_with_what_is_compiled_and_with_nothing_else(sources:
 
 def test_equal_headers_in_two_drivers_still_give_two_digests(sources: Path) -> None:
     """nv-p2p.h is the same, byte for byte, in Debian's 535 and 550, open and proprietary."""
-    digests = {tree.digest(item) for item in tree.find_trees(str(sources))}
+    digests = {tree.digest(entry) for entry in tree.find_trees(str(sources))}
     assert len(digests) == 4
