@@ -195,11 +195,15 @@ FAULTS = {
         "nvidia-fs.not-built",
         COMPAT,
         both(UNLOADED, dkms("nvidia-fs/2.19.7, 6.1.0-50-amd64, x86_64: installed\n")),
-        f"DKMS has built it for other kernels, not for {RELEASE}",
+        f"DKMS built it for other kernels, not for {RELEASE}",
         seen="6.1.0-50-amd64",
     ),
     "known to DKMS, not built": Fault(
-        "nvidia-fs.not-built", COMPAT, both(UNLOADED, dkms("nvidia-fs/2.19.7: added\n")), "not built for", seen="added"
+        "nvidia-fs.not-built",
+        COMPAT,
+        both(UNLOADED, dkms("nvidia-fs/2.19.7: added\n")),
+        "hasn't built it for",
+        seen="added",
     ),
     "package without module": Fault(
         "nvidia-fs.not-built", COMPAT, both(UNLOADED, package("nvidia-fs-dkms")), "nvidia-fs-dkms is installed"
@@ -331,7 +335,7 @@ FAULTS = {
         said("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000"),
     ),
     "another page table, by its record": Fault(
-        "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, 580.159.04 runs"
+        "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, but 580.159.04 runs"
     ),
     "no mapping": Fault(
         "nvidia-fs.no-mapping",
@@ -425,7 +429,7 @@ FAULTS = {
     ),
     "raid1": Fault("storage.raid-level", COMPAT, over("md0", md_level="raid1"), "md0 is raid1"),
     "virtio": Fault("storage.no-nvme", COMPAT, in_folder(f"pci0000:00/{NVME}/virtio1/block/vdb"), "virtio"),
-    "loop": Fault("storage.no-nvme", COMPAT, in_folder("virtual/block/loop3"), "loop3 is no NVMe disk (loop)"),
+    "loop": Fault("storage.no-nvme", COMPAT, in_folder("virtual/block/loop3"), "loop3 isn't an NVMe disk (loop)"),
     "protection information": Fault(
         "storage.protection-information",
         COMPAT,
