@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from .. import cufile_errors
+from ..libcufile import errors as cufile_errors
 from . import typed
 from .meanings import meaning, reasons, warnings
 from .release import release_of

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional
 
-from .. import cufile_errors
+from ..libcufile import errors as cufile_errors
 from ..libcufile.probe import CHILD, TIMEOUT, libraries, without_cufile
 from ..process import PYTHON, TIMED_OUT, Output, run
 from . import document, runs

@@ -7,7 +7,8 @@ import re
 from functools import lru_cache
 from typing import Callable, Dict, List, NamedTuple, Optional, Pattern, Tuple
 
-from .. import cufile_errors, data
+from .. import data
+from ..libcufile import errors as cufile_errors
 from . import grammar
 from .report import COMPAT, DIRECT, REFUSED, UNKNOWN, Report
 

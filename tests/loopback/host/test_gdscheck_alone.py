@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as host
-from gdsdeploy.host import cufile_errors
 from gdsdeploy.host.gdscheck import document, runs
+from gdsdeploy.host.libcufile import errors as cufile_errors
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import gdschecks, libraries
 

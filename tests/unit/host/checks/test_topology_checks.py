@@ -159,7 +159,9 @@ def test_loaded_is_not_registered() -> None:
     document["listings"]["/sys/kernel/mm/memory_peers"] = []
     found = judged(document, "peermem.mechanism", RDMA)
     assert found.verdict == FAIL
-    assert "loaded, but not registered as a client of the RDMA core: /sys/kernel/mm/memory_peers shows none" in found.found
+    assert (
+        "loaded, but not registered as a client of the RDMA core: /sys/kernel/mm/memory_peers shows none" in found.found
+    )
     document["listings"]["/sys/kernel/mm/memory_peers"] = ["nvidia-fs"]
     assert judged(document, "peermem.usable", RDMA).verdict == FAIL, "another client is none of peermem's"
     for client in ("nv_mem", "nv_mem_nc"):
