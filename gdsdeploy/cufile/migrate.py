@@ -14,7 +14,8 @@ from gdsdeploy.cufile.check import Finding, check
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Member, Node, read
 from gdsdeploy.cufile.model import BUFFER, LARGEST, Key, Release, keys, known_keys, release_text
 
-#: renamed, removed, added, limited: an edit of the text.  default: the file doesn't set the key, and its default changed.
+#: renamed, removed, added, limited: an edit of the text.  default: the file doesn't set the key, whose
+#: default changed.
 Kind = Literal["renamed", "removed", "added", "limited", "default"]
 
 
@@ -103,10 +104,9 @@ def _moved(
                 after = f"{quoted}: {value}"
                 change = Change("renamed", name, line, f'"{member.name}": {value}', after, f"it is {other} now")
                 return change, (member.start, member.start + len(json.dumps(member.name)), quoted)
-        when = f"reads it up to {key.until}" if key.until and target > source else f"reads it from {key.since} on"
-        return Change(
-            "removed", name, line, value, "", f"libcufile {when}, and {release_text(target)} ignores it"
-        ), None
+        when = f"up to {key.until}" if key.until and target > source else f"from {key.since} on"
+        message = f"libcufile reads it {when}, and {release_text(target)} ignores it"
+        return Change("removed", name, line, value, "", message), None
     limited = _limited(key, member.value, source, target)
     if limited is not None:
         message = f"libcufile {release_text(target)} accepts no greater value"

@@ -140,9 +140,9 @@ def test_every_known_deviation_is_documented() -> None:
 
 def test_the_nearest_older_release_judges_one_that_was_not_to_be_had() -> None:
     assert judged_release("1.9.1.3") == ((1, 9), None)
-    assert judged_release("1.8") == ((1, 4), "libcufile 1.8 was never to be had; it is judged as 1.4")
+    assert judged_release("1.8") == ((1, 4), "libcufile 1.8 was not examined; it is judged as 1.4")
     assert judged_release("1.12.0.1")[0] == (1, 11)
-    assert judged_release("2.0") == ((1, 20), "libcufile 2.0 is newer than any that was asked; it is judged as 1.20")
+    assert judged_release("2.0") == ((1, 20), "libcufile 2.0 is newer than any examined release; it is judged as 1.20")
     with pytest.raises(ValueError, match=r"older than 1\.4"):
         judged_release("1.3.9")
 
