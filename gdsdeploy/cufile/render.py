@@ -15,24 +15,9 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from gdsdeploy import resources
+from gdsdeploy.cufile import model
 from gdsdeploy.cufile.fit import Host, fit
-from gdsdeploy.cufile.model import (
-    ALLOW_COMPAT,
-    BUFFER,
-    FORCE_COMPAT,
-    LARGEST,
-    OLDEST,
-    P2PDMA,
-    Document,
-    Key,
-    Release,
-    check,
-    get,
-    keys,
-    known_keys,
-    release_of,
-    release_text,
-)
+from gdsdeploy.cufile.model import Document, Key, Release, check, get, keys, release_of
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.facts.effective import given_keys
 from gdsdeploy.model.fleet import Profile
@@ -74,8 +59,8 @@ def rendered(
     the host is unknown.
     """
     release = release_of(libcufile)
-    if release < OLDEST:
-        oldest = release_text(OLDEST)
+    if release < model.OLDEST:
+        oldest = model.release_text(model.OLDEST)
         raise FleetInvalid(
             f"profiles.{name}.libcufile: {libcufile} is older than {oldest}, the oldest release whose keys are known",
             hint="Pin a newer libcufile and run `gdsdeploy lock`",
@@ -141,8 +126,8 @@ def log_dir(profile: Profile) -> str:
 def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, tuple[Any, str]]:
     """The values for keys that the fleet file doesn't set, and their origins."""
     known = keys(release)
-    largest = get(profile.cufile, LARGEST) or known[LARGEST].default_for(release)
-    buffer = known[BUFFER].default_for(release)
+    largest = get(profile.cufile, model.LARGEST) or known[model.LARGEST].default_for(release)
+    buffer = known[model.BUFFER].default_for(release)
     if isinstance(largest, int) and largest >= 64:
         # From 1.13 on a buffer larger than a request is fatal, and the library's own default may be larger.
         buffer = min(buffer, largest)
@@ -150,13 +135,13 @@ def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, t
     values: dict[str, tuple[Any, str]] = {
         "logging.dir": (log_dir(profile), "gdsdeploy's own folder"),
         "logging.level": ("ERROR", own),
-        ALLOW_COMPAT: _compat(profile),
-        FORCE_COMPAT: (profile.mode == "compat", mode),
-        LARGEST: (largest, own),
-        BUFFER: (buffer, own),
+        model.ALLOW_COMPAT: _compat(profile),
+        model.FORCE_COMPAT: (profile.mode == "compat", mode),
+        model.LARGEST: (largest, own),
+        model.BUFFER: (buffer, own),
     }
-    if P2PDMA in known:
-        values[P2PDMA] = (profile.mode == "p2pdma", mode)
+    if model.P2PDMA in known:
+        values[model.P2PDMA] = (profile.mode == "p2pdma", mode)
     if profile.rdma != "none":
         values["properties.rdma_peer_type"] = (_PEER_TYPE[profile.rdma], f"rdma: {profile.rdma}")
     return values
@@ -186,13 +171,13 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 def _against_mode(profile: Profile, libcufile: str, release: Release) -> list[tuple[str, str]]:
     """Contradictions in the profile: (key of the profile, message)."""
     problems: list[tuple[str, str]] = []
-    if profile.mode == "p2pdma" and P2PDMA not in keys(release):
-        since = known_keys()[P2PDMA].since
+    if profile.mode == "p2pdma" and model.P2PDMA not in keys(release):
+        since = model.known_keys()[model.P2PDMA].since
         problems.append(("mode", f"p2pdma needs libcufile {since} or newer; the lock has {libcufile}"))
-    value = get(profile.cufile, P2PDMA)
-    if isinstance(value, bool) and P2PDMA in keys(release) and value != (profile.mode == "p2pdma"):
+    value = get(profile.cufile, model.P2PDMA)
+    if isinstance(value, bool) and model.P2PDMA in keys(release) and value != (profile.mode == "p2pdma"):
         message = f"contradicts mode: {profile.mode}, which sets this key; change the mode instead"
-        problems.append((f"cufile.{P2PDMA}", message))
+        problems.append((f"cufile.{model.P2PDMA}", message))
     if profile.mode == "compat":
         problems += [
             ("storage", f"{mount.mount}: mode: compat has no {mount.path} path; write path: compat or change the mode")

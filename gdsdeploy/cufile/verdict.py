@@ -16,24 +16,9 @@ from typing import Any, Literal
 
 import yaml
 
+from gdsdeploy.cufile import model
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Node, read
-from gdsdeploy.cufile.model import (
-    ALLOW_COMPAT,
-    BUFFER,
-    CACHE,
-    FORCE_COMPAT,
-    GPU_COUNTS,
-    GPU_SIZES,
-    LARGEST,
-    NEWEST,
-    SLAB_COUNTS,
-    SLAB_SIZES,
-    Key,
-    Limits,
-    Release,
-    keys,
-    release_of,
-)
+from gdsdeploy.cufile.model import NEWEST, Key, Limits, Release, keys, release_of
 
 #: The kind of a path on the machine where the library runs; "" means that nothing exists there.
 What = Literal["folder", "block", "other", ""]
@@ -95,12 +80,12 @@ def _judged(root: Node, release: Release, look: Look) -> Verdict:
             value = _read(root, known[name], release, effective, look)
             if value is not None:
                 effective[name] = value
-            if name == BUFFER and release >= (1, 13) and not slabs:
+            if name == model.BUFFER and release >= (1, 13) and not slabs:
                 _enforce_buffer(effective)
         except _Stop as stop:
             return Verdict(False, name, stop.reason, stop.aborts)
-    if effective[FORCE_COMPAT]:
-        effective[ALLOW_COMPAT] = True
+    if effective[model.FORCE_COMPAT]:
+        effective[model.ALLOW_COMPAT] = True
     effective.update(slabs)
     return _crash(effective) or Verdict(True, effective=effective)
 
@@ -109,7 +94,7 @@ def _read(root: Node, key: Key, release: Release, effective: Mapping[str, Any], 
     """The value of the key in the file, or None if the file has no value that counts."""
     node = _find(root, key.key)
     # Slabs of GPU bounce buffers are never refused: see _gpu_slabs.
-    if node is None or node.kind == "null" or key.key == GPU_SIZES or not key.heeded_by(release):
+    if node is None or node.kind == "null" or key.key == model.GPU_SIZES or not key.heeded_by(release):
         return None
     value = _ACCESSORS[key.type](node, key)
     if value == []:
@@ -222,14 +207,14 @@ def _enforce(value: Any, key: Key, limits: Limits, effective: Mapping[str, Any],
             _enforce_text(part, limits, look, folder=key.key == "logging.dir")
     if isinstance(value, dict) and any(look(folder) != "folder" for folder, hosts in value.items() if hosts):
         raise _Stop("one of its mount points isn't a folder")
-    if key.key == SLAB_COUNTS and len(value) != len(effective[SLAB_SIZES]):
-        raise _Stop(f"{len(value)} entries, but posix_pool_slab_size_kb has {len(effective[SLAB_SIZES])}")
+    if key.key == model.SLAB_COUNTS and len(value) != len(effective[model.SLAB_SIZES]):
+        raise _Stop(f"{len(value)} entries, but posix_pool_slab_size_kb has {len(effective[model.SLAB_SIZES])}")
 
 
 def _enforce_buffer(effective: Mapping[str, Any]) -> None:
     """Also where the file sets neither key: one default may be too large for the other key's value."""
-    if effective[BUFFER] > effective[LARGEST]:
-        raise _Stop(f"{effective[BUFFER]} is more than max_direct_io_size_kb ({effective[LARGEST]})")
+    if effective[model.BUFFER] > effective[model.LARGEST]:
+        raise _Stop(f"{effective[model.BUFFER]} is more than max_direct_io_size_kb ({effective[model.LARGEST]})")
 
 
 def _enforce_number(value: int, limits: Limits) -> None:
@@ -261,7 +246,7 @@ def _enforce_text(value: str, limits: Limits, look: Look, *, folder: bool) -> No
 def _gpu_slabs(root: Node, known: Mapping[str, Key]) -> dict[str, Any]:
     """Effective values that follow from slabs of GPU bounce buffers; wrong slabs are dropped without a refusal."""
     lists: list[list[int]] = []
-    for name in (GPU_SIZES, GPU_COUNTS):
+    for name in (model.GPU_SIZES, model.GPU_COUNTS):
         try:
             node = _find(root, name) if name in known else None
             lists.append(_list(node, known[name]) if node is not None else [])
@@ -277,17 +262,17 @@ def _gpu_slabs(root: Node, known: Mapping[str, Key]) -> dict[str, Any]:
     ):
         return {}
     total = sum(size * count for size, count in zip(sizes, counts, strict=True))
-    return {GPU_SIZES: sizes, GPU_COUNTS: counts, CACHE: total, BUFFER: sizes[-1]}
+    return {model.GPU_SIZES: sizes, model.GPU_COUNTS: counts, model.CACHE: total, model.BUFFER: sizes[-1]}
 
 
 def _crash(effective: Mapping[str, Any]) -> Verdict | None:
     """Values that pass every check and end the process a moment later."""
-    sizes, counts = effective[SLAB_SIZES], effective[SLAB_COUNTS]
+    sizes, counts = effective[model.SLAB_SIZES], effective[model.SLAB_COUNTS]
     if len(sizes) != len(counts):
         reason = f"{len(sizes)} entries, but posix_pool_slab_count has {len(counts)}"
-        return Verdict(False, SLAB_SIZES, reason, aborts=True)
+        return Verdict(False, model.SLAB_SIZES, reason, aborts=True)
     if any(count < 0 for count in counts):
-        return Verdict(False, SLAB_COUNTS, "a negative count", aborts=True)
-    if effective[BUFFER] == 0:
-        return Verdict(False, BUFFER, "a buffer of no size", aborts=True)
+        return Verdict(False, model.SLAB_COUNTS, "a negative count", aborts=True)
+    if effective[model.BUFFER] == 0:
+        return Verdict(False, model.BUFFER, "a buffer of no size", aborts=True)
     return None
