@@ -67,7 +67,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     """The facts of a machine for the check.  p2pdma: whether its kernel has PCI peer-to-peer DMA; None: unknown."""
 
     look: Look
@@ -105,7 +105,7 @@ def judged_release(version: str) -> tuple[Release, str | None]:
     return nearest, f"libcufile {release_text(release)} {why}; it is judged as {release_text(nearest)}"
 
 
-def check(text: bytes, release: Release, machine: Machine | None = None) -> Report:
+def check(text: bytes, release: Release, machine: MachineFacts | None = None) -> Report:
     """Judge the content of a file for a release; with ``machine``, for that machine too."""
     verdict = judge(text, release, machine.look if machine else everything_is_there)
     try:
@@ -131,7 +131,7 @@ def unreadable(release: Release, message: str) -> Report:
     return Report(release, None, (_finding("unreadable-file", "", Place(1, 1), message),))
 
 
-def _findings(document: Document, places: _Places, release: Release, machine: Machine | None) -> Iterator[Finding]:
+def _findings(document: Document, places: _Places, release: Release, machine: MachineFacts | None) -> Iterator[Finding]:
     plain = _plain(document.root, 0)
     assert isinstance(plain, dict)
     values = {name: value for name in model.keys(release) if (value := model.get(plain, name)) is not None}
@@ -185,7 +185,7 @@ def _trap(values: dict[str, Any], release: Release) -> bool:
     return release < (1, 13) and BUFFER not in values and type(largest) is int and largest < 1024
 
 
-def _on(machine: Machine, values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _on(machine: MachineFacts, values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Problems with paths and kernel of this machine."""
     for name in ("logging.dir", "miscellaneous.static_routing_filepath", "miscellaneous.static_config_filepath"):
         if isinstance(values.get(name), str) and not machine.look(values[name]):

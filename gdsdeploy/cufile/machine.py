@@ -8,7 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
-from gdsdeploy.cufile.check import Machine
+from gdsdeploy.cufile.check import MachineFacts
 from gdsdeploy.cufile.verdict import What
 from gdsdeploy.host.io import reading
 
@@ -18,9 +18,9 @@ MAX_BYTES = 1 << 20
 _P2PDMA_SYMBOL = " pci_p2pdma_add_resource\n"
 
 
-def this_machine() -> Machine:
+def this_machine() -> MachineFacts:
     """The machine that this runs on; paths are examined on demand."""
-    return Machine(look, p2pdma())
+    return MachineFacts(look, p2pdma())
 
 
 def look(path: str) -> What:

@@ -58,7 +58,7 @@ def migrate(data: bytes, source: Release, target: Release) -> Migration:
     changes: list[Change] = []
     gone: list[tuple[Node, Member]] = []
     for parent, member, name in _members(document.root, ""):
-        change, edit = _moved(document, member, name, source, target)
+        change, edit = _change_of(document, member, name, source, target)
         if change is not None:
             changes.append(change)
         if edit is not None:
@@ -87,7 +87,7 @@ def _members(node: Node, path: str) -> Iterator[tuple[Node, Member, str]]:
             yield from _members(member.value, name + ".")
 
 
-def _moved(
+def _change_of(
     document: Document, member: Member, name: str, source: Release, target: Release
 ) -> tuple[Change | None, _Edit | None]:
     """The change of a key and its edit; a change without an edit removes the key, (None, None) leaves it as it is."""
@@ -107,7 +107,7 @@ def _moved(
         when = f"up to {key.until}" if key.until and target > source else f"from {key.since} on"
         message = f"libcufile reads it {when}, and {release_text(target)} ignores it"
         return Change("removed", name, line, value, "", message), None
-    limited = _limited(key, member.value, source, target)
+    limited = _limit_of(key, member.value, source, target)
     if limited is not None:
         message = f"libcufile {release_text(target)} accepts no greater value"
         change = Change("limited", name, line, value, str(limited), message)
@@ -123,7 +123,7 @@ def _other_name(key: Key, target: Release) -> str | None:
     return None
 
 
-def _limited(key: Key, node: Node, source: Release, target: Release) -> int | None:
+def _limit_of(key: Key, node: Node, source: Release, target: Release) -> int | None:
     """The greatest value of the target, where the source accepted the present one and the target doesn't."""
     most = key.limits_for(target).max
     value = node.value
@@ -144,17 +144,17 @@ def _sizes(document: Document, source: Release) -> Iterator[tuple[Change, _Edit]
             yield change, (buffer.value.start, buffer.value.end, str(sizes[0]))
     elif largest is not None and type(largest.value.value) is int:
         size = min(_default(BUFFER, source), int(largest.value.value))
-        yield _added(document, BUFFER, size, largest, why)
+        yield _insertion(document, BUFFER, size, largest, why)
     elif buffer is not None and type(buffer.value.value) is int:
         size = max(_default(LARGEST, source), int(buffer.value.value))
-        yield _added(document, LARGEST, size, buffer, f"keeps the present value; {why}")
+        yield _insertion(document, LARGEST, size, buffer, f"keeps the present value; {why}")
 
 
 def _default(name: str, release: Release) -> int:
     return int(known_keys()[name].default_for(release))
 
 
-def _added(document: Document, name: str, value: int, beside: Member, why: str) -> tuple[Change, _Edit]:
+def _insertion(document: Document, name: str, value: int, beside: Member, why: str) -> tuple[Change, _Edit]:
     """A key before another one, on a line of its own where that has one."""
     line_start = document.text.rfind("\n", 0, beside.start) + 1
     indent = document.text[line_start : beside.start]
@@ -185,7 +185,7 @@ def _without(document: Document, gone: list[tuple[Node, Member]]) -> Iterator[_E
     last_kept: dict[int, Member] = {}
     for parent, member in gone:
         comma = _comma(document, member)
-        yield _widened(document.text, member.start, member.value.end if comma is None else comma + 1)
+        yield _whole_lines(document.text, member.start, member.value.end if comma is None else comma + 1)
         if comma is None:
             kept = [other for other in parent.members if id(other) not in removed]
             if kept:
@@ -202,7 +202,7 @@ def _comma(document: Document, member: Member) -> int | None:
     return place if document.text[place : place + 1] == "," else None
 
 
-def _widened(text: str, start: int, end: int) -> _Edit:
+def _whole_lines(text: str, start: int, end: int) -> _Edit:
     """The whole lines, if they hold nothing but the removed text and a comment about it."""
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", end)

@@ -226,7 +226,7 @@ def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]
 def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Problem:
     every = known_keys()
     if any(known.startswith(name + ".") for known in every):
-        return Problem(name, f"expected an object (found {_found(value)})", "wrong-type")
+        return Problem(name, f"expected an object (found {_shown(value)})", "wrong-type")
     key = every.get(name)
     if key is not None and release < release_of(key.since):
         message = f"libcufile reads this key from {key.since} on; this is {release_text(release)}"
@@ -258,7 +258,7 @@ def _nearest(name: str, known: Mapping[str, Key]) -> str | None:
 def _judge(value: object, key: Key, release: Release) -> Iterator[tuple[str, str]]:
     """(kind, message) of each problem of a value."""
     if not _is(value, key.type):
-        yield "wrong-type", f"expected {_WORDS[key.type]} (found {_found(value)})"
+        yield "wrong-type", f"expected {_WORDS[key.type]} (found {_shown(value)})"
         return
     limits = key.limits_for(release)
     for part in value if isinstance(value, (list, tuple)) else (value,):
@@ -286,23 +286,23 @@ def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, s
     high = limits.max if limits.max is not None else (_UINT_MAX // 2 if key.type == "int" else _UINT_MAX)
     if not low <= value <= high:
         also = "".join(f" or {number}" for number in limits.also)
-        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {_found(value)})"
+        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {_shown(value)})"
     elif limits.multiple and value % limits.multiple:
         yield "not-a-multiple", f"must be a multiple of {limits.multiple}{unit} (found {value})"
 
 
 def _judge_text(value: str, limits: Limits) -> Iterator[tuple[str, str]]:
     if limits.words and value not in limits.words:
-        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {_found(value)})"
+        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {_shown(value)})"
     if limits.pattern and not re.fullmatch(limits.pattern, value):
-        yield "bad-format", f"must look like {limits.pattern} (found {_found(value)})"
+        yield "bad-format", f"must look like {limits.pattern} (found {_shown(value)})"
     if limits.form == "path" and not value.startswith("/"):
-        yield "bad-format", f"must be an absolute path (found {_found(value)})"
+        yield "bad-format", f"must be an absolute path (found {_shown(value)})"
     if limits.form == "address":
         try:
             ipaddress.ip_address(value)
         except ValueError:
-            yield "bad-format", f"must be an IPv4 or IPv6 address (found {_found(value)})"
+            yield "bad-format", f"must be an IPv4 or IPv6 address (found {_shown(value)})"
 
 
 def _relations(document: Document, readable: Mapping[str, Key], release: Release) -> Iterator[Problem]:
@@ -329,7 +329,7 @@ def _relations(document: Document, readable: Mapping[str, Key], release: Release
         yield Problem(FORCE_COMPAT, message, "compat-contradiction")
 
 
-def _found(value: object) -> str:
+def _shown(value: object) -> str:
     """A value in a message, cut where it would fill the screen."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

@@ -74,7 +74,7 @@ def rendered(
             raise FleetInvalid(f"profiles.{name}.fit: this file differs between hosts, and no host is named")
         fitted = fit(profile, host, release)
         below, sources, notes = {**below, **fitted.values}, {**sources, **fitted.sources}, fitted.notes
-    result = _overlaid(_nested(below), profile.cufile)
+    result = _overlay(_nest(below), profile.cufile)
     sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}
     if variant == "container" and get(profile.cufile, "logging.dir") is None:
         result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108 # nosec B108
@@ -157,7 +157,7 @@ def _compat(profile: Profile) -> tuple[bool, str]:
     return False, "every mount of the fleet file asks for a direct path"
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
@@ -187,13 +187,13 @@ def _against_mode(profile: Profile, libcufile: str, release: Release) -> list[tu
     return problems
 
 
-def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """``above`` merged into ``below`` key by key, as the library merges a second file into the first."""
     result = dict(below)
     for key, value in above.items():
         inner = result.get(key)
         both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        result[key] = _overlaid(inner, value) if both and inner is not None else value
+        result[key] = _overlay(inner, value) if both and inner is not None else value
     return result
 
 

@@ -68,10 +68,10 @@ def judge(text: bytes | Document, release: Release, look: Look = everything_is_t
         root = Node("object", 0)
     if root.kind != "object":
         return Verdict(False, reason="the whole must be an object", aborts=True)
-    return _judged(root, min(release, NEWEST), look)
+    return _judge_object(root, min(release, NEWEST), look)
 
 
-def _judged(root: Node, release: Release, look: Look) -> Verdict:
+def _judge_object(root: Node, release: Release, look: Look) -> Verdict:
     known = keys(release)
     effective: dict[str, Any] = {name: key.default_for(release) for name, key in known.items()}
     slabs = _gpu_slabs(root, known)
@@ -100,7 +100,7 @@ def _read(root: Node, key: Key, release: Release, effective: Mapping[str, Any], 
     if value == []:
         return None
     _enforce(value, key, key.enforced_for(release), effective, look)
-    return _clamped(value, key, release)
+    return _clamp(value, key, release)
 
 
 @functools.cache
@@ -226,7 +226,7 @@ def _enforce_number(value: int, limits: Limits) -> None:
         raise _Stop(f"{value} is not a multiple of {limits.multiple}")
 
 
-def _clamped(value: Any, key: Key, release: Release) -> Any:
+def _clamp(value: Any, key: Key, release: Release) -> Any:
     limits = key.limits_for(release)
     return max(limits.min or 0, min(value, limits.max)) if key.clamped and limits.max is not None else value
 

@@ -39,7 +39,7 @@ def _nearness(facts: HostFacts, mount: Mount) -> Iterator[Cause]:
     disks = [disk.label for disk in topology.of_kind(DISK) if disk.address in addresses]
     nearest = {label: _nearest(topology, label, GPU) for label in disks}
     far = [label for label, (distance, _) in nearest.items() if DISTANCES.index(distance) >= DISTANCES.index(NODE)]
-    evidence = quote.placed(
+    evidence = quote.with_source(
         "topology",
         ["{}: {} from {}".format(label, distance, ", ".join(gpus)) for label, (distance, gpus) in nearest.items()],
     )
@@ -72,7 +72,7 @@ def _queues(mount: Mount) -> Iterator[Cause]:
         what = f"the queue of {name} holds {size} requests"
         path = f"/sys/block/{name}/queue/nr_requests"
         fix = f"for more throughput, raise {path} towards {REQUESTS}, as far as the disk allows"
-        evidence = quote.placed(path, [f"{name}: {size}" for name, size in shallow])
+        evidence = quote.with_source(path, [f"{name}: {size}" for name, size in shallow])
         yield Cause("storage.queue-depth", what, fix, evidence, reference.ACS)
 
 

@@ -30,7 +30,7 @@ def _by_setting(facts: HostFacts, ident: str, key: str, what: str, fix: str) -> 
 def _by_variable(ident: str, variable: Maybe[Optional[Variable]], what: str, fix: str) -> Optional[Cause]:
     if not isinstance(variable, Variable):
         return None
-    evidence = quote.placed(variable.place, [variable.line])
+    evidence = quote.with_source(variable.place, [variable.line])
     return Cause(ident, f"{variable.name} {what}", fix.format(variable.place), evidence, reference.VARIABLES)
 
 
@@ -41,7 +41,7 @@ def usable(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Conditi
     lines = tuple(refusal(opened)) if not isinstance(opened, Unknown) else ()
     what = "libcufile refuses its configuration"
     fix = f"correct the value that libcufile names; this lists every problem: gdsdeploy cufile check {CUFILE}"
-    cause = Cause("cufile.refused", what, fix, quote.placed("libcufile", lines), reference.PARAMETERS)
+    cause = Cause("cufile.refused", what, fix, quote.with_source("libcufile", lines), reference.PARAMETERS)
     yield Condition(test(facts.cufile.acceptance, lambda acceptance: acceptance != REJECTED), cause)
 
 

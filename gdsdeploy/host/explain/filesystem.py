@@ -77,7 +77,7 @@ def direct(_facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
     elif name in LOCAL:
         if name == "ext4":
             yield _journal_mode(mount)
-        yield from flagged(mount.mount_point, mount.flags)
+        yield from flag_conditions(mount.mount_point, mount.flags)
         yield from blocks.any_direct(mount)
 
 
@@ -107,7 +107,7 @@ def journal(mount: Mount) -> Maybe[Optional[str]]:
     return next((option[5:] for option in options if option.startswith("data=")), None)
 
 
-def flagged(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
+def flag_conditions(path: str, flags: Maybe[Optional[Tuple[str, ...]]]) -> Iterator[Condition]:
     """Flags of a file, or of a folder, whose new files inherit them."""
     if not isinstance(flags, tuple):
         yield Condition(why_not(flags, f"the evidence doesn't show the flags of {path}"))

@@ -63,7 +63,7 @@ def _class(facts: HostFacts) -> Condition:
 
 
 def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
-    return quote.placed("libcufile", [f"GPU index {gpu.index} {gpu.name}: {gpu.reason}" for gpu in gpus])
+    return quote.with_source("libcufile", [f"GPU index {gpu.index} {gpu.name}: {gpu.reason}" for gpu in gpus])
 
 
 def _unsupported_class(shown: str, evidence: Tuple[str, ...]) -> Cause:
@@ -76,7 +76,7 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
     needed = (cache if isinstance(cache, int) else CACHE_KIB) * 1024
     for gpu in gpus:
         sizes = ", ".join(str(gpu.bars[index]) for index in sorted(gpu.bars))
-        evidence = quote.placed(f"{PCI}/{gpu.address}/resource", [f"BARs of {sizes} bytes"])
+        evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BARs of {sizes} bytes"])
         size = bar1(gpu)
         if not gpu.bars:
             yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
@@ -106,7 +106,7 @@ def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool) -> Condi
     if domain == "identity" and not needs_it_off:
         return Condition(True)
     what = f"an IOMMU is between {function.address} and its peers ({domain})"
-    evidence = quote.placed(f"{PCI}/{function.address}/iommu_group/type", [domain])
+    evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", [domain])
     fix = "turn the IOMMU off on the kernel's command line: intel_iommu=off or amd_iommu=off; iommu=pt is second best"
     cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
     refused = needs_it_off and domain != "identity"
@@ -128,7 +128,7 @@ def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
     return [function for function in matches if function is not None]
 
 
-def redirecting(facts: HostFacts) -> Tuple[str, ...]:
+def redirecting_bridges(facts: HostFacts) -> Tuple[str, ...]:
     """Bridges whose access control sends peers' traffic up to the root, according to the kernel and nvidia-fs."""
     listed = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
     own = [name for name, control in facts.pci.acs.items() if isinstance(control, int) and control & REDIRECTS]
@@ -140,7 +140,7 @@ def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
     """What slows the direct path of all GPUs down, or excludes some of them from it."""
     endpoints = _endpoints(facts, mount)
     above = {bridge for function in endpoints for bridge in function.bridges}
-    bridges = [name for name in redirecting(facts) if name in above]
+    bridges = [name for name in redirecting_bridges(facts) if name in above]
     if bridges:
         what = "traffic between peers takes a detour through the root complex, because of ACS on {}"
         fix = f"turn ACS off between GPUs and disks, in the firmware or with pci=disable_acs_redir={bridges[0]}"
@@ -149,7 +149,7 @@ def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
     for function in endpoints:
         if function.iommu is True and function.iommu_domain == "identity":
             what = f"an IOMMU passes the addresses of {function.address} through, which is slow on some platforms"
-            evidence = quote.placed(f"{PCI}/{function.address}/iommu_group/type", ["identity"])
+            evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", ["identity"])
             fix = "if I/O is slow, turn the IOMMU off: intel_iommu=off or amd_iommu=off"
             yield Cause("platform.iommu", what, fix, evidence, reference.BEFORE_INSTALL)
             break

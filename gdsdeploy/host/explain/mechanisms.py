@@ -56,11 +56,13 @@ def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
     dmabuf_present = test(p2p.rdma_dmabuf, lambda symbol: symbol is not None)
     why = ("cuFile moves data to NVIDIA's GPUs only",)
     return (
-        _judged(NVIDIA_FS, "nvidia-fs: storage drivers with hooks", facts.nvidia_fs.module.loaded, _nvidia_fs(facts)),
-        _judged(P2PDMA, "PCI P2PDMA", pci_p2pdma, _p2pdma(facts)),
-        _judged(PEERDIRECT, "PeerDirect with nvidia-peermem", peerdirect_present, peerdirect(facts)),
-        _judged(DMABUF, "DMA-BUF", dmabuf_present, dmabuf(facts)),
-        _judged(HMM, "HMM device memory", _option(facts, "DEVICE_PRIVATE"), _hmm(facts)),
+        _mechanism(
+            NVIDIA_FS, "nvidia-fs: storage drivers with hooks", facts.nvidia_fs.module.loaded, _nvidia_fs(facts)
+        ),
+        _mechanism(P2PDMA, "PCI P2PDMA", pci_p2pdma, _p2pdma(facts)),
+        _mechanism(PEERDIRECT, "PeerDirect with nvidia-peermem", peerdirect_present, peerdirect(facts)),
+        _mechanism(DMABUF, "DMA-BUF", dmabuf_present, dmabuf(facts)),
+        _mechanism(HMM, "HMM device memory", _option(facts, "DEVICE_PRIVATE"), _hmm(facts)),
         *(
             Mechanism(name, EXPORTERS[name], True, False, why, ("/proc/modules: " + name,))
             for name in (others if isinstance(others, tuple) else ())
@@ -68,7 +70,7 @@ def mechanisms(facts: HostFacts) -> Tuple[Mechanism, ...]:
     )
 
 
-def _judged(name: str, title: str, present: Maybe[bool], conditions: Iterator[Condition]) -> Mechanism:
+def _mechanism(name: str, title: str, present: Maybe[bool], conditions: Iterator[Condition]) -> Mechanism:
     verdict = weigh(conditions)
     causes = (*verdict.causes, *verdict.suspects)
     why = (*(cause.what for cause in causes), *(() if verdict.causes else verdict.unseen))

@@ -135,7 +135,7 @@ def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if in_dkms:
         built = any("installed" in line for line in in_dkms)
         what = "DKMS built it for other kernels, not for " if built else "DKMS has it, but hasn't built it for "
-        return Reason("not-built", what + release, build, quote.placed("dkms", in_dkms), reference.DKMS)
+        return Reason("not-built", what + release, build, quote.with_source("dkms", in_dkms), reference.DKMS)
     installed = facts.packages.installed
     packages = sorted(installed) if isinstance(installed, dict) else []
     # Where another module stands for the name, as on Debian, modprobe's answer is about that one.

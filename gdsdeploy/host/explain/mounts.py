@@ -43,7 +43,7 @@ class MountPath:
 
 def storage_paths(facts: HostFacts, wanted: Iterable[Tuple[str, str]]) -> Tuple[MountPath, ...]:
     """Judge mounts, in their order.  wanted: (mount point, what the fleet requires)."""
-    return tuple(_judged(facts, mount, path) for mount, path in wanted)
+    return tuple(_judge(facts, mount, path) for mount, path in wanted)
 
 
 def described(mount_path: MountPath) -> str:
@@ -74,7 +74,7 @@ def proof_of(mount_path: MountPath) -> str:
     return "(not proven: no I/O was tried)" if path.gpu is True else "(not proven: this host has no GPU)"
 
 
-def _judged(facts: HostFacts, mount: str, wanted: str) -> MountPath:
+def _judge(facts: HostFacts, mount: str, wanted: str) -> MountPath:
     mounts = facts.storage.mounts
     if isinstance(mounts, Unknown):
         return MountPath(mount, wanted, mounts, proven=False, satisfies=mounts)

@@ -135,7 +135,7 @@ def _pair(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
     shared = [name for name in disk.bridges if name in gpu.bridges]
     apart = {*disk.bridges, *gpu.bridges} - set(shared)
     through_host = _host_bridge(facts, disk, gpu)
-    if not shared or apart & set(gpus.redirecting(facts)) or through_host is True:
+    if not shared or apart & set(gpus.redirecting_bridges(facts)) or through_host is True:
         return through_host
     controls = [facts.pci.acs.get(name, Unknown(f"ACS of {name} was not read")) for name in sorted(apart)]
     # Bridges with unknown access control may still send everything through the host bridge.

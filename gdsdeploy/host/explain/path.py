@@ -20,17 +20,17 @@ from .rules import DIRECT, NOTES, USABLE, needs, ranked
 def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
     """Judge one mount, or ``file`` on it where that isn't the whole mount."""
     proofs = facts.storage.proofs.get(mount.mount_point, ())
-    return replace(_expected(facts, mount, file), proofs=tuple(_configured(facts, proof) for proof in proofs))
+    return replace(_expected_path(facts, mount, file), proofs=tuple(_as_configured(facts, proof) for proof in proofs))
 
 
-def _configured(facts: HostFacts, proof: Proof) -> Proof:
+def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
     """Programs get what the host's configuration allows, which the second try of a proof may exceed."""
     if proof.path == COMPAT and config.fallback(facts)[0] is False:
         return replace(proof, path=BROKEN, how=proof.how + "; but this host's configuration disallows it")
     return proof
 
 
-def _expected(facts: HostFacts, mount: Mount, file: str) -> Path:
+def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     gpu = test(facts.pci.gpus, bool)
     usable = weigh(needs(USABLE, facts, mount))
     taken, verdict = _direct(facts, mount, file)
@@ -61,7 +61,7 @@ def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[s
     shared = [*needs(DIRECT, facts, mount)]
     if file and mount.filesystem in filesystem.LOCAL:
         unseen = Unknown(f"the evidence doesn't show the flags of {file}")
-        shared += filesystem.flagged(file, facts.storage.inodes.get(file, unseen))
+        shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
     configured = config.asks_for_p2pdma(facts)
     if configured is not False:

@@ -23,7 +23,7 @@ def file(facts: HostFacts, path: str, pattern: str = "") -> Tuple[str, ...]:
     if text is None:
         return (f"{path}: there is no such file",)
     lines = [line for line in text.splitlines() if re.search(pattern, line)] if pattern else text.splitlines()[:1]
-    return placed(path, lines) or ("{}: {}".format(path, "no line with " + pattern if pattern else "empty"),)
+    return with_source(path, lines) or ("{}: {}".format(path, "no line with " + pattern if pattern else "empty"),)
 
 
 def symbols(facts: HostFacts, names: Sequence[str]) -> Tuple[str, ...]:
@@ -32,7 +32,7 @@ def symbols(facts: HostFacts, names: Sequence[str]) -> Tuple[str, ...]:
     if not isinstance(lines, tuple):
         return ()
     matches = [line for line in lines if any(re.search(rf"\b{name}\b", line) for name in names)]
-    return placed("/proc/kallsyms", matches) or ("/proc/kallsyms: no {}".format(", no ".join(names)),)
+    return with_source("/proc/kallsyms", matches) or ("/proc/kallsyms: no {}".format(", no ".join(names)),)
 
 
 def program(facts: HostFacts, name: str) -> Tuple[str, ...]:
@@ -41,18 +41,18 @@ def program(facts: HostFacts, name: str) -> Tuple[str, ...]:
     if isinstance(ran, Unknown):
         return (ran.reason,)
     lines = (ran.stderr.strip() or ran.stdout.strip()).splitlines()
-    return placed(name.replace(":", " "), lines[-LINES:]) or (f"{name}: no output",)
+    return with_source(name.replace(":", " "), lines[-LINES:]) or (f"{name}: no output",)
 
 
 def messages(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
     """The last kernel messages that match ``pattern``; none where the messages are unknown."""
     log = facts.kernel.messages
     lines = [line for line in log if re.search(pattern, line)] if isinstance(log, tuple) else []
-    return placed("dmesg", lines[-LINES:])
+    return with_source("dmesg", lines[-LINES:])
 
 
 def mount(mounted: Mount) -> Tuple[str, ...]:
-    return placed(MOUNTINFO, [mounted.line])
+    return with_source(MOUNTINFO, [mounted.line])
 
 
 def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
@@ -78,6 +78,6 @@ def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
                 yield f"{folder}/{name}:{number}", line.strip()
 
 
-def placed(source: str, lines: Iterable[str]) -> Tuple[str, ...]:
+def with_source(source: str, lines: Iterable[str]) -> Tuple[str, ...]:
     """The first lines that aren't blank, shortened, each after its source."""
     return tuple(f"{source}: {line.strip()}"[:WIDTH] for line in lines if line.strip())[:LINES]

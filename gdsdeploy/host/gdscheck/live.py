@@ -59,12 +59,12 @@ def open_library(library: Optional[str] = None, timeout: float = TIMEOUT) -> Ope
         result = run([*argv, *PYTHON, "-c", CHILD, *names], timeout=timeout, cwd=folder)
         try:
             with open(log, "rb") as file:
-                return _opened(result, file.read(runs.LIMIT))
+                return _result(result, file.read(runs.LIMIT))
         except FileNotFoundError:
-            return _opened(result, b"")
+            return _result(result, b"")
 
 
-def _opened(result: Output, log: bytes) -> Opened:
+def _result(result: Output, log: bytes) -> Opened:
     loaded = _LOADED.search(result.stdout)
     if loaded is None:
         refusal = _NOT_LOADED.search(result.stdout)
@@ -81,11 +81,11 @@ def _opened(result: Output, log: bytes) -> Opened:
         if printed.report.verdict == REFUSED and recording.report.verdict != REFUSED:
             recording = printed
     if error:
-        recording = replace(recording, runs=(*recording.runs[:-1], _failed(recording.report, error, cuda or 0)))
+        recording = replace(recording, runs=(*recording.runs[:-1], _with_error(recording.report, error, cuda or 0)))
     return Opened(recording, library, error, cuda, result.status == TIMED_OUT)
 
 
-def _failed(report: Report, error: int, cuda: int) -> Report:
+def _with_error(report: Report, error: int, cuda: int) -> Report:
     """An error that the library returned outweighs its rows."""
     line = f"cuFileDriverOpen returned {error}" + (f", cu_err {cuda}" if cuda else "")
     return replace(report, verdict=REFUSED, errors=(*report.errors, line), complete=False)

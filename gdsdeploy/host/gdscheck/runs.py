@@ -43,8 +43,8 @@ def read(data: bytes, exit_status: Optional[int] = None) -> Recording:
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     cut = len(data) > LIMIT
     if _is_log(lines):
-        return Recording(_logged(lines), LOG, cut)
-    runs = _printed(lines, exit_status)
+        return Recording(_log_runs(lines), LOG, cut)
+    runs = _output_runs(lines, exit_status)
     return Recording(runs, GDSCHECK if any(_is_something(run) for run in runs) else NOTHING, cut)
 
 
@@ -59,7 +59,7 @@ def _is_log(lines: List[str]) -> bool:
     )
 
 
-def _logged(lines: List[str]) -> Tuple[Report, ...]:
+def _log_runs(lines: List[str]) -> Tuple[Report, ...]:
     """The runs of a log: several processes may write to it, and each may open the library several times."""
     readers: Dict[str, Reader] = {}
     runs: List[Reader] = []
@@ -88,7 +88,7 @@ def _begins(text: str, reader: Reader) -> bool:
     return text == grammar.HEADINGS[0] and text in reader.headings
 
 
-def _printed(lines: List[str], exit_status: Optional[int]) -> Tuple[Report, ...]:
+def _output_runs(lines: List[str], exit_status: Optional[int]) -> Tuple[Report, ...]:
     pieces = _pieces(lines)
     if exit_status is not None:
         pieces[-1] = (pieces[-1][0], exit_status)
