@@ -25,6 +25,7 @@ from tests.unit.host.explain.capable_host import (
     capable,
     config,
     device,
+    dmesg,
     driver,
     file,
     hooks_gone,
@@ -32,7 +33,6 @@ from tests.unit.host.explain.capable_host import (
     mountinfo,
     over,
     p2pdma,
-    said,
     with_gpu,
 )
 
@@ -222,14 +222,18 @@ FAULTS = {
         both(
             UNLOADED,
             module_file("nvidia-fs"),
-            said("nvidia_fs: disagrees about version of symbol nvidia_p2p_get_pages"),
+            dmesg("nvidia_fs: disagrees about version of symbol nvidia_p2p_get_pages"),
         ),
         seen="dmesg: [   99.000000] nvidia_fs: disagrees",
     ),
     "no symbol versions": Fault(
         "nvidia-fs.symbol-mismatch",
         COMPAT,
-        both(UNLOADED, module_file("nvidia-fs"), said("nvidia_fs: no symbol version for nvidia_p2p_free_page_table")),
+        both(
+            UNLOADED,
+            module_file("nvidia-fs"),
+            dmesg("nvidia_fs: no symbol version for nvidia_p2p_free_page_table"),
+        ),
     ),
     "would be refused for its symbols": Fault(
         "nvidia-fs.symbol-mismatch",
@@ -243,7 +247,7 @@ FAULTS = {
         both(
             UNLOADED,
             module_file("nvidia-fs"),
-            said("nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_x from proprietary module nvidia."),
+            dmesg("nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_x from proprietary module nvidia."),
         ),
         seen="GPL-only",
     ),
@@ -271,7 +275,7 @@ FAULTS = {
             UNLOADED,
             module_file("nvidia-fs"),
             file("/sys/module/module/parameters/sig_enforce", "Y\n"),
-            said("Loading of module with unavailable key is rejected"),
+            dmesg("Loading of module with unavailable key is rejected"),
         ),
         seen="unavailable key",
     ),
@@ -305,7 +309,7 @@ FAULTS = {
     # --- the driver
     "no driver": Fault("nvidia.not-installed", COMPAT, NO_DRIVER),
     "no GPU in the machine": Fault(
-        "nvidia.no-gpu", COMPAT, both(NO_DRIVER, module_file("nvidia"), said("NVRM: No NVIDIA GPU found."))
+        "nvidia.no-gpu", COMPAT, both(NO_DRIVER, module_file("nvidia"), dmesg("NVRM: No NVIDIA GPU found."))
     ),
     "nouveau": Fault(
         "nvidia.nouveau",
@@ -332,7 +336,7 @@ FAULTS = {
     "another page table, in the log": Fault(
         "nvidia-fs.other-page-table",
         COMPAT,
-        said("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000"),
+        dmesg("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000"),
     ),
     "another page table, by its record": Fault(
         "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, but 580.159.04 runs"
