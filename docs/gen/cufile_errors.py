@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdsdeploy.host.cufile_errors import CUDA, CUFILE, ERRNO, RDMA, Entry, entries, number
+from gdsdeploy.host.libcufile.errors import CUDA, CUFILE, ERRNO, RDMA, ErrorCode, entries, number
 
 HEAD = """\
 # Error codes of cuFile
@@ -36,7 +36,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: ErrorCode) -> str:
     lines = [f"\n### {number(entry)} `{entry.name}`\n", f"\n{_sentence(entry.meaning)}.\n"]
     known = f"libcufile {entry.releases}."
     lines.append("\n{}{}\n".format(known, f" *Seen:* {_escaped(entry.seen)}." if entry.seen else ""))

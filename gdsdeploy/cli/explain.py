@@ -10,10 +10,10 @@ import click
 
 from gdsdeploy import console
 from gdsdeploy.errors import GdsError
-from gdsdeploy.host import cufile_errors
 from gdsdeploy.host.explain import Explanation, as_document
 from gdsdeploy.host.explain.text import render
 from gdsdeploy.host.facts.evidence_file import is_bundle
+from gdsdeploy.host.libcufile import errors as cufile_errors
 from gdsdeploy.ssh import evidence_file
 from gdsdeploy.ssh.ask import TIMEOUT
 from gdsdeploy.validate.explain import DEFAULT_FLEET, of_file, of_host, of_this_machine

@@ -1,13 +1,11 @@
-"""The program that asks one libcufile about many configurations; started by library.py.
+"""The program that lets one libcufile read many configurations; started by library.py.
 
-It runs in a mount namespace that is its own to change.  There /etc/cufile.json is whatever lies in the current folder
-of the process that looks, so that every child finds the document it is asked about at the place where a real program
-finds it.  With a stand-in libcuda, /proc and /dev show a loaded nvidia-fs and an open driver as well: without them most
-releases stop, and some spin, before they say anything.
+It runs in a private mount namespace.  There /etc/cufile.json links to the file in the current folder of the process
+that opens it, so every child process finds its document where a real program finds it.  With a stand-in libcuda, /proc
+and /dev also show a loaded nvidia-fs and an open driver: without them most releases stop early, and some never end.
 
-The library is loaded once; each document is judged by a child of its own, which is killed when its time is over.
-Standard input is one JSON object (see ``main``); each answer is one line of JSON on standard output, as it comes.
-Standard library only: it runs with ``python -I -S``.
+The library is loaded once; each document has a child process with a time limit.  Standard input is one JSON object (see
+``main``); each answer is one line of JSON on standard output.  Standard library only: it runs with ``python -I -S``.
 """
 
 from __future__ import annotations
@@ -27,24 +25,23 @@ from typing import Any
 
 _MS_BIND, _MS_REC = 4096, 16384
 _PR_SET_PDEATHSIG = 1
-#: Bytes that one child may write into one file, and that are read back of its log.
+#: Most bytes that one child may write into one file, and that are read of its log.
 _FILE_LIMIT = 4 << 20
-#: Bytes of address space for one child; the default pools of POSIX buffers take one GiB of it.
+#: Most bytes of address space for one child; the default pools of POSIX buffers take one GiB.
 _MEMORY_LIMIT = 8 << 30
 
-#: Exit status of a child that could not ask.
+#: Exit status of a child that failed before the library answered.
 FAILED = 70
 
-_VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
-#: What a host with both modules shows there; nvidia-fs 2.28 is accepted by every release.
+#: /proc on a host with both modules; every release accepts nvidia-fs 2.28.
 _PROC = {
-    "driver/nvidia/version": _VERSION,
+    "driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n",
     "driver/nvidia-fs/version": "version: 2.28\n",
     "driver/nvidia-fs/devcount": "16\n",
     "driver/nvidia-fs/modules": "",
     "driver/nvidia-fs/bridges": "",
     "driver/nvidia-fs/peer_distance": "",
-    # Some releases read all of it, which takes longer than everything else together.
+    # Some releases read all of it, which takes longer than everything else.
     "kallsyms": "ffffffff81000000 T _stext\n",
     "modules": "nvidia_fs 323584 0 - Live 0x0\nnvidia 14376960 1 nvidia_fs, Live 0x0\n",
 }
@@ -63,15 +60,15 @@ def main() -> int:
     """Read ``{library, standin, timeout, jobs, level, folders, documents}`` and write an answer for each document.
 
     library: path of libcufile; standin: path of the stand-in libcuda, or null for the machine's own; timeout: seconds
-    for one document; jobs: children at a time; level: what the library logs; folders: paths that exist as folders;
-    documents: base64 of each text.
+    for one document; jobs: concurrent children; level: of the log; folders: paths that exist as folders; documents:
+    base64 of each text.
     """
     request = json.load(sys.stdin)
     work = Path.cwd()
     _mount("gdsdeploy", work, "tmpfs", 0)
     os.chdir(work)
     _show(work, standin=request["standin"] is not None)
-    _have(work, [Path(name) for name in request["folders"]])
+    _make_folders(work, [Path(name) for name in request["folders"]])
     library = _load(request["library"], request["standin"])
     pending = [(number, base64.b64decode(text)) for number, text in enumerate(request["documents"])]
     _ask_all(library, pending[::-1], request, work)
@@ -87,19 +84,19 @@ def _show(work: Path, *, standin: bool) -> None:
     Path("/etc/cufile.json").symlink_to("/proc/self/cwd/cufile.json")
 
 
-def _have(work: Path, folders: list[Path]) -> None:
-    """Let each of ``folders`` exist here, without a trace on the machine."""
+def _make_folders(work: Path, folders: list[Path]) -> None:
+    """Make each of ``folders`` in this namespace, without a trace on the machine."""
     if any(not Path(*path.parts[:2]).exists() for path in folders):
         _new_root(work / "root")
     for number, path in enumerate(folders):
-        parent = next(item for item in path.parents if item.exists())
+        parent = next(parent for parent in path.parents if parent.exists())
         if not path.exists() and parent != Path("/"):
             _overlay(parent, work / f"parent{number}", {})
         path.mkdir(parents=True, exist_ok=True)
 
 
 def _new_root(root: Path) -> None:
-    """Begin anew with a root that can be written to, and has all that the old one has."""
+    """Change to a writable root with the content of the old one."""
     root.mkdir()
     _mount("gdsdeploy", root, "tmpfs", 0)
     for entry in Path("/").iterdir():
@@ -113,15 +110,15 @@ def _new_root(root: Path) -> None:
     os.chdir(here)
 
 
-def _overlay(folder: Path, kept: Path, added: dict[str, str]) -> None:
-    """Put an empty file system over ``folder``: links to what it had, which is still at ``kept``, and files of ours."""
-    kept.mkdir()
-    _mount(folder, kept, None, _MS_BIND | _MS_REC)
+def _overlay(folder: Path, original: Path, added: dict[str, str]) -> None:
+    """Cover ``folder`` with links to its content, which moves to ``original``, and with the files ``added``."""
+    original.mkdir()
+    _mount(folder, original, None, _MS_BIND | _MS_REC)
     _mount("gdsdeploy", folder, "tmpfs", 0)
-    ours = {name.split("/")[0] for name in added} | {"cufile.json"}
-    for entry in kept.iterdir():
-        # Processes come and go; they are reached through "self".
-        if entry.name not in ours and not entry.name.isdigit():
+    replaced = {name.split("/")[0] for name in added} | {"cufile.json"}
+    for entry in original.iterdir():
+        # Processes come and go; programs reach theirs through "self".
+        if entry.name not in replaced and not entry.name.isdigit():
             (folder / entry.name).symlink_to(entry)
     for name, content in added.items():
         path = folder / name
@@ -137,7 +134,7 @@ def _mount(source: Path | str, target: Path, kind: str | None, flags: int) -> No
 
 def _load(library: str, standin: str | None) -> Any:
     if standin is not None:
-        # Loaded under its SONAME, it is what the library gets when it asks for libcuda.so.1.
+        # The library then finds it under its SONAME, libcuda.so.1.
         ctypes.CDLL(standin, mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     loaded = ctypes.CDLL(library)
     loaded.cuFileDriverOpen.restype = _Result
@@ -147,7 +144,7 @@ def _load(library: str, standin: str | None) -> Any:
 
 
 def _ask_all(library: Any, pending: list[tuple[int, bytes]], request: dict[str, Any], work: Path) -> None:
-    """Keep ``jobs`` children busy; each is waited for through a file descriptor of its process."""
+    """Keep ``jobs`` children busy, and wait for each through a file descriptor of its process."""
     running: dict[int, tuple[int, int, float, Path]] = {}
     poll = select.poll()
     while pending or running:
@@ -191,7 +188,7 @@ def _start(library: Any, folder: Path, text: bytes, request: dict[str, Any]) -> 
         output = os.open("said", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        # Over the file's own, which may name a folder that the caller cannot write to, or log nothing.
+        # The document may name a log folder that the caller can't write to, or log nothing.
         os.environ["CUFILE_LOGFILE_PATH"] = str(folder / "cufile.log")
         os.environ["CUFILE_LOGGING_LEVEL"] = request["level"]
         begin = time.perf_counter()
@@ -200,7 +197,7 @@ def _start(library: Any, folder: Path, text: bytes, request: dict[str, Any]) -> 
         _libc.fflush(None)
         Path("result").write_text(json.dumps([result.error, result.cuda_error, inside]))
         os._exit(0)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process may not go on as its parent
+    except BaseException as error:  # noqa: BLE001 - this process may not continue as its parent
         os.write(2, f"gdsdeploy: {error!r}\n".encode())
         os._exit(FAILED)
 

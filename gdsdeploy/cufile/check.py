@@ -1,7 +1,7 @@
 """Every problem of a cufile.json with its place, and what a release of libcufile would do with the file.
 
-Pure: text, release and (only when asked) what lies under the paths of this machine → findings.  The two answers differ
-on purpose: the library takes a misspelt key and ignores it, and here it is an error.
+Pure: text, release and, optionally, the paths of this machine → findings.  The two answers differ on purpose: the
+library ignores a misspelt key, but here it is an error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pydantic import BaseModel, ConfigDict
 
 from gdsdeploy.cufile import model
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Node, Place, read
-from gdsdeploy.cufile.model import ASKED, NEWEST, OLDEST, Problem, Release, known_keys, release_of
-from gdsdeploy.cufile.verdict import BUFFER, LARGEST, Look, everything_is_there, judge
+from gdsdeploy.cufile.model import ASKED, BUFFER, FORCE_COMPAT, GPU_SIZES, LARGEST, Release, known_keys, release_text
+from gdsdeploy.cufile.verdict import Look, everything_is_there, judge
 
 Severity = Literal["error", "warning"]
 
-#: Keys that need another one: key → (the other, the value that it needs; None: any).
+#: Keys that need another one: key → (the other key, its required value; None: any).
 _NEEDS = {
     "properties.rdma_dynamic_routing_order": ("properties.rdma_dynamic_routing", True),
     "miscellaneous.static_routing_filepath": ("miscellaneous.enable_static_routing", True),
@@ -31,15 +31,13 @@ _NEEDS = {
     "miscellaneous.enable_static_config": ("miscellaneous.static_config_filepath", None),
     "properties.rdma_max_backup_devices": ("properties.rdma_multipath_enabled", True),
 }
-_GPU_SIZES = "properties.gpu_bounce_buffer_slab_config.slab_size_kb"
-_FORCE = "properties.force_compat_mode"
 _P2PDMA = ".use_pci_p2pdma"
-#: A value that lies deeper than any key is wrong whatever it is.
+#: Every value below this depth is wrong: no key lies deeper.
 _DEEP = 6
 
 
 class Kind(BaseModel):
-    """What a finding id stands for."""
+    """The meaning of a finding id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,8 +67,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What of a machine the check looks at.  p2pdma: whether its kernel has PCI peer-to-peer DMA; None: not known."""
+class MachineFacts:
+    """The facts of a machine for the check.  p2pdma: whether its kernel has PCI peer-to-peer DMA; None: unknown."""
 
     look: Look
     p2pdma: bool | None
@@ -78,8 +76,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Report:
-    """``release``: the one whose behaviour was judged; ``accepted``: None when the file could not be read at all;
-    ``aborts``: the library ends the process that reads the file.
+    """``release``: the judged one; ``accepted``: None if the file could not be read; ``aborts``: the library ends the
+    process that reads the file.
     """
 
     release: Release
@@ -93,21 +91,21 @@ class Report:
 
 
 def judged_release(version: str) -> tuple[Release, str | None]:
-    """The release whose behaviour is known best for that version, and why it is another one (None: it is not).
+    """The known release that is closest to a version, and why it's another one (None: it isn't).
 
-    Raises ValueError for what is no version, or older than every known release.
+    Raises ValueError if ``version`` isn't a version, or is older than every known release.
     """
-    release = release_of(version)
+    release = model.release_of(version)
     if release in ASKED:
         return release, None
-    if release < OLDEST:
+    if release < model.OLDEST:
         raise ValueError(f"libcufile {version} is older than 1.4, the oldest release whose keys are known")
-    nearest = max(asked for asked in ASKED if asked < release)
-    why = "is newer than any that was asked" if release > NEWEST else "was never to be had"
-    return nearest, f"libcufile {release[0]}.{release[1]} {why}; it is judged as {nearest[0]}.{nearest[1]}"
+    nearest = max(known for known in ASKED if known < release)
+    why = "is newer than any examined release" if release > model.NEWEST else "was not examined"
+    return nearest, f"libcufile {release_text(release)} {why}; it is judged as {release_text(nearest)}"
 
 
-def check(text: bytes, release: Release, machine: Machine | None = None) -> Report:
+def check(text: bytes, release: Release, machine: MachineFacts | None = None) -> Report:
     """Judge the content of a file for a release; with ``machine``, for that machine too."""
     verdict = judge(text, release, machine.look if machine else everything_is_there)
     try:
@@ -117,15 +115,15 @@ def check(text: bytes, release: Release, machine: Machine | None = None) -> Repo
         return Report(release, False, (_finding(kind, "", invalid.place, invalid.message),), verdict.aborts)
     if document.root.kind != "object":
         message = f"expected an object (found {_words(document.root)})"
-        found = [_finding("not-an-object", "", document.place(document.root.start), message)]
-        return Report(release, verdict.accepted, tuple(found), verdict.aborts)
+        finding = _finding("not-an-object", "", document.place(document.root.start), message)
+        return Report(release, verdict.accepted, (finding,), verdict.aborts)
     places = _Places(document)
-    found = list(_findings(document, places, release, machine))
-    if not verdict.accepted and not any(finding.severity == "error" for finding in found):
+    findings = list(_findings(document, places, release, machine))
+    if not verdict.accepted and not any(finding.severity == "error" for finding in findings):
         key = verdict.key or ""
-        found.append(_finding("refused", key, places.of(key), f"libcufile refuses it: {verdict.reason}"))
-    found.sort(key=lambda one: (one.line, one.column))
-    return Report(release, verdict.accepted, tuple(found), verdict.aborts)
+        findings.append(_finding("refused", key, places.of(key), f"libcufile refuses it: {verdict.reason}"))
+    findings.sort(key=lambda finding: (finding.line, finding.column))
+    return Report(release, verdict.accepted, tuple(findings), verdict.aborts)
 
 
 def unreadable(release: Release, message: str) -> Report:
@@ -133,77 +131,74 @@ def unreadable(release: Release, message: str) -> Report:
     return Report(release, None, (_finding("unreadable-file", "", Place(1, 1), message),))
 
 
-def _findings(document: Document, places: _Places, release: Release, machine: Machine | None) -> Iterator[Finding]:
+def _findings(document: Document, places: _Places, release: Release, machine: MachineFacts | None) -> Iterator[Finding]:
     plain = _plain(document.root, 0)
     assert isinstance(plain, dict)
-    given = {name: value for name in model.keys(release) if (value := model.get(plain, name)) is not None}
+    values = {name: value for name in model.keys(release) if (value := model.get(plain, name)) is not None}
     for problem in model.check(plain, release):
-        if problem.id == "buffer-exceeds-request" and _trap(given, release):
+        if problem.id == "buffer-exceeds-request" and _trap(values, release):
             continue
         yield _problem(places, problem, release)
     yield from _ignored(document, document.root, "")
     if (offset := document.ignored()) is not None:
         yield _finding("text-after-end", "", document.place(offset), "this text is ignored")
-    for kind, key, message in _relations(given, release):
+    for kind, key, message in (*_relations(values, release), *(_on(machine, values) if machine else ())):
         yield _finding(kind, key, places.of(key), message)
-    if machine is not None:
-        for kind, key, message in _on(machine, given):
-            yield _finding(kind, key, places.of(key), message)
 
 
-def _problem(places: _Places, problem: Problem, release: Release) -> Finding:
+def _problem(places: _Places, problem: model.Problem, release: Release) -> Finding:
     key = known_keys().get(problem.key)
     kind, message = problem.id, problem.message
     if kind == "wrong-type" and any(name.startswith(problem.key + ".") for name in known_keys()):
         kind = "not-an-object"
     if kind == "out-of-range" and key is not None and key.clamped:
-        kind, message = "clamped", f"{message}; libcufile takes it to the nearest of these"
+        kind, message = "clamped", f"{message}; libcufile uses the nearest of these"
     hint = f"Write {problem.near}" if problem.near else None
     if kind == "buffer-exceeds-request" and release < (1, 13):
         message += ", which libcufile enforces from 1.13 on"
-    values = kind not in {"unknown-key", "newer-key", "dropped-key", "renamed-key", "not-written"}
-    return _finding(kind, problem.key, places.of(problem.key, value=values), message, hint)
+    about_value = kind not in {"unknown-key", "newer-key", "dropped-key", "renamed-key", "not-written"}
+    return _finding(kind, problem.key, places.of(problem.key, value=about_value), message, hint)
 
 
-def _relations(given: dict[str, Any], release: Release) -> Iterator[tuple[str, str, str]]:
-    """(kind, key, message) of what two keys say together, beyond what is wrong for rendering too."""
-    if _trap(given, release):
-        yield "upgrade-trap", LARGEST, "with per_buffer_cache_size_kb not given this is fatal from libcufile 1.13 on"
-    if given.get(_FORCE) is True:
-        for name in given:
-            if name.endswith(_P2PDMA) and given[name] is True:
+def _relations(values: dict[str, Any], release: Release) -> Iterator[tuple[str, str, str]]:
+    """(kind, key, message) of each problem between two keys that rendering doesn't refuse."""
+    if _trap(values, release):
+        yield "upgrade-trap", LARGEST, "without per_buffer_cache_size_kb this is fatal from libcufile 1.13 on"
+    if values.get(FORCE_COMPAT) is True:
+        for name in values:
+            if name.endswith(_P2PDMA) and values[name] is True:
                 yield "p2pdma-contradiction", name, "contradicts force_compat_mode: true, which wins"
-    for name, (other, wanted) in _NEEDS.items():
-        if name not in given or given[name] is False:
+    for name, (other, needed) in _NEEDS.items():
+        if name not in values or values[name] is False:
             continue
-        if other not in given or (wanted is not None and given[other] is not wanted):
-            value = "" if wanted is None else f": {str(wanted).lower()}"
+        if other not in values or (needed is not None and values[other] is not needed):
+            value = "" if needed is None else f": {str(needed).lower()}"
             yield "no-effect", name, f"does nothing without {other}{value}"
-    sizes = given.get(_GPU_SIZES)
+    sizes = values.get(GPU_SIZES)
     if isinstance(sizes, list) and all(type(size) is int for size in sizes) and sizes != sorted(set(sizes)):
-        yield "slab-order", _GPU_SIZES, f"must ascend (found {', '.join(map(str, sizes))})"
+        yield "slab-order", GPU_SIZES, f"must ascend (found {', '.join(map(str, sizes))})"
 
 
-def _trap(given: dict[str, Any], release: Release) -> bool:
+def _trap(values: dict[str, Any], release: Release) -> bool:
     """A request size that newer releases refuse because their buffer is larger by default."""
-    largest = given.get(LARGEST)
-    return release < (1, 13) and BUFFER not in given and type(largest) is int and largest < 1024
+    largest = values.get(LARGEST)
+    return release < (1, 13) and BUFFER not in values and type(largest) is int and largest < 1024
 
 
-def _on(machine: Machine, given: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What this machine has to say."""
+def _on(machine: MachineFacts, values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Problems with paths and kernel of this machine."""
     for name in ("logging.dir", "miscellaneous.static_routing_filepath", "miscellaneous.static_config_filepath"):
-        if isinstance(given.get(name), str) and not machine.look(given[name]):
-            yield "missing-path", name, f"{given[name]} does not exist on this machine"
+        if isinstance(values.get(name), str) and not machine.look(values[name]):
+            yield "missing-path", name, f"{values[name]} does not exist on this machine"
     for name in ("denylist.mounts", "denylist.devices"):
-        paths = given.get(name)
+        paths = values.get(name)
         for path in paths if isinstance(paths, list) else ():
             what = machine.look(path) if isinstance(path, str) else "block"
             if not what:
                 yield "missing-path", name, f"{path} does not exist on this machine"
             elif name.endswith("devices") and what != "block":
                 yield "not-a-block-device", name, f"{path} is not a block device"
-    for name, value in given.items():
+    for name, value in values.items():
         if name.endswith(".mount_table") and isinstance(value, dict):
             for path in value:
                 if machine.look(path) != "folder":
@@ -213,21 +208,21 @@ def _on(machine: Machine, given: dict[str, Any]) -> Iterator[tuple[str, str, str
 
 
 def _ignored(document: Document, node: Node, path: str) -> Iterator[Finding]:
-    """Members that do not count: those given again, and null."""
+    """Members that don't count: earlier ones of the same name, and null."""
     last = {member.name: member for member in node.members}
     for member in node.members:
         name, counts = f"{path}{member.name}", last[member.name]
         if counts is not member:
-            message = f"given again in line {document.place(counts.start).line}, which counts"
+            message = f"line {document.place(counts.start).line} sets this key again, and counts"
             yield _finding("repeated-key", name, document.place(member.start), message)
         elif member.value.kind == "null" and any(f"{key}.".startswith(name + ".") for key in known_keys()):
-            yield _finding("null-value", name, document.place(member.value.start), "null is as if it were not given")
+            yield _finding("null-value", name, document.place(member.value.start), "null counts as a missing key")
         elif member.value.kind == "object" and name.count(".") < _DEEP:
             yield from _ignored(document, member.value, name + ".")
 
 
 def _plain(node: Node, depth: int) -> Any:
-    """Values as Python has them; what is null where a key stands is left out, as the library does."""
+    """The values in Python; null members are left out, as in the library."""
     if depth > _DEEP:
         return "…"
     if node.kind == "object":
@@ -237,7 +232,7 @@ def _plain(node: Node, depth: int) -> Any:
 
 
 class _Places:
-    """Where every dotted name of a document stands, and its value; of repeated names the last."""
+    """The places of every dotted name of a document and of its value; for a repeated name, the last."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -252,7 +247,7 @@ class _Places:
                 self._add(member.value, name + ".")
 
     def of(self, key: str, *, value: bool = False) -> Place:
-        """The place of a key, or of its value; of what the file does not have, the place of what is around it."""
+        """The place of a key, or of its value; for a key that the file doesn't have, the place of its section."""
         here = key
         while here and here not in self.offsets:
             here = here.rpartition(".")[0]

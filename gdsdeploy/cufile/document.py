@@ -1,11 +1,11 @@
 """The JSON dialect of cufile.json, read as libcufile's own parser reads it, with the place of everything.
 
-Every release from 1.4 to 1.20 carries the same parser: JsonCpp's ``Json::Reader`` with its default features, fed
-through ``std::getline`` (the messages of the libraries name it).  It takes ``//`` and ``/* */`` comments, repeated keys
-of which the last counts, numbers such as ``007``, ``-`` and ``1.``, and any text after the closing brace; it refuses a
-trailing comma, and aborts the process over values that lie deeper than 1,000.
+Every release from 1.4 to 1.20 contains the same parser: JsonCpp's ``Json::Reader`` with its default features, fed
+through ``std::getline`` (the messages of the libraries name it).  It accepts ``//`` and ``/* */`` comments, repeated
+keys of which the last counts, numbers such as ``007``, ``-`` and ``1.``, and any text after the closing brace.  It
+refuses a trailing comma, and aborts the process over values deeper than 1,000.
 
-Why it is our own: docs/adr/0008.  Nothing here recurses, so that no document is too deep.
+docs/adr/0008 says why no other parser is used.  Nothing here recurses, so no document is too deep.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Scalar = str | int | float | bool | None
 
 #: ``Json::Reader`` throws over a value at a greater depth than this, and libcufile does not catch it.
 DEEPEST = 1000
-#: std::getline was given EOF as the end of the line, which as a char is this byte.
+#: libcufile passes EOF to std::getline as the end of the line; as a char it is this byte.
 END_OF_TEXT = b"\xff"
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -36,14 +36,14 @@ _MIN_INT, _MAX_UINT = -(2**63), 2**64 - 1
 
 
 class Place(NamedTuple):
-    """Where something begins: both count from 1, the column in characters."""
+    """A position: line and column count from 1, the column in characters."""
 
     line: int
     column: int
 
 
 class DocumentInvalid(Exception):
-    """Text that the library's parser refuses, or (``aborts``) that ends the process which reads it."""
+    """Text that the library's parser refuses, or (``aborts``) that ends the reading process."""
 
     def __init__(self, message: str, place: Place, *, aborts: bool = False) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text that parsed.  ``end``: where the root value ends; what follows is ignored."""
+    """A parsed text.  ``end``: the end of the root value; the rest is ignored."""
 
     text: str
     root: Node
@@ -104,14 +104,12 @@ class Document:
         return member
 
     def next_token(self, offset: int) -> int:
-        """Where the first text from there on stands that is neither blank nor a comment; the end if there is none."""
-        here = offset
-        while here < len(self.text):
-            here = _BLANK.match(self.text, here).end()  # type: ignore[union-attr]  # it matches nothing, too
+        """Offset of the next text that is neither blank nor a comment; the end if there is none."""
+        here: int = offset
+        after: int | None = offset
+        while here < len(self.text) and after is not None:
+            here = _blank_end(self.text, after)
             after = _comment(self.text, here)
-            if after is None:
-                break
-            here = after
         return here
 
     def ignored(self) -> int | None:
@@ -138,8 +136,12 @@ def _place(lines: list[int], offset: int) -> Place:
     return Place(line, offset - lines[line - 1] + 1)
 
 
+def _blank_end(text: str, here: int) -> int:
+    return _BLANK.match(text, here).end()  # type: ignore[union-attr]  # it also matches nothing
+
+
 def _comment(text: str, here: int) -> int | None:
-    """The end of the comment that begins here, or None: no comment, or one that does not end."""
+    """The end of the comment that begins here, or None: no comment, or an open one."""
     if text.startswith("//", here):
         return _LINE_COMMENT.match(text, here).end()  # type: ignore[union-attr]  # the condition above
     if not text.startswith("/*", here):
@@ -278,7 +280,7 @@ class _Reader:
                 self._close()
                 return
         else:
-            self.here = _BLANK.match(self.text, self.here).end()  # type: ignore[union-attr]  # it matches nothing, too
+            self.here = _blank_end(self.text, self.here)
             if self.text.startswith("]", self.here):
                 self.here += 1
                 self._close()
@@ -286,7 +288,7 @@ class _Reader:
         node.items.append(self._value())
 
     def _unexpected(self, token: _Token, wanted: str) -> str:
-        """What is wrong with a token, and what people mostly meant."""
+        """The problem with a token, and its usual cause."""
         if token.message and token.kind == "error":
             return token.message
         if token.kind == "end":
@@ -297,9 +299,9 @@ class _Reader:
         if token.kind in {"}", "]"} and before.endswith(","):
             return f"expected {wanted}: the comma before {token.kind!r} is one too many"
         if token.kind == "comment":
-            return f"expected {wanted}; no comment may stand here"
+            return f"expected {wanted}; no comment is allowed here"
         if self.text.startswith("\ufeff", token.start):
-            return "a byte-order mark stands here; save the file as UTF-8 without one"
+            return "this is a byte-order mark; save the file as UTF-8 without one"
         found = self.text[token.start : max(token.end, token.start + 1)]
         found = re.match(r"\w*", self.text[token.start : token.start + 20])[0] or found  # type: ignore[index]  # see above
         return f"expected {wanted} (found {_shortened(found)})"
@@ -308,7 +310,7 @@ class _Reader:
         text = self.text[token.start : token.end]
         digits = text.removeprefix("-")
         significant = digits.lstrip("0")
-        # Longer ones do not fit 64 bits, and int() refuses to read thousands of digits.
+        # Longer numbers don't fit into 64 bits, and int() refuses thousands of digits.
         if (digits.isdigit() or not digits) and len(significant) <= 20:
             whole = int(significant or "0") * (-1 if text.startswith("-") else 1)
             if _MIN_INT <= whole <= _MAX_UINT:
@@ -338,11 +340,11 @@ class _Reader:
             elif found[1] in _ESCAPED:
                 yield _ESCAPED[found[1]]
             else:
-                raise _Refused(f"\\{found[1]} is no escape sequence", offset + found.start(), False)
+                raise _Refused(f"\\{found[1]} isn't an escape sequence", offset + found.start(), False)
         yield text[here:]
 
     def _code(self, text: str, here: int, offset: int) -> tuple[int, int]:
-        """The code point after ``\\u``, and where it ends; the second half of a pair is not looked at closely."""
+        """The code point after ``\\u``, and its end; the second half of a pair isn't validated."""
         halves = []
         for _ in range(2):
             if not _HEX.match(text, here):

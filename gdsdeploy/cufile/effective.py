@@ -1,4 +1,4 @@
-"""What a configuration comes to: each key with what the file intends, what a real libcufile works with, its default."""
+"""The effect of a configuration: each key with its value in the file, in a real libcufile, and by default."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from gdsdeploy.cufile.library import TIMEOUT, Answer, Library
 from gdsdeploy.cufile.model import NEWEST, keys, release_of
 from gdsdeploy.host.facts.effective import SHOWN, as_logged, logged, same
 
-#: set: as intended; differs: the library works with something else; ignored: this release does not know the key;
-#: not logged: it knows the key and does not say what it made of it; default and follows: the file says nothing, and the
-#: value is the default, or follows from another key
+#: set: as intended; differs: the library uses another value; ignored: this release doesn't know the key; not logged: it
+#: knows the key but doesn't log its value; default and follows: the file doesn't set the key, and the value is the
+#: default, or follows from another key
 State = Literal["set", "differs", "ignored", "not logged", "default", "follows"]
 
-#: What went wrong, in a log.
+#: Fields of an answer in its JSON object.
+_ANSWER_KEYS = ("accepted", "reason", "key", "error", "hung", "seconds")
+#: An error in a log.
 _ERROR = re.compile(r"\] ERROR\s+\S+?:\d+ (.*\S)")
 
 
 @dataclass(frozen=True)
 class Value:
-    """One key of cufile.json; values as the library logs them, None: nothing was said."""
+    """One key of cufile.json; values as the library logs them, None: no value."""
 
     key: str
     intended: str | None
@@ -35,7 +37,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Effective:
-    """One file and what the library made of it."""
+    """One file and its effect."""
 
     file: str
     libcufile: str
@@ -45,7 +47,7 @@ class Effective:
 
     @property
     def problem(self) -> str | None:
-        """Why the file does not do what it says, or None."""
+        """Why the file doesn't have the intended effect, or None."""
         answer = self.answer
         if answer.accepted is False:
             key = f"{answer.key}: " if answer.key else ""
@@ -53,29 +55,16 @@ class Effective:
         if answer.accepted is None or not answer.effective:
             end = "did not return" if answer.hung else f"returned {answer.error}" if answer.error else "ended"
             why = [*_ERROR.findall(answer.log)[-1:], *answer.said[-1:]]
-            words = f": {why[0]}" if why else ""
-            return f"libcufile {self.libcufile} {end} without saying what it works with{words}"
+            return f"libcufile {self.libcufile} {end} without logging its values" + (f": {why[0]}" if why else "")
         lost = [f"{v.key} ({v.state})" for v in self.values if v.state in {"differs", "ignored"}]
         return f"without the intended effect: {', '.join(lost)}" if lost else None
 
     def to_json(self) -> str:
         """One line."""
-        answer = self.answer
-        return json.dumps(
-            {
-                "file": self.file,
-                "libcufile": self.libcufile,
-                "accepted": answer.accepted,
-                "reason": answer.reason,
-                "key": answer.key,
-                "error": answer.error,
-                "hung": answer.hung,
-                "seconds": answer.seconds,
-                "problem": self.problem,
-                "values": [asdict(value) for value in self.values],
-            },
-            ensure_ascii=False,
-        )
+        answer = {name: getattr(self.answer, name) for name in _ANSWER_KEYS}
+        values = [asdict(value) for value in self.values]
+        document = {"file": self.file, "libcufile": self.libcufile, **answer, "problem": self.problem, "values": values}
+        return json.dumps(document, ensure_ascii=False)
 
 
 def effective(
@@ -83,8 +72,7 @@ def effective(
 ) -> Iterator[Effective]:
     """Ask ``library`` about each of ``files`` (name → content), in their order.
 
-    The defaults are the library's own: those that it works with under an empty configuration.
-    Raises what Library.ask_all raises.
+    The defaults are those of an empty configuration.  Raises the exceptions of Library.ask_all.
     """
     answers = library.ask_all([b"{}", *files.values()], timeout=timeout, folders=folders)
     empty = next(answers)
@@ -97,24 +85,24 @@ def effective(
 def _values(content: bytes, answer: Answer, defaults: Mapping[str, str], version: str) -> Iterator[Value]:
     known = keys(min(release_of(version), NEWEST))
     seen: set[str] = set()
-    for key, value in _given(content):
-        found = logged(key, answer.effective)
+    for key, value in _keys_of(content):
+        used = logged(key, answer.effective)
         seen.add(SHOWN.get(key, key))
         state: State = "set"
-        if found is None:
+        if used is None:
             state = "not logged" if key in known else "ignored"
-        elif not same(value, found):
+        elif not same(value, used):
             state = "differs"
-        yield Value(key, as_logged(value), found, logged(key, defaults), state)
+        yield Value(key, as_logged(value), used, logged(key, defaults), state)
     names = {shown: key for key, shown in SHOWN.items()}
-    for shown, found in answer.effective.items():
+    for shown, used in answer.effective.items():
         if shown not in seen:
             default = defaults.get(shown)
-            yield Value(names.get(shown, shown), None, found, default, "default" if found == default else "follows")
+            yield Value(names.get(shown, shown), None, used, default, "default" if used == default else "follows")
 
 
-def _given(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of each key that counts; of a key that is given twice, the last."""
+def _keys_of(content: bytes) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of each key that counts; of a repeated key, the last."""
     open_: list[tuple[str, document.Node]] = [("", document.read(content).root)]
     while open_:
         path, node = open_.pop()
@@ -131,15 +119,15 @@ def _plain(node: document.Node) -> Any:
     return [_plain(item) for item in node.items] if node.kind == "array" else node.value
 
 
-def text(found: Effective, *, every: bool) -> str:
-    """The table for a terminal; without ``every``, keys that the file does not give are left out at their default."""
+def text(result: Effective, *, every: bool) -> str:
+    """The table for a terminal; without ``every``, it omits default values of keys that the file doesn't set."""
     rows: list[Sequence[str]] = [("", "key", "intended", "effective", "default")]
-    for value in found.values:
+    for value in result.values:
         if every or value.intended is not None or value.state != "default":
             mark = {"differs": "≠", "ignored": "✗", "not logged": "?", "follows": "→"}.get(value.state, "")
-            said = value.effective or {"ignored": "ignored", "not logged": "not logged"}.get(value.state, "")
-            rows.append((mark, value.key, value.intended or "-", said, value.default or "-"))
+            used = value.effective or (value.state if value.state in {"ignored", "not logged"} else "")
+            rows.append((mark, value.key, value.intended or "-", used, value.default or "-"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    head = f"{found.file}: {found.problem or f'taken by libcufile {found.libcufile}, every key as intended'}"
-    return "\n".join([head, *(f"  {line}" for line in lines)] if found.values else [head])
+    head = f"{result.file}: {result.problem or f'accepted by libcufile {result.libcufile}, every key as intended'}"
+    return "\n".join([head, *(f"  {line}" for line in lines)] if result.values else [head])

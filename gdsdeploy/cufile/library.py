@@ -1,9 +1,8 @@
-"""Ask a real libcufile what it makes of a configuration: the last word on every question about cufile.json.
+"""How a real libcufile reads a configuration: the final answer to every question about cufile.json.
 
-Any release from 1.4.0 to 1.20.0 reads, judges and logs its configuration in ``cuFileDriverOpen``.  It is called in
-short-lived children (ask.py), each in a folder of its own and killed when its time is over, in a private mount
-namespace where the document lies at /etc/cufile.json.  On a machine with a GPU the real libcuda answers; elsewhere a
-stand-in (standin.py), under which every release goes as far as it does with a GPU that has no memory to give.
+Every release from 1.4.0 to 1.20.0 reads, checks and logs its configuration in ``cuFileDriverOpen``.  Short-lived child
+processes (ask.py) call it, each in a separate folder and with a time limit, in a private mount namespace where the
+document lies at /etc/cufile.json.  A machine with a GPU uses the real libcuda; others use a stand-in (standin.py).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from gdsdeploy.host.facts.effective import effective_values
 
 #: Seconds for one document; an answer takes 2 to 150 ms with the stand-in and up to some seconds with a real GPU.
 TIMEOUT = 10.0
-#: Documents of one child program: bounds the memory that their logs take.
+#: Documents of one child program; limits the memory for their logs.
 _BATCH = 500
 #: Where packages put the library: Debian's, then NVIDIA's.
 _INSTALLED = (
@@ -42,7 +41,7 @@ _INSTALLED = (
 )
 _KEY = re.compile(r"error reading config (\S+)")
 _FIELD = re.compile(r"config read failed for json field (\S+)")
-#: Lines that only say that there is a problem, after the one that says which.
+#: Lines that report a problem without naming it; an earlier line names it.
 _GENERAL = re.compile(
     r"error reading config|failed to load (user )?config|cuFile configuration load error|cuFile initialization failed"
     r"|^terminate called"
@@ -51,26 +50,26 @@ _GENERAL = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """What the library did with one document."""
+    """The library's answer to one document."""
 
-    #: whether it took the document as a configuration; None: it ended without saying so (see ``said`` and ``hung``)
+    #: whether it accepted the document; None: it ended without an answer (see ``said`` and ``hung``)
     accepted: bool | None
-    #: its own words about the refusal, without the lines that say only that there was one
+    #: its own words about the refusal, without the lines that don't name the problem
     reason: str | None
     #: the dotted key that it names in a refusal
     key: str | None
-    #: what it works with, as gdscheck prints it: names as the library writes them, values as text.
-    #: Empty when it was refused, and when the library stopped before it said so.
+    #: the values in effect as gdscheck prints them, by the library's own names; empty if the library refused the
+    #: document, or stopped before it logged them
     effective: Mapping[str, str]
-    #: CUfileOpError of cuFileDriverOpen; None: it did not return
+    #: CUfileOpError of cuFileDriverOpen; None: it didn't return
     error: int | None
-    #: what it wrote to stdout and stderr, line by line
+    #: the lines of stdout and stderr
     said: tuple[str, ...]
     log: str
-    #: killed after its time
+    #: killed at its time limit
     hung: bool
     seconds: float
-    #: of these, in cuFileDriverOpen itself; None: it did not return
+    #: the part of ``seconds`` in cuFileDriverOpen itself; None: it didn't return
     inside: float | None = None
 
 
@@ -78,8 +77,7 @@ class Answer:
 class Library:
     """One libcufile.so on this machine.
 
-    cuda: ``real`` takes the machine's libcuda and GPU, ``standin`` ours; ``auto`` the real one where the machine has
-    a GPU.
+    cuda: ``real`` uses the machine's libcuda and GPU, ``standin`` the stand-in, ``auto`` chooses by its GPU.
     """
 
     path: Path
@@ -87,19 +85,19 @@ class Library:
 
     @functools.cached_property
     def version(self) -> str:
-        """Version as it calls itself (``1.9.1.3``); raises LibraryUnusable."""
+        """The version that it logs (``1.9.1.3``); raises LibraryUnusable."""
         return self.version_in(self.ask("{}"))
 
     def version_in(self, answer: Answer) -> str:
-        """The same from an answer to a document that it took; raises LibraryUnusable."""
-        found = re.search(r"GDS release version: (\d+(?:\.\d+)+)", answer.log)
-        if not found:
-            words = "; ".join(answer.said[-2:]) or ("it did not return" if answer.hung else "it logged nothing")
-            raise LibraryUnusable(f"{self.path} does not say which release of libcufile it is: {words}")
-        return found[1]
+        """The same from an answer to a document that it accepted; raises LibraryUnusable."""
+        match = re.search(r"GDS release version: (\d+(?:\.\d+)+)", answer.log)
+        if not match:
+            why = "; ".join(answer.said[-2:]) or ("it did not return" if answer.hung else "it logged nothing")
+            raise LibraryUnusable(f"{self.path} does not say which release of libcufile it is: {why}")
+        return match[1]
 
     def ask(self, document: str | bytes, *, timeout: float = TIMEOUT, folders: Sequence[str] = ()) -> Answer:
-        """One document; see ``ask_all``."""
+        """The answer to one document; see ``ask_all``."""
         return next(self.ask_all([document], timeout=timeout, folders=folders))
 
     def ask_all(
@@ -113,14 +111,14 @@ class Library:
     ) -> Iterator[Answer]:
         """The answer to each document (its whole text), in their order.
 
-        timeout: seconds for one document; jobs: children at a time (default: one for each CPU); level: of the log;
+        timeout: seconds for one document; jobs: concurrent children (default: one for each CPU); level: of the log;
         folders: paths that exist as folders, although this machine may not have them.
-        Raises LibraryUnusable when the library cannot be loaded or this machine gives us no mount namespace,
-        MissingProgram when a stand-in libcuda is needed and there is no compiler.
+        Raises LibraryUnusable if the library can't be loaded or this machine allows no mount namespace, MissingProgram
+        if a stand-in libcuda is needed and there is no compiler.
         """
-        todo = iter(documents)
+        pending = iter(documents)
         jobs = jobs or len(os.sched_getaffinity(0))
-        while batch := [text.encode() if isinstance(text, str) else text for text in islice(todo, _BATCH)]:
+        while batch := [text.encode() if isinstance(text, str) else text for text in islice(pending, _BATCH)]:
             request = {"timeout": timeout, "jobs": jobs, "level": level, "folders": list(folders)}
             yield from self._batch(batch, request)
 
@@ -128,28 +126,23 @@ class Library:
         path = self.path.resolve()
         if not path.is_file():
             raise LibraryUnusable(f"{self.path}: there is no such library", hint=_hint(self.path))
-        ours = standin.libcuda(path) if self._stands_in else None
+        stands_in = self.cuda == "standin" or (self.cuda == "auto" and not has_gpu())
         request |= {
             "library": str(path),
-            "standin": str(ours) if ours else None,
+            "standin": str(standin.libcuda(path)) if stands_in else None,
             "documents": [base64.b64encode(text).decode() for text in documents],
         }
+        limit = 60 + request["timeout"] * (1 + len(documents) / request["jobs"])
         with tempfile.TemporaryDirectory(prefix="gdsdeploy-cufile-") as folder:
-            output = _start(
-                request, Path(folder), limit=60 + request["timeout"] * (1 + len(documents) / request["jobs"])
-            )
+            output = _start(request, Path(folder), limit=limit)
         rows = sorted((json.loads(line) for line in output.splitlines()), key=lambda row: int(row["number"]))
         if len(rows) != len(documents):
             raise LibraryUnusable(f"{self.path}: {len(documents)} questions, but {len(rows)} answers")
         return [_answer(row) for row in rows]
 
-    @property
-    def _stands_in(self) -> bool:
-        return self.cuda == "standin" or (self.cuda == "auto" and not has_gpu())
-
 
 def has_gpu() -> bool:
-    """Whether the NVIDIA driver of this machine has a GPU."""
+    """Whether this machine's NVIDIA driver has a GPU."""
     gpus = Path("/proc/driver/nvidia/gpus")
     return gpus.is_dir() and any(gpus.iterdir())
 
@@ -157,16 +150,16 @@ def has_gpu() -> bool:
 def installed() -> Library:
     """The libcufile of this machine; raises LibraryUnusable when there is none."""
     for pattern in _INSTALLED:
-        for found in sorted(Path("/").glob(pattern.lstrip("/"))):
-            return Library(found)
+        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
+            return Library(path)
     raise LibraryUnusable(
         "no libcufile is installed on this machine",
-        hint="Name one with --library; NVIDIA's wheel nvidia-cufile and Debian's package libcufile0 hold it",
+        hint="Name one with --library; NVIDIA's wheel nvidia-cufile and Debian's package libcufile0 contain it",
     )
 
 
 def _start(request: Mapping[str, Any], folder: Path, *, limit: float) -> str:
-    """Run ask.py in a namespace of its own and return what it wrote."""
+    """Run ask.py in a private namespace and return its output."""
     program = Path(__file__).with_name("ask.py")
     clean = ["env", *(word for name in sorted(os.environ) if name.startswith("CUFILE_") for word in ("-u", name))]
     python = [*clean, sys.executable, "-I", "-S", str(program)]
@@ -185,36 +178,36 @@ def _start(request: Mapping[str, Any], folder: Path, *, limit: float) -> str:
     if done.status == 0:
         return done.stdout
     lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with status {done.status}"]
-    # Python's own words of a library that it could not load.
+    # Python reports a library that it can't load as OSError.
     what = next((line for line in reversed(lines) if line.startswith("OSError")), lines[-1])
-    raise LibraryUnusable(f"{request['library']} cannot be asked: {what}", hint=hint)
+    raise LibraryUnusable(f"{request['library']} can't be used: {what}", hint=hint)
 
 
 @functools.cache
 def _namespace() -> tuple[str, ...]:
-    """unshare(1)'s flags for a mount namespace of our own: as root directly, else as root of a user namespace."""
+    """unshare(1)'s flags for a private mount namespace: as root directly, else as root of a user namespace."""
     unshare = run.which("unshare")
     for flags in (("--mount",), ("--user", "--map-root-user", "--mount")):
         flags = (*flags, "--propagation", "private")
         if run.run([unshare, *flags, "true"], doing="make a mount namespace", ok=range(-64, 256)).status == 0:
             return flags
     raise LibraryUnusable(
-        "libcufile cannot be asked here: this machine lets us make no mount namespace, in which the file would lie at"
+        "libcufile can't be used here: this machine allows no mount namespace, which has to have its own"
         " /etc/cufile.json",
-        hint="Run it as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1); a container needs"
+        hint="Run it as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1; a container needs"
         " the capability SYS_ADMIN",
     )
 
 
 def _hint(path: Path) -> str:
-    return f"Name the file of a libcufile for this machine; `ldd {path}` says what it lacks"
+    return f"Name the file of a libcufile for this machine; `ldd {path}` shows missing libraries"
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:
     said = tuple(line.strip() for line in row["said"].splitlines() if line.strip())
     error = row["result"][0] if row["result"] else None
     effective = effective_values(row["log"])
-    # Some values end the process: a size of 0 by which 1.4 to 1.18 divide, a number where an object should be.
+    # Some values end the process: a size of 0, by which 1.4 to 1.18 divide, or a number in place of an object.
     died = error is None and not row["hung"] and row["status"] != FAILED
     refused = died or error in INVALID or any(REFUSAL.search(line) for line in said)
     return Answer(
@@ -232,16 +225,13 @@ def _answer(row: Mapping[str, Any]) -> Answer:
 
 
 def _reason(said: tuple[str, ...], status: int | None) -> str:
-    """``status``: of a process that died of it."""
-    words = [line for line in said if not _GENERAL.search(line)] or list(said)
+    """``status``: of a process that the document ended."""
+    lines = [line for line in said if not _GENERAL.search(line)] or list(said)
     if status is not None:
-        words.append(f"it ends the process ({signal.Signals(-status).name if status < 0 else f'status {status}'})")
-    return "; ".join(words)
+        lines.append(f"it ends the process ({signal.Signals(-status).name if status < 0 else f'status {status}'})")
+    return "; ".join(lines)
 
 
 def _key(said: tuple[str, ...]) -> str | None:
-    for pattern in (_KEY, _FIELD):
-        for line in said:
-            if found := pattern.search(line):
-                return found[1]
-    return None
+    matches = (pattern.search(line) for pattern in (_KEY, _FIELD) for line in said)
+    return next((match[1] for match in matches if match), None)

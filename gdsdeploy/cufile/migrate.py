@@ -1,6 +1,6 @@
-"""Move a cufile.json from one release of libcufile to another: what changes in its text, and what in its meaning.
+"""Move a cufile.json from one release of libcufile to another: changes of its text, and of its meaning.
 
-Pure.  The text is edited in place, so that comments and layout stay; what is not touched is byte for byte what it was.
+Pure.  The text is edited in place: comments, layout and all other bytes stay.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import Any, Literal
 
 from gdsdeploy.cufile.check import Finding, check
 from gdsdeploy.cufile.document import Document, DocumentInvalid, Member, Node, read
-from gdsdeploy.cufile.model import Key, Release, keys, known_keys
-from gdsdeploy.cufile.verdict import BUFFER, LARGEST
+from gdsdeploy.cufile.model import BUFFER, LARGEST, Key, Release, keys, known_keys, release_text
 
-#: renamed, removed, added, limited: an edit of the text.  default: the file says nothing about the key, and what the
-#: library does without it is another thing now.
+#: renamed, removed, added, limited: an edit of the text.  default: the file doesn't set the key, whose
+#: default changed.
 Kind = Literal["renamed", "removed", "added", "limited", "default"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """``before`` and ``after`` are JSON, or empty; ``line`` is that of the original, 0 for what is not in it."""
+    """``before`` and ``after`` are JSON, or empty; ``line`` counts in the original, 0 for a key that isn't in it."""
 
     kind: Kind
     key: str
@@ -39,14 +38,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Migration:
-    """``problems``: errors of the new text for the target, which were in the old one and are not ours to mend."""
+    """``problems``: errors of the new text for the target, which the old text has too."""
 
     text: str
     changes: tuple[Change, ...]
     problems: tuple[Finding, ...]
 
 
-#: (start, end, what stands there instead)
+#: (start, end, replacement)
 _Edit = tuple[int, int, str]
 
 
@@ -59,30 +58,27 @@ def migrate(data: bytes, source: Release, target: Release) -> Migration:
     changes: list[Change] = []
     gone: list[tuple[Node, Member]] = []
     for parent, member, name in _members(document.root, ""):
-        change, edit = _moved(document, member, name, source, target)
-        if change is None:
-            continue
-        changes.append(change)
-        if edit is None:
-            gone.append((parent, member))
-        else:
+        change, edit = _change_of(document, member, name, source, target)
+        if change is not None:
+            changes.append(change)
+        if edit is not None:
             edits.append(edit)
+        elif change is not None:
+            gone.append((parent, member))
     for change, edit in _sizes(document, source):
         changes.append(change)
         edits.append(edit)
-    edits += _without(document, gone)
-    text = _edited(document.text, edits)
     changes += _defaults(document, source, target)
-    return Migration(text, tuple(changes), _problems(text, target))
-
-
-def _problems(text: str, target: Release) -> tuple[Finding, ...]:
+    text = document.text
+    for start, end, replacement in sorted([*edits, *_without(document, gone)], reverse=True):
+        text = text[:start] + replacement + text[end:]
     report = check(text.encode("utf-8", "surrogateescape"), target)
-    return tuple(finding for finding in report.findings if finding.severity == "error")
+    problems = tuple(finding for finding in report.findings if finding.severity == "error")
+    return Migration(text, tuple(changes), problems)
 
 
 def _members(node: Node, path: str) -> Iterator[tuple[Node, Member, str]]:
-    """(object, member, dotted name) of every known key, also of those given again further down."""
+    """(object, member, dotted name) of every known key, repeated ones included."""
     for member in node.members:
         name = f"{path}{member.name}"
         if name in known_keys():
@@ -91,10 +87,10 @@ def _members(node: Node, path: str) -> Iterator[tuple[Node, Member, str]]:
             yield from _members(member.value, name + ".")
 
 
-def _moved(
+def _change_of(
     document: Document, member: Member, name: str, source: Release, target: Release
 ) -> tuple[Change | None, _Edit | None]:
-    """What becomes of a key: (None, None) nothing; with a change and no edit it has to go."""
+    """The change of a key and its edit; a change without an edit removes the key, (None, None) leaves it as it is."""
     key = known_keys()[name]
     line = document.place(member.start).line
     value = document.text[member.value.start : member.value.end]
@@ -108,11 +104,12 @@ def _moved(
                 after = f"{quoted}: {value}"
                 change = Change("renamed", name, line, f'"{member.name}": {value}', after, f"it is {other} now")
                 return change, (member.start, member.start + len(json.dumps(member.name)), quoted)
-        when = f"reads it up to {key.until}" if key.until and target > source else f"reads it from {key.since} on"
-        return Change("removed", name, line, value, "", f"libcufile {when}, and {_text(target)} ignores it"), None
-    limited = _limited(key, member.value, source, target)
+        when = f"up to {key.until}" if key.until and target > source else f"from {key.since} on"
+        message = f"libcufile reads it {when}, and {release_text(target)} ignores it"
+        return Change("removed", name, line, value, "", message), None
+    limited = _limit_of(key, member.value, source, target)
     if limited is not None:
-        message = f"libcufile {_text(target)} takes no more than that"
+        message = f"libcufile {release_text(target)} accepts no greater value"
         change = Change("limited", name, line, value, str(limited), message)
         return change, (member.value.start, member.value.end, str(limited))
     return None, None
@@ -126,8 +123,8 @@ def _other_name(key: Key, target: Release) -> str | None:
     return None
 
 
-def _limited(key: Key, node: Node, source: Release, target: Release) -> int | None:
-    """The greatest value of the target, where the source took the given one and the target does not."""
+def _limit_of(key: Key, node: Node, source: Release, target: Release) -> int | None:
+    """The greatest value of the target, where the source accepted the present one and the target doesn't."""
     most = key.limits_for(target).max
     value = node.value
     if node.kind != "int" or not isinstance(value, int) or most is None or value <= most or not key.read_by(source):
@@ -137,7 +134,7 @@ def _limited(key: Key, node: Node, source: Release, target: Release) -> int | No
 
 
 def _sizes(document: Document, source: Release) -> Iterator[tuple[Change, _Edit]]:
-    """max_direct_io_size_kb and per_buffer_cache_size_kb: both are written, and the second is not greater."""
+    """Write both max_direct_io_size_kb and per_buffer_cache_size_kb, the second no greater than the first."""
     largest, buffer = (document.find(*name.split(".")) for name in (LARGEST, BUFFER))
     why = "from 1.13 on libcufile refuses a buffer that is larger than a request"
     if largest is not None and buffer is not None:
@@ -147,17 +144,17 @@ def _sizes(document: Document, source: Release) -> Iterator[tuple[Change, _Edit]
             yield change, (buffer.value.start, buffer.value.end, str(sizes[0]))
     elif largest is not None and type(largest.value.value) is int:
         size = min(_default(BUFFER, source), int(largest.value.value))
-        yield _added(document, BUFFER, size, largest, why)
+        yield _insertion(document, BUFFER, size, largest, why)
     elif buffer is not None and type(buffer.value.value) is int:
         size = max(_default(LARGEST, source), int(buffer.value.value))
-        yield _added(document, LARGEST, size, buffer, f"so that it stays what it was; {why}")
+        yield _insertion(document, LARGEST, size, buffer, f"keeps the present value; {why}")
 
 
 def _default(name: str, release: Release) -> int:
     return int(known_keys()[name].default_for(release))
 
 
-def _added(document: Document, name: str, value: int, beside: Member, why: str) -> tuple[Change, _Edit]:
+def _insertion(document: Document, name: str, value: int, beside: Member, why: str) -> tuple[Change, _Edit]:
     """A key before another one, on a line of its own where that has one."""
     line_start = document.text.rfind("\n", 0, beside.start) + 1
     indent = document.text[line_start : beside.start]
@@ -167,32 +164,28 @@ def _added(document: Document, name: str, value: int, beside: Member, why: str) 
 
 
 def _defaults(document: Document, source: Release, target: Release) -> Iterator[Change]:
-    """Keys that the file leaves to the library, which does another thing now."""
-    old, new = keys(source), keys(target)
+    """Keys that the file doesn't set, and whose default changed."""
+    old, new, pair = keys(source), keys(target), {LARGEST, BUFFER}
     for name in new:
-        given = document.find(*name.split("."))
-        if (given is not None and given.value.kind != "null") or name not in old:
+        member = document.find(*name.split("."))
+        if (member is not None and member.value.kind != "null") or name not in old:
             continue
         before, after = old[name].default_for(source), new[name].default_for(target)
-        if before is None or after is None or before == after or _sized(document, name):
+        # Of the two sizes, the one was added where the file sets the other.
+        sized = name in pair and any(document.find(*other.split(".")) for other in pair - {name})
+        if before is None or after is None or before == after or sized:
             continue
         message = f"the default changed; write the key to keep {json.dumps(before)}"
         yield Change("default", name, 0, json.dumps(before), json.dumps(after), message)
 
 
-def _sized(document: Document, name: str) -> bool:
-    """Whether the key is one of the two sizes and was added."""
-    pair = {LARGEST, BUFFER}
-    return name in pair and any(document.find(*other.split(".")) for other in pair - {name})
-
-
 def _without(document: Document, gone: list[tuple[Node, Member]]) -> Iterator[_Edit]:
-    """Edits that take members out, their commas and the lines that would be left empty."""
+    """Edits that remove members, with their commas and the lines that would be empty."""
     removed = {id(member) for _, member in gone}
     last_kept: dict[int, Member] = {}
     for parent, member in gone:
         comma = _comma(document, member)
-        yield _widened(document.text, member.start, member.value.end if comma is None else comma + 1)
+        yield _whole_lines(document.text, member.start, member.value.end if comma is None else comma + 1)
         if comma is None:
             kept = [other for other in parent.members if id(other) not in removed]
             if kept:
@@ -204,13 +197,13 @@ def _without(document: Document, gone: list[tuple[Node, Member]]) -> Iterator[_E
 
 
 def _comma(document: Document, member: Member) -> int | None:
-    """Where the comma after a member stands."""
+    """The offset of the comma after a member."""
     place = document.next_token(member.value.end)
     return place if document.text[place : place + 1] == "," else None
 
 
-def _widened(text: str, start: int, end: int) -> _Edit:
-    """The whole lines, when nothing but what is taken out and a comment about it stands on them."""
+def _whole_lines(text: str, start: int, end: int) -> _Edit:
+    """The whole lines, if they hold nothing but the removed text and a comment about it."""
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", end)
     rest = text[end : line_end if line_end >= 0 else len(text)].strip()
@@ -220,22 +213,12 @@ def _widened(text: str, start: int, end: int) -> _Edit:
     return line_start, line_end + 1, ""
 
 
-def _edited(text: str, edits: list[_Edit]) -> str:
-    for start, end, instead in sorted(edits, reverse=True):
-        text = text[:start] + instead + text[end:]
-    return text
-
-
-def _text(release: Release) -> str:
-    return f"{release[0]}.{release[1]}"
-
-
 def as_json(file: str, source: Release, target: Release, migration: Migration) -> dict[str, Any]:
     """The result for programs."""
     return {
         "file": file,
-        "from": _text(source),
-        "to": _text(target),
+        "from": release_text(source),
+        "to": release_text(target),
         "changes": [vars(change) for change in migration.changes],
         "text": migration.text,
     }

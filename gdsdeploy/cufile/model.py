@@ -1,7 +1,7 @@
 """The typed keys of cufile.json for each libcufile release, and the check of a document against them.
 
-The library ignores what it does not know and refuses to work at all over one bad value, so this is stricter than it:
-an unknown key is a problem here, and so is a word that the library takes without looking.  The data is keys.yml.
+The library ignores unknown keys and refuses to work at all over one bad value.  This check is stricter: an unknown key
+is a problem, and so is a word that the library accepts without a check.  The data is keys.yml.
 """
 
 from __future__ import annotations
@@ -24,13 +24,24 @@ Release = tuple[int, int]
 Document = Mapping[str, Any]
 
 OLDEST: Release = (1, 4)
-#: A newer library is judged by this one until its keys are known.
+#: A newer library is judged as this one until its keys are known.
 NEWEST: Release = (1, 20)
-#: The releases that were asked; what lies between two of them is judged by the older one.
+#: The releases that were examined; a release between two of them is judged as the older one.
 ASKED: tuple[Release, ...] = (OLDEST, (1, 9), (1, 11), *((1, minor) for minor in range(13, NEWEST[1] + 1)))
 
-#: Problems after which no more is guessed what an unknown key was meant to be: each guess looks at all keys.
+#: Most problems with a guess of the intended key: each guess compares all keys.
 GUESSES = 100
+
+SLAB_SIZES = "properties.posix_pool_slab_size_kb"
+SLAB_COUNTS = "properties.posix_pool_slab_count"
+GPU_SIZES = "properties.gpu_bounce_buffer_slab_config.slab_size_kb"
+GPU_COUNTS = "properties.gpu_bounce_buffer_slab_config.slab_count"
+BUFFER = "properties.per_buffer_cache_size_kb"
+CACHE = "properties.max_device_cache_size_kb"
+LARGEST = "properties.max_direct_io_size_kb"
+ALLOW_COMPAT = "properties.allow_compat_mode"
+FORCE_COMPAT = "properties.force_compat_mode"
+P2PDMA = "properties.use_pci_p2pdma"
 
 #: One unsigned key above this aborts the process that reads the file.
 _UINT_MAX = 2**32 - 1
@@ -110,46 +121,47 @@ class Key(_Model):
         return _latest(self.defaults, release) if self.defaults else self.default
 
     def limits_for(self, release: Release) -> Limits:
-        """What gdsdeploy writes and finds right."""
-        found: Limits = _latest(self.limits_from, release) if self.limits_from else self.limits
-        return found
+        """What gdsdeploy writes and accepts."""
+        limits: Limits = _latest(self.limits_from, release) if self.limits_from else self.limits
+        return limits
 
     def enforced_for(self, release: Release) -> Limits:
-        """What the library itself insists on."""
-        if self.enforced_from:
-            found: Limits = _latest(self.enforced_from, release)
-            return found
-        return self.limits_for(release) if self.enforced is None else self.enforced
+        """What the library itself enforces."""
+        limits: Limits | None = _latest(self.enforced_from, release) if self.enforced_from else self.enforced
+        return self.limits_for(release) if limits is None else limits
 
     def silent_in(self, release: Release) -> bool:
         """Whether the release logs nothing about the key."""
         return self.logged == "never" or (self.logged is not None and release < release_of(self.logged))
 
     def heeded_by(self, release: Release) -> bool:
-        """Whether the release does anything about a wrong value of the key."""
+        """Whether the release reacts to a wrong value of the key."""
         return self.heeded is None or release_of(self.heeded) <= release
 
 
 def release_of(version: str) -> Release:
-    """The release of a libcufile version such as ``1.9.1.3``; raises ValueError when it does not begin so."""
-    found = re.match(r"(\d+)\.(\d+)(?![0-9])", version)
-    if not found:
+    """The release of a libcufile version such as ``1.9.1.3``; raises ValueError for anything else."""
+    match = re.match(r"(\d+)\.(\d+)(?![0-9])", version)
+    if not match:
         raise ValueError(f"not a version of libcufile: {version!r}")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
+
+
+def release_text(release: Release) -> str:
+    return f"{release[0]}.{release[1]}"
 
 
 @functools.cache
 def known_keys() -> Mapping[str, Key]:
     """Every key of every release by its dotted name, in the order of the rendered file."""
     text = resources.files(__package__).joinpath("keys.yml").read_text(encoding="utf-8")
-    found: dict[str, Key] = {}
+    known: dict[str, Key] = {}
     for row in yaml.safe_load(text):
-        key = Key.model_validate(row)
-        for one in _expand(key):
-            if one.key in found or not one.since:
-                raise ValueError(f"keys.yml: {one.key}: {'given twice' if one.key in found else 'has no since'}")
-            found[one.key] = one
-    return found
+        for key in _expand(Key.model_validate(row)):
+            if key.key in known or not key.since:
+                raise ValueError(f"keys.yml: {key.key}: {'given twice' if key.key in known else 'has no since'}")
+            known[key.key] = key
+    return known
 
 
 def keys(release: Release) -> dict[str, Key]:
@@ -161,20 +173,20 @@ def keys(release: Release) -> dict[str, Key]:
 def check(document: Document, release: Release) -> list[Problem]:
     """Every problem of ``document`` for that release, in the order of the document."""
     if release < OLDEST:
-        oldest = _text(OLDEST)
-        return [Problem("", f"libcufile {_text(release)} is older than {oldest}, the oldest one whose keys are known")]
+        shown, oldest = release_text(release), release_text(OLDEST)
+        return [Problem("", f"libcufile {shown} is older than {oldest}, the oldest one whose keys are known")]
     readable = keys(release)
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for name, value in _leaves(document, ()):
         key = readable.get(name)
         if key is None:
-            found.append(_unknown(name, value, release, guess=len(found) < GUESSES))
+            problems.append(_unknown(name, value, release, guess=len(problems) < GUESSES))
         elif key.refused:
-            found.append(Problem(name, f"gdsdeploy does not write this key: {key.refused}", "not-written"))
+            problems.append(Problem(name, f"gdsdeploy does not write this key: {key.refused}", "not-written"))
         else:
-            found += [Problem(name, message, kind) for kind, message in _judge(value, key, min(release, NEWEST))]
-    wrong = {problem.key for problem in found}
-    return found + [problem for problem in _relations(document, readable, release) if problem.key not in wrong]
+            problems += [Problem(name, message, kind) for kind, message in _judge(value, key, min(release, NEWEST))]
+    wrong = {problem.key for problem in problems}
+    return problems + [problem for problem in _relations(document, readable, release) if problem.key not in wrong]
 
 
 def get(document: Document, name: str) -> Any:
@@ -190,8 +202,7 @@ def get(document: Document, name: str) -> Any:
 def _expand(key: Key) -> Iterator[Key]:
     if key.names is None:
         yield key
-        return
-    for name, since in key.names.items():
+    for name, since in (key.names or {}).items():
         yield key.model_copy(update={"key": key.key.replace("<name>", name), "since": since, "names": None})
 
 
@@ -201,10 +212,10 @@ def _latest(values: Mapping[str, Any], release: Release) -> Any:
 
 
 def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """Dotted name and value of all that is not an object on the way to a known key."""
+    """Dotted name and value of everything except objects on the way to a known key."""
     name = ".".join(path)
     known = not path or any(key.startswith(name + ".") for key in known_keys())
-    # An unknown section is entered too: its keys say better than its name what was meant.
+    # An unknown section is entered too: its keys show better than its name which section was intended.
     if isinstance(value, Mapping) and (known or (len(path) == 1 and value)):
         for part, item in value.items():
             yield from _leaves(item, (*path, str(part)))
@@ -215,12 +226,14 @@ def _leaves(value: object, path: tuple[str, ...]) -> Iterator[tuple[str, object]
 def _unknown(name: str, value: object, release: Release, *, guess: bool) -> Problem:
     every = known_keys()
     if any(known.startswith(name + ".") for known in every):
-        return Problem(name, f"expected an object (found {_found(value)})", "wrong-type")
+        return Problem(name, f"expected an object (found {_shown(value)})", "wrong-type")
     key = every.get(name)
     if key is not None and release < release_of(key.since):
-        return Problem(name, f"libcufile reads this key from {key.since} on; this is {_text(release)}", "newer-key")
+        message = f"libcufile reads this key from {key.since} on; this is {release_text(release)}"
+        return Problem(name, message, "newer-key")
     if key is not None:
-        return Problem(name, f"libcufile reads this key up to {key.until}; this is {_text(release)}", "dropped-key")
+        message = f"libcufile reads this key up to {key.until}; this is {release_text(release)}"
+        return Problem(name, message, "dropped-key")
     for known in every.values():
         if known.shown == name:
             message = f"unknown key (gdscheck prints {known.key} under this name; did you mean that?)"
@@ -245,27 +258,24 @@ def _nearest(name: str, known: Mapping[str, Key]) -> str | None:
 def _judge(value: object, key: Key, release: Release) -> Iterator[tuple[str, str]]:
     """(kind, message) of each problem of a value."""
     if not _is(value, key.type):
-        yield "wrong-type", f"expected {_WORDS[key.type]} (found {_found(value)})"
+        yield "wrong-type", f"expected {_WORDS[key.type]} (found {_shown(value)})"
         return
     limits = key.limits_for(release)
-    for item in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(item, int) and not isinstance(item, bool):
-            yield from _judge_number(item, key, limits)
-        elif isinstance(item, str):
-            yield from _judge_text(item, limits)
+    for part in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(part, int) and not isinstance(part, bool):
+            yield from _judge_number(part, key, limits)
+        elif isinstance(part, str):
+            yield from _judge_text(part, limits)
+
+
+_TYPES: Mapping[_Kind, type] = {"bool": bool, "uint": int, "int": int, "text": str, "object": Mapping}
 
 
 def _is(value: object, kind: _Kind) -> bool:
-    if kind == "bool":
-        return isinstance(value, bool)
-    if kind in {"uint", "int"}:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "text":
-        return isinstance(value, str)
-    if kind == "object":
-        return isinstance(value, Mapping)
-    item: _Kind = "text" if kind == "texts" else "uint"
-    return isinstance(value, (list, tuple)) and all(_is(part, item) for part in value)
+    if kind in _TYPES:
+        return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
+    part_kind: _Kind = "text" if kind == "texts" else "uint"
+    return isinstance(value, (list, tuple)) and all(_is(part, part_kind) for part in value)
 
 
 def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, str]]:
@@ -275,67 +285,51 @@ def _judge_number(value: int, key: Key, limits: Limits) -> Iterator[tuple[str, s
     low = limits.min if limits.min is not None else (-_UINT_MAX // 2 if key.type == "int" else 0)
     high = limits.max if limits.max is not None else (_UINT_MAX // 2 if key.type == "int" else _UINT_MAX)
     if not low <= value <= high:
-        also = "".join(f" or {one}" for one in limits.also)
-        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {_found(value)})"
+        also = "".join(f" or {number}" for number in limits.also)
+        yield "out-of-range", f"must be {low} to {high}{unit}{also} (found {_shown(value)})"
     elif limits.multiple and value % limits.multiple:
         yield "not-a-multiple", f"must be a multiple of {limits.multiple}{unit} (found {value})"
 
 
 def _judge_text(value: str, limits: Limits) -> Iterator[tuple[str, str]]:
     if limits.words and value not in limits.words:
-        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {_found(value)})"
+        yield "unknown-word", f"must be one of {', '.join(limits.words)} (found {_shown(value)})"
     if limits.pattern and not re.fullmatch(limits.pattern, value):
-        yield "bad-format", f"must look like {limits.pattern} (found {_found(value)})"
+        yield "bad-format", f"must look like {limits.pattern} (found {_shown(value)})"
     if limits.form == "path" and not value.startswith("/"):
-        yield "bad-format", f"must be an absolute path (found {_found(value)})"
+        yield "bad-format", f"must be an absolute path (found {_shown(value)})"
     if limits.form == "address":
         try:
             ipaddress.ip_address(value)
         except ValueError:
-            yield "bad-format", f"must be an IPv4 or IPv6 address (found {_found(value)})"
+            yield "bad-format", f"must be an IPv4 or IPv6 address (found {_shown(value)})"
 
 
 def _relations(document: Document, readable: Mapping[str, Key], release: Release) -> Iterator[Problem]:
-    """What holds between keys; a key that is not given counts with the library's default."""
+    """Contradictions between keys; a key that the document doesn't set counts with the library's default."""
 
     def effective(name: str) -> Any:
-        given = get(document, name)
-        key = readable.get(name)
-        return given if given is not None or key is None else key.default_for(min(release, NEWEST))
+        value, key = get(document, name), readable.get(name)
+        return value if value is not None or key is None else key.default_for(min(release, NEWEST))
 
-    buffer, largest = "properties.per_buffer_cache_size_kb", "properties.max_direct_io_size_kb"
-    given = {name for name in (buffer, largest) if get(document, name) is not None}
-    sizes = effective(buffer), effective(largest)
-    if given and all(_is(size, "uint") for size in sizes) and sizes[0] > sizes[1]:
-        yield Problem(
-            buffer if buffer in given else largest,
-            f"per_buffer_cache_size_kb ({sizes[0]}) may not exceed max_direct_io_size_kb ({sizes[1]})",
-            "buffer-exceeds-request",
-        )
-    for sizes_of, counts_of in (
-        ("properties.posix_pool_slab_size_kb", "properties.posix_pool_slab_count"),
-        (
-            "properties.gpu_bounce_buffer_slab_config.slab_size_kb",
-            "properties.gpu_bounce_buffer_slab_config.slab_count",
-        ),
-    ):
+    present = [name for name in (BUFFER, LARGEST) if get(document, name) is not None]
+    sizes = effective(BUFFER), effective(LARGEST)
+    if present and all(_is(size, "uint") for size in sizes) and sizes[0] > sizes[1]:
+        message = f"per_buffer_cache_size_kb ({sizes[0]}) may not exceed max_direct_io_size_kb ({sizes[1]})"
+        yield Problem(present[0], message, "buffer-exceeds-request")
+    for sizes_of, counts_of in ((SLAB_SIZES, SLAB_COUNTS), (GPU_SIZES, GPU_COUNTS)):
         values = effective(sizes_of), effective(counts_of)
         lengths = [len(value) if isinstance(value, (list, tuple)) else 0 for value in values]
         lists = all(value is None or isinstance(value, (list, tuple)) for value in values)
         if lists and lengths[0] != lengths[1]:
             message = f"has {lengths[0]} entries but {counts_of.rsplit('.', 1)[-1]} has {lengths[1]}"
             yield Problem(sizes_of, message, "list-lengths")
-    force, allow = "properties.force_compat_mode", "properties.allow_compat_mode"
-    if effective(force) is True and effective(allow) is False:
+    if effective(FORCE_COMPAT) is True and effective(ALLOW_COMPAT) is False:
         message = "contradicts allow_compat_mode: false, which the library then ignores"
-        yield Problem(force, message, "compat-contradiction")
+        yield Problem(FORCE_COMPAT, message, "compat-contradiction")
 
 
-def _found(value: object) -> str:
+def _shown(value: object) -> str:
     """A value in a message, cut where it would fill the screen."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _text(release: Release) -> str:
-    return f"{release[0]}.{release[1]}"

@@ -1,5 +1,5 @@
-"""A profile's cufile.json: the mode's switches, a compat policy, sizes that agree, what is fitted to one host (fit.py),
-and the fleet's own words over them all.
+"""A profile's cufile.json: the mode's switches, a compat policy, consistent sizes, values for one host (fit.py), and
+over them all the keys of the fleet file.
 
 Pure: the same profile, library version and facts give the same text.
 """
@@ -15,21 +15,17 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from gdsdeploy import resources
+from gdsdeploy.cufile import model
 from gdsdeploy.cufile.fit import Host, fit
-from gdsdeploy.cufile.model import OLDEST, Document, Key, Release, check, get, keys, known_keys, release_of
+from gdsdeploy.cufile.model import Document, Key, Release, check, get, keys, release_of
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.facts.effective import given_keys
 from gdsdeploy.model.fleet import Profile
 
 #: Where the library looks first.
 PATH = "/etc/cufile.json"
-#: Every process writes a file of its own there, so the folder has to be writable like /tmp (mode 1777).
+#: Every process writes a separate file there, so the folder has to be writable like /tmp (mode 1777).
 LOG_DIR = "/var/log/cufile"
-
-_P2PDMA = "properties.use_pci_p2pdma"
-_ALLOW_COMPAT = "properties.allow_compat_mode"
-_LARGEST = "properties.max_direct_io_size_kb"
-_BUFFER = "properties.per_buffer_cache_size_kb"
 
 Variant = Literal["host", "container", "user"]
 
@@ -38,11 +34,11 @@ _PEER_TYPE = {"peermem": "nvidia_peermem", "dmabuf": "dmabuf"}
 
 @dataclass(frozen=True)
 class Rendered:
-    """A configuration: its text, what it says, and what the user should know about the host that it is for."""
+    """A configuration: its text, its values, and notes about the host."""
 
     text: str
     document: Mapping[str, Any]
-    #: dotted key → where its value is from
+    #: dotted key → the origin of its value
     sources: Mapping[str, str]
     notes: tuple[str, ...]
 
@@ -57,24 +53,28 @@ def rendered(
 ) -> Rendered:
     """The file of the profile ``name`` under that version of libcufile.
 
-    host: needed where ``profile.fit`` asks for what a host is, and else not looked at.
-    variant: ``container`` and ``user`` are for CUFILE_ENV_PATH_JSON, which lays a file over /etc/cufile.json.
-    Raises FleetInvalid with every problem, each with the profile and the key, and HostUnfit where the host does not say
-    what has to be known about it.
+    host: needed if ``profile.fit`` is set, and ignored otherwise.
+    variant: ``container`` and ``user`` are for CUFILE_ENV_PATH_JSON, which overlays /etc/cufile.json with a file.
+    Raises FleetInvalid with every problem, each with the profile and the key, and HostUnfit if a necessary fact about
+    the host is unknown.
     """
-    release = _release(name, libcufile)
+    release = release_of(libcufile)
+    if release < model.OLDEST:
+        oldest = model.release_text(model.OLDEST)
+        raise FleetInvalid(
+            f"profiles.{name}.libcufile: {libcufile} is older than {oldest}, the oldest release whose keys are known",
+            hint="Pin a newer libcufile and run `gdsdeploy lock`",
+        )
     values = _defaults(profile, libcufile, release)
     notes: tuple[str, ...] = ()
     sources = {key: source for key, (_, source) in values.items()}
     below = {key: value for key, (value, _) in values.items()}
     if profile.fit is not None:
         if host is None:
-            raise FleetInvalid(
-                f"profiles.{name}.fit: this file is fitted to each host, so it has to be known for which one it is"
-            )
+            raise FleetInvalid(f"profiles.{name}.fit: this file differs between hosts, and no host is named")
         fitted = fit(profile, host, release)
         below, sources, notes = {**below, **fitted.values}, {**sources, **fitted.sources}, fitted.notes
-    result = _overlaid(_nested(below), profile.cufile)
+    result = _overlay(_nest(below), profile.cufile)
     sources |= {key: f"the fleet file, profile {name}" for key, _ in given_keys(profile.cufile)}
     if variant == "container" and get(profile.cufile, "logging.dir") is None:
         result["logging"]["dir"], sources["logging.dir"] = "/tmp", "a folder that every image has"  # noqa: S108 # nosec B108
@@ -85,12 +85,12 @@ def rendered(
 
 
 def document(name: str, profile: Profile, libcufile: str) -> dict[str, Any]:
-    """The same as a mapping, for a profile that is not fitted to hosts; raises FleetInvalid."""
+    """The same as a mapping, for a profile without ``fit``; raises FleetInvalid."""
     return dict(rendered(name, profile, libcufile).document)
 
 
 def usage(profile: Profile, variant: Variant) -> list[str]:
-    """How a program is given this file: the comment at its head."""
+    """The comment at the head of the file: how a program gets it."""
     if variant == "host":
         return []
     lines = ["libcufile reads /etc/cufile.json first, and lays the file of this variable over it, key by key:"]
@@ -109,66 +109,55 @@ def usage(profile: Profile, variant: Variant) -> list[str]:
     return [*lines, *(f"    {option}" for option in options)]
 
 
-def _release(name: str, libcufile: str) -> Release:
-    release = release_of(libcufile)
-    if release < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise FleetInvalid(
-            f"profiles.{name}.libcufile: {libcufile} is older than {oldest}, the oldest release whose keys are known",
-            hint="Pin a newer libcufile and run `gdsdeploy lock`",
-        )
-    return release
-
-
 def _refuse(name: str, profile: Profile, libcufile: str, release: Release, result: Document) -> None:
     problems = _against_mode(profile, libcufile, release)
-    problems += [(f"cufile.{item.key}".rstrip("."), item.message) for item in check(result, release)]
+    problems += [(f"cufile.{problem.key}".rstrip("."), problem.message) for problem in check(result, release)]
     if problems:
         lines = [f"profiles.{name}.{key}: {message}" for key, message in problems]
-        hint = f"The lock has libcufile {libcufile} for this profile; the keys and limits are those of that release"
+        hint = f"The keys and limits are those of libcufile {libcufile}, which the lock has for this profile"
         raise FleetInvalid("\n".join(lines), hint=hint)
 
 
 def log_dir(profile: Profile) -> str:
-    """The folder of log files that the profile's file names: without it, every release refuses to work at all."""
+    """The profile's folder of log files; if it's missing, every release refuses to work at all."""
     return str(get(profile.cufile, "logging.dir") or LOG_DIR)
 
 
 def _defaults(profile: Profile, libcufile: str, release: Release) -> dict[str, tuple[Any, str]]:
-    """What is written where the fleet says nothing, and where it is from."""
+    """The values for keys that the fleet file doesn't set, and their origins."""
     known = keys(release)
-    largest = get(profile.cufile, _LARGEST) or known[_LARGEST].default_for(release)
-    buffer = known[_BUFFER].default_for(release)
+    largest = get(profile.cufile, model.LARGEST) or known[model.LARGEST].default_for(release)
+    buffer = known[model.BUFFER].default_for(release)
     if isinstance(largest, int) and largest >= 64:
-        # From 1.13 on a buffer larger than a request is fatal, and the library's own default is one.
+        # From 1.13 on a buffer larger than a request is fatal, and the library's own default may be larger.
         buffer = min(buffer, largest)
     own, mode = f"the default of libcufile {libcufile}", f"the mode {profile.mode}"
     values: dict[str, tuple[Any, str]] = {
         "logging.dir": (log_dir(profile), "gdsdeploy's own folder"),
         "logging.level": ("ERROR", own),
-        _ALLOW_COMPAT: _compat(profile),
-        "properties.force_compat_mode": (profile.mode == "compat", mode),
-        _LARGEST: (largest, own),
-        _BUFFER: (buffer, own),
+        model.ALLOW_COMPAT: _compat(profile),
+        model.FORCE_COMPAT: (profile.mode == "compat", mode),
+        model.LARGEST: (largest, own),
+        model.BUFFER: (buffer, own),
     }
-    if _P2PDMA in known:
-        values[_P2PDMA] = (profile.mode == "p2pdma", mode)
+    if model.P2PDMA in known:
+        values[model.P2PDMA] = (profile.mode == "p2pdma", mode)
     if profile.rdma != "none":
         values["properties.rdma_peer_type"] = (_PEER_TYPE[profile.rdma], f"rdma: {profile.rdma}")
     return values
 
 
 def _compat(profile: Profile) -> tuple[bool, str]:
-    """Only where every mount asks for a direct path may the bounce buffer be forbidden."""
+    """Compat mode is disallowed only if every mount requires a direct path."""
     if profile.mode == "compat":
         return True, "the mode compat"
-    content = [mount.mount for mount in profile.storage if mount.path == "compat"]
-    if content or not profile.storage:
-        return True, f"compat is good enough for {', '.join(content)}" if content else "the fleet file lists no mount"
+    compat = [mount.mount for mount in profile.storage if mount.path == "compat"]
+    if compat or not profile.storage:
+        return True, f"compat is good enough for {', '.join(compat)}" if compat else "the fleet file lists no mount"
     return False, "every mount of the fleet file asks for a direct path"
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
@@ -180,42 +169,42 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _against_mode(profile: Profile, libcufile: str, release: Release) -> list[tuple[str, str]]:
-    """What the profile's own keys contradict: (key of the profile, message)."""
-    found: list[tuple[str, str]] = []
-    if profile.mode == "p2pdma" and _P2PDMA not in keys(release):
-        since = known_keys()[_P2PDMA].since
-        found.append(("mode", f"p2pdma needs libcufile {since} or newer; the lock has {libcufile}"))
-    asked = get(profile.cufile, _P2PDMA)
-    if isinstance(asked, bool) and _P2PDMA in keys(release) and asked != (profile.mode == "p2pdma"):
+    """Contradictions in the profile: (key of the profile, message)."""
+    problems: list[tuple[str, str]] = []
+    if profile.mode == "p2pdma" and model.P2PDMA not in keys(release):
+        since = model.known_keys()[model.P2PDMA].since
+        problems.append(("mode", f"p2pdma needs libcufile {since} or newer; the lock has {libcufile}"))
+    value = get(profile.cufile, model.P2PDMA)
+    if isinstance(value, bool) and model.P2PDMA in keys(release) and value != (profile.mode == "p2pdma"):
         message = f"contradicts mode: {profile.mode}, which sets this key; change the mode instead"
-        found.append((f"cufile.{_P2PDMA}", message))
+        problems.append((f"cufile.{model.P2PDMA}", message))
     if profile.mode == "compat":
-        found += [
+        problems += [
             ("storage", f"{mount.mount}: mode: compat has no {mount.path} path; write path: compat or change the mode")
             for mount in profile.storage
             if mount.path != "compat"
         ]
-    return found
+    return problems
 
 
-def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``above`` laid over ``below`` key by key, as the library itself lays a second file over the first."""
+def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` merged into ``below`` key by key, as the library merges a second file into the first."""
     result = dict(below)
     for key, value in above.items():
         inner = result.get(key)
         both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        result[key] = _overlaid(inner, value) if both and inner is not None else value
+        result[key] = _overlay(inner, value) if both and inner is not None else value
     return result
 
 
 def _entries(
     content: Mapping[str, Any], path: str, known: Mapping[str, Key], sources: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """What the template writes for one object, in the order of keys.yml: values as JSON, sections as entries."""
-    every = list(known)
+    """One object for the template, in the order of keys.yml: values as JSON, sections as entries."""
 
     def place(name: str) -> int:
-        return min((at for at, key in enumerate(every) if f"{key}.".startswith(f"{path}{name}.")), default=len(every))
+        places = (at for at, key in enumerate(known) if f"{key}.".startswith(f"{path}{name}."))
+        return next(places, len(known))
 
     result: list[dict[str, Any]] = []
     for name in sorted(content, key=place):
@@ -231,7 +220,7 @@ def _entries(
                 "value": json.dumps(value),
                 "entries": inner,
                 "meaning": unit + key.meaning if key else None,
-                # What a host says may hold line ends, after which the rest would not be a comment.
+                # A host's facts may contain line ends, after which the rest would not be a comment.
                 "source": " ".join(sources.get(path + name, "").split()),
             }
         )

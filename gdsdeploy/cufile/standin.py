@@ -1,4 +1,4 @@
-"""The stand-in libcuda: compiled here, so that libcufile can be asked on a machine without a GPU."""
+"""The stand-in libcuda: compiled here, so that libcufile runs on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from gdsdeploy import paths, run
 _SOURCE = "libcuda.c"
 _FLAGS = ("-O1", "-fPIC", "-fno-builtin", "-fno-stack-protector", "-nostdlib", "-w", "-shared")
 _SONAME = "-Wl,-soname,libcuda.so.1"
-#: Names of the driver API in the library's strings; cuFile's and cuObject's own functions look like them.
+#: Names of the driver API in the library's strings, without cuFile's and cuObject's own functions.
 _NAME = re.compile(rb"(?<=\0)cu(?!File|Obj)[A-Z][A-Za-z0-9_]{2,60}(?=\0)")
 _DEFINED = re.compile(r"^int (cu\w+)\(", re.MULTILINE)
-_HINT = "Install a C compiler (on Debian: sudo apt-get install gcc), or ask on a machine with a GPU"
+_HINT = "Install a C compiler (on Debian: sudo apt-get install gcc), or run this on a machine with a GPU"
 
 
 def libcuda(library: Path) -> Path:
     """A stand-in libcuda.so.1 with every name that ``library`` looks up; compiled once for each set of names.
 
-    Raises MissingProgram when there is no C compiler, ProgramFailed when it does not compile.
+    Raises MissingProgram if there is no C compiler, ProgramFailed if the compilation fails.
     """
     source = resources.files(__package__).joinpath("standin", _SOURCE).read_text(encoding="utf-8")
     names = {name.decode() for name in _NAME.findall(library.read_bytes())} - set(_DEFINED.findall(source))
     whole = source + "".join(f"int {name}(void) {{ return NOT_SUPPORTED; }}\n" for name in sorted(names))
     digest = hashlib.sha256("\n".join([*_FLAGS, whole]).encode()).hexdigest()[:16]
     folder = paths.cache() / "cufile" / "libcuda"
-    found = folder / f"{digest}.so"
-    if not found.is_file():
+    compiled = folder / f"{digest}.so"
+    if not compiled.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / f"{digest}.{os.getpid()}"
         argv: list[str | Path] = [run.which("cc", hint=_HINT), *_FLAGS, "-x", "c", _SONAME, "-o", unfinished, "-"]
         run.run(argv, doing="compile the stand-in libcuda", input=whole, hint=_HINT, timeout=120)
-        unfinished.replace(found)
-    return found
+        unfinished.replace(compiled)
+    return compiled

@@ -6,8 +6,16 @@ import json
 import random
 from typing import Any
 
-from gdsdeploy.cufile.model import Key, Release, keys, known_keys
-from gdsdeploy.cufile.verdict import GPU_COUNTS, GPU_SIZES, SLAB_COUNTS, SLAB_SIZES
+from gdsdeploy.cufile.model import (
+    GPU_COUNTS,
+    GPU_SIZES,
+    SLAB_COUNTS,
+    SLAB_SIZES,
+    Key,
+    Release,
+    keys,
+    known_keys,
+)
 
 #: JSON texts that are wrong for most keys and right for some.
 ODD = (

@@ -92,7 +92,7 @@ def test_a_host_that_lacks_what_is_asked_for_is_refused() -> None:
     with pytest.raises(HostUnfit, match=r"gpu1: no RDMA interface is active .*ens1 \(mlx5_0\) is down, 2 addresses"):
         fitted(document, wanted)
     document["commands"]["ip-address"].update(status=127, stdout="")
-    with pytest.raises(HostUnfit, match="not known which RDMA interfaces") as caught:
+    with pytest.raises(HostUnfit, match="its RDMA interfaces are unknown") as caught:
         fitted(document, wanted)
     assert "iproute2" in str(caught.value.hint)
 

@@ -26,7 +26,7 @@ def add_parser(commands: Any, action: Run) -> None:
 
 def print_error(code: str, as_json: bool) -> None:
     """Print the entry of an error code.  Raises NothingToExplainError."""
-    from .. import cufile_errors
+    from ..libcufile import errors as cufile_errors
 
     try:
         print(json.dumps(cufile_errors.document(code)) if as_json else cufile_errors.text(code))

@@ -1,4 +1,4 @@
-"""The block devices under a mount: which kinds and layers a direct path goes through."""
+"""The block devices under a mount: their kinds and layers must allow a direct path."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .rules import USABLE, rule
 
 #: First part of a device-mapper name → what it does with the data, and what to do instead.
 LAYERS = {
-    "LVM": ("a volume of LVM", "put the filesystem on the NVMe disk itself"),
-    "CRYPT": ("encrypted by dm-crypt", "use disks that encrypt themselves, and the filesystem on the NVMe disk itself"),
-    "mpath": ("a path of dm-multipath", "use the NVMe disk itself, without dm-multipath"),
-    "RAID": ("a volume of dm-raid", "use the NVMe disks themselves, or md RAID 0"),
-    "VDO": ("compressed by dm-vdo", "put the filesystem on the NVMe disk itself"),
+    "LVM": ("a volume of LVM", "put the filesystem directly on the NVMe disk"),
+    "CRYPT": ("encrypted by dm-crypt", "use self-encrypting disks, with the filesystem directly on the NVMe disk"),
+    "mpath": ("a path of dm-multipath", "use the NVMe disk directly, without dm-multipath"),
+    "RAID": ("a volume of dm-raid", "use the NVMe disks directly, or md RAID 0"),
+    "VDO": ("compressed by dm-vdo", "put the filesystem directly on the NVMe disk"),
 }
 PAGE = 4096
 
@@ -26,77 +26,76 @@ def stack(mount: Mount) -> List[Device]:
     """Every block device under a mount, the topmost first."""
 
     def below(device: Device) -> List[Device]:
-        return [device, *(item for lower in device.below for item in below(lower))]
+        return [device, *(lowest for lower in device.below for lowest in below(lower))]
 
     return below(mount.device) if isinstance(mount.device, Device) else []
 
 
 def any_direct(mount: Mount) -> Iterator[Condition]:
-    """What the devices under a local filesystem must be for either direct path."""
+    """What either direct path requires of the devices under a local filesystem."""
     if isinstance(mount.device, Unknown) or mount.device is None:
         yield Condition(why_not(mount.device, f"{mount.mount_point} has no block device"))
-    for item in stack(mount):
-        if item.kind == storage.DM:
-            yield _layer(item)
-        elif item.kind not in (storage.NVME, storage.NVMEOF, storage.MULTIPATH, storage.MD):
-            yield _no_nvme(item)
-        evidence = (f"{_sysfs(item)}/integrity/device_is_integrity_capable: 1",)
-        what = f"{item.name} is formatted with protection information"
-        fix = "format it without: nvme format --pi=0"
+    for device in stack(mount):
+        if device.kind == storage.DM:
+            yield _layer(device)
+        elif device.kind not in (storage.NVME, storage.NVMEOF, storage.MULTIPATH, storage.MD):
+            yield _no_nvme(device)
+        evidence = (f"{_sysfs(device)}/integrity/device_is_integrity_capable: 1",)
+        what = f"{device.name} is formatted with protection information"
+        fix = "format the disk without it (this erases the disk): nvme format --pi=0"
         cause = Cause("storage.protection-information", what, fix, evidence, reference.LIMITATIONS)
-        yield Condition(test(item.integrity, lambda capable: not capable), cause)
-        if isinstance(item.block_size, int) and item.block_size > PAGE:
-            yield _large_blocks(item, item.block_size)
+        yield Condition(test(device.integrity, lambda capable: not capable), cause)
+        if isinstance(device.block_size, int) and device.block_size > PAGE:
+            yield _large_blocks(device, device.block_size)
 
 
-def _sysfs(item: Device) -> str:
-    return "/sys/dev/block/" + item.number
+def _sysfs(device: Device) -> str:
+    return "/sys/dev/block/" + device.number
 
 
-def _layer(item: Device) -> Condition:
-    uuid = item.dm_uuid if isinstance(item.dm_uuid, str) else ""
+def _layer(device: Device) -> Condition:
+    uuid = device.dm_uuid if isinstance(device.dm_uuid, str) else ""
     kind = uuid.split("-")[0]
-    does, fix = LAYERS.get(kind, ("", "put the filesystem on the NVMe disk itself"))
-    shown = f" ({kind})" if kind else ""
-    what = "{} is a device-mapper device{}{}".format(item.name, shown, ": " + does if does else "")
-    evidence = (f"{_sysfs(item)}/dm/uuid: {uuid}",) if uuid else ()
+    does, fix = LAYERS.get(kind, ("", "put the filesystem directly on the NVMe disk"))
+    what = f"{device.name} is a device-mapper device" + (f" ({kind})" if kind else "") + (f": {does}" if does else "")
+    evidence = (f"{_sysfs(device)}/dm/uuid: {uuid}",) if uuid else ()
     return Condition(False, Cause("storage.device-mapper", what, fix, evidence, reference.NVME))
 
 
-def _no_nvme(item: Device) -> Condition:
-    what = f"{item.name} is no NVMe disk ({item.kind})"
+def _no_nvme(device: Device) -> Condition:
+    what = f"{device.name} isn't an NVMe disk ({device.kind})"
     fix = "use a local NVMe disk, or one over RDMA"
-    if item.kind == storage.LOOP:
-        fix = "put the files on a filesystem of the disk itself instead of into an image file"
-    evidence = (f"{_sysfs(item)}: {item.name}",)
+    if device.kind == storage.LOOP:
+        fix = "put the files on a filesystem of the disk itself, not into an image file"
+    evidence = (f"{_sysfs(device)}: {device.name}",)
     return Condition(False, Cause("storage.no-nvme", what, fix, evidence, reference.FEATURES))
 
 
-def _large_blocks(item: Device, size: int) -> Condition:
-    what = f"{item.name} has blocks of {size} bytes, more than the page of {PAGE} that cuFile aligns to"
-    evidence = (f"{_sysfs(item)}/queue/logical_block_size: {size}",)
-    cause = Cause("storage.block-size", what, "format it with blocks of 4096 bytes", evidence, reference.REQUIREMENTS)
+def _large_blocks(device: Device, size: int) -> Condition:
+    what = f"{device.name} has blocks of {size} bytes, more than the {PAGE}-byte page that cuFile aligns to"
+    evidence = (f"{_sysfs(device)}/queue/logical_block_size: {size}",)
+    fix = f"format the disk with blocks of {PAGE} bytes (this erases the disk)"
+    cause = Cause("storage.block-size", what, fix, evidence, reference.REQUIREMENTS)
     return Condition(Unknown(what), cause, suspect=True)
 
 
 @rule(USABLE, 30)
 def udev(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
-    """What libcufile asks udev's database for when a file is registered."""
+    """When a file is registered, libcufile looks up its disk in udev's database."""
     if mount is None or not isinstance(mount.device, Device):
         return
-    item, container = mount.device, facts.environment.container
-    place = "/run/udev/data/b" + item.number
-    evidence = (f"{place}: no ID_FS_USAGE",)
-    what = f"udev has no ID_FS_USAGE for {item.name}, so cuFileHandleRegister fails with 5027"
-    fix = "run 'udevadm trigger --subsystem-match=block'; in a container, mount /run/udev into it"
+    device, container = mount.device, facts.environment.container
+    evidence = (f"/run/udev/data/b{device.number}: no ID_FS_USAGE",)
+    what = f"udev has no ID_FS_USAGE for {device.name}, so cuFileHandleRegister fails with 5027"
+    fix = "record it: udevadm trigger --subsystem-match=block; in a container, also mount the host's /run/udev"
     if isinstance(container, str):
         what += f" (this is {container})"
-        fix = "give the container the host's database, read-only: --volume /run/udev:/run/udev:ro"
+        fix = "start the container with the host's database, read-only: --volume /run/udev:/run/udev:ro"
     cause = Cause("udev.no-database", what, fix, evidence, reference.HANDLE_REGISTER)
-    yield Condition(test(item.udev_usage, lambda usage: usage is not None), cause)
+    yield Condition(test(device.udev_usage, lambda usage: usage is not None), cause)
 
 
 def names(mount: Mount) -> str:
-    """``ext4 on /dev/nvme0n1`` and what lies below, e.g. ``xfs on /dev/md0 over nvme0n1, nvme1n1``."""
-    lower = [item.name for item in stack(mount)[1:]]
-    return "{} on {}{}".format(mount.filesystem, mount.source, " over " + ", ".join(lower) if lower else "")
+    """``ext4 on /dev/nvme0n1``, with lower devices, e.g. ``xfs on /dev/md0 over nvme0n1, nvme1n1``."""
+    lower = ", ".join(device.name for device in stack(mount)[1:])
+    return f"{mount.filesystem} on {mount.source}" + (f" over {lower}" if lower else "")

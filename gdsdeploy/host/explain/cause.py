@@ -1,9 +1,11 @@
-"""The words of an explanation: causes, conditions that hold or not, and the path that follows."""
+"""The parts of an explanation: causes, conditions that hold or not, and the path that follows."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass
-from typing import Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Optional, Tuple
 
 from ..facts import Maybe, Unknown
 from ..facts.proof import Proof
@@ -14,13 +16,13 @@ DIRECT = (NVIDIA_FS, P2PDMA)
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a path is not there, or not sure, or slower than it could be."""
+    """Why a path is missing, not proven, or slower than it could be."""
 
-    #: stable, e.g. ``nvme.no-hooks``; all are in docs/explain.md
+    #: stable, e.g. ``nvme.no-hooks``; docs/explain.md lists them all
     id: str
     what: str
     fix: str
-    #: where it was seen: a file or program, a colon, and its own words
+    #: its source (a file or program), a colon, and the quoted text
     evidence: Tuple[str, ...] = ()
     #: an official document and its section, by name
     reference: str = ""
@@ -28,9 +30,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a path needs, and the cause if it does not hold.
+    """A requirement of a path, and the cause if it doesn't hold.
 
-    ``suspect``: the cause is shown also where it is not known whether it holds.
+    ``suspect``: the cause is shown also where it's unknown whether the condition holds.
     """
 
     holds: Maybe[bool]
@@ -40,18 +42,18 @@ class Condition:
 
 @dataclass(frozen=True)
 class Path:
-    """``path``: ``nvidia-fs``, ``p2pdma``, ``compat`` or ``broken``; unknown where the evidence does not decide it."""
+    """``path``: ``nvidia-fs``, ``p2pdma``, ``compat`` or ``broken``; unknown where the evidence isn't conclusive."""
 
     path: Maybe[str]
-    #: in order, the root first: why there is no direct path
+    #: why there is no direct path, the root cause first
     causes: Tuple[Cause, ...]
-    #: whether the host has a GPU at all; without one nothing can be proven
+    #: whether the host has a GPU; without one nothing can be proven
     gpu: Maybe[bool]
-    #: what may keep the direct path from working, where ``path`` is unknown because of it
+    #: what may prevent the direct path, where ``path`` is unknown because of it
     suspects: Tuple[Cause, ...] = ()
-    #: why what is not known is not known
+    #: why the unknown facts are unknown
     unseen: Tuple[str, ...] = ()
-    #: what slows the direct path down, or keeps some files or some GPUs from it
+    #: what slows the direct path down, or excludes some files or GPUs from it
     notes: Tuple[Cause, ...] = ()
     #: what a read through cuFile showed, with each GPU; empty where none was tried
     proofs: Tuple[Proof, ...] = ()
@@ -59,7 +61,7 @@ class Path:
     @property
     def proven(self) -> Optional[Maybe[str]]:
         """The worst path that was proven with any GPU, unknown where one was not proven; None: nothing was tried."""
-        shown = [item.path for item in self.proofs]
+        shown = [proof.path for proof in self.proofs]
         for path in (BROKEN, COMPAT):
             if path in shown:
                 return path
@@ -67,16 +69,16 @@ class Path:
 
     @property
     def surprise(self) -> str:
-        """That what was proven is not what everything else says, empty where they agree or one is not known."""
+        """How the proven path differs from the expected one; empty where they agree or one is unknown."""
         proven = self.proven
         if proven is None or isinstance(proven, Unknown) or isinstance(self.path, Unknown) or proven == self.path:
             return ""
-        return f"everything else on this host says {self.path}, and I/O shows {proven}"
+        return f"all other evidence on this host says {self.path}, but I/O shows {proven}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a list of conditions comes to: False if one does not hold, else unknown if one is, else True."""
+    """The result of several conditions: False if one doesn't hold, else unknown if one is unknown, else True."""
 
     holds: Maybe[bool]
     causes: Tuple[Cause, ...] = ()
@@ -86,38 +88,27 @@ class Verdict:
 
 def weigh(conditions: Iterable[Condition]) -> Verdict:
     """All conditions together; one known obstacle decides, whatever else is unknown."""
-    items = list(conditions)
-    causes = [item.cause for item in items if item.holds is False and item.cause is not None]
-    unknown = [item for item in items if isinstance(item.holds, Unknown)]
-    refused = any(item.holds is False for item in items)
+    conditions = list(conditions)
+    unknown = [condition for condition in conditions if isinstance(condition.holds, Unknown)]
+    refused = [condition for condition in conditions if condition.holds is False]
     return Verdict(
-        holds=False if refused else _first(unknown) if unknown else True,
-        causes=distinct(causes),
-        suspects=distinct([item.cause for item in unknown if item.suspect and item.cause is not None]),
-        unseen=tuple(dict.fromkeys(item.holds.reason for item in unknown if isinstance(item.holds, Unknown))),
+        holds=False if refused else unknown[0].holds if unknown else True,
+        causes=distinct(condition.cause for condition in refused),
+        suspects=distinct(condition.cause for condition in unknown if condition.suspect),
+        unseen=tuple(dict.fromkeys(c.holds.reason for c in unknown if isinstance(c.holds, Unknown))),
     )
 
 
-def _first(items: Sequence[Condition]) -> Maybe[bool]:
-    return items[0].holds
-
-
-def distinct(causes: Iterable[Cause]) -> Tuple[Cause, ...]:
-    """Each cause once, where it comes first."""
-    found: List[Cause] = []
+def distinct(causes: Iterable[Optional[Cause]]) -> Tuple[Cause, ...]:
+    """Each cause once, in the place where it comes first."""
+    first: Dict[Tuple[str, str], Cause] = {}
     for cause in causes:
-        if all((cause.id, cause.what) != (item.id, item.what) for item in found):
-            found.append(cause)
-    return tuple(found)
+        if cause is not None:
+            first.setdefault((cause.id, cause.what), cause)
+    return tuple(first.values())
 
 
 def numbers(version: str, parts: int = 2) -> Tuple[int, ...]:
     """The first numbers of a version, e.g. (6, 12) of ``6.12.94+deb13-amd64``; empty where there are none."""
-    words = version.replace("-", ".").replace("+", ".").split(".")
-    found: List[int] = []
-    for word in words[:parts]:
-        digits = "".join(letter for letter in word if letter.isdecimal())
-        if not 0 < len(digits) < 19:
-            break
-        found.append(int(digits))
-    return tuple(found)
+    digits = ("".join(filter(str.isdecimal, word)) for word in re.split("[-+.]", version)[:parts])
+    return tuple(map(int, itertools.takewhile(lambda word: 0 < len(word) < 19, digits)))

@@ -1,4 +1,4 @@
-"""GPUs, their BAR1, and what stands between them and a disk: IOMMU, access control, host bridges."""
+"""GPUs, their BAR1, and what lies between them and a disk: IOMMU, access control, host bridges."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from .cause import Cause, Condition
 from .rules import DIRECT, NOTES, rule
 
 MIB = 1 << 20
-#: GPUs that cuFile takes in compat mode only.
+#: GPUs that cuFile serves in compat mode only.
 CONSUMER = re.compile(r"\b(GeForce|TITAN)\b")
-#: KiB of bounce buffers that libcufile maps through BAR1 where cufile.json says nothing.
+#: libcufile's reasons for the same.
+UNSUPPORTED = re.compile(r"Model Not Supported|does not have supported")
+#: KiB of bounce buffers that libcufile maps through BAR1 by default.
 CACHE_KIB = 131072
 
 
 @rule(DIRECT, 30)
 def direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
-    """What the GPUs must be for either direct path; a host without any is not judged by them."""
+    """What either direct path requires of the GPUs; a host without a GPU passes."""
     gpus = facts.pci.gpus
     if isinstance(gpus, Unknown):
         yield Condition(gpus)
@@ -36,43 +38,36 @@ def direct(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
 
 
 def report_of(facts: HostFacts) -> Maybe[Report]:
-    """What libcufile says of the platform, from its log, else through gdscheck."""
-    for found in (facts.gdscheck.logged, facts.gdscheck.report):
-        if isinstance(found, Report) and found.gpus:
-            return found
+    """What libcufile reports about the platform, from its log, else through gdscheck."""
+    for report in (facts.gdscheck.logged, facts.gdscheck.report):
+        if isinstance(report, Report) and report.gpus:
+            return report
     return why_not(facts.gdscheck.logged, "libcufile named no GPU")
 
 
 def _class(facts: HostFacts) -> Condition:
-    report = report_of(facts)
-    consumer = [(name, model) for name, model in facts.driver.models.items() if _is_consumer(model)]
-    if consumer and len(consumer) == len(facts.driver.models):
-        path = f"/proc/driver/nvidia/gpus/{consumer[0][0]}/information"
-        return Condition(False, _unsupported(str(consumer[0][1]), "", quote.file(facts, path, "^Model:")))
-    unknown = [item for item in (facts.driver.gpus, *facts.driver.models.values(), report) if isinstance(item, Unknown)]
+    report, models = report_of(facts), facts.driver.models
+    consumer = [(name, model) for name, model in models.items() if isinstance(model, str) and CONSUMER.search(model)]
+    if consumer and len(consumer) == len(models):
+        name, model = consumer[0]
+        evidence = quote.file(facts, f"/proc/driver/nvidia/gpus/{name}/information", "^Model:")
+        return Condition(False, _unsupported_class(model, evidence))
+    unknown = [fact for fact in (facts.driver.gpus, *models.values(), report) if isinstance(fact, Unknown)]
     if isinstance(report, Unknown) or unknown:
-        return Condition(Unknown(f"whether libcufile takes these GPUs: {unknown[0].reason}"))
-    bad = [gpu for gpu in report.gpus if _refused(gpu)]
-    if not bad or len(bad) < len(report.gpus):
+        return Condition(Unknown(f"whether libcufile supports these GPUs: {unknown[0].reason}"))
+    unsupported = [gpu for gpu in report.gpus if UNSUPPORTED.search(gpu.reason)]
+    if not unsupported or len(unsupported) < len(report.gpus):
         return Condition(True)
-    return Condition(False, _unsupported(bad[0].name, bad[0].reason, _rows(bad)))
-
-
-def _is_consumer(model: Maybe[str]) -> bool:
-    return isinstance(model, str) and CONSUMER.search(model) is not None
-
-
-def _refused(gpu: Gpu) -> bool:
-    return re.search(r"Model Not Supported|does not have supported", gpu.reason) is not None
+    shown = f"{unsupported[0].name} ({unsupported[0].reason})"
+    return Condition(False, _unsupported_class(shown, _rows(unsupported)))
 
 
 def _rows(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
-    rows = [f"GPU index {gpu.index} {gpu.name}: {gpu.reason}" for gpu in gpus]
-    return quote.placed("libcufile", rows)
+    return quote.with_source("libcufile", [f"GPU index {gpu.index} {gpu.name}: {gpu.reason}" for gpu in gpus])
 
 
-def _unsupported(name: str, reason: str, evidence: Tuple[str, ...]) -> Cause:
-    what = "GPUDirect Storage does not take this class of GPU: {}{}".format(name, f" ({reason})" * bool(reason))
+def _unsupported_class(shown: str, evidence: Tuple[str, ...]) -> Cause:
+    what = f"GPUDirect Storage doesn't support this class of GPU: {shown}"
     return Cause("gpu.class", what, "use a data-centre or professional GPU", evidence, reference.HARDWARE)
 
 
@@ -80,50 +75,46 @@ def _bar1(facts: HostFacts, gpus: Sequence[Function]) -> Iterator[Condition]:
     cache = facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB)
     needed = (cache if isinstance(cache, int) else CACHE_KIB) * 1024
     for gpu in gpus:
-        evidence = quote.placed(PCI + "/" + gpu.address + "/resource", [f"BARs of {_sizes(gpu)} bytes"])
+        sizes = ", ".join(str(gpu.bars[index]) for index in sorted(gpu.bars))
+        evidence = quote.with_source(f"{PCI}/{gpu.address}/resource", [f"BARs of {sizes} bytes"])
+        size = bar1(gpu)
         if not gpu.bars:
-            yield Condition(Unknown(f"the BARs of the GPU {gpu.address} are not shown"))
-        elif bar1(gpu) is None:
-            what = f"the GPU {gpu.address} has no BAR1, through which its memory is reached"
-            fix = "enable Above 4G Decoding in the firmware; of a virtual machine, map the whole GPU"
+            yield Condition(Unknown(f"the evidence doesn't show the BARs of the GPU {gpu.address}"))
+        elif size is None:
+            what = f"the GPU {gpu.address} has no BAR1, through which other devices reach its memory"
+            fix = "enable Above 4G Decoding in the firmware; for a virtual machine, pass the whole GPU through"
             yield Condition(False, Cause("gpu.no-bar1", what, fix, evidence, reference.BAR1))
-        elif (bar1(gpu) or 0) < needed:
-            what = "BAR1 of the GPU {} has {} MiB, less than the {} MiB of bounce buffers in {}"
-            what = what.format(gpu.address, (bar1(gpu) or 0) // MIB, needed // MIB, CUFILE)
-            fix = "enable Resizable BAR in the firmware, or lower properties.max_device_cache_size_kb"
+        elif size < needed:
+            sizes = f"{size // MIB} MiB, less than the {needed // MIB} MiB of bounce buffers in {CUFILE}"
+            what = f"BAR1 of the GPU {gpu.address} has {sizes}"
+            fix = f"enable Resizable BAR in the firmware, or lower properties.max_device_cache_size_kb in {CUFILE}"
             cause = Cause("gpu.small-bar1", what, fix, evidence, reference.BAR1)
             yield Condition(Unknown(what), cause, suspect=True)
 
 
-def _sizes(gpu: Function) -> str:
-    return ", ".join(str(gpu.bars[index]) for index in sorted(gpu.bars))
-
-
 def iommu(facts: HostFacts, mount: Optional[Mount], needs_it_off: bool) -> Iterator[Condition]:
-    """On x86 a translating IOMMU is not guaranteed to let peers through; Grace needs it."""
+    """On x86 a translating IOMMU may block traffic between peers; Grace needs it."""
     if not isinstance(facts.os.machine, str) or not facts.os.machine.startswith("aarch64"):
-        for item in _endpoints(facts, mount):
-            yield _iommu_of(facts, item, needs_it_off)
+        for function in _endpoints(facts, mount):
+            yield _iommu_of(facts, function, needs_it_off)
 
 
-def _iommu_of(facts: HostFacts, item: Function, needs_it_off: bool) -> Condition:
-    if isinstance(item.iommu, Unknown) or not item.iommu:
-        return Condition(item.iommu if isinstance(item.iommu, Unknown) else True)
-    domain = item.iommu_domain if isinstance(item.iommu_domain, str) else "of a type that was not recorded"
+def _iommu_of(facts: HostFacts, function: Function, needs_it_off: bool) -> Condition:
+    if isinstance(function.iommu, Unknown) or not function.iommu:
+        return Condition(function.iommu if isinstance(function.iommu, Unknown) else True)
+    domain = function.iommu_domain if isinstance(function.iommu_domain, str) else "of a type that was not recorded"
     if domain == "identity" and not needs_it_off:
         return Condition(True)
-    what = f"an IOMMU stands between {item.address} and its peers ({domain})"
-    evidence = quote.placed(PCI + "/" + item.address + "/iommu_group/type", [domain])
-    line = quote.file(facts, "/proc/cmdline")
-    fix = "switch it off: intel_iommu=off or amd_iommu=off on the kernel's command line; iommu=pt is second best"
-    cause = Cause("platform.iommu", what, fix, evidence + line, reference.BEFORE_INSTALL)
-    if needs_it_off and domain != "identity":
-        return Condition(False, cause)
-    return Condition(Unknown(what), cause, suspect=True)
+    what = f"an IOMMU is between {function.address} and its peers ({domain})"
+    evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", [domain])
+    fix = "turn the IOMMU off on the kernel's command line: intel_iommu=off or amd_iommu=off; iommu=pt is second best"
+    cause = Cause("platform.iommu", what, fix, evidence + quote.file(facts, "/proc/cmdline"), reference.BEFORE_INSTALL)
+    refused = needs_it_off and domain != "identity"
+    return Condition(False if refused else Unknown(what), cause, suspect=True)
 
 
 def _endpoints(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
-    """GPUs and the disks under a mount, where both are there; the disks of a host without a GPU have no peer."""
+    """GPUs and the disks under a mount; none without a GPU, because the disks then have no peer."""
     if isinstance(facts.pci.gpus, Unknown) or isinstance(facts.pci.functions, Unknown) or not facts.pci.gpus:
         return []
     return [*facts.pci.gpus, *disks(facts, mount)]
@@ -133,36 +124,38 @@ def disks(facts: HostFacts, mount: Optional[Mount]) -> List[Function]:
     functions = facts.pci.functions
     if mount is None or isinstance(functions, Unknown):
         return []
-    found = [find(functions, item.pci_address) for item in stack(mount) if item.pci_address]
-    return [item for item in found if item is not None]
+    matches = (find(functions, device.pci_address) for device in stack(mount) if device.pci_address)
+    return [function for function in matches if function is not None]
 
 
-def redirecting(facts: HostFacts) -> Tuple[str, ...]:
-    """Bridges with access control that sends peers' traffic up to the root, as the kernel and nvidia-fs see them."""
-    named = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
+def redirecting_bridges(facts: HostFacts) -> Tuple[str, ...]:
+    """Bridges whose access control sends peers' traffic up to the root, according to the kernel and nvidia-fs."""
+    listed = facts.nvidia_fs.bridges if isinstance(facts.nvidia_fs.bridges, tuple) else ()
     own = [name for name, control in facts.pci.acs.items() if isinstance(control, int) and control & REDIRECTS]
-    return tuple(sorted({*named, *own}))
+    return tuple(sorted({*listed, *own}))
 
 
 @rule(NOTES, 30)
 def notes(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Cause]:
-    """What slows the direct path of all GPUs down, or keeps some of them from it."""
+    """What slows the direct path of all GPUs down, or excludes some of them from it."""
     endpoints = _endpoints(facts, mount)
-    above = {bridge for item in endpoints for bridge in item.bridges}
-    bridges = [name for name in redirecting(facts) if name in above]
+    above = {bridge for function in endpoints for bridge in function.bridges}
+    bridges = [name for name in redirecting_bridges(facts) if name in above]
     if bridges:
-        what = "{} sends what peers say to each other up through the root complex (ACS)".format(", ".join(bridges))
-        fix = "switch ACS off for the bridges between GPUs and disks: in the firmware, or pci=disable_acs_redir="
+        what = "traffic between peers takes a detour through the root complex, because of ACS on {}"
+        fix = f"turn ACS off between GPUs and disks, in the firmware or with pci=disable_acs_redir={bridges[0]}"
         evidence = tuple(f"{name}: ACS redirects requests" for name in bridges[: quote.LINES])
-        yield Cause("platform.acs", what, fix + bridges[0], evidence, reference.ACS)
-    for item in endpoints:
-        if item.iommu is True and item.iommu_domain == "identity":
-            what = f"an IOMMU passes the addresses of {item.address} through, which only some platforms do well"
-            evidence = quote.placed(PCI + "/" + item.address + "/iommu_group/type", ["identity"])
-            yield Cause("platform.iommu", what, "switch it off if I/O is slow", evidence, reference.BEFORE_INSTALL)
+        yield Cause("platform.acs", what.format(", ".join(bridges)), fix, evidence, reference.ACS)
+    for function in endpoints:
+        if function.iommu is True and function.iommu_domain == "identity":
+            what = f"an IOMMU passes the addresses of {function.address} through, which is slow on some platforms"
+            evidence = quote.with_source(f"{PCI}/{function.address}/iommu_group/type", ["identity"])
+            fix = "if I/O is slow, turn the IOMMU off: intel_iommu=off or amd_iommu=off"
+            yield Cause("platform.iommu", what, fix, evidence, reference.BEFORE_INSTALL)
             break
     report = report_of(facts)
-    bad = [gpu for gpu in report.gpus if not gpu.gds and _refused(gpu)] if isinstance(report, Report) else []
-    if isinstance(report, Report) and bad and len(bad) < len(report.gpus):
-        what = "some GPUs take compat mode only: {}".format(", ".join(f"{g.index} {g.name}" for g in bad))
-        yield Cause("gpu.class", what, "keep this work on the other GPUs", _rows(bad), reference.HARDWARE)
+    gpus = report.gpus if isinstance(report, Report) else ()
+    unsupported = [gpu for gpu in gpus if not gpu.gds and UNSUPPORTED.search(gpu.reason)]
+    if unsupported and len(unsupported) < len(gpus):
+        what = "some GPUs take compat mode only: {}".format(", ".join(f"{gpu.index} {gpu.name}" for gpu in unsupported))
+        yield Cause("gpu.class", what, "run this work on the other GPUs", _rows(unsupported), reference.HARDWARE)

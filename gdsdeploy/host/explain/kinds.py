@@ -1,20 +1,33 @@
-"""Each kind of storage that cuFile knows: whether this host has it, and which path its I/O could take."""
+"""Each kind of storage that cuFile knows: whether this host has it, and which path its I/O can take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Iterator, List, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
 from ..facts import HostFacts, Maybe, Unknown
 from ..facts.unknown import test
 from ..gdscheck import Report
 from . import config, modules, nvidia_fs, path, quote, reference
-from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, weigh
+from .cause import BROKEN, NVIDIA_FS, P2PDMA, Cause, Condition, Path, distinct, weigh
 from .filesystem import NETWORK
 from .rules import DIRECT, USABLE, needs
 
-#: The path of programs that talk to RDMA adapters themselves, as WekaFS and Spectrum Scale do.
+#: The path of programs that use RDMA adapters directly, as WekaFS and Spectrum Scale do.
 PEERMEM, DMABUF = "peermem", "dmabuf"
+RDMA = "Userspace RDMA"
+#: Label → the storage driver that must have hooks for nvidia-fs.
+STACKS = {
+    "NVMe": "nvme",
+    "NVMeOF": "nvme_rdma",
+    "NFS": "rpcrdma",
+    "DDN EXAScaler": "lnet",
+    "BeeGFS": "beegfs",
+    "IBM Spectrum Scale": "mmfslinux",
+    "ScaTeFS": "scatefs",
+}
+#: Storage driver → the transports of its NVMe controllers; all others serve mounted network filesystems.
+TRANSPORTS = {"nvme": ("pcie",), "nvme_rdma": ("rdma", "tcp", "fc", "loop")}
 
 
 @dataclass(frozen=True)
@@ -24,106 +37,80 @@ class Kind:
     label: str
     here: Maybe[bool]
     path: Path
-    #: what libcufile itself says of it, empty where it said nothing
+    #: libcufile's own row about it, empty where there is none
     row: str
 
 
-@dataclass(frozen=True)
-class Definition:
-    label: str
-    stack: str
-    here: Callable[[HostFacts, str], Maybe[bool]]
-
-
 def kinds(facts: HostFacts) -> Tuple[Kind, ...]:
-    found = [Kind(item.label, item.here(facts, item.stack), _path(facts, item), row(facts, item.label)) for item in ALL]
-    label = "Userspace RDMA"
-    return (*found, Kind(label, test(facts.peermem.rdma_devices, bool), _rdma(facts), row(facts, label)))
+    storage = [(label, _has(facts, stack), _storage_path(facts, stack)) for label, stack in STACKS.items()]
+    rdma = (RDMA, test(facts.peermem.rdma_devices, bool), _rdma_path(facts))
+    return tuple(Kind(label, present, taken, _row(facts, label)) for label, present, taken in (*storage, rdma))
 
 
-def row(facts: HostFacts, label: str) -> str:
+def _row(facts: HostFacts, label: str) -> str:
     logged = facts.gdscheck.logged
     report = logged if isinstance(logged, Report) else facts.gdscheck.report
-    found = report.storage.get(label) if isinstance(report, Report) else None
-    return found.value if found is not None else ""
+    row = report.storage.get(label) if isinstance(report, Report) else None
+    return row.value if row is not None else ""
 
 
-def _path(facts: HostFacts, item: Definition) -> Path:
-    """As of a mount that is in order itself."""
-    gpu = test(facts.pci.gpus, bool)
-    usable = weigh(needs(USABLE, facts))
-    if usable.holds is False:
-        return Path(BROKEN, usable.causes, gpu)
-    attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, item.stack)])]
-    if item.stack == "nvme" and config.asks_for_p2pdma(facts) is True:
+def _has(facts: HostFacts, stack: str) -> Maybe[bool]:
+    if stack not in TRANSPORTS:
+        types = {name for name, driver in NETWORK.items() if driver == stack}
+        return test(facts.storage.mounts, lambda mounts: any(m.filesystem in types for m in mounts.values()))
+    transports = list(facts.storage.controllers.values())
+    if any(transport in TRANSPORTS[stack] for transport in transports):
+        return True
+    return next((transport for transport in transports if isinstance(transport, Unknown)), False)
+
+
+def _storage_path(facts: HostFacts, stack: str) -> Path:
+    """The path of a mount that is itself without fault."""
+    attempts = [(NVIDIA_FS, [*needs(NVIDIA_FS, facts), *nvidia_fs.hooks(facts, stack)])]
+    if stack == "nvme" and config.asks_for_p2pdma(facts) is True:
         attempts.insert(0, (P2PDMA, list(needs(P2PDMA, facts))))
-    return _best(facts, attempts, gpu)
+    return _best(facts, needs(USABLE, facts), attempts)
 
 
-def _best(facts: HostFacts, attempts: List[Tuple[str, List[Condition]]], gpu: Maybe[bool]) -> Path:
+def _rdma_path(facts: HostFacts) -> Path:
+    peer_type = facts.cufile.setting("properties", "rdma_peer_type", "")
+    name, conditions = (DMABUF, [dmabuf_driver(facts)]) if peer_type == DMABUF else (PEERMEM, [_peermem(facts)])
+    return _best(facts, config.usable(facts), [(name, [adapters(facts), *conditions])])
+
+
+def _best(facts: HostFacts, usable: Iterator[Condition], attempts: Sequence[Tuple[str, List[Condition]]]) -> Path:
+    gpu = test(facts.pci.gpus, bool)
+    basis = weigh(usable)
+    if basis.holds is False:
+        return Path(BROKEN, basis.causes, gpu)
     shared = list(needs(DIRECT, facts))
     causes: Tuple[Cause, ...] = ()
     for name, conditions in attempts:
-        found = weigh([*shared, *conditions])
-        if found.holds is not False:
-            return Path(name if found.holds is True else found.holds, (), gpu, found.suspects, found.unseen)
-        causes += tuple(item for item in found.causes if item not in causes)
-    taken, causes = path.or_compat(facts, causes)
-    return Path(taken, causes, gpu)
+        verdict = weigh([*shared, *conditions])
+        if verdict.holds is not False:
+            taken = name if verdict.holds is True else verdict.holds
+            return Path(taken, (), gpu, verdict.suspects, verdict.unseen)
+        causes = distinct((*causes, *verdict.causes))
+    fallback, causes = path.or_compat(facts, causes)
+    return Path(fallback, causes, gpu)
 
 
-def _rdma(facts: HostFacts) -> Path:
-    gpu = test(facts.pci.gpus, bool)
-    usable = weigh(config.usable(facts))
-    if usable.holds is False:
-        return Path(BROKEN, usable.causes, gpu)
-    wanted = facts.cufile.setting("properties", "rdma_peer_type", "")
-    chosen = (DMABUF, list(_dmabuf(facts))) if wanted == DMABUF else (PEERMEM, list(_peermem(facts)))
-    return _best(facts, [chosen], gpu)
-
-
-def _peermem(facts: HostFacts) -> Iterator[Condition]:
-    yield _adapters(facts)
+def _peermem(facts: HostFacts) -> Condition:
     loaded = facts.peermem.module.loaded
-    cause = modules.not_loaded(facts, modules.peermem(facts)) if loaded is False else None
-    yield Condition(loaded, cause)
+    return Condition(loaded, modules.not_loaded(facts, modules.peermem(facts)) if loaded is False else None)
 
 
-def _dmabuf(facts: HostFacts) -> Iterator[Condition]:
-    yield _adapters(facts)
-    what = "the driver is not of the open flavour, which alone exports GPU memory as DMA-BUF"
+def dmabuf_driver(facts: HostFacts) -> Condition:
+    flavour = facts.driver.flavour
+    shown = flavour if isinstance(flavour, str) else "not loaded"
+    what = f"the driver is {shown}: only the open kernel modules export GPU memory as DMA-BUF"
     seen = quote.file(facts, "/proc/driver/nvidia/version")
     cause = Cause("driver.proprietary", what, "install the open kernel modules", seen, reference.OPEN_DRIVER)
-    yield Condition(test(facts.driver.flavour, lambda flavour: flavour == "open"), cause)
+    return Condition(test(flavour, lambda name: name == "open"), cause)
 
 
-def _adapters(facts: HostFacts) -> Condition:
+def adapters(facts: HostFacts) -> Condition:
     what = "there is no RDMA adapter"
-    cause = Cause("rdma.no-adapter", what, "load its driver: rdma link", ("/sys/class/infiniband: empty",))
+    fix = "if the host has an adapter, load its driver (mlx5_ib on ConnectX), then list the adapters: rdma link"
+    cause = Cause("rdma.no-adapter", what, fix, ("/sys/class/infiniband: empty",))
     return Condition(test(facts.peermem.rdma_devices, bool), cause)
-
-
-def _controllers(transports: Tuple[str, ...]) -> Callable[[HostFacts, str], Maybe[bool]]:
-    def here(facts: HostFacts, _stack: str) -> Maybe[bool]:
-        found = list(facts.storage.controllers.values())
-        if any(item in transports for item in found):
-            return True
-        return next((item for item in found if isinstance(item, Unknown)), False)
-
-    return here
-
-
-def _mounted(facts: HostFacts, stack: str) -> Maybe[bool]:
-    types = {name for name, needs in NETWORK.items() if needs == stack}
-    return test(facts.storage.mounts, lambda mounts: any(item.filesystem in types for item in mounts.values()))
-
-
-ALL = (
-    Definition("NVMe", "nvme", _controllers(("pcie",))),
-    Definition("NVMeOF", "nvme_rdma", _controllers(("rdma", "tcp", "fc", "loop"))),
-    Definition("NFS", "rpcrdma", _mounted),
-    Definition("DDN EXAScaler", "lnet", _mounted),
-    Definition("BeeGFS", "beegfs", _mounted),
-    Definition("IBM Spectrum Scale", "mmfslinux", _mounted),
-    Definition("ScaTeFS", "scatefs", _mounted),
-)

@@ -1,4 +1,4 @@
-"""Why a module is not loaded: rules in order, the first that fits gives the cause."""
+"""Why a module is not loaded: rules in order, of which the first match gives the cause."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from .rules import DIRECT, NOT_LOADED, ranked, rule
 
 P2P = "nvidia_p2p_"
 MODULES = "/lib/modules"
-#: How the kernel says that it took a module for untrusted; the lines do not name the module.
+#: The kernel's messages about untrusted modules; they don't name the module.
 REFUSED = r"[Ll]oading of .* is rejected|[Ll]oading of unsigned module|Lockdown: .*module|Key was rejected"
 FOREIGN = r"disagrees about version of symbol|no symbol version for|Unknown symbol"
 GPL = r"GPL-only symbols|from proprietary module"
+AGAIN = "build it again for the running kernel and driver: run gdsdeploy provision, and let it reboot the host"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A module that should be loaded.  ``name`` as modprobe takes it, ``words`` as a sentence begins with it."""
+    """A module that should be loaded.  ``name`` as modprobe accepts it, ``words`` as the subject of a sentence."""
 
     name: str
     words: str
     module: ModuleFacts
-    #: regular expressions for the names of it in DKMS, and of packages that bring it
+    #: regular expressions for its names in DKMS, and for packages that contain it
     in_dkms: str
     packages: str
 
 
 @dataclass(frozen=True)
 class Reason:
-    """The second half of "it is not loaded: …"; ``id`` is what follows the module's name in the cause's id."""
+    """The second half of "it is not loaded: …"; ``id`` follows the module's name in the cause's id."""
 
     id: str
     what: str
@@ -64,91 +65,89 @@ def peermem(facts: HostFacts) -> Subject:
 
 
 def not_loaded(facts: HostFacts, subject: Subject) -> Cause:
-    """The cause of a module that is known not to be loaded."""
+    """The cause for a module that is known not to be loaded."""
+    what = f"{subject.words} is not loaded"
     for judge in ranked(NOT_LOADED):
         reason = judge(facts, subject)
         if reason is not None:
-            what = f"{subject.words} is not loaded: {reason.what}"
             ident = f"{subject.name}.{reason.id}"
-            return Cause(ident, what, reason.fix, reason.evidence, reason.reference)
-    fix = f"load it and read what the kernel says: modprobe {subject.name}; dmesg | tail"
-    evidence = (f"/proc/modules: no {subject.module.name}",)
-    return Cause(subject.name + ".not-loaded", subject.words + " is not loaded", fix, evidence, reference.INSTALL)
+            return Cause(ident, f"{what}: {reason.what}", reason.fix, reason.evidence, reason.reference)
+    fix = f"load it and read the kernel's messages: modprobe {subject.name}; dmesg | tail"
+    return Cause(f"{subject.name}.not-loaded", what, fix, _absent(subject), reference.INSTALL)
+
+
+def _absent(subject: Subject) -> Tuple[str, ...]:
+    return (f"/proc/modules: no {subject.module.name}",)
 
 
 @rule(DIRECT, 10)
 def driver_runs(facts: HostFacts, _mount: Optional[Mount]) -> Iterator[Condition]:
-    """Both direct paths need a driver that runs."""
+    """Both direct paths need a running driver."""
     version = facts.driver.version
     cause = not_loaded(facts, driver(facts)) if version is None else None
-    yield Condition(test(version, lambda found: found is not None), cause)
+    yield Condition(test(version, lambda running: running is not None), cause)
 
 
 @rule(NOT_LOADED, 10)
 def forbidden(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    """Kept out in modprobe.d or on the kernel's command line."""
+    """Blocked in modprobe.d or on the kernel's command line."""
     if not isinstance(facts.boot.forbidden, tuple) or subject.module.name not in facts.boot.forbidden:
         return None
     pattern = re.compile(r"(blacklist|install)\s+{}\b".format(re.sub("[-_]", "[-_]", subject.name)))
-    seen = [f"{place}: {line}" for place, line in quote.fragments(facts) if pattern.match(line)]
-    where = seen[0].split(": ")[0] if seen else "the kernel's command line"
-    evidence = tuple(seen[: quote.LINES]) or quote.file(facts, "/proc/cmdline")
-    fix = f"take it out of {where}, rebuild the initramfs and load the module: modprobe {subject.name}"
-    return Reason("forbidden", f"{where} forbids it", fix, evidence, reference.FORBIDDING)
+    lines = [(place, line) for place, line in quote.fragments(facts) if pattern.match(line)]
+    where = lines[0][0] if lines else "the kernel's command line"
+    evidence = tuple(f"{place}: {line}" for place, line in lines[: quote.LINES]) or quote.file(facts, "/proc/cmdline")
+    fix = f"remove it from {where}, rebuild the initramfs and load the module: modprobe {subject.name}"
+    return Reason("forbidden", f"{where} blocks it", fix, evidence, reference.FORBIDDING)
 
 
 @rule(NOT_LOADED, 20)
 def in_container(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    """A container has its host's kernel, and can neither see nor load that kernel's module files."""
+    """A container shares its host's kernel, and can neither see nor load that kernel's module files."""
     if not isinstance(facts.environment.container, str):
         return None
-    what = f"this is {facts.environment.container}, and the kernel of its host has not loaded it"
-    fix = "load it on the host, outside of the container, and ask there why it is not: gdsdeploy explain"
-    evidence = (f"/proc/modules: no {subject.module.name}",)
-    return Reason("not-on-container-host", what, fix, evidence, reference.INSTALL)
+    what = f"this is {facts.environment.container}, and its host's kernel hasn't loaded the module"
+    fix = f"load it on the host: modprobe {subject.name}; if that fails, run on the host: gdsdeploy explain"
+    return Reason("not-on-container-host", what, fix, _absent(subject), reference.INSTALL)
 
 
 @rule(NOT_LOADED, 30)
 def no_modules(facts: HostFacts, _subject: Subject) -> Optional[Reason]:
-    """The running kernel has no folder of modules at all, as in machines that boot a kernel from outside."""
+    """The running kernel has no folder of modules, as in machines that boot a kernel from outside."""
     release, names = facts.kernel.release, facts.document.names(MODULES)
     if not isinstance(release, str) or isinstance(names, Unknown) or release in (names or ()):
         return None
     evidence = ("{}: {}".format(MODULES, ", ".join(names) if names else "there is no such folder"),)
     what = f"there are no module files for the running kernel {release}"
-    fix = "install the packages of that kernel, or boot one whose modules are there; then provision the host again"
+    fix = "install that kernel's packages, or boot a kernel that has its modules; then run gdsdeploy provision again"
     return Reason("not-installed", what, fix, evidence, reference.INSTALL)
 
 
 @rule(NOT_LOADED, 40)
 def no_file(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    """No file that modprobe finds for the running kernel: never installed, or never built for it."""
+    """Modprobe finds no file for the running kernel: never installed, or never built for it."""
     if subject.module.file is not None:
         return None
     release = facts.kernel.release if isinstance(facts.kernel.release, str) else "the running kernel"
-    build = "build it for this kernel: install its headers and run dkms autoinstall -k {}; or provision the host again"
+    build = f"install the kernel's headers and run dkms autoinstall -k {release}; or run gdsdeploy provision again"
     lines = facts.packages.dkms if isinstance(facts.packages.dkms, tuple) else ()
-    known = [line for line in lines if re.match(f"(?:{subject.in_dkms})[/,]", line)]
-    if known:
-        built = [line for line in known if "installed" in line]
-        what = "DKMS has it, but not built for " if not built else "DKMS has built it for other kernels, not for "
-        return Reason("not-built", what + release, build.format(release), quote.placed("dkms", known), reference.DKMS)
+    in_dkms = [line for line in lines if re.match(f"(?:{subject.in_dkms})[/,]", line)]
+    if in_dkms:
+        built = any("installed" in line for line in in_dkms)
+        what = "DKMS built it for other kernels, not for " if built else "DKMS has it, but hasn't built it for "
+        return Reason("not-built", what + release, build, quote.with_source("dkms", in_dkms), reference.DKMS)
     installed = facts.packages.installed
-    names = sorted(installed) if isinstance(installed, dict) else []
-    have = [name for name in names if re.match(subject.packages, name)]
-    evidence = _modprobe(facts, subject)
-    if have:
-        what = f"{have[0]} is installed, but there is no module of it for {release}"
-        return Reason("not-built", what, build.format(release), evidence, reference.DKMS)
-    fix = "install it: gdsdeploy provision, or the package of your distribution"
-    return Reason("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
-
-
-def _modprobe(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
-    """What modprobe says, of the module behind the name where another one stands for it, as on Debian."""
+    packages = sorted(installed) if isinstance(installed, dict) else []
+    # Where another module stands for the name, as on Debian, modprobe's answer is about that one.
     run = facts.document.attempted(MODPROBE + subject.name)
     behind = modprobe.replacement(run.stdout) if isinstance(run, Ran) else None
-    return quote.program(facts, MODPROBE + (behind or subject.name))
+    evidence = quote.program(facts, MODPROBE + (behind or subject.name))
+    for package in packages:
+        if re.match(subject.packages, package):
+            what = f"{package} is installed, but has no module for {release}"
+            return Reason("not-built", what, build, evidence, reference.DKMS)
+    fix = "install it: gdsdeploy provision, or your distribution's package"
+    return Reason("not-installed", "it is not installed", fix, evidence, reference.INSTALL)
 
 
 @rule(NOT_LOADED, 50)
@@ -157,9 +156,8 @@ def other_kernel(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     file = _file(subject)
     if file is None or not isinstance(facts.kernel.release, str) or file.kernel == facts.kernel.release:
         return None
-    what = "its file was built for {}, and {} runs".format(file.kernel or "no known kernel", facts.kernel.release)
-    evidence = (f"{file.path}: vermagic {file.kernel}",)
-    return Reason("other-kernel", what, "build it for this kernel: provision the host again", evidence, reference.DKMS)
+    what = f"its file was built for {file.kernel or 'an unknown kernel'}, but {facts.kernel.release} runs"
+    return Reason("other-kernel", what, AGAIN, (f"{file.path}: vermagic {file.kernel}",), reference.DKMS)
 
 
 @rule(NOT_LOADED, 60)
@@ -167,30 +165,29 @@ def proprietary(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """nvidia-fs from 2.17.5 on links against symbols that only GPL-compatible modules may use."""
     if subject.name != "nvidia-fs":
         return None
-    said = quote.messages(facts, rf"nvidia_fs.*({GPL})")
+    log = quote.messages(facts, rf"nvidia_fs.*({GPL})")
     file = _file(subject)
     links = file is not None and any(name.startswith(P2P) for name in file.imports)
-    if not said and not (facts.driver.flavour == PROPRIETARY and links):
+    if not log and not (facts.driver.flavour == PROPRIETARY and links):
         return None
-    evidence = said or quote.file(facts, "/proc/driver/nvidia/version")
+    evidence = log or quote.file(facts, "/proc/driver/nvidia/version")
     what = "it may not use the symbols of the proprietary driver"
-    fix = "install the open kernel modules of the driver and reboot, or nvidia-fs 2.17.4 or older"
+    fix = "install the driver's open kernel modules and reboot, or install nvidia-fs 2.17.4 or older"
     return Reason("proprietary-driver", what, fix, evidence, reference.OPEN_DRIVER)
 
 
 @rule(NOT_LOADED, 70)
 def other_symbols(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     """Built against another driver or kernel: symbols or their versions differ."""
-    said = quote.messages(facts, rf"\b{subject.module.name}: ({FOREIGN})")
-    evidence = said or _differing(facts, subject)
+    evidence = quote.messages(facts, rf"\b{subject.module.name}: ({FOREIGN})") or _differing(facts, subject)
     if not evidence:
         return None
-    fix = "build it again, against the driver that runs: provision the host again and let it reboot"
-    return Reason("symbol-mismatch", "it was built against another driver", fix, evidence, reference.INSTALL)
+    what = "it was built against another driver"
+    return Reason("symbol-mismatch", what, AGAIN, evidence, reference.INSTALL)
 
 
 def _differing(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
-    """What modprobe's two files say of each other, where the kernel has not spoken yet."""
+    """How the two module files differ, where the kernel has logged nothing yet."""
     mine, theirs = _file(subject), _file(driver(facts))
     if mine is None or theirs is None or mine is theirs:
         return ()
@@ -199,50 +196,48 @@ def _differing(facts: HostFacts, subject: Subject) -> Tuple[str, ...]:
         if name.startswith(P2P) and name not in theirs.exports:
             wrong.append(f"{mine.path}: imports {name}, which {theirs.path} does not export")
         elif name.startswith(P2P) and crc is not None and theirs.exports[name] not in (None, crc):
-            wrong.append(f"{mine.path}: wants another version of {name} than {theirs.path} has")
+            wrong.append(f"{mine.path}: needs another version of {name} than {theirs.path} has")
     return tuple(wrong[: quote.LINES])
 
 
 @rule(NOT_LOADED, 80)
 def refused_signature(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    """The kernel takes signed modules only, as under Secure Boot, and trusts no key of this one's."""
+    """The kernel accepts signed modules only, as under Secure Boot, and trusts no key that signed this one."""
     file = _file(subject)
     enforced = facts.kernel.secure_boot is True or facts.kernel.lockdown in ("integrity", "confidentiality")
     enforced = enforced or facts.document.line("/sys/module/module/parameters/sig_enforce") == "Y"
-    unsigned = False
-    if file is not None:
-        record = facts.document.module(file.path)
-        unsigned = isinstance(record, dict) and "signature" in record and record["signature"] is None
-    # The kernel's words do not name the module, so they count only where it takes signed ones alone.
-    said = quote.messages(facts, REFUSED) if enforced else ()
-    if not said and not (enforced and unsigned):
+    record = facts.document.module(file.path) if file is not None else None
+    unsigned = isinstance(record, dict) and "signature" in record and record["signature"] is None
+    # The kernel's messages don't name the module, so they count only where signatures are enforced.
+    log = quote.messages(facts, REFUSED) if enforced else ()
+    if not log and not (enforced and unsigned):
         return None
-    evidence = said or (f"{file.path if file else subject.name}: no signature",)
-    what = "the kernel refuses modules that no trusted key has signed"
+    evidence = log or (f"{file.path if file else subject.name}: no signature",)
+    what = "the kernel refuses modules that aren't signed with a trusted key"
     what += " (Secure Boot is on)" if facts.kernel.secure_boot is True else ""
-    fix = "sign it with a key that is enrolled: mokutil --import the key that DKMS signs with, reboot and confirm"
+    fix = "sign it with an enrolled key: mokutil --import the key that DKMS signs with, reboot and confirm"
     return Reason("refused-signature", what, fix, evidence, reference.SIGNING)
 
 
 @rule(NOT_LOADED, 90)
 def stub(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    """nvidia-peermem that was built without OFED ends its initialisation with EINVAL."""
+    """Without OFED nvidia-peermem is built as a stub, whose initialisation ends with EINVAL."""
     if subject.name != "nvidia-peermem" or facts.peermem.stub is not True:
         return None
     file = _file(subject)
-    evidence = (f"{file.path if file else subject.name}: does not import ib_register_peer_memory_client",)
-    what = "it is a stub, built without the peer memory symbols of OFED"
-    fix = "install MLNX_OFED or DOCA and build the driver after it, or use DMA-BUF, which needs no nvidia-peermem"
+    evidence = (f"{file.path if file else subject.name}: doesn't import ib_register_peer_memory_client",)
+    what = "it's a stub, built without OFED's peer memory symbols"
+    fix = "install MLNX_OFED or DOCA, then build the driver again; or use DMA-BUF, which needs no nvidia-peermem"
     return Reason("stub", what, fix, evidence, reference.SOFTWARE)
 
 
 @rule(NOT_LOADED, 100)
 def no_gpu(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    said = quote.messages(facts, r"NVRM: No NVIDIA GPU found")
-    if subject.name != "nvidia" or not said:
+    log = quote.messages(facts, r"NVRM: No NVIDIA GPU found")
+    if subject.name != "nvidia" or not log:
         return None
-    fix = "check that the GPU is seated, powered and shown: lspci -d 10de:"
-    return Reason("no-gpu", "it finds no GPU", fix, said, reference.HARDWARE)
+    fix = "check that the GPU is seated and powered, and that this lists it: lspci -d 10de:"
+    return Reason("no-gpu", "it finds no GPU", fix, log, reference.HARDWARE)
 
 
 @rule(NOT_LOADED, 110)
@@ -251,8 +246,8 @@ def nouveau(facts: HostFacts, subject: Subject) -> Optional[Reason]:
     if subject.name != "nvidia" or not isinstance(modules, frozenset) or "nouveau" not in modules:
         return None
     evidence = quote.file(facts, "/proc/modules", r"^nouveau ")
-    fix = "forbid nouveau in /etc/modprobe.d, rebuild the initramfs and reboot; provisioning does so"
-    return Reason("nouveau", "nouveau has the GPUs", fix, evidence, reference.OPEN_DRIVER)
+    fix = "block nouveau in /etc/modprobe.d, rebuild the initramfs and reboot; gdsdeploy provision does this"
+    return Reason("nouveau", "nouveau drives the GPUs", fix, evidence, reference.OPEN_DRIVER)
 
 
 @rule(NOT_LOADED, 120)
@@ -266,12 +261,11 @@ def driver_missing(facts: HostFacts, subject: Subject) -> Optional[Reason]:
 
 @rule(NOT_LOADED, 130)
 def nothing_loads_it(facts: HostFacts, subject: Subject) -> Optional[Reason]:
-    names = facts.boot.autoloaded
+    names, name = facts.boot.autoloaded, subject.name
     if not isinstance(names, tuple) or subject.module.name in names:
         return None
     evidence = ("modules-load.d: {}".format(", ".join(names) or "names no module"),)
-    fix = "load it now: modprobe {0}; and at every boot: put {0} into a file in /etc/modules-load.d"
-    fix = fix.format(subject.name)
+    fix = f"load it now: modprobe {name}; and at every boot: echo {name} > /etc/modules-load.d/{name}.conf"
     return Reason("not-autoloaded", "nothing loads it at boot", fix, evidence, reference.LOADING)
 
 

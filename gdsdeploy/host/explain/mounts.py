@@ -1,4 +1,4 @@
-"""The path of each mount that a fleet asks for, held against what it asks for: as values, and as words about them."""
+"""The path of each mount in a fleet file, compared with the required one: as values, and in words."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..facts.storage import Mount
 from .cause import BROKEN, COMPAT, DIRECT, Path
 from .path import path_of
 
-#: What a fleet asks for → the paths that satisfy it.
+#: What a fleet requires → the paths that satisfy it.
 SATISFIES = {
     "direct": DIRECT,
     "nvidia-fs": ("nvidia-fs",),
     "p2pdma": ("p2pdma",),
     "compat": (COMPAT, *DIRECT),
 }
-#: "Taken" where nothing is mounted.
+#: ``taken`` where nothing is mounted.
 NONE = "none"
 
 
@@ -25,57 +25,56 @@ NONE = "none"
 class MountPath:
     """One mount of a fleet, as a host has it.
 
-    ``taken`` is the path that was proven, else the expected one, ``none`` where nothing is mounted, unknown where the
-    evidence does not decide it.  ``satisfies`` is also unknown for a direct path that is expected and was not proven.
+    ``taken`` is the proven path, else the expected one, ``none`` where nothing is mounted, unknown where the evidence
+    isn't conclusive.  ``satisfies`` is also unknown for a direct path that is expected and was not proven.
     """
 
     mount: str
-    #: what the fleet asks for, a key of SATISFIES
+    #: what the fleet requires, a key of SATISFIES
     wanted: str
     taken: Maybe[str]
     #: whether a read through cuFile showed ``taken``
     proven: bool
     satisfies: Maybe[bool]
-    #: both are None where nothing is mounted, or it is not known what is
+    #: both are None where nothing is mounted, or where that is unknown
     mounted: Optional[Mount] = None
     path: Optional[Path] = None
 
 
 def storage_paths(facts: HostFacts, wanted: Iterable[Tuple[str, str]]) -> Tuple[MountPath, ...]:
-    """Judge mounts, in their order.  wanted: (mount point, what the fleet asks for)."""
-    return tuple(_judged(facts, mount, path) for mount, path in wanted)
+    """Judge mounts, in their order.  wanted: (mount point, what the fleet requires)."""
+    return tuple(_judge(facts, mount, path) for mount, path in wanted)
 
 
-def described(item: MountPath) -> str:
-    """What is taken and what keeps it from a better path, without how that was proven."""
-    if item.path is None:
-        return item.taken.reason if isinstance(item.taken, Unknown) else "nothing is mounted there"
-    if isinstance(item.taken, Unknown):
-        return item.taken.reason
-    if isinstance(item.satisfies, Unknown):
-        return f"{item.taken} is expected, and not proven: {item.satisfies.reason}"
-    causes = item.path.causes if item.taken in (COMPAT, BROKEN) else ()
-    if not causes:
-        return item.taken
-    others = f" (and {len(causes) - 1} more, see the evidence)" if causes[1:] else ""
-    return f"{item.taken}: {causes[0].what}{others}"
+def described(mount_path: MountPath) -> str:
+    """The path and what rules out a better one, without how that was proven."""
+    taken, path = mount_path.taken, mount_path.path
+    if isinstance(taken, Unknown):
+        return taken.reason
+    if path is None:
+        return "nothing is mounted there"
+    if isinstance(mount_path.satisfies, Unknown):
+        return f"{taken} is expected, and not proven: {mount_path.satisfies.reason}"
+    if taken not in (COMPAT, BROKEN) or not path.causes:
+        return taken
+    others = f" (and {len(path.causes) - 1} more, see the evidence)" if path.causes[1:] else ""
+    return f"{taken}: {path.causes[0].what}{others}"
 
 
-def proof_of(item: MountPath) -> str:
-    """How ``taken`` was proven or why it was not, in parentheses; empty where no path is known."""
-    if item.path is None:
+def proof_of(mount_path: MountPath) -> str:
+    """How ``taken`` was proven or why it was not, in parentheses; empty where the path is unknown."""
+    path = mount_path.path
+    if path is None:
         return ""
-    if item.proven:
-        surprise = item.path.surprise
-        return "(proven by a read through cuFile{})".format(f"; {surprise}" if surprise else "")
-    if isinstance(item.path.proven, Unknown):
-        return f"(not proven: {item.path.proven.reason})"
-    if isinstance(item.path.gpu, Unknown):
-        return f"(not proven: {item.path.gpu.reason})"
-    return "(not proven: no I/O was tried)" if item.path.gpu else "(not proven: this host has no GPU)"
+    if mount_path.proven:
+        return "(proven by a read through cuFile{})".format(f"; {path.surprise}" if path.surprise else "")
+    for unknown in (path.proven, path.gpu):
+        if isinstance(unknown, Unknown):
+            return f"(not proven: {unknown.reason})"
+    return "(not proven: no I/O was tried)" if path.gpu is True else "(not proven: this host has no GPU)"
 
 
-def _judged(facts: HostFacts, mount: str, wanted: str) -> MountPath:
+def _judge(facts: HostFacts, mount: str, wanted: str) -> MountPath:
     mounts = facts.storage.mounts
     if isinstance(mounts, Unknown):
         return MountPath(mount, wanted, mounts, proven=False, satisfies=mounts)

@@ -16,71 +16,72 @@ from .blocks import stack
 from .cause import P2PDMA, Cause, Condition, numbers
 from .rules import rule
 
-#: First driver whose open modules map BAR1 as PCI P2PDMA memory, and first libcufile that has the mode.
+#: First driver whose open modules map BAR1 as PCI P2PDMA memory, and first libcufile with the mode.
 DRIVER, LIBRARY = (565, 47), (1, 13)
 STATIC_BAR1 = "RMForceStaticBar1=1"
-#: The GPUs that the guide names, and whole families that came after it.
+#: The GPUs that the guide names, and the families that followed.
 GPUS = re.compile(r"\b(A100|A40|A30|L4|L40S?|H100|H200|H800|H20|GH200|B100|B200|B300|GB200|GB300)\b")
-#: With static BAR1 it maps the whole memory, and none of these has less than this.
+#: Static BAR1 maps the whole memory, and none of these GPUs has less than this.
 STATIC_BYTES = 16 << 30
-#: First AMD processor family behind whose host bridges peers reach each other (Zen).
+#: First AMD processor family whose host bridges connect peers (Zen).
 AMD, ZEN = "AuthenticAMD", 0x17
 INTEL, GOOGLE = 0x8086, 0x1AE0
-#: Host bridges of other processors that the kernel lets peers through (drivers/pci/p2pdma.c, up to 6.18), and those
-#: of them that both peers must share.
+#: Other host bridges through which the kernel lets peers (drivers/pci/p2pdma.c, up to 6.18), and the subset that both
+#: peers must share.
 BRIDGES = (0x3C00, 0x3C01, 0x2F00, 0x2F01, 0x2030, 0x2031, 0x2032, 0x2033, 0x2020, 0x09A2)
 SAME_BRIDGE = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
-#: Newer kernels know more bridges than that.
+#: Newer kernels know more bridges.
 LAST_KNOWN_KERNEL = (6, 18)
 
 
 @rule(P2PDMA, 20)
 def direct(facts: HostFacts, mount: Optional[Mount]) -> Iterator[Condition]:
-    """What this path needs of a mount, beyond what both need."""
+    """What this path requires of a mount, in addition to what both require."""
     if mount is None:
         return
     yield from gpus.iommu(facts, mount, needs_it_off=True)
-    for item in stack(mount):
-        yield _disk(facts, item)
+    for device in stack(mount):
+        yield _disk(facts, device)
     for disk in gpus.disks(facts, mount):
         yield from _reaches(facts, disk)
 
 
 @rule(P2PDMA, 10)
 def of_host(facts: HostFacts, _mount: Optional[Mount] = None) -> Iterator[Condition]:
-    """What it needs of the host, whatever the disk."""
+    """What this path requires of the host, whatever the disk."""
     yield from _kernel(facts)
     yield from _driver(facts)
     yield from _gpus(facts)
 
 
 def _kernel(facts: HostFacts) -> Iterator[Condition]:
-    fix = "run a kernel built with CONFIG_PCI_P2PDMA, or use nvidia-fs"
+    fix = "boot a kernel that was built with CONFIG_PCI_P2PDMA, or use nvidia-fs"
     option = facts.kernel.option("PCI_P2PDMA")
-    seen = f"the kernel's configuration: CONFIG_PCI_P2PDMA={option}"
+    evidence: Tuple[str, ...] = (f"the kernel's configuration: CONFIG_PCI_P2PDMA={option}",)
     what = "this kernel was built without CONFIG_PCI_P2PDMA"
-    cause = Cause("kernel.no-p2pdma", what, fix, (seen,), reference.P2PDMA_KERNEL)
+    cause = Cause("kernel.no-p2pdma", what, fix, evidence, reference.P2PDMA_KERNEL)
     yield Condition(test(option, lambda value: value == "y"), cause)
     evidence = quote.symbols(facts, ("pci_p2pdma_add_resource",))
-    what = "this kernel shows no pci_p2pdma_add_resource"
+    what = "this kernel has no pci_p2pdma_add_resource"
     cause = Cause("kernel.no-p2pdma-symbol", what, fix, evidence, reference.P2PDMA_KERNEL)
     yield Condition(test(facts.kernel.symbols, lambda symbols: "pci_p2pdma_add_resource" in symbols), cause)
     library = config.library(facts)
-    what = f"libcufile {library} is older than 1.13, the first with this mode"
-    cause = Cause("cufile.no-p2pdma", what, "install a newer libcufile", (f"libcufile: {library}",))
+    what = f"libcufile {library} is older than 1.13, the first release with this mode"
+    cause = Cause("cufile.no-p2pdma", what, "install libcufile 1.13 or newer", (f"libcufile: {library}",))
     yield Condition(test(library, lambda version: numbers(version or "0") >= LIBRARY), cause)
 
 
 def _driver(facts: HostFacts) -> Iterator[Condition]:
-    seen = quote.file(facts, "/proc/driver/nvidia/version")
-    what, fix = "the driver is not of the open flavour", "install the open kernel modules"
-    cause = Cause("driver.proprietary", what, fix, seen, reference.OPEN_DRIVER)
+    evidence = quote.file(facts, "/proc/driver/nvidia/version")
+    what, fix = "the driver isn't the open one", "install the driver's open kernel modules"
+    cause = Cause("driver.proprietary", what, fix, evidence, reference.OPEN_DRIVER)
     yield Condition(test(facts.driver.flavour, lambda flavour: flavour == OPEN), cause)
     what = f"driver {facts.driver.version} is older than 565.47"
-    cause = Cause("driver.no-p2pdma", what, "install a newer driver", seen, reference.P2PDMA_DRIVER)
+    cause = Cause("driver.no-p2pdma", what, "install driver 565.47 or newer", evidence, reference.P2PDMA_DRIVER)
     yield Condition(test(facts.driver.version, lambda version: numbers(version or "0") >= DRIVER), cause)
     evidence = quote.file(facts, "/proc/driver/nvidia/params", r"^RegistryDwords:")
-    fix = 'set NVreg_RegistryDwords="RMForceStaticBar1=1;RmForceDisableIomapWC=1;" for it and rebuild the initramfs'
+    option = 'NVreg_RegistryDwords="RMForceStaticBar1=1;RmForceDisableIomapWC=1;"'
+    fix = f"set the nvidia module's option {option} in /etc/modprobe.d, rebuild the initramfs and reboot"
     what = "the nvidia module has no static BAR1"
     cause = Cause("driver.no-static-bar1", what, fix, evidence, reference.P2PDMA_DRIVER)
     static = test(facts.driver.params, lambda params: STATIC_BAR1 in (params or {}).get("RegistryDwords", ""))
@@ -89,12 +90,12 @@ def _driver(facts: HostFacts) -> Iterator[Condition]:
 
 def _gpus(facts: HostFacts) -> Iterator[Condition]:
     for name, model in facts.driver.models.items():
-        what = f"the guide names no {model} among the GPUs for this mode"
+        what = f"NVIDIA's guide doesn't list {model} among the GPUs for this mode"
         evidence = quote.file(facts, f"/proc/driver/nvidia/gpus/{name}/information", "^Model:")
-        fix = "try it: the path of a file shows in libcufile's log at level TRACE; or use nvidia-fs"
+        fix = "try it: libcufile's log shows each file's path at logging.level TRACE; or use nvidia-fs"
         cause = Cause("gpu.no-p2pdma", what, fix, evidence, reference.P2PDMA_GPUS)
-        named = test(model, lambda text: GPUS.search(text) is not None)
-        yield Condition(Unknown(what) if named is False else named, cause, suspect=True)
+        listed = test(model, lambda text: GPUS.search(text) is not None)
+        yield Condition(Unknown(what) if listed is False else listed, cause, suspect=True)
     for gpu in facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ():
         size = bar1(gpu) or 0
         if 0 < size < STATIC_BYTES:
@@ -104,26 +105,28 @@ def _gpus(facts: HostFacts) -> Iterator[Condition]:
             yield Condition(False, Cause("gpu.small-bar1", what, fix, evidence, reference.BAR1))
 
 
-def _disk(facts: HostFacts, item: Device) -> Condition:
-    what = f"{item.name} is not a local NVMe disk of its own ({item.kind})"
-    evidence: Tuple[str, ...] = (f"/sys/dev/block/{item.number}: {item.name}",)
-    if item.kind == storage.MULTIPATH:
+def _disk(facts: HostFacts, device: Device) -> Condition:
+    what = f"{device.name} isn't a single local NVMe disk ({device.kind})"
+    evidence: Tuple[str, ...] = (f"/sys/dev/block/{device.number}: {device.name}",)
+    if device.kind == storage.MULTIPATH:
         evidence = quote.file(facts, "/sys/module/nvme_core/parameters/multipath")
     fix = "use single local disks, with nvme_core.multipath=N"
     cause = Cause("storage.not-local", what, fix, evidence, reference.P2PDMA_DRIVER)
-    return Condition(test(item.transport, lambda transport: transport == "pcie"), cause)
+    return Condition(test(device.transport, lambda transport: transport == "pcie"), cause)
 
 
 def _reaches(facts: HostFacts, disk: Function) -> Iterator[Condition]:
-    """Whether peers' traffic between a disk and some GPU stays below a switch, or may go through the host bridge."""
+    """Traffic between a disk and some GPU must stay below a switch, or be allowed through the host bridge."""
     gpus_here = facts.pci.gpus if isinstance(facts.pci.gpus, tuple) else ()
-    found = [_pair(facts, disk, gpu) for gpu in gpus_here]
-    if not found or any(item is True for item in found):
+    pairs = [_pair(facts, disk, gpu) for gpu in gpus_here]
+    if not pairs or any(reaches is True for reaches in pairs):
         return
-    unknown = next((item for item in found if isinstance(item, Unknown)), None)
-    what = f"the kernel does not let {disk.address} reach a GPU through its host bridge"
-    fix = "put disk and GPU below one PCIe switch without ACS, or use nvidia-fs"
-    evidence = (_host_bridge_words(facts, disk),)
+    unknown = next((reaches for reaches in pairs if isinstance(reaches, Unknown)), None)
+    what = f"the kernel doesn't let {disk.address} reach a GPU through its host bridge"
+    fix = "move the disk and a GPU below one PCIe switch without ACS, or use nvidia-fs"
+    root, cpu = _root(facts, disk), facts.pci.cpu
+    processor = f"{cpu[0]} family {cpu[1]}" if isinstance(cpu, tuple) else "unknown processor"
+    evidence = (f"/sys/bus/pci/devices/{root.address}: {root.vendor:04x}:{root.device:04x}, {processor}",)
     cause = Cause("platform.host-bridge", what, fix, evidence, reference.P2P_SUPPORT)
     yield Condition(unknown if unknown is not None else False, cause, suspect=unknown is not None)
 
@@ -132,11 +135,11 @@ def _pair(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
     shared = [name for name in disk.bridges if name in gpu.bridges]
     apart = {*disk.bridges, *gpu.bridges} - set(shared)
     through_host = _host_bridge(facts, disk, gpu)
-    if not shared or apart & set(gpus.redirecting(facts)) or through_host is True:
+    if not shared or apart & set(gpus.redirecting_bridges(facts)) or through_host is True:
         return through_host
     controls = [facts.pci.acs.get(name, Unknown(f"ACS of {name} was not read")) for name in sorted(apart)]
-    # Bridges whose access control is not known may still send everything through the host bridge.
-    return next((item for item in controls if isinstance(item, Unknown)), True)
+    # Bridges with unknown access control may still send everything through the host bridge.
+    return next((control for control in controls if isinstance(control, Unknown)), True)
 
 
 def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]:
@@ -144,15 +147,15 @@ def _host_bridge(facts: HostFacts, disk: Function, gpu: Function) -> Maybe[bool]
     if isinstance(cpu, Unknown):
         return cpu
     if cpu is None:
-        return Unknown("which host bridges the kernel lets peers through is known of x86 only")
+        return Unknown("which host bridges the kernel lets peers through is known for x86 only")
     if cpu[0] == AMD and cpu[1] >= ZEN:
         return True
-    own = [_root(facts, item) for item in (disk, gpu)]
-    if all(item is not None and _listed(item, own) for item in own):
+    roots = [_root(facts, function) for function in (disk, gpu)]
+    if all(_listed(root, roots) for root in roots):
         return True
     release = facts.kernel.release
     if isinstance(release, Unknown) or numbers(release) > LAST_KNOWN_KERNEL:
-        return Unknown(f"which host bridges kernel {release} lets peers through is not known")
+        return Unknown(f"which host bridges kernel {release} lets peers through is unknown")
     return False
 
 
@@ -164,15 +167,9 @@ def _listed(root: Function, roots: List[Function]) -> bool:
     return root.device not in SAME_BRIDGE or roots[0] == roots[1]
 
 
-def _root(facts: HostFacts, item: Function) -> Function:
-    """What the kernel takes for the host bridge: the first function on the root bus, else the root port itself."""
-    top = (item.bridges or (item.address,))[0]
+def _root(facts: HostFacts, function: Function) -> Function:
+    """The kernel's host bridge: the first function on the root bus, else the root port itself."""
+    top = (function.bridges or (function.address,))[0]
     functions = facts.pci.functions if isinstance(facts.pci.functions, tuple) else ()
     first = find(functions, top.rpartition(":")[0] + ":00.0")
-    return first or find(functions, top) or item
-
-
-def _host_bridge_words(facts: HostFacts, item: Function) -> str:
-    root = _root(facts, item)
-    cpu = f"{facts.pci.cpu[0]} family {facts.pci.cpu[1]}" if isinstance(facts.pci.cpu, tuple) else "unknown processor"
-    return f"/sys/bus/pci/devices/{root.address}: {root.vendor:04x}:{root.device:04x}, {cpu}"
+    return first or find(functions, top) or function

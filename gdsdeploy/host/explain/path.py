@@ -1,6 +1,6 @@
-"""Which path I/O on a mount takes, and in order why not a better one, from everything that is known of the host.
+"""The path that I/O on a mount takes, and the causes that rule out a better one, from all evidence on the host.
 
-That is not proof.  Proof is an I/O that was seen to take the path (host/proof/proof.py); it needs a GPU.
+That isn't proof.  Proof is an I/O that was seen to take the path (host/proof/proof.py); it needs a GPU.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from ..facts.storage import Mount
 from ..facts.unknown import test
 from . import config, filesystem
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Condition, Path, Verdict, distinct, weigh
-from .rules import DIRECT, USABLE, needs, notes
+from .rules import DIRECT, NOTES, USABLE, needs, ranked
 
 
 def path_of(facts: HostFacts, mount: Mount, file: str = "") -> Path:
-    """Judge one mount, or ``file`` on it where that is not the whole mount."""
+    """Judge one mount, or ``file`` on it where that isn't the whole mount."""
     proofs = facts.storage.proofs.get(mount.mount_point, ())
-    return replace(_expected(facts, mount, file), proofs=tuple(_configured(facts, item) for item in proofs))
+    return replace(_expected_path(facts, mount, file), proofs=tuple(_as_configured(facts, proof) for proof in proofs))
 
 
-def _configured(facts: HostFacts, proof: Proof) -> Proof:
-    """Programs get what the host's configuration allows them, which the second try of a proof may exceed."""
+def _as_configured(facts: HostFacts, proof: Proof) -> Proof:
+    """Programs get what the host's configuration allows, which the second try of a proof may exceed."""
     if proof.path == COMPAT and config.fallback(facts)[0] is False:
-        return replace(proof, path=BROKEN, how=proof.how + "; but the configuration of this host does not allow it")
+        return replace(proof, path=BROKEN, how=proof.how + "; but this host's configuration disallows it")
     return proof
 
 
-def _expected(facts: HostFacts, mount: Mount, file: str) -> Path:
+def _expected_path(facts: HostFacts, mount: Mount, file: str) -> Path:
     gpu = test(facts.pci.gpus, bool)
     usable = weigh(needs(USABLE, facts, mount))
-    taken, found = _direct(facts, mount, file)
+    taken, verdict = _direct(facts, mount, file)
     if usable.holds is False:
-        # What would keep it from the direct path is said too, so that one repair is not followed by the next riddle.
-        return Path(BROKEN, distinct((*usable.causes, *found.causes)), gpu, found.suspects, usable.unseen)
+        # Also show the obstacles to the direct path: the operator can then repair everything at once.
+        return Path(BROKEN, distinct((*usable.causes, *verdict.causes)), gpu, verdict.suspects, usable.unseen)
     if taken is None:
-        path, causes = or_compat(facts, found.causes)
+        path, causes = or_compat(facts, verdict.causes)
         path = usable.holds if isinstance(usable.holds, Unknown) and path != BROKEN else path
         return Path(path, causes, gpu, unseen=usable.unseen)
     if isinstance(usable.holds, Unknown):
         taken = usable.holds
-    unseen = tuple(dict.fromkeys((*usable.unseen, *found.unseen)))
-    return Path(taken, found.causes, gpu, found.suspects, unseen, tuple(notes(facts, mount)))
+    unseen = tuple(dict.fromkeys((*usable.unseen, *verdict.unseen)))
+    notes = tuple(note for function in ranked(NOTES) for note in function(facts, mount))
+    return Path(taken, verdict.causes, gpu, verdict.suspects, unseen, notes)
 
 
 def or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], Tuple[Cause, ...]]:
-    """What is left without a direct path."""
+    """The path where there is no direct one, with its causes."""
     allowed, cause = config.fallback(facts)
     if isinstance(allowed, Unknown):
         return allowed, causes
@@ -56,27 +57,26 @@ def or_compat(facts: HostFacts, causes: Tuple[Cause, ...]) -> Tuple[Maybe[str], 
 
 
 def _direct(facts: HostFacts, mount: Mount, file: str) -> Tuple[Maybe[Optional[str]], Verdict]:
-    """The direct path that is taken, None if there is none.  P2PDMA, where asked for, comes first."""
+    """The direct path that is taken, None if there is none.  P2PDMA, where configured, comes first."""
     shared = [*needs(DIRECT, facts, mount)]
     if file and mount.filesystem in filesystem.LOCAL:
-        unseen = Unknown(f"the flags of {file} were not looked at")
-        shared += filesystem.flagged(file, facts.storage.inodes.get(file, unseen))
+        unseen = Unknown(f"the evidence doesn't show the flags of {file}")
+        shared += filesystem.flag_conditions(file, facts.storage.inodes.get(file, unseen))
     attempts = [(NVIDIA_FS, list(needs(NVIDIA_FS, facts, mount)))]
-    asked = config.asks_for_p2pdma(facts)
-    if asked is not False:
-        attempts.insert(0, (P2PDMA, [Condition(asked), *needs(P2PDMA, facts, mount)]))
+    configured = config.asks_for_p2pdma(facts)
+    if configured is not False:
+        attempts.insert(0, (P2PDMA, [Condition(configured), *needs(P2PDMA, facts, mount)]))
     causes: List[Cause] = []
     undecided: Optional[Verdict] = None
     for name, conditions in attempts:
-        found = weigh([*shared, *conditions])
-        if found.holds is True:
+        verdict = weigh([*shared, *conditions])
+        if verdict.holds is True:
             if undecided is None:
-                return name, found
+                return name, verdict
             break
-        if isinstance(found.holds, Unknown):
-            undecided = undecided or found
-        causes += found.causes
+        if isinstance(verdict.holds, Unknown):
+            undecided = undecided or verdict
+        causes += verdict.causes
     if undecided is not None and isinstance(undecided.holds, Unknown):
-        joined = Verdict(undecided.holds, distinct(causes), undecided.suspects, undecided.unseen)
-        return undecided.holds, joined
+        return undecided.holds, replace(undecided, causes=distinct(causes))
     return None, Verdict(False, distinct(causes))

@@ -1,58 +1,58 @@
-"""Where something was seen, in the words of the evidence itself: ``PLACE: what stands there``."""
+"""Quotes of the evidence: ``SOURCE: its text``."""
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Iterator, List, Sequence, Tuple
+from typing import Iterable, Iterator, Sequence, Tuple
 
 from ..facts import HostFacts, Unknown
 from ..facts.storage import Mount
 from ..paths import CUFILE, MOUNTINFO, PROBE_FOLDERS
 
-#: Lines of one place that are quoted, and letters of one line.
+#: Most lines quoted from one source, and most characters of one line.
 LINES = 3
 WIDTH = 200
 
 
 def file(facts: HostFacts, path: str, pattern: str = "") -> Tuple[str, ...]:
-    """The first line of a file, or those in which ``pattern`` is found."""
+    """The first line of a file, or the lines that match ``pattern``."""
     text = facts.document.text(path)
     if isinstance(text, Unknown):
         return (text.reason,)
     if text is None:
         return (f"{path}: there is no such file",)
     lines = [line for line in text.splitlines() if re.search(pattern, line)] if pattern else text.splitlines()[:1]
-    return placed(path, lines) or ("{}: {}".format(path, "no line with " + pattern if pattern else "empty"),)
+    return with_source(path, lines) or ("{}: {}".format(path, "no line with " + pattern if pattern else "empty"),)
 
 
 def symbols(facts: HostFacts, names: Sequence[str]) -> Tuple[str, ...]:
-    """The lines of the kernel's symbols with one of ``names``, or that there is none."""
+    """The lines of the kernel's symbols with one of ``names``, or that there are none."""
     lines = facts.document.lines("/proc/kallsyms")
     if not isinstance(lines, tuple):
         return ()
-    found = [line for line in lines if any(re.search(rf"\b{name}\b", line) for name in names)]
-    return placed("/proc/kallsyms", found) or ("/proc/kallsyms: no {}".format(", no ".join(names)),)
+    matches = [line for line in lines if any(re.search(rf"\b{name}\b", line) for name in names)]
+    return with_source("/proc/kallsyms", matches) or ("/proc/kallsyms: no {}".format(", no ".join(names)),)
 
 
 def program(facts: HostFacts, name: str) -> Tuple[str, ...]:
-    """What a program said last."""
+    """The last lines that a program printed."""
     ran = facts.document.attempted(name)
     if isinstance(ran, Unknown):
         return (ran.reason,)
     lines = (ran.stderr.strip() or ran.stdout.strip()).splitlines()
-    return placed(name.replace(":", " "), lines[-LINES:]) or (f"{name}: said nothing",)
+    return with_source(name.replace(":", " "), lines[-LINES:]) or (f"{name}: no output",)
 
 
 def messages(facts: HostFacts, pattern: str) -> Tuple[str, ...]:
-    """The last kernel messages in which ``pattern`` is found; none where they are not known."""
-    known = facts.kernel.messages
-    lines = [line for line in known if re.search(pattern, line)] if isinstance(known, tuple) else []
-    return placed("dmesg", lines[-LINES:])
+    """The last kernel messages that match ``pattern``; none where the messages are unknown."""
+    log = facts.kernel.messages
+    lines = [line for line in log if re.search(pattern, line)] if isinstance(log, tuple) else []
+    return with_source("dmesg", lines[-LINES:])
 
 
-def mount(found: Mount) -> Tuple[str, ...]:
-    return placed(MOUNTINFO, [found.line])
+def mount(mounted: Mount) -> Tuple[str, ...]:
+    return with_source(MOUNTINFO, [mounted.line])
 
 
 def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
@@ -60,16 +60,16 @@ def setting(facts: HostFacts, section: str, key: str) -> Tuple[str, ...]:
     text = facts.document.text(CUFILE)
     if not isinstance(text, str):
         return ()
-    value = facts.cufile.setting(section, key, None)
     for number, line in enumerate(text.splitlines(), 1):
         if f'"{key}"' in line:
+            value = facts.cufile.setting(section, key, None)
             shown = line.strip() if len(line) < WIDTH else f'"{key}": {json.dumps(value)}'
             return (f"{CUFILE}:{number}: {shown}"[:WIDTH],)
     return (f"{CUFILE}: no {section}.{key}",)
 
 
 def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
-    """(``FILE:LINE``, line) of every fragment of modprobe.d that is in the evidence."""
+    """(``FILE:LINE``, line) of every fragment of modprobe.d in the evidence."""
     for folder in PROBE_FOLDERS:
         names = facts.document.names(folder)
         for name in names if isinstance(names, tuple) else ():
@@ -78,7 +78,6 @@ def fragments(facts: HostFacts) -> Iterator[Tuple[str, str]]:
                 yield f"{folder}/{name}:{number}", line.strip()
 
 
-def placed(place: str, lines: Sequence[str]) -> Tuple[str, ...]:
-    """``lines`` with their place before each, shortened."""
-    found: List[str] = [line.strip() for line in lines if line.strip()]
-    return tuple(f"{place}: {line}"[:WIDTH] for line in found[:LINES])
+def with_source(source: str, lines: Iterable[str]) -> Tuple[str, ...]:
+    """The first lines that aren't blank, shortened, each after its source."""
+    return tuple(f"{source}: {line.strip()}"[:WIDTH] for line in lines if line.strip())[:LINES]

@@ -9,7 +9,7 @@ from ..facts import Unknown
 from ..io.printable import line
 from . import blocks
 from .cause import BROKEN, COMPAT, NVIDIA_FS, P2PDMA, Cause, Path
-from .explanation import Explained, Explanation
+from .explanation import ExplainedMount, Explanation
 from .kinds import DMABUF, PEERMEM, Kind
 
 WIDTH = 88
@@ -24,16 +24,16 @@ MEANS = {
 
 
 def render(explanation: Explanation) -> str:
-    """Lines of at most WIDTH letters, but for words that are longer."""
-    runs = ", ".join("{} {}".format(*item) for item in explanation.runs)
-    lines = _wrapped("{}: {}".format(explanation.host, runs or "nothing is known"), "")
-    said: Set[Tuple[str, str]] = set()
-    for item in explanation.mounts:
-        lines += ["", *_mount(item, said)]
+    """Lines of at most WIDTH characters, except for longer words."""
+    runs = ", ".join(f"{part} {version}" for part, version in explanation.runs)
+    lines = _wrapped("{}: {}".format(explanation.host, runs or "no version is known"), "")
+    printed: Set[Tuple[str, str]] = set()
+    for explained in explanation.mounts:
+        lines += ["", *_mount(explained, printed)]
     if not explanation.mounts:
         lines += ["", "no mount that may hold data for a GPU is known"]
     if explanation.kinds:
-        lines += ["", "Kinds of storage (as of a mount that is in order itself)"]
+        lines += ["", "Kinds of storage (for a mount that itself has no fault)"]
         lines += [line for kind in explanation.kinds for line in _kind(kind, explanation)]
     if explanation.unseen:
         lines += ["", "What could not be seen"]
@@ -41,87 +41,75 @@ def render(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _mount(item: Explained, said: Set[Tuple[str, str]]) -> List[str]:
-    """``said``: causes that stand in full further up; those of this mount are added."""
-    lines = _wrapped(f"{item.mount.mount_point}  {_verdict(item.path)}", "")
-    lines += _wrapped(blocks.names(item.mount), "  ")
-    if item.asked:
-        lines += _wrapped(f"{item.asked} lies on this mount", "  ")
-    lines += _causes(item.path.causes, "", said)
-    lines += _causes(item.path.suspects, "Not proven because of this:", said)
-    lines += _causes(item.path.notes, "Good to know:", said)
-    lines += [line for words in _proofs(item.path) for line in _wrapped(words, "  ")]
-    return lines
+def _mount(explained: ExplainedMount, printed: Set[Tuple[str, str]]) -> List[str]:
+    """``printed``: causes that were printed in full; those of this mount are added."""
+    path = explained.path
+    verdict = f"NOT PROVEN: {path.path.reason}" if isinstance(path.path, Unknown) else _meaning(path.path)
+    lines = _wrapped(f"{explained.mount.mount_point}  {verdict}", "")
+    lines += _wrapped(blocks.names(explained.mount), "  ")
+    if explained.requested:
+        lines += _wrapped(f"{explained.requested} lies on this mount", "  ")
+    lines += _causes(path.causes, "", printed)
+    lines += _causes(path.suspects, "Not proven because of this:", printed)
+    lines += _causes(path.notes, "Good to know:", printed)
+    return lines + [line for sentence in _proofs(path) for line in _wrapped(sentence, "  ")]
 
 
-def _verdict(path: Path) -> str:
-    if isinstance(path.path, Unknown):
-        return f"NOT PROVEN: {path.path.reason}"
-    return f"{path.path.upper()}: {MEANS[path.path]}"
+def _meaning(path: str) -> str:
+    return f"{path.upper()}: {MEANS[path]}"
 
 
-def _proofs(path: Path) -> List[str]:
-    """What I/O showed, with each GPU; that nothing was tried where that is worth saying."""
-    lines = []
-    for item in path.proofs:
-        if isinstance(item.path, Unknown):
-            lines.append("not proven with GPU {}: {}".format(item.gpu or "(none)", item.path.reason))
+def _proofs(path: Path) -> Iterator[str]:
+    """What I/O showed, with each GPU; otherwise that no I/O was tried, where that matters."""
+    for proof in path.proofs:
+        gpu = f"proven with GPU {proof.gpu or '(none)'}"
+        if isinstance(proof.path, Unknown):
+            yield f"not {gpu}: {proof.path.reason}"
         else:
-            lines.append("proven with GPU {}: {}: {}".format(item.gpu or "(none)", item.path.upper(), item.how))
-    return [*lines, path.surprise] if lines else [_proof(path)]
+            yield f"{gpu}: {proof.path.upper()}: {proof.how}"
+    if path.proofs:
+        yield path.surprise
+    elif path.gpu is False or path.path not in (COMPAT, BROKEN):
+        if isinstance(path.gpu, Unknown):
+            yield "(whether this host has a GPU is unknown)"
+        elif not path.gpu:
+            yield "(this host has no GPU: nothing can be proven)"
+        elif not isinstance(path.path, Unknown):
+            yield "(not proven: no I/O was tried)"
 
 
-def _proof(path: Path) -> str:
-    if path.path in (COMPAT, BROKEN) and path.gpu is not False:
-        return ""
-    if isinstance(path.gpu, Unknown):
-        return "(whether there is a GPU is not known)"
-    if not path.gpu:
-        return "(this host has no GPU: nothing can be proven)"
-    return "" if isinstance(path.path, Unknown) else "(not proven: no I/O was tried)"
-
-
-def _causes(causes: Sequence[Cause], heading: str, said: Set[Tuple[str, str]]) -> List[str]:
-    if not causes:
-        return []
-    lines = ["  " + heading] if heading else []
+def _causes(causes: Sequence[Cause], heading: str, printed: Set[Tuple[str, str]]) -> Iterator[str]:
+    if causes and heading:
+        yield "  " + heading
     for number, cause in enumerate(causes, 1):
-        mark = f"{number:>3}. "
-        known = (cause.id, cause.what) in said
-        lines += _wrapped("{} [{}]{}".format(cause.what, cause.id, ", see above" if known else ""), mark)
-        if known:
+        key = (cause.id, cause.what)
+        yield from _wrapped(f"{cause.what} [{cause.id}]" + (", see above" if key in printed else ""), f"{number:>3}. ")
+        if key in printed:
             continue
-        said.add((cause.id, cause.what))
-        for label, words in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
-            for text in words:
-                lines += _wrapped(text, f"     {label:<5}")
+        printed.add(key)
+        for label, texts in (("seen", cause.evidence), ("do", (cause.fix,)), ("read", (cause.reference,))):
+            for text in texts:
+                yield from _wrapped(text, f"     {label:<5}")
                 label = ""
-    return lines
 
 
 def _kind(kind: Kind, explanation: Explanation) -> Iterator[str]:
     shown = "not proven" if isinstance(kind.path.path, Unknown) else kind.path.path
     if kind.here is not True:
-        shown = "not known whether it is here" if isinstance(kind.here, Unknown) else "none here"
-    said = f"; libcufile says: {kind.row}" if kind.row else ""
-    yield f"  {kind.label:<22}{line(shown)}{line(said)}"
-    known = {cause.id for item in explanation.mounts for cause in item.path.causes}
-    # What a mount above says in full is not said again, and a kind that nothing uses needs no explanation.
+        shown = "unknown whether this host has any" if isinstance(kind.here, Unknown) else "none here"
+    row = f"; libcufile reports: {kind.row}" if kind.row else ""
+    yield f"  {kind.label:<22}{line(shown)}{line(row)}"
     if kind.here is True:
+        # The causes of the mounts above were printed in full.
+        printed = {cause.id for explained in explanation.mounts for cause in explained.path.causes}
         for cause in kind.path.causes:
-            seen = cause.id in known
-            yield from _wrapped(cause.what + (" (see above)" if seen else ": " + cause.fix), "      - ")
+            rest = " (see above)" if cause.id in printed else f": {cause.fix}"
+            yield from _wrapped(cause.what + rest, "      - ")
 
 
-def _wrapped(words: str, first: str) -> List[str]:
-    if not words:
+def _wrapped(text: str, first: str) -> List[str]:
+    if not text:
         return []
     inner = " " * len(first)
-    return textwrap.wrap(
-        line(words),
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=inner,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = textwrap.TextWrapper(WIDTH, first, inner, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(line(text))

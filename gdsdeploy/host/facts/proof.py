@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..cufile_errors import UnknownCodeError, lookup
+from ..libcufile.errors import UnknownCodeError, lookup
 from ..paths import PROOF, PROOF_COMPAT
 from .document import NOT_FOUND, TIMED_OUT, Document, Ran
 from .unknown import Maybe, Unknown

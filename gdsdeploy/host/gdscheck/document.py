@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
-from .. import cufile_errors
+from ..libcufile import errors as cufile_errors
 from . import typed
 from .meanings import meaning, reasons, warnings
-from .release import release_of
+from .release import ROWS, release_of
 from .report import REFUSED, Report
 from .runs import Recording
 
 
 def document(recording: Recording, name: str) -> Dict[str, Any]:
-    """The JSON object of one file called ``name``: its last run, and in ``earlier`` what came of those before."""
+    """The JSON object of one file called ``name``: its last run, and in ``earlier`` a summary of the others."""
     report = recording.report
     release, source = release_of(report)
     return {
@@ -30,7 +30,7 @@ def document(recording: Recording, name: str) -> Dict[str, Any]:
         "storage": typed.storage(report),
         "rdma": typed.rdma(report),
         "config": {key: typed.setting(key, value) for key, value in report.config.items()},
-        "gpus": [typed.gpu(item, report) for item in report.gpus],
+        "gpus": [typed.gpu(gpu, report) for gpu in report.gpus],
         "platform": typed.platform(report),
         "environment": dict(report.environment),
         "errors": [_error(line) for line in report.errors],
@@ -52,32 +52,23 @@ def _error(line: str) -> Dict[str, Any]:
 
 
 def _warnings(recording: Recording) -> List[str]:
-    found = warnings(recording.report)
-    if len(recording.runs) > 1:
-        found.insert(0, f"the file holds {len(recording.runs)} runs; this is the last of them")
-    if recording.cut:
-        found.insert(0, "the file is too large: only its beginning was read")
-    return found
+    cut = ["the file is too large: only its beginning was read"] if recording.cut else []
+    count = len(recording.runs)
+    runs = [f"the file holds {count} runs; this is the last of them"] if count > 1 else []
+    return [*cut, *runs, *warnings(recording.report)]
 
 
 def text(recording: Recording, name: str) -> str:
-    """The same in a few lines."""
+    """The report in a few lines."""
     report = recording.report
     release, source = release_of(report)
-    lines = [f"{name}: {report.verdict}"]
-    lines += [f"  {item}" for item in reasons(report)]
-    lines.append(
-        "  libcufile {}{}, nvidia-fs {}{}".format(
-            release or "of unknown release",
-            " (by its rows)" if source == "rows" else "",
-            report.nvidia_fs or _unnamed(report),
-            "" if report.exit_status is None else f", exit status {report.exit_status}",
-        )
-    )
+    library = (release or "of unknown release") + (" (by its rows)" if source == ROWS else "")
+    status = "" if report.exit_status is None else f", exit status {report.exit_status}"
+    lines = [f"{name}: {report.verdict}", *(f"  {reason}" for reason in reasons(report))]
+    lines.append(f"  libcufile {library}, nvidia-fs {report.nvidia_fs or _unnamed(report)}{status}")
     if report.verdict != REFUSED:
         lines += _rows(report)
-    lines += [f"  warning: {item}" for item in _warnings(recording)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"  warning: {warning}" for warning in _warnings(recording))])
 
 
 def _unnamed(report: Report) -> str:
@@ -85,19 +76,19 @@ def _unnamed(report: Report) -> str:
     return "not loaded" if report.complete and not forced else "not named"
 
 
-def _rows(report: Report) -> List[str]:
+def _rows(report: Report) -> Iterator[str]:
     by_state: Dict[str, List[str]] = {}
     for label, row in typed.storage(report).items():
         direct = [path for path in row["paths"] if path != "compat"]
         words = "{} ({})".format(label, ", ".join(direct)) if direct and row["supported"] else label
         by_state.setdefault(row["state"], []).append(words)
-    if report.contradictions:
-        by_state = {"claimed" if state == typed.DIRECT else state: labels for state, labels in by_state.items()}
-    lines = ["  {}: {}".format(state, ", ".join(labels)) for state, labels in by_state.items()]
-    for item in report.gpus:
-        shown = typed.gpu(item, report)
-        state = {True: "supports GDS", False: "does not support GDS", None: "not shown"}[shown["supports_gds"]]
-        size = "" if item.bar_mib is None else f", BAR1 {item.bar_mib} MiB"
-        why = ": " + item.reason if item.reason else ""
-        lines.append(f"  GPU {item.index} {item.name}: {state}{size}{why}")
-    return lines
+    for state, labels in by_state.items():
+        yield "  {}: {}".format(
+            "claimed" if report.contradictions and state == typed.DIRECT else state, ", ".join(labels)
+        )
+    for gpu in report.gpus:
+        supports = typed.gpu(gpu, report)["supports_gds"]
+        state = {True: "supports GDS", False: "does not support GDS", None: "not shown"}[supports]
+        size = "" if gpu.bar_mib is None else f", BAR1 {gpu.bar_mib} MiB"
+        why = ": " + gpu.reason if gpu.reason else ""
+        yield f"  GPU {gpu.index} {gpu.name}: {state}{size}{why}"

@@ -92,6 +92,7 @@ NO_GPU = re.compile(
     r"|:? (?P<old>does not have supported .*))$"
 )
 FACT = re.compile(r"([A-Z][A-Za-z ]+?)\s*:\s*(.+)$")
+LOGGED_FACT = re.compile(r"(IOMMU|Nvidia Driver Info Status|Cuda Driver Version Installed|Arch|Platform)\s*:\s*(.+)$")
 LOG = re.compile(r"\s*\d\d-\d\d-\d{4} [0-9:]+ \[pid=(?P<pid>\d+) tid=\d+\] (?P<level>[A-Z]+)\s+\S+:\d+ (?P<text>.*)$")
 #: How a recording ends that keeps the exit status.
 STATUS = re.compile(r"(?:rc|exit|exit[ _-]?(?:status|code))\s*[=:]?\s*(-?\d{1,5})$", re.IGNORECASE)

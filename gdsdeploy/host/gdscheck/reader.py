@@ -1,31 +1,32 @@
-"""Read what ``gdscheck -p`` prints, or the same rows from a libcufile log, of releases 1.4 to 1.20.
+"""Read the output of ``gdscheck -p``, or the same rows from a libcufile log, of releases 1.4 to 1.20.
 
 Neither the exit status nor "Platform verification succeeded" proves anything: both come with every storage row
 unsupported, with the proprietary driver, with an nvidia-fs below the minimum (seen in real output).  So the verdict
-follows from the rows, and only if the report is whole: each heading once and in order, no row twice, none missing, its
-end reached, and no line that looks like a piece of another.
+follows from the rows, and only if the report is whole: each heading once and in order, each row once, the end reached,
+and no line that looks like a fragment.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from dataclasses import replace
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from . import grammar
 from .report import BROKEN, COMPAT, DIRECT, REFUSED, UNKNOWN, Gpu, Report, Row
 
-#: Characters of a line that are looked at; no row is half as long, but a file of binary junk may be one line.
+#: Most characters read of one line; no row is half as long, but a binary file may be one line.
 LINE_LIMIT = 2000
-#: Lines that are kept of each kind that is no row.
-KEPT = 200
-#: Releases up to 1.8 print so of models that they do not know.
+#: Most lines recorded of each kind other than rows.
+RECORDED_LINES = 200
+#: Releases up to 1.8 print such rows for models that they don't know.
 NO_WORD = "its row does not say that it supports GDS"
-#: The newest nvidia-fs that the proprietary driver takes, as gdscheck says it.
+#: gdscheck names the newest nvidia-fs that the proprietary driver accepts.
 _PROPRIETARY = re.compile(r"Supported only on \(nvidia-fs version <= ([0-9.]+)\)")
 
 
 class Reader:
-    """Takes a run line by line."""
+    """Reads one run line by line.  ``log``: the lines are messages of a libcufile log."""
 
     def __init__(self, log: bool = False) -> None:
         self.log = log
@@ -47,7 +48,7 @@ class Reader:
         self.last_setting = ""
 
     def line(self, text: str, whole: bool = True) -> None:
-        """One line without its end; ``whole``: it was seen to its end."""
+        """Read one line without its line end; ``whole``: the line isn't cut."""
         text = text.strip()
         if not text or grammar.RULER.match(text):
             return
@@ -60,19 +61,19 @@ class Reader:
         elif grammar.ERRORS.search(text):
             survived = grammar.SYSMEM.search(text) is not None
             self.sysmem, self.fatal = self.sysmem or survived, self.fatal or not survived
-            self._keep(self.errors, text)
+            self._record(self.errors, text)
         elif grammar.STRAYS.search(text) and not grammar.NO_GPU.match(text):
             self.sysmem = self.sysmem or grammar.SYSMEM.search(text) is not None
-            self._keep(self.remarks, text)
+            self._record(self.remarks, text)
         elif not whole or not self._row(text):
             self._stray(text)
 
     def logged(self, level: str, text: str) -> None:
-        """One message of a log.  It is full of other remarks, and none of them is half of a row."""
+        """Read one message of a log, most of which are other remarks; none is a fragment of a row."""
         text = text.strip()
         done = self.ends > 0 or self.opened
         if level == "ERROR":
-            self._keep(self.later if done else self.errors, text)
+            self._record(self.later if done else self.errors, text)
             survived = grammar.SYSMEM.search(text) is not None
             self.sysmem = self.sysmem or survived
             self.fatal = self.fatal or (not done and not survived and grammar.ERRORS.search(text) is not None)
@@ -85,29 +86,29 @@ class Reader:
                 self.opened = True
             elif grammar.SYSMEM_LOGGED.search(text):
                 self.sysmem = True
-                self._keep(self.remarks, text)
+                self._record(self.remarks, text)
             elif grammar.STRAYS.search(text) and not grammar.NO_GPU.match(text):
-                self._keep(self.remarks, text)
+                self._record(self.remarks, text)
             elif len(text) <= LINE_LIMIT and not grammar.RULER.match(text):
                 self._row(text)
 
     @property
     def ended(self) -> bool:
-        """Whether the report has come to its end, in one of the two ways that it has."""
+        """Whether the report is complete; without CUDA or a GPU it ends after the configuration."""
         if tuple(self.headings) == grammar.HEADINGS:
             return self.ends == 1
         only_config = self.sysmem and tuple(self.headings) == grammar.HEADINGS[:3] and not self.ends
         return only_config and (self.opened if self.log else self.last_setting == grammar.LAST_SETTING)
 
     def _stray(self, text: str) -> None:
-        self._keep(self.strays, text)
-        # What follows the end of a whole report (timings of -f, the next prompt) is not part of it.
+        self._record(self.strays, text)
+        # Lines after the end of a whole report (timings of -f, the next prompt) aren't part of it.
         if not self.ends and grammar.SUSPECT.search(text):
             self.damaged = True
 
     @staticmethod
-    def _keep(lines: List[str], text: str) -> None:
-        if len(lines) < KEPT:
+    def _record(lines: List[str], text: str) -> None:
+        if len(lines) < RECORDED_LINES:
             lines.append(text)
 
     def _row(self, text: str) -> bool:
@@ -124,76 +125,109 @@ class Reader:
             return self._setting(text)
         if section == "gpus":
             return self._gpu(text)
-        return (not self.log or _platform_fact(text)) and self._put(section, grammar.FACT.match(text))
+        # A log has many other messages in the last section.
+        return self._put(section, (grammar.LOGGED_FACT if self.log else grammar.FACT).match(text))
 
-    def _put(self, table: str, found: Optional[re.Match[str]]) -> bool:
-        if found is None:
+    def _put(self, table: str, row: Optional[re.Match[str]]) -> bool:
+        if row is None:
             return False
-        key, value = found.group(1), found.group(2).strip()
+        key, value = row[1], row[2].strip()
         self.damaged = self.damaged or key in self.tables[table]
         self.tables[table][key] = value
         return True
 
     def _setting(self, text: str) -> bool:
-        found = grammar.SETTING.match(text)
-        mount = grammar.MOUNT.match(text)
-        if found:
-            self.last_setting = found.group(1)
+        setting, mount = grammar.SETTING.match(text), grammar.MOUNT.match(text)
+        if setting:
+            self.last_setting = setting[1]
         elif mount and self.last_setting.endswith(".mount_table"):
             rows = self.tables["config"]
-            row = f"{mount.group(1)}: {mount.group(2).strip()}"
+            row = f"{mount[1]}: {mount[2].strip()}"
             rows[self.last_setting] = "; ".join(filter(None, (rows[self.last_setting], row)))
             return True
-        return self._put("config", found)
+        return self._put("config", setting)
 
     def _storage(self, text: str) -> bool:
-        found = grammar.ROW.match(text)
-        return found is not None and grammar.offers(found.group(2).strip()) is not None and self._put("storage", found)
+        row = grammar.ROW.match(text)
+        return row is not None and grammar.offers(row[2].strip()) is not None and self._put("storage", row)
 
     def _header(self, text: str) -> bool:
-        found = grammar.HEADER.match(text)
-        for key, value in (found.groupdict() if found else {}).items():
+        header = grammar.HEADER.match(text)
+        for key, value in (header.groupdict() if header else {}).items():
             if value:
                 self.damaged = self.damaged or key in self.header
                 self.header[key] = value
-        return found is not None
+        return header is not None
 
     def _gpu(self, text: str) -> bool:
         good, bad = grammar.GPU.match(text), grammar.NO_GPU.match(text)
         if good:
-            index = int(good.group("index"))
+            index, mode = int(good["index"]), good["mode"]
             self.damaged = self.damaged or index in self.gpus
-            self.gpus[index] = Gpu(
-                index,
-                good.group("name"),
-                good.group("mode") == "supports GDS",
-                int(good.group("mib")),
-                good.group("iommu"),
-                "" if good.group("mode") else NO_WORD,
-                bar=int(good.group("bar")),
-            )
+            values = (int(good["mib"]), good["iommu"], "" if mode else NO_WORD, int(good["bar"]))
+            self.gpus[index] = Gpu(index, good["name"], mode == "supports GDS", *values)
         elif bad:
-            index, reason = int(bad.group("index")), bad.group("why") or bad.group("reason") or bad.group("old")
-            before = self.gpus.get(index)
-            # Since 1.16 the reason has a line of its own beside the GPU's row; the same line twice comes of two runs.
-            self.damaged = self.damaged or (before is not None and (before.gds or reason.strip() in before.reason))
-            size, iommu, first = (before.bar_mib, before.iommu, before.reason) if before else (None, "", "")
-            reasons = "; ".join(filter(None, (first, reason.strip())))
-            self.gpus[index] = Gpu(
-                index, bad.group("name"), False, size, iommu, reasons, before.bar if before else None
-            )
+            index, reason = int(bad["index"]), (bad["why"] or bad["reason"] or bad["old"]).strip()
+            before = self.gpus.get(index, Gpu(index, "", False))
+            # Since 1.16 the reason has its own line beside the GPU's row; the same line twice comes from two runs.
+            self.damaged = self.damaged or before.gds or (index in self.gpus and reason in before.reason)
+            reason = "; ".join(filter(None, (before.reason, reason)))
+            self.gpus[index] = replace(before, name=bad["name"], gds=False, reason=reason)
         return bool(good or bad)
 
     def report(self, exit_status: Optional[int]) -> Report:
-        """What the lines so far amount to."""
-        return _report(self, exit_status)
+        """The report of all lines so far."""
+        rows, config, platform = (self.tables[name] for name in ("storage", "config", "platform"))
+        release, nvidia_fs = self.header.get("release", ""), self.header.get("nvfs", "")
+        minimum = self.header.get("minimum") or self.header.get("libcufile", "")
+        sound = not self.damaged and _consistent(grammar.version(release), nvidia_fs, rows)
+        complete = sound and self.ended and not self.fatal
+        # Rows that claim nothing are reliable once their section has ended.
+        rows_ended = sound and tuple(self.headings[:3]) == grammar.HEADINGS[:3]
+        if self.headings[-1:] == ["CUFILE CONFIGURATION:"] and self.last_setting.endswith(".mount_table"):
+            # The text ends within this table, or before it.
+            del config[self.last_setting]
+        storage = {label: _storage_row(label, value, complete, rows_ended) for label, value in rows.items()}
+        gpus = tuple(self.gpus[index] for index in sorted(self.gpus))
+        driver = platform.get("Nvidia Driver Info Status", "")
+        claimed = complete and bool(_through_nvidia_fs(rows))
+        contradictions = tuple(_contradictions(nvidia_fs, minimum, driver)) if claimed else ()
+        direct = any(row.supported for row in storage.values()) and any(gpu.gds for gpu in gpus)
+        if self.fatal or (self.log and self.errors and not self.ended):
+            verdict = REFUSED
+        elif not complete or not storage:
+            verdict = UNKNOWN
+        else:
+            verdict = BROKEN if contradictions else DIRECT if direct else COMPAT
+        return Report(
+            release=release,
+            nvidia_fs=nvidia_fs,
+            nvidia_fs_minimum=minimum,
+            environment=self.tables["environment"],
+            storage=storage,
+            rdma=self.tables["rdma"],
+            config=config,
+            gpus=gpus,
+            platform=platform,
+            errors=tuple(self.errors),
+            strays=tuple(self.strays),
+            complete=complete,
+            exit_status=exit_status,
+            verdict=verdict,
+            remarks=tuple(self.remarks),
+            contradictions=contradictions,
+            later=tuple(self.later),
+            sections=self._sections(sound),
+            log=self.log,
+            sysmem=self.sysmem,
+        )
 
-
-def _platform_fact(text: str) -> bool:
-    """Whether a log's message in the last section is a row of it: many others are there."""
-    return (
-        re.match(r"(IOMMU|Nvidia Driver Info Status|Cuda Driver Version Installed|Arch|Platform)\s*:", text) is not None
-    )
+    def _sections(self, sound: bool) -> Tuple[str, ...]:
+        headings = tuple(self.headings)
+        if self.damaged or headings != grammar.HEADINGS[: len(headings)]:
+            return ()
+        names = [grammar.SECTIONS[heading] for heading in (headings if self.ended else headings[:-1])]
+        return tuple(name for name in names if name != "storage" or sound)
 
 
 def parse(text: str, exit_status: Optional[int] = None) -> Report:
@@ -202,7 +236,7 @@ def parse(text: str, exit_status: Optional[int] = None) -> Report:
 
 
 def parse_lines(lines: Iterable[str], exit_status: Optional[int] = None, last_is_whole: bool = True) -> Report:
-    """Read one run; ``last_is_whole``: the last line was seen to its end."""
+    """Read one run; ``last_is_whole``: the last line isn't cut."""
     reader, pending = Reader(), ""
     for line in lines:
         reader.line(pending)
@@ -212,86 +246,39 @@ def parse_lines(lines: Iterable[str], exit_status: Optional[int] = None, last_is
 
 
 def parse_log(text: str) -> Report:
-    """Read the same rows from a libcufile log of level INFO or more: of the first report in it; never raises."""
+    """Read the same rows from a libcufile log of level INFO or more: the first report in it; never raises."""
     reader = Reader(log=True)
     for line in text.split("\n"):
-        found = grammar.LOG.match(line[:LINE_LIMIT])
-        if found:
-            reader.logged(found.group("level"), found.group("text"))
+        message = grammar.LOG.match(line[:LINE_LIMIT])
+        if message:
+            reader.logged(message["level"], message["text"])
         if reader.ends or reader.opened:
             break
     return reader.report(None)
 
 
-def _report(reader: Reader, exit_status: Optional[int]) -> Report:
-    rows = reader.tables["storage"]
-    release = grammar.version(reader.header.get("release", ""))
-    sound = not reader.damaged and grammar.rows_of(release, tuple(rows)) and _one_style(release, rows)
-    # The header names the release and a loaded nvidia-fs, but for runs without nvidia-fs and for forced compat mode:
+def _consistent(release: Tuple[int, ...], nvidia_fs: str, rows: Mapping[str, str]) -> bool:
+    """Whether the rows are complete, and in one release's words: single ones up to 1.15, lists of paths since."""
+    if not grammar.rows_of(release, tuple(rows)):
+        return False
+    lists = any(value not in grammar.OLD_VALUES for label, value in rows.items() if label != grammar.RDMA_ROW)
+    # With compat mode disallowed every value of a newer release can be Unsupported.
+    one_style = not release or release[:2] >= grammar.LISTS or not lists
+    # The header names the release and a loaded nvidia-fs, except in runs without nvidia-fs and with forced compat mode:
     # a direct path without a name is half a report.
     claims = any((grammar.offers(value) or (False,))[0] for value in rows.values())
-    sound = (
-        sound and (bool(release) or not claims) and (bool(reader.header.get("nvfs")) or not _through_nvidia_fs(rows))
-    )
-    complete = sound and reader.ended and not reader.fatal
-    # Rows that claim nothing can be believed once their section has ended.
-    ended = sound and tuple(reader.headings[:3]) == grammar.HEADINGS[:3]
-    if reader.headings[-1:] == ["CUFILE CONFIGURATION:"] and reader.last_setting.endswith(".mount_table"):
-        # The text ends within this table, or before it.
-        del reader.tables["config"][reader.last_setting]
-    storage = {label: _storage_row(label, value, complete, ended) for label, value in rows.items()}
-    gpus = tuple(reader.gpus[index] for index in sorted(reader.gpus))
-    contradictions = _contradictions(reader) if complete else ()
-    return Report(
-        release=reader.header.get("release", ""),
-        nvidia_fs=reader.header.get("nvfs", ""),
-        nvidia_fs_minimum=reader.header.get("minimum") or reader.header.get("libcufile", ""),
-        environment=reader.tables["environment"],
-        storage=storage,
-        rdma=reader.tables["rdma"],
-        config=reader.tables["config"],
-        gpus=gpus,
-        platform=reader.tables["platform"],
-        errors=tuple(reader.errors),
-        strays=tuple(reader.strays),
-        complete=complete,
-        exit_status=exit_status,
-        verdict=_verdict(reader, complete, storage, gpus, contradictions),
-        remarks=tuple(reader.remarks),
-        contradictions=contradictions,
-        later=tuple(reader.later),
-        sections=_sections(reader, sound),
-        log=reader.log,
-        sysmem=reader.sysmem,
-    )
+    return one_style and (bool(release) or not claims) and (bool(nvidia_fs) or not _through_nvidia_fs(rows))
 
 
-def _sections(reader: Reader, sound: bool) -> Tuple[str, ...]:
-    seen = tuple(reader.headings)
-    if reader.damaged or seen != grammar.HEADINGS[: len(seen)]:
-        return ()
-    done = seen if reader.ended else seen[:-1]
-    return tuple(name for name in (grammar.SECTIONS[item] for item in done) if name != "storage" or sound)
-
-
-def _one_style(release: Tuple[int, ...], rows: Mapping[str, str]) -> bool:
-    """Whether the values are of one release's words: single ones up to 1.15, lists of paths since."""
-    lists = [value not in grammar.OLD_VALUES for label, value in rows.items() if label != grammar.RDMA_ROW]
-    if not release:
-        return True
-    # With compat mode disallowed every value of a newer release can be Unsupported.
-    return release[:2] >= grammar.LISTS or not any(lists)
-
-
-def _storage_row(label: str, value: str, complete: bool, ended: bool) -> Row:
+def _storage_row(label: str, value: str, complete: bool, rows_ended: bool) -> Row:
     direct, paths = grammar.offers(value) or (False, ())
     if direct:
         return Row(value, True if complete and label in grammar.LABELS else None, paths)
-    return Row(value, False if ended else None, paths)
+    return Row(value, False if rows_ended else None, paths)
 
 
 def _through_nvidia_fs(rows: Mapping[str, str]) -> List[str]:
-    """Labels of rows that claim a path through nvidia-fs (WekaFS goes through userspace RDMA)."""
+    """Labels of rows that claim a path through nvidia-fs (WekaFS uses userspace RDMA)."""
     return [
         label
         for label, value in rows.items()
@@ -300,37 +287,11 @@ def _through_nvidia_fs(rows: Mapping[str, str]) -> List[str]:
     ]
 
 
-def _contradictions(reader: Reader) -> Tuple[str, ...]:
-    """Why a path through nvidia-fs that the rows claim cannot be, by the report's own versions."""
-    if not _through_nvidia_fs(reader.tables["storage"]):
-        return ()
-    found: List[str] = []
-    loaded = reader.header.get("nvfs", "")
-    minimum = reader.header.get("minimum") or reader.header.get("libcufile", "")
-    if minimum and grammar.version(loaded) < grammar.version(minimum):
-        found.append(f"the loaded nvidia-fs {loaded} is older than the minimum {minimum}")
-    proprietary = _PROPRIETARY.match(reader.tables["platform"].get("Nvidia Driver Info Status", ""))
-    newest = grammar.version(proprietary.group(1)) if proprietary else ()
-    if proprietary and grammar.version(loaded)[:2] > newest[:2]:
-        found.append(
-            f"the driver is the proprietary one, which takes nvidia-fs up to {proprietary.group(1)} only;"
-            f" {loaded} is loaded"
-        )
-    return tuple(found)
-
-
-def _verdict(
-    reader: Reader,
-    complete: bool,
-    storage: Mapping[str, Row],
-    gpus: Tuple[Gpu, ...],
-    contradictions: Tuple[str, ...],
-) -> str:
-    if reader.fatal or (reader.log and reader.errors and not reader.ended):
-        return REFUSED
-    if not complete or not storage:
-        return UNKNOWN
-    if contradictions:
-        return BROKEN
-    direct = any(row.supported for row in storage.values()) and any(gpu.gds for gpu in gpus)
-    return DIRECT if direct else COMPAT
+def _contradictions(nvidia_fs: str, minimum: str, driver: str) -> Iterator[str]:
+    """Why the report's own versions rule out the claimed path through nvidia-fs."""
+    if minimum and grammar.version(nvidia_fs) < grammar.version(minimum):
+        yield f"the loaded nvidia-fs {nvidia_fs} is older than the minimum {minimum}"
+    proprietary = _PROPRIETARY.match(driver)
+    if proprietary and grammar.version(nvidia_fs)[:2] > grammar.version(proprietary[1])[:2]:
+        limit = f"the driver is the proprietary one, which takes nvidia-fs up to {proprietary[1]} only"
+        yield f"{limit}; {nvidia_fs} is loaded"

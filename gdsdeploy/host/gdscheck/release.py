@@ -1,14 +1,14 @@
-"""Which release of libcufile a report comes from, when it does not say so.
+"""Which release of libcufile a report comes from, when its header doesn't name the release.
 
-Up to 1.11 the header names the release only while nvidia-fs is loaded, and in no release while the configuration forces
-compat mode.  What is printed otherwise grew from release to
-release, so that its presence and absence bound it.  Seen in the output of 1.4.0, 1.9.1, 1.11.1, 1.13.1, 1.14.1, 1.15.1,
-1.16.1, 1.17.1, 1.18.1, 1.19.1 and 1.20.0; a change between two of these is taken to have come in any release between.
+Up to 1.11 the header names it only while nvidia-fs is loaded, and in no release while the configuration forces compat
+mode.  The rows of each release differ, so present and absent rows are bounds.  Seen in the output of 1.4.0, 1.9.1,
+1.11.1, 1.13.1, 1.14.1, 1.15.1, 1.16.1, 1.17.1, 1.18.1, 1.19.1 and 1.20.0; a change between two of these may have come
+in any release between.
 """
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 
 from .grammar import OLD_VALUES, RDMA_ROW
 from .report import Report
@@ -16,11 +16,11 @@ from .report import Report
 Version = Tuple[int, int]
 
 OLDEST, NEWEST = (1, 4), (1, 20)
-#: What the header tells, and where it is found.
+#: Where the release comes from.
 HEADER, ROWS = "header", "rows"
 
-#: Section → name → (first release that can print it, last that need not), of what came.
-_CAME: Dict[str, Dict[str, Tuple[Version, Version]]] = {
+#: Section → name → (first release that can print it, last that may omit it), of rows that were added.
+_ADDED: Dict[str, Dict[str, Tuple[Version, Version]]] = {
     "storage": {
         "ScaTeFS": ((1, 14), (1, 13)),
         "VIRTIOFS": ((1, 16), (1, 15)),
@@ -42,8 +42,8 @@ _CAME: Dict[str, Dict[str, Tuple[Version, Version]]] = {
     },
     "platform": {"Nvidia Driver Info Status": ((1, 5), (1, 8))},
 }
-#: The same of what went: name → (last release that can print it, first that need not).
-_WENT: Dict[str, Dict[str, Tuple[Version, Version]]] = {
+#: The same for rows that were removed: (last release that can print it, first that may omit it).
+_REMOVED: Dict[str, Dict[str, Tuple[Version, Version]]] = {
     "storage": {"NVMe P2PDMA": ((1, 15), (1, 4))},
     "rdma": {"rdma_device_status": ((1, 17), (1, 18))},
     "config": {"profile.nvtx": ((1, 15), (1, 16))},
@@ -55,59 +55,47 @@ def release_of(report: Report) -> Tuple[Optional[str], Optional[str]]:
     """(release, where from): ``("1.9.1.3", "header")``, or bounds as ``("1.5-1.12", "rows")``; None: unknown."""
     if report.release:
         return report.release, HEADER
-    low, high = _by_errors(report, *_bounds(report))
+    low, high = _bounds(report)
     if (low, high) == (OLDEST, NEWEST) or low > high:
         return None, None
-    return (_words(low) if low == high else f"{_words(low)}-{_words(high)}"), ROWS
-
-
-def _words(version: Version) -> str:
-    return "{}.{}".format(*version)
+    first, last = ("{}.{}".format(*version) for version in (low, high))
+    return (first if first == last else f"{first}-{last}"), ROWS
 
 
 def _bounds(report: Report) -> Tuple[Version, Version]:
-    low, high = OLDEST, NEWEST
-    tables = {
-        "storage": set(report.storage),
-        "rdma": set(report.rdma),
-        "config": set(report.config),
-        "platform": set(report.platform),
+    lows, highs = [OLDEST], [NEWEST]
+    tables: Dict[str, Mapping[str, object]] = {
+        "storage": report.storage,
+        "rdma": report.rdma,
+        "config": report.config,
+        "platform": report.platform,
     }
-    for table, names in tables.items():
+    for table, rows in tables.items():
         ended = ("storage" if table == "rdma" else table) in report.sections
-        for name, (first, before) in _CAME[table].items():
-            if name in names:
-                low = max(low, first)
+        for name, (first, before) in _ADDED[table].items():
+            if name in rows:
+                lows.append(first)
             elif ended:
-                high = min(high, before)
-        for name, (last, after) in _WENT[table].items():
-            if name in names:
-                high = min(high, last)
+                highs.append(before)
+        for name, (last, after) in _REMOVED[table].items():
+            if name in rows:
+                highs.append(last)
             elif ended:
-                low = max(low, after)
-    if "storage" in report.sections:
-        low, high = _by_words(report, low, high)
-    if not report.nvidia_fs_minimum and report.config.get("properties.force_compat_mode") == "false":
-        # From 1.13 the header comes without nvidia-fs as well, but for forced compat mode.
-        high = min(high, (1, 12))
-    return low, high
-
-
-def _by_words(report: Report, low: Version, high: Version) -> Tuple[Version, Version]:
+                lows.append(after)
     values = {row.value for label, row in report.storage.items() if label != RDMA_ROW}
-    if any(value not in OLD_VALUES for value in values):
-        return max(low, (1, 16)), high
-    # With compat mode disallowed, newer releases say Unsupported as well.
-    return low, min(high, (1, 15)) if "Supported" in values else high
-
-
-def _by_errors(report: Report, low: Version, high: Version) -> Tuple[Version, Version]:
-    """Words of a refusal that changed: a bad configuration is an invalid property since 1.19."""
-    if not report.log:
-        if "Invalid argument" in report.errors:
-            high = min(high, (1, 18))
-        if "invalid property" in report.errors:
-            low = max(low, (1, 19))
+    if "storage" in report.sections and any(value not in OLD_VALUES for value in values):
+        lows.append((1, 16))
+    elif "storage" in report.sections and "Supported" in values:
+        # With compat mode disallowed, newer releases say Unsupported as well.
+        highs.append((1, 15))
+    if not report.nvidia_fs_minimum and report.config.get("properties.force_compat_mode") == "false":
+        # From 1.13 the header also comes without nvidia-fs, except with forced compat mode.
+        highs.append((1, 12))
+    # Words of a refusal that changed: a bad configuration is an invalid property since 1.19.
+    if not report.log and "Invalid argument" in report.errors:
+        highs.append((1, 18))
+    if not report.log and "invalid property" in report.errors:
+        lows.append((1, 19))
     if any("driver is not loaded. Set allow_compat_mode" in line for line in report.errors):
-        low = max(low, (1, 5))
-    return low, high
+        lows.append((1, 5))
+    return max(lows), min(highs)

@@ -1,4 +1,4 @@
-"""Read a file: output of gdscheck, of one run or of several after each other, or a libcufile log."""
+"""Read a file: the output of one or several runs of gdscheck, or a libcufile log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Dict, List, Optional, Tuple
 
 from . import grammar
 from .reader import LINE_LIMIT, Reader, parse_lines
-from .report import Report
+from .report import REFUSED, Report
 
-#: Bytes of a file that are read, in less than 300 MiB of memory: hundreds of reports, or a log of 100,000 messages.
+#: Most bytes read of a file, in less than 300 MiB of memory: hundreds of reports, or a log of 100,000 messages.
 LIMIT = 8 * 1024 * 1024
 GDSCHECK, LOG, NOTHING = "gdscheck", "cufile.log", "unknown"
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -18,10 +18,10 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file holds.
+    """The content of a file.
 
-    ``runs``: in their order, at least one; the last is the one that counts.  ``kind``: ``gdscheck``, ``cufile.log`` or
-    ``unknown`` (nothing of either).  ``cut``: it is larger than LIMIT, and its end was not read.
+    ``runs``: at least one, in their order; the last one counts.  ``kind``: ``gdscheck``, ``cufile.log`` or ``unknown``.
+    ``cut``: the file is larger than LIMIT, and its end was not read.
     """
 
     runs: Tuple[Report, ...]
@@ -35,25 +35,17 @@ class Recording:
 
 
 def read(data: bytes, exit_status: Optional[int] = None) -> Recording:
-    """Read what a file holds; ``exit_status`` is that of its last run, and overrules what the file says of it.
+    """Read the content of a file; ``exit_status``: the status of its last run, which the file may name too.
 
     A recording may end each run with a line like ``rc=255``.  Never raises.
     """
+    text = _ANSI.sub("", data[:LIMIT].decode("utf-8-sig", "replace"))
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     cut = len(data) > LIMIT
-    text = _clean(data[:LIMIT])
-    lines = text.split("\n")
     if _is_log(lines):
-        runs = _logged(lines)
-        kind = LOG
-    else:
-        runs = _printed(lines, exit_status)
-        kind = GDSCHECK if any(_is_something(run) for run in runs) else NOTHING
-    return Recording(runs, kind, cut)
-
-
-def _clean(data: bytes) -> str:
-    text = data.decode("utf-8-sig", "replace")
-    return _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+        return Recording(_log_runs(lines), LOG, cut)
+    runs = _output_runs(lines, exit_status)
+    return Recording(runs, GDSCHECK if any(_is_something(run) for run in runs) else NOTHING, cut)
 
 
 def _is_something(run: Report) -> bool:
@@ -62,52 +54,50 @@ def _is_something(run: Report) -> bool:
 
 def _is_log(lines: List[str]) -> bool:
     """A log has messages in its own format, and no report outside of them."""
-    messages = sum(1 for line in lines if grammar.LOG.match(line[:LINE_LIMIT]))
-    return messages > 0 and not any(line.strip() in grammar.SECTIONS for line in lines)
+    return any(grammar.LOG.match(line[:LINE_LIMIT]) for line in lines) and not any(
+        line.strip() in grammar.SECTIONS for line in lines
+    )
 
 
-def _logged(lines: List[str]) -> Tuple[Report, ...]:
-    """The runs of a log: processes may write to it at the same time, and each may open the library again."""
+def _log_runs(lines: List[str]) -> Tuple[Report, ...]:
+    """The runs of a log: several processes may write to it, and each may open the library several times."""
     readers: Dict[str, Reader] = {}
-    done: List[Reader] = []
-    for number, line in enumerate(lines, 1):
-        found = grammar.LOG.match(line[:LINE_LIMIT])
-        # The last line has no end: what it says may be half of it.
-        if found is None or number == len(lines):
+    runs: List[Reader] = []
+    # The last line has no end: it may be cut.
+    for line in lines[:-1]:
+        message = grammar.LOG.match(line[:LINE_LIMIT])
+        if message is None:
             continue
-        pid, text = found.group("pid"), found.group("text").strip()
-        reader = readers.get(pid)
+        text = message["text"].strip()
+        reader = readers.get(message["pid"])
         if reader is None or _begins(text, reader):
-            reader = readers[pid] = Reader(log=True)
-            done.append(reader)
-        reader.logged(found.group("level"), text)
-    reports = [reader.report(None) for reader in done]
-    # A process that wrote no row and no error has nothing to say here.
-    kept = [report for report in reports if _is_something(report)]
-    return tuple(kept or [*reports, Reader(log=True).report(None)][:1])
+            reader = readers[message["pid"]] = Reader(log=True)
+            runs.append(reader)
+        reader.logged(message["level"], text)
+    reports = [reader.report(None) for reader in runs]
+    # A process that wrote no row and no error doesn't matter here.
+    telling = [report for report in reports if _is_something(report)]
+    return tuple(telling or [*reports, Reader(log=True).report(None)][:1])
 
 
 def _begins(text: str, reader: Reader) -> bool:
-    """Whether this message begins a report anew."""
+    """Whether this message begins another report."""
     header = grammar.HEADER.match(text)
-    if header and header.group("release"):
+    if header and header["release"]:
         return "release" in reader.header
     return text == grammar.HEADINGS[0] and text in reader.headings
 
 
-def _printed(lines: List[str], exit_status: Optional[int]) -> Tuple[Report, ...]:
+def _output_runs(lines: List[str], exit_status: Optional[int]) -> Tuple[Report, ...]:
     pieces = _pieces(lines)
     if exit_status is not None:
         pieces[-1] = (pieces[-1][0], exit_status)
-    last = len(pieces) - 1
+    *others, (last, status) = pieces
     whole_end = lines[-1] == ""
-    runs = tuple(
-        parse_lines(piece, status, last_is_whole=number < last or whole_end)
-        for number, (piece, status) in enumerate(pieces)
-    )
-    if len(runs) > 1 and not all(run.complete or run.verdict == "refused" for run in runs):
-        # Pieces that are not whole may be one run's lines among another's.
-        return (parse_lines([line for piece, _ in pieces for line in piece], pieces[-1][1], whole_end),)
+    runs = (*(parse_lines(*other) for other in others), parse_lines(last, status, whole_end))
+    if others and not all(run.complete or run.verdict == REFUSED for run in runs):
+        # Pieces that aren't whole may be one run's lines among another's.
+        return (parse_lines([line for piece, _ in pieces for line in piece], status, whole_end),)
     return runs
 
 
@@ -118,12 +108,12 @@ def _pieces(lines: List[str]) -> List[Tuple[List[str], Optional[int]]]:
     for line in lines:
         text = line.strip()[:LINE_LIMIT]
         status = grammar.STATUS.match(text)
-        piece, known = pieces[-1]
-        if status and known is None and any(item.strip() for item in piece):
-            pieces[-1] = (piece, int(status.group(1)))
+        piece, piece_status = pieces[-1]
+        if status and piece_status is None and any(map(str.strip, piece)):
+            pieces[-1] = (piece, int(status[1]))
             ended = True
             continue
-        starts = (text != "" and known is not None) or _starts(text, piece)
+        starts = (text != "" and piece_status is not None) or _starts(text, piece)
         if ended and starts:
             pieces.append(([line], None))
             ended = False
@@ -131,16 +121,16 @@ def _pieces(lines: List[str]) -> List[Tuple[List[str], Optional[int]]]:
         piece.append(line)
         ended = ended or text == grammar.END or text.startswith(grammar.FAILED)
     if len(pieces) > 1 and not any(_is_row(line) for line in pieces[-1][0]) and pieces[-1][1] is None:
-        # Words after the last status: the prompt, or a remark.
+        # Text after the last status: the prompt, or a remark.
         rest, _ = pieces.pop()
         pieces[-1][0].extend(rest)
     return pieces
 
 
 def _starts(text: str, piece: List[str]) -> bool:
-    """Whether this line begins a report, if the one before has ended."""
+    """Whether this line begins a report, if the previous one has ended."""
     header = grammar.HEADER.match(text)
-    if header and (header.group("release") or header.group("nvfs")):
+    if header and (header["release"] or header["nvfs"]):
         return True
     if text == grammar.HEADINGS[0] or grammar.SYSMEM.search(text):
         return True

@@ -41,9 +41,9 @@ def _scalar(value: str) -> Any:
 
 
 def storage(report: Report) -> Dict[str, Dict[str, Any]]:
-    """Label → ``{"supported", "paths", "state", "value"}``, alike for all releases.
+    """Label → ``{"supported", "paths", "state", "value"}``, the same for all releases.
 
-    ``supported``: whether a direct path is offered (None: the report does not show it).  ``paths``: what I/O can take.
+    ``supported``: whether a direct path is offered (None: not shown).  ``paths``: those that I/O can take.
     Releases up to 1.15 print no paths: they follow from the row (nvidia-fs, unless its label says otherwise) and from
     whether the effective configuration allows compat mode.
     """
@@ -84,7 +84,7 @@ def _rdma_paths(rows: Mapping[str, str]) -> List[str]:
 
 
 def rdma(report: Report) -> Dict[str, Any]:
-    """The block below "Userspace RDMA"; what is not printed is None."""
+    """The block below "Userspace RDMA"; None: not printed."""
     rows = report.rdma
     userspace = report.storage.get(grammar.RDMA_ROW)
     old, new = _counts(rows.get("rdma_device_status", "")), _counts(rows.get("rdma_dev_addr_list_status", ""))
@@ -110,50 +110,39 @@ def _word(rows: Mapping[str, str], name: str, good: str) -> Optional[bool]:
 
 
 def _counts(value: str) -> Optional[Tuple[int, int]]:
-    found = _COUNTS.match(value)
-    return (int(found.group(1)), int(found.group(2))) if found else None
+    counts = _COUNTS.match(value)
+    return (int(counts[1]), int(counts[2])) if counts else None
 
 
-def gpu(item: Gpu, report: Report) -> Dict[str, Any]:
-    """One GPU; ``supports_gds`` is None where it is claimed by a report that is not whole."""
-    supports: Optional[bool] = item.gds
-    if item.gds and not report.complete:
-        supports = None
+def gpu(row: Gpu, report: Report) -> Dict[str, Any]:
+    """One GPU; ``supports_gds`` is None if an incomplete report claims it."""
     return {
-        "index": item.index,
-        "name": item.name,
-        "supports_gds": supports,
-        "bar": item.bar,
-        "bar_mib": item.bar_mib,
-        "iommu": item.iommu.lower() or None,
-        "reason": item.reason or None,
+        "index": row.index,
+        "name": row.name,
+        "supports_gds": None if row.gds and not report.complete else row.gds,
+        "bar": row.bar,
+        "bar_mib": row.bar_mib,
+        "iommu": row.iommu.lower() or None,
+        "reason": row.reason or None,
     }
 
 
 def platform(report: Report) -> Dict[str, Any]:
-    """The last block; what is not printed is None.  ``driver``: ``open``, ``proprietary`` or ``unknown``."""
+    """The last block; None: not printed.  ``driver``: ``open``, ``proprietary`` or ``unknown``."""
     rows = report.platform
-    iommu = rows.get("IOMMU")
-    status = rows.get("Nvidia Driver Info Status")
+    iommu, status = rows.get("IOMMU"), rows.get("Nvidia Driver Info Status")
     cuda = rows.get("Cuda Driver Version Installed", "")
-    # Before it come the product's name and a comma, where firmware tells it.
-    arch = _ARCH.match(
-        "{}, Arch: {}".format(*rows["Platform"].split(", Arch: ", 1)) if _joined(rows) else rows.get("Arch", "")
-    )
+    # Where the firmware names the product, the name and a comma come before the architecture.
+    whole = rows.get("Platform", "")
+    arch = _ARCH.match(whole if ", Arch: " in whole else rows.get("Arch", ""))
     return {
         "iommu": iommu.lower() if iommu else None,
         "iommu_enabled": None if iommu is None else iommu != "disabled",
         "driver_status": status,
         "driver": _flavour(status),
         "cuda_driver_version": int(cuda) if re.match(r"\d{1,9}$", cuda) else None,
-        "arch": arch.group("arch") if arch else None,
-        "kernel": arch.group("kernel") if arch else None,
-        "product": arch.group("product") if arch else None,
+        **{name: arch[name] if arch else None for name in ("arch", "kernel", "product")},
     }
-
-
-def _joined(rows: Mapping[str, str]) -> bool:
-    return ", Arch: " in rows.get("Platform", "")
 
 
 def _flavour(status: Optional[str]) -> Optional[str]:

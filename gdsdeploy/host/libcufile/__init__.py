@@ -1,1 +1,1 @@
-"""The installed libcufile."""
+"""The installed libcufile: its error codes, and a probe that opens it."""

@@ -145,7 +145,7 @@ def test_the_verb_shows_a_table(run: Run, tmp_path: Path, installed: list[object
     shown = run(good, *installed)
     assert shown.status == 0
     lines = [line.split() for line in shown.out.splitlines()]
-    assert shown.out.startswith(f"{good}: taken by libcufile 1.15.1.6, every key as intended\n")
+    assert shown.out.startswith(f"{good}: accepted by libcufile 1.15.1.6, every key as intended\n")
     assert lines[1:] == [
         ["key", "intended", "effective", "default"],
         ["properties.io_batchsize", "16", "16", "128"],
@@ -191,7 +191,7 @@ def test_an_answer_without_values_is_no_success() -> None:
         accepted=True, reason=None, key=None, effective={}, error=5001, said=("why",), log="", hung=False, seconds=0.1
     )
     silent = Effective("a.json", "1.9.1.3", answer, ())
-    words = "libcufile 1.9.1.3 returned 5001 without saying what it works with: why"
+    words = "libcufile 1.9.1.3 returned 5001 without logging its values: why"
     assert (silent.problem, text(silent, every=False)) == (words, f"a.json: {words}")
     log = (H200 / "libcufile-1.20.0-compat-not-allowed.log").read_text()
     assert str(replace(silent, answer=replace(answer, log=log)).problem).endswith(": nvidia-fs.ko driver not loaded")

@@ -136,7 +136,7 @@ def test_a_child_cannot_fill_the_disk_or_the_memory(tmp_path: Path) -> None:
 
 def test_what_is_no_library_says_so(tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("no library\n" * 100)
-    with pytest.raises(LibraryUnusable, match=r"text\.so cannot be asked: OSError: .*invalid ELF header") as caught:
+    with pytest.raises(LibraryUnusable, match=r"text\.so can't be used: OSError: .*invalid ELF header") as caught:
         Library(tmp_path / "text.so", cuda="standin").ask("{}")
     assert caught.value.hint is not None
     with pytest.raises(LibraryUnusable, match="there is no such library"):

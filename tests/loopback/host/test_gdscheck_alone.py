@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gdsdeploy.host import __main__ as host
-from gdsdeploy.host import cufile_errors
 from gdsdeploy.host.gdscheck import document, runs
+from gdsdeploy.host.libcufile import errors as cufile_errors
 from gdsdeploy.zipapp import hostapp
 from tests.cufile import gdschecks, libraries
 
@@ -42,7 +42,7 @@ def test_without_nvidia_fs_everything_is_compat_and_the_reasons_are_told(
     assert (found["kind"], found["verdict"]) == ("cufile.log", "compat")
     assert found["opened"] == {"error": 0, "name": None, "cuda_error": 0, "hung": False}
     assert found["reasons"] == [
-        "nvidia-fs is not loaded, or not there in this container; no GPU is looked at without it",
+        "nvidia-fs is not loaded, or not visible in this container; without it the library examines no GPU",
     ]
     assert found["config"]["properties.max_direct_io_size_kb"] == 1024
     assert not any(row["supported"] for row in found["storage"].values())
@@ -73,7 +73,7 @@ def test_without_libcuda_old_releases_give_up_and_new_ones_serve_host_memory(ver
         assert found["reasons"][0].startswith("libcuda.so.1 is missing or too old: missing cuda symbols")
     else:
         assert (found["verdict"], found["opened"]["error"], found["release"]) == ("compat", 0, version)
-        assert found["reasons"] == ["CUDA or a GPU is not there: the library serves host memory only"]
+        assert found["reasons"] == ["CUDA or a GPU is missing: the library serves host memory only"]
         assert found["config"]["execution.max_io_threads"] == 8
 
 
@@ -90,10 +90,10 @@ def test_text_names_the_library_that_was_asked(zipapp: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--library", "/nowhere/libcufile.so.0"), "no libcufile can be asked: /nowhere/libcufile.so.0: cannot open"),
-        (("--library", "/etc/passwd"), "no libcufile can be asked: /etc/passwd: "),
-        (("--timeout", "0"), "'0' is no number of seconds up to 3600"),
-        (("--timeout", "soon"), "'soon' is no number of seconds up to 3600"),
+        (("--library", "/nowhere/libcufile.so.0"), "libcufile can't be opened: /nowhere/libcufile.so.0: cannot open"),
+        (("--library", "/etc/passwd"), "libcufile can't be opened: /etc/passwd: "),
+        (("--timeout", "0"), "'0' isn't a number of seconds above 0 and up to 3600"),
+        (("--timeout", "soon"), "'soon' isn't a number of seconds above 0 and up to 3600"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ def test_an_exit_status_that_is_given_overrules_the_file_but_not_the_verdict() -
     assert "it ended with status 134 after a whole report" in found["warnings"]
     (found,) = objects(parse("--json", "--exit-status", "0", REFUSED))
     assert (found["exit_status"], found["verdict"]) == (0, "refused")
-    assert "it ended with status 0 although the library gave up" in found["warnings"]
+    assert "it ended with status 0, although the library gave up" in found["warnings"]
 
 
 def test_text_tells_verdict_reason_and_rows() -> None:
@@ -70,7 +70,7 @@ def test_text_tells_verdict_reason_and_rows() -> None:
 def test_what_is_no_report_is_told_so() -> None:
     (found,) = objects(parse("--json", text=b"hello\n"), unknown=True)
     assert (found["kind"], found["verdict"], found["storage"]) == ("unknown", "unknown", {})
-    assert found["reasons"] == ["this is no output of gdscheck, and no log of libcufile at level INFO or more"]
+    assert found["reasons"] == ["this is neither output of gdscheck nor a libcufile log of level INFO or more"]
 
 
 @pytest.mark.parametrize("words", [("nowhere.txt",), (str(EVIDENCE),), ("--exit-status", "x", "-"), ("--frob",)])

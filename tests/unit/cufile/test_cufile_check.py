@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gdsdeploy import cli
 from gdsdeploy.cufile import machine
-from gdsdeploy.cufile.check import Machine, check, judged_release, kinds
+from gdsdeploy.cufile.check import MachineFacts, check, judged_release, kinds
 from gdsdeploy.cufile.model import ASKED, known_keys
 from gdsdeploy.cufile.verdict import What, judge
 from gdsdeploy.errors import CufileInvalid
@@ -25,10 +25,10 @@ from tests.cufile.documents import document
 
 DOCS = Path(__file__).parents[3] / "docs" / "cufile.md"
 PATHS: dict[str, What] = {"/tmp": "folder", "/dev/nvme0n1": "block", "/dev/null": "other"}
-HERE = Machine(lambda path: PATHS.get(path, ""), p2pdma=False)
+HERE = MachineFacts(lambda path: PATHS.get(path, ""), p2pdma=False)
 
 
-def found(text: str | bytes, release: tuple[int, int], here: Machine | None = None) -> list[str]:
+def found(text: str | bytes, release: tuple[int, int], here: MachineFacts | None = None) -> list[str]:
     report = check(text if isinstance(text, bytes) else text.encode(), release, here)
     return [f"{one.line}:{one.column} {one.severity} {one.id} {one.key}" for one in report.findings]
 
@@ -140,9 +140,9 @@ def test_every_known_deviation_is_documented() -> None:
 
 def test_the_nearest_older_release_judges_one_that_was_not_to_be_had() -> None:
     assert judged_release("1.9.1.3") == ((1, 9), None)
-    assert judged_release("1.8") == ((1, 4), "libcufile 1.8 was never to be had; it is judged as 1.4")
+    assert judged_release("1.8") == ((1, 4), "libcufile 1.8 was not examined; it is judged as 1.4")
     assert judged_release("1.12.0.1")[0] == (1, 11)
-    assert judged_release("2.0") == ((1, 20), "libcufile 2.0 is newer than any that was asked; it is judged as 1.20")
+    assert judged_release("2.0") == ((1, 20), "libcufile 2.0 is newer than any examined release; it is judged as 1.20")
     with pytest.raises(ValueError, match=r"older than 1\.4"):
         judged_release("1.3.9")
 

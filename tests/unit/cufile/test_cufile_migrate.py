@@ -68,7 +68,7 @@ def test_down_takes_lines_and_commas_out_and_lowers_numbers() -> None:
         ("default", "execution.max_request_parallelism", "4", "0"),
         ("default", "properties.posix_pool_slab_count", "[128, 64, 64]", "[128, 64, 32]"),
     ]
-    lowered = "line 6: limited: execution.max_io_threads (128 → 32): libcufile 1.11 takes no more than that"
+    lowered = "line 6: limited: execution.max_io_threads (128 → 32): libcufile 1.11 accepts no greater value"
     assert lowered in [str(one) for one in moved.changes]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from docs.gen import cufile_errors
-from gdsdeploy.host.cufile_errors import (
+from gdsdeploy.host.libcufile.errors import (
     CUDA,
     CUFILE,
     ERRNO,

@@ -83,7 +83,7 @@ def test_journal_modes(made: tuple[HostFacts, Path]) -> None:
 
 
 def test_a_loop_device_is_no_disk(made: tuple[HostFacts, Path]) -> None:
-    assert "is no NVMe disk (loop)" in cause(taken(made, "inline"), "storage.no-nvme")
+    assert "isn't an NVMe disk (loop)" in cause(taken(made, "inline"), "storage.no-nvme")
 
 
 def test_files_with_their_data_elsewhere(made: tuple[HostFacts, Path]) -> None:
@@ -104,7 +104,7 @@ def test_features_of_the_superblock(made: tuple[HostFacts, Path]) -> None:
 def test_layers_and_memory(made: tuple[HostFacts, Path]) -> None:
     assert "for overlay: it combines several folders" in cause(taken(made, "layers/small"), "filesystem.kind")
     assert "for tmpfs: its data is already in memory" in cause(taken(made, "memory"), "filesystem.kind")
-    assert "is no NVMe disk (loop)" in cause(taken(made, "with space"), "storage.no-nvme")
+    assert "isn't an NVMe disk (loop)" in cause(taken(made, "with space"), "storage.no-nvme")
 
 
 def test_all_at_once(made: tuple[HostFacts, Path]) -> None:

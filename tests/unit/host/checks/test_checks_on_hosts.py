@@ -215,7 +215,7 @@ def test_a_direct_path_that_is_not_there_fails_with_all_steps(wanted: str) -> No
     found = findings(GOOD, replace(WANTED, storage=storage))["storage.path:/mnt/nvme"]
     assert found.verdict == FAIL
     assert found.found == "compat: the loaded nvme has no hooks for nvidia-fs"
-    assert found.hint.startswith("Install the nvme of MLNX_OFED or DOCA for this kernel")
+    assert found.hint.startswith("Install nvme from MLNX_OFED or DOCA for this kernel")
     assert "set its path to compat" in found.hint
     document = complete(copy.deepcopy(GOOD))
     hook = "0000000000000000 T nvme_v1_register_nvfs_dma_ops\t[nvme]"

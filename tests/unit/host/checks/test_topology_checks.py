@@ -141,7 +141,7 @@ def test_dma_buf_needs_core_and_adapter() -> None:
     wanted = replace(WANTED, rdma="dmabuf")
     assert judged(with_adapter(CORE, ADAPTER), "peermem.mechanism", wanted).found == "DMA-BUF is usable"
     found = judged(with_adapter(CORE), "peermem.mechanism", wanted)
-    assert (found.verdict, found.found) == (FAIL, "DMA-BUF: no loaded driver of an adapter takes DMA-BUF memory")
+    assert (found.verdict, found.found) == (FAIL, "DMA-BUF: no loaded adapter driver accepts DMA-BUF memory")
     assert "no ib_umem_dmabuf_get" in judged(with_adapter(ADAPTER), "peermem.mechanism", wanted).found
     assert judged(H100, "peermem.mechanism", wanted).found == "DMA-BUF: there is no RDMA adapter"
     unread = copy.deepcopy(H100)
@@ -159,7 +159,9 @@ def test_loaded_is_not_registered() -> None:
     document["listings"]["/sys/kernel/mm/memory_peers"] = []
     found = judged(document, "peermem.mechanism", RDMA)
     assert found.verdict == FAIL
-    assert "loaded, but no client of the RDMA core: /sys/kernel/mm/memory_peers has none" in found.found
+    assert (
+        "loaded, but not registered as a client of the RDMA core: /sys/kernel/mm/memory_peers shows none" in found.found
+    )
     document["listings"]["/sys/kernel/mm/memory_peers"] = ["nvidia-fs"]
     assert judged(document, "peermem.usable", RDMA).verdict == FAIL, "another client is none of peermem's"
     for client in ("nv_mem", "nv_mem_nc"):
@@ -173,7 +175,7 @@ def test_a_kernel_without_the_list_of_clients_leaves_it_open() -> None:
     document["listings"]["/sys/kernel/mm/memory_peers"] = {"error": "ENOENT"}
     document["listings"]["/sys/module/ib_uverbs/holders"] = ["mlx5_ib", "nvidia_peermem"]
     found = judged(document, "peermem.usable", RDMA)
-    assert (found.verdict, "the module holds the RDMA core" in found.found) == (UNKNOWN, True)
+    assert (found.verdict, "the module uses the RDMA core" in found.found) == (UNKNOWN, True)
     document["listings"]["/sys/module/ib_uverbs/holders"] = ["mlx5_ib"]
     assert judged(document, "peermem.usable", RDMA).verdict == FAIL
 
@@ -181,7 +183,7 @@ def test_a_kernel_without_the_list_of_clients_leaves_it_open() -> None:
 def test_a_host_that_offers_another_mechanism_is_told_so() -> None:
     found = judged(with_adapter(CORE, ADAPTER), "peermem.mechanism", RDMA)
     assert found.verdict == FAIL
-    assert "it is the kernel's own, not OFED's" in found.found
+    assert "it's the kernel's own, not OFED's" in found.found
     assert found.hint.endswith("or set rdma: dmabuf in the profile, which this host offers")
 
 

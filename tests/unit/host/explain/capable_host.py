@@ -70,8 +70,8 @@ def absent(section: str, key: str) -> Change:
     return lambda document: document[section].__setitem__(key, {"error": "ENOENT"})
 
 
-def said(*lines: str) -> Change:
-    """Messages of the kernel, after what it said already."""
+def dmesg(*lines: str) -> Change:
+    """Further messages of the kernel."""
 
     def change(document: Document) -> None:
         document["commands"]["dmesg"]["stdout"] += "".join(f"[   99.000000] {line}\n" for line in lines)

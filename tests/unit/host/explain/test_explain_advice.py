@@ -53,7 +53,7 @@ def test_a_gpu_at_the_same_host_bridge_is_near_enough() -> None:
     far = document["links"]
     far["/sys/bus/pci/devices/0000:00:06.0"] = "../../../devices/pci0000:80/0000:00:06.0"
     cause = noted(document)["platform.far-gpu"]
-    assert cause.what.startswith("no GPU is nearer to NVME0 than NODE")
+    assert cause.what.startswith("the nearest GPU to NVME0 is at distance NODE")
     assert cause.evidence == ("topology: NVME0: NODE from GPU0",)
 
 
@@ -68,7 +68,7 @@ def test_disks_near_to_different_gpus_are_told() -> None:
         document["files"][f"{PCI}/{item.pci_address}/class"] = "0x010802\n"
     top = replace(disks[0], pci_address="", name="md0", kind="md", below=tuple(disks))  # type: ignore[type-var]
     found = noted(document, device=top)
-    assert "near to different GPUs" in found["storage.spread"].what
+    assert "near different GPUs" in found["storage.spread"].what
     assert found["storage.spread"].evidence == ("topology: NVME0: PIX from GPU0", "topology: NVME1: PIX from GPU1")
 
 

@@ -25,6 +25,7 @@ from tests.unit.host.explain.capable_host import (
     capable,
     config,
     device,
+    dmesg,
     driver,
     file,
     hooks_gone,
@@ -32,7 +33,6 @@ from tests.unit.host.explain.capable_host import (
     mountinfo,
     over,
     p2pdma,
-    said,
     with_gpu,
 )
 
@@ -195,11 +195,15 @@ FAULTS = {
         "nvidia-fs.not-built",
         COMPAT,
         both(UNLOADED, dkms("nvidia-fs/2.19.7, 6.1.0-50-amd64, x86_64: installed\n")),
-        f"DKMS has built it for other kernels, not for {RELEASE}",
+        f"DKMS built it for other kernels, not for {RELEASE}",
         seen="6.1.0-50-amd64",
     ),
     "known to DKMS, not built": Fault(
-        "nvidia-fs.not-built", COMPAT, both(UNLOADED, dkms("nvidia-fs/2.19.7: added\n")), "not built for", seen="added"
+        "nvidia-fs.not-built",
+        COMPAT,
+        both(UNLOADED, dkms("nvidia-fs/2.19.7: added\n")),
+        "hasn't built it for",
+        seen="added",
     ),
     "package without module": Fault(
         "nvidia-fs.not-built", COMPAT, both(UNLOADED, package("nvidia-fs-dkms")), "nvidia-fs-dkms is installed"
@@ -218,14 +222,18 @@ FAULTS = {
         both(
             UNLOADED,
             module_file("nvidia-fs"),
-            said("nvidia_fs: disagrees about version of symbol nvidia_p2p_get_pages"),
+            dmesg("nvidia_fs: disagrees about version of symbol nvidia_p2p_get_pages"),
         ),
         seen="dmesg: [   99.000000] nvidia_fs: disagrees",
     ),
     "no symbol versions": Fault(
         "nvidia-fs.symbol-mismatch",
         COMPAT,
-        both(UNLOADED, module_file("nvidia-fs"), said("nvidia_fs: no symbol version for nvidia_p2p_free_page_table")),
+        both(
+            UNLOADED,
+            module_file("nvidia-fs"),
+            dmesg("nvidia_fs: no symbol version for nvidia_p2p_free_page_table"),
+        ),
     ),
     "would be refused for its symbols": Fault(
         "nvidia-fs.symbol-mismatch",
@@ -239,7 +247,7 @@ FAULTS = {
         both(
             UNLOADED,
             module_file("nvidia-fs"),
-            said("nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_x from proprietary module nvidia."),
+            dmesg("nvidia_fs: module using GPL-only symbols uses symbols nvidia_p2p_x from proprietary module nvidia."),
         ),
         seen="GPL-only",
     ),
@@ -267,7 +275,7 @@ FAULTS = {
             UNLOADED,
             module_file("nvidia-fs"),
             file("/sys/module/module/parameters/sig_enforce", "Y\n"),
-            said("Loading of module with unavailable key is rejected"),
+            dmesg("Loading of module with unavailable key is rejected"),
         ),
         seen="unavailable key",
     ),
@@ -301,7 +309,7 @@ FAULTS = {
     # --- the driver
     "no driver": Fault("nvidia.not-installed", COMPAT, NO_DRIVER),
     "no GPU in the machine": Fault(
-        "nvidia.no-gpu", COMPAT, both(NO_DRIVER, module_file("nvidia"), said("NVRM: No NVIDIA GPU found."))
+        "nvidia.no-gpu", COMPAT, both(NO_DRIVER, module_file("nvidia"), dmesg("NVRM: No NVIDIA GPU found."))
     ),
     "nouveau": Fault(
         "nvidia.nouveau",
@@ -328,10 +336,10 @@ FAULTS = {
     "another page table, in the log": Fault(
         "nvidia-fs.other-page-table",
         COMPAT,
-        said("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000"),
+        dmesg("nvidia-fs:nvfs_pin_gpu_pages Incompatible page table version 0x20000"),
     ),
     "another page table, by its record": Fault(
-        "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, 580.159.04 runs"
+        "nvidia-fs.other-page-table", COMPAT, module_file("nvidia-fs"), "against driver 550.163.01, but 580.159.04 runs"
     ),
     "no mapping": Fault(
         "nvidia-fs.no-mapping",
@@ -425,7 +433,7 @@ FAULTS = {
     ),
     "raid1": Fault("storage.raid-level", COMPAT, over("md0", md_level="raid1"), "md0 is raid1"),
     "virtio": Fault("storage.no-nvme", COMPAT, in_folder(f"pci0000:00/{NVME}/virtio1/block/vdb"), "virtio"),
-    "loop": Fault("storage.no-nvme", COMPAT, in_folder("virtual/block/loop3"), "loop3 is no NVMe disk (loop)"),
+    "loop": Fault("storage.no-nvme", COMPAT, in_folder("virtual/block/loop3"), "loop3 isn't an NVMe disk (loop)"),
     "protection information": Fault(
         "storage.protection-information",
         COMPAT,

@@ -93,7 +93,7 @@ def test_as_text() -> None:
     text = render(explain(facts, report.stack(facts)))
     assert text.index("/mnt/nvme  COMPAT: through CPU memory") < text.index("[nvme.no-hooks]")
     assert "\n     seen /proc/kallsyms: no nvme_v1_register_nvfs_dma_ops" in text
-    assert "\n     do   install the nvme of MLNX_OFED" in text
+    assert "\n     do   install nvme from MLNX_OFED" in text
     assert "\n     read NVIDIA GPUDirect Storage" in text
     assert "this host has no GPU: nothing can be proven" in text
     assert "  NVMeOF                none here" in text
@@ -110,7 +110,7 @@ def test_without_root_it_says_so() -> None:
     document = copy.deepcopy(PROVISIONED)
     document["host"]["uid"] = 1000
     text = render(explain(facts_from(document), ()))
-    assert "What could not be seen\n  - the evidence was not collected by root" in text
+    assert "What could not be seen\n  - the evidence was collected without root" in text
 
 
 def test_what_was_not_proven_says_why() -> None:
@@ -120,7 +120,7 @@ def test_what_was_not_proven_says_why() -> None:
     found = explain(facts_from(document), (), "/mnt/nvme")
     assert isinstance(found.mounts[0].path.path, Unknown)
     text = render(found)
-    assert f"/mnt/nvme  NOT PROVEN: an IOMMU stands between {NVME}" in text
+    assert f"/mnt/nvme  NOT PROVEN: an IOMMU is between {NVME}" in text
     assert "Not proven because of this:\n  1. an IOMMU" in text
     assert "Kinds of storage" not in text
 
@@ -141,4 +141,4 @@ def test_validate_has_its_words_from_here() -> None:
     document["files"][f"/sys/bus/pci/devices/{NVME}/iommu_group/type"] = "DMA\n"
     found = finding(document)
     assert found.verdict == "unknown"
-    assert found.hint.startswith("Switch it off: intel_iommu=off")
+    assert found.hint.startswith("Turn the IOMMU off on the kernel's command line: intel_iommu=off")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gdsdeploy.cufile.render import PATH
-from gdsdeploy.host.cufile_errors import lookup
 from gdsdeploy.host.explain import BROKEN, COMPAT, path_of
 from gdsdeploy.host.explain import Path as Taken
 from gdsdeploy.host.facts import Unknown, facts_from
+from gdsdeploy.host.libcufile.errors import lookup
 
 RECORDED = Path(__file__).parents[3] / "evidence" / "gpu"
 HOSTS = sorted(folder.name for folder in RECORDED.iterdir() if folder.is_dir())

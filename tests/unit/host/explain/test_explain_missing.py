@@ -140,7 +140,7 @@ def test_a_file_is_explained_with_its_mount_and_its_own_flags() -> None:
     document = capable()
     document["inodes"]["/mnt/nvme/deep/file"] = 0x80000 | 0x10000000
     found = explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts
-    assert [(item.mount.mount_point, item.asked) for item in found] == [("/mnt/nvme", "/mnt/nvme/deep/file")]
+    assert [(item.mount.mount_point, item.requested) for item in found] == [("/mnt/nvme", "/mnt/nvme/deep/file")]
     assert [cause.id for cause in found[0].path.causes] == ["filesystem.inline-data"]
     document["inodes"]["/mnt/nvme/deep/file"] = 0x80000
     assert explain(facts_from(document), (), "/mnt/nvme/deep/file").mounts[0].path.path == "nvidia-fs"

@@ -86,7 +86,7 @@ def test_raid0_of_nvme_and_partitions_are_as_good_as_the_disk() -> None:
 
 
 def test_a_partition_is_judged_by_its_disk() -> None:
-    assert [cause.what for cause in taken(capable(), "/").causes][-1] == "vda1 is no NVMe disk (virtio)"
+    assert [cause.what for cause in taken(capable(), "/").causes][-1] == "vda1 isn't an NVMe disk (virtio)"
 
 
 @pytest.mark.parametrize(("filesystem", "stack"), [("lustre", "lnet"), ("beegfs", "beegfs"), ("nfs", "rpcrdma")])
@@ -104,7 +104,7 @@ def test_a_filesystem_with_a_path_of_its_own_is_not_judged() -> None:
     mountinfo(" ext4 ", " wekafs ")(document)
     found = taken(document)
     assert isinstance(found.path, Unknown)
-    assert "wekafs has a path of its own" in found.path.reason
+    assert "wekafs has its own direct path" in found.path.reason
 
 
 def test_p2pdma_comes_before_nvidia_fs_where_it_is_asked_for() -> None:

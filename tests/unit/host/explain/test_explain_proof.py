@@ -184,7 +184,7 @@ def test_what_io_shows_outweighs_what_was_expected_and_the_difference_is_said() 
     document["commands"]["cufile-proof-compat"]["stdout"] = "\n".join(json.dumps(item) for item in child)
     found = finding(document, "compat")
     assert found.verdict == FAIL
-    assert "everything else on this host says compat, and I/O shows broken" in found.found
+    assert "all other evidence on this host says compat, but I/O shows broken" in found.found
     facts = facts_from(document)
     assert as_document(explain(facts, (), "/"))["mounts"][0]["surprise"].endswith("I/O shows broken")
 
@@ -194,7 +194,7 @@ def test_compat_mode_that_the_configuration_forbids_is_broken_for_programs() -> 
     document["files"]["/etc/cufile.json"] = '{"properties": {"allow_compat_mode": false}}'
     found = finding(document, "compat")
     assert found.verdict == FAIL
-    assert any("the configuration of this host does not allow it" in line for line in found.evidence)
+    assert any("this host's configuration disallows it" in line for line in found.evidence)
 
 
 def test_an_expected_direct_path_that_was_tried_and_not_proven_is_no_pass() -> None:
