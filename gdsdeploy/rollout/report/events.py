@@ -1,4 +1,4 @@
-"""One event of a rollout in words, and as the JSON object that streams, webhooks and commands get."""
+"""One event of a rollout in words, and as the JSON object for streams, webhooks and commands."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def clock(time: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Seconds as a person says them: ``8 s``, ``12 min``, ``1 h 05 min``, ``2 d 3 h``."""
+    """Seconds in words: ``8 s``, ``12 min``, ``1 h 05 min``, ``2 d 3 h``."""
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"
@@ -101,9 +101,9 @@ def span(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-#: Events that are about one host; notes may be.
+#: Events about one host; a note may be, too.
 _OF_HOST: Final = (events.StepPayload, events.HostEnded, events.HostRecalled)
-#: What is said of the whole rollout or a host, before the reason.
+#: Kind → words before the reason.
 _BECAUSE: Final = {
     Kind.RECALL: "is taken back",
     Kind.PAUSED: "paused: no host is begun",
@@ -147,11 +147,11 @@ def _words(event: Event) -> str:
 
 def _planned(plan: Mapping[str, Any]) -> str:
     try:
-        read = Plan.from_json(plan)
+        parsed = Plan.from_json(plan)
     except ValueError:
         return "a rollout is planned, by another gdsdeploy"
-    hosts = sum(len(wave.hosts) for wave in read.waves)
-    return f"rollout {read.id} is planned: {count(hosts, 'host')} in {count(len(read.waves), 'wave')}"
+    hosts = sum(len(wave.hosts) for wave in parsed.waves)
+    return f"rollout {parsed.id} is planned: {count(hosts, 'host')} in {count(len(parsed.waves), 'wave')}"
 
 
 def count(number: int, noun: str) -> str:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from markupsafe import Markup
-
 from gdsdeploy import __version__
-from gdsdeploy.model.events import StepError
-from gdsdeploy.model.rollout import FAILURES, Outcome, Plan
+from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import html
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import progress, timeline
@@ -27,20 +24,8 @@ CLASSES: Final[Mapping[str, str]] = {
     "lost": "unreachable", "skipped": "waived", "waiting": "waived", "under way": "waived",
 }  # fmt: skip
 _PHASES: Final = {states.HALTED: "fail", states.ABORTED: "fail", states.ROLLBACK: "fail", states.PAUSED: "unknown"}
-#: What steps found that has a place of its own in the page, or is for the program only.
+#: Facts that the page shows elsewhere, or that only the program uses.
 _ELSEWHERE: Final = frozenset({"snapshot", "findings", "report"})
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The same failure of one or more hosts."""
-
-    state: str
-    step: str
-    message: str
-    hint: str
-    #: (host, fragment of its part of the page)
-    hosts: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -59,32 +44,10 @@ class Row:
     kernel: str
     validated: str
     labels: tuple[tuple[str, str], ...]
-    #: (what, value) that its steps found
+    #: (name, value) of each fact
     known: tuple[tuple[str, str], ...]
     #: whether its steps are in the page
     shown: bool
-
-
-@dataclass(frozen=True)
-class Page:
-    """What the template is given."""
-
-    status: Status
-    plan: Plan
-    sentence: str
-    phase: str
-    badge: str
-    began: str
-    took: str
-    counts: tuple[tuple[str, int], ...]
-    waves: tuple[Mapping[str, Any], ...]
-    rows: tuple[Row, ...]
-    problems: tuple[Problem, ...]
-    timeline: Markup
-    #: whether the drawing may be cut between pages
-    tall: bool
-    #: whether hosts that are done have no steps in the page
-    short: bool
 
 
 def render(status: Status, *, live: bool = True) -> str:
@@ -166,18 +129,15 @@ def _host(status: Status, host: Host) -> dict[str, Any]:
                 "step": work.step,
                 "attempt": work.attempt,
                 "seconds": None if work.end is None else round(work.end - work.begin, 3),
-                "error": None if work.error is None else _error(work.error),
+                "error": None if work.error is None else dict(sorted(asdict(work.error).items())),
             }
             for work in host.works
         ],
     }
 
 
-def _error(error: StepError) -> dict[str, Any]:
-    return {"hint": error.hint, "kind": error.kind, "message": error.message}
-
-
-def _page(status: Status, *, live: bool) -> Page:
+def _page(status: Status, *, live: bool) -> dict[str, Any]:
+    """What the template shows."""
     rows = [_row(status, number, host) for number, host in enumerate(status.hosts.values())]
     number: dict[str, int] = dict.fromkeys(CLASSES, 0)
     for row in rows:
@@ -186,22 +146,23 @@ def _page(status: Status, *, live: bool) -> Page:
     drawn = timeline.draw(status, f"Timeline of rollout {status.plan.id}: {sentence(status)}; the table below has all")
     clean = status.finished and all(row.state in ("done", "satisfied", "skipped") for row in rows)
     running = "pass" if clean else "fail" if status.finished else "waived"
-    return Page(
-        status=status,
-        plan=status.plan,
-        sentence=sentence(status),
-        phase=progress.phase(status, live=live),
-        badge=_PHASES.get(status.phase, running),
-        began=stamp(status.began)[:19] + "Z",
-        took=span(status.lapse),
-        counts=tuple((name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")),
-        waves=tuple(_waves(status)),
-        rows=tuple(rows),
-        problems=tuple(_problems(rows)),
-        timeline=drawn,
-        tall=hosts > timeline.HOSTS // 2 or len(status.parts) * HEIGHT > 800,
-        short=len(rows) > DETAILS,
-    )
+    return {
+        "status": status,
+        "plan": status.plan,
+        "sentence": sentence(status),
+        "phase": progress.phase(status, live=live),
+        "badge": _PHASES.get(status.phase, running),
+        "began": stamp(status.began)[:19] + "Z",
+        "took": span(status.lapse),
+        "counts": [(name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")],
+        "waves": list(_waves(status)),
+        "rows": rows,
+        "problems": list(_problems(rows)),
+        "timeline": drawn,
+        # Whether the drawing may be cut between pages.
+        "tall": hosts > timeline.HOSTS // 2 or len(status.parts) * HEIGHT > 800,
+        "short": len(rows) > DETAILS,
+    }
 
 
 def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
@@ -249,8 +210,8 @@ def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key.replace("_", " "), words
 
 
-def _problems(rows: Sequence[Row]) -> Iterator[Problem]:
-    """What has to be done once is shown once; hosts that are out of work come first."""
+def _problems(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Each failure once, with its hosts and their fragments of the page; hosts that are out of work come first."""
     seen: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for row in rows:
         if not row.failed:
@@ -262,11 +223,12 @@ def _problems(rows: Sequence[Row]) -> Iterator[Problem]:
         key = (row.state, failures[0][0], message, hint)
         seen.setdefault(key, []).append((row.host.name, f"h{row.number}"))
     order = (Outcome.LOST, Outcome.KEPT, "under way", Outcome.ROLLED_BACK, Outcome.REFUSED)
-    for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda item: order.index(item[0][0])):
+    for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda problem: order.index(problem[0][0])):
         shown = message.replace("HOST", hosts[0][0]) if len(hosts) == 1 else message
-        # Its error says how the cause is found; how the host comes back into work is another matter.
+        # The error's hint is about the cause, not about how the host gets work again.
         hints = [hint, _WHAT[state] if not hint or state in (Outcome.KEPT, Outcome.LOST) else ""]
-        yield Problem(state, step, shown, "\n".join(filter(None, hints)), tuple(hosts))
+        text = "\n".join(filter(None, hints))
+        yield {"state": state, "step": step, "message": shown, "hint": text, "hosts": hosts}
 
 
 #: What a person does about a host in that state, where its error does not say.
