@@ -13,42 +13,42 @@ from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.run import run
 
 NONE, RELOAD, REBOOT = "none", "reload", "reboot"
-#: Seconds that a power controller may take.
+#: Seconds for a power controller.
 _POWER = 120.0
 
 
 def reboot(work: Work) -> dict[str, Any]:
-    """Exchange the modules, order a reboot, or neither: what the host needs, and at most one reboot of one boot.
+    """Exchange the modules, order a reboot, or neither, as the host needs; at most one reboot of one boot.
 
-    The boot that is meant is the last one that was written down; in any other the reboot has happened.
+    In another boot than the last recorded one, the reboot has happened.
     Raises RebootFailed, HostUnfit, and what asking raises.
     """
     if not work.has_kernel:
         return {"how": NONE, "boot_id": work.ask(answers.STATUS).boot_id}
     status = work.ask(answers.STATUS)
-    noted, found = work.facts.boot_id or status.boot_id, status.boot_id
-    if found != noted:
-        # BOOT proves which kernel that is.
+    recorded, boot_id = work.facts.boot_id or status.boot_id, status.boot_id
+    if boot_id != recorded:
+        # BOOT checks its kernel.
         work.say("it has rebooted already")
-        return {"how": REBOOT, "boot_id": noted}
+        return {"how": REBOOT, "boot_id": recorded}
     pending = needed(work)
     if not pending.needed:
-        return {"how": NONE, "boot_id": found}
+        return {"how": NONE, "boot_id": boot_id}
     reasons = "; ".join(pending.reasons)
-    if status.kernel == work.target.kernel.release and work.settings.reload and _reloaded(work, found):
-        return {"how": RELOAD, "boot_id": found}
+    if status.kernel == work.target.kernel.release and work.settings.reload and _reloaded(work, boot_id):
+        return {"how": RELOAD, "boot_id": boot_id}
     if not work.profile.reboot:
         raise RebootFailed(
             f"{work.name}: it needs a reboot ({reasons}), and its profile does not allow one",
             hint="Set reboot: true in its profile, or reboot it yourself",
         )
     work.say(f"reboots: {reasons}")
-    work.ask(answers.REBOOT, "--boot-id", found, "--rollout", work.rollout)
-    return {"how": REBOOT, "boot_id": found}
+    work.ask(answers.REBOOT, "--boot-id", boot_id, "--rollout", work.rollout)
+    return {"how": REBOOT, "boot_id": boot_id}
 
 
 def _reloaded(work: Work, boot_id: str) -> bool:
-    """Whether the loaded modules were exchanged for those that are installed; the host refuses where that is unsafe."""
+    """Whether the host exchanged the loaded modules for the installed ones; it refuses where that is unsafe."""
     try:
         work.ask(answers.RELOAD, "--boot-id", boot_id, "--id", work.rollout, "--check")
     except HostUnreachable:
@@ -66,7 +66,7 @@ def needed(work: Work) -> answers.Needed:
 
 
 def names(work: Work) -> Sequence[str]:
-    """Modules that have to be loaded from the files that modprobe would load now; nvidia-peermem's unit comes last."""
+    """Modules whose loaded version must be the installed one; nvidia-peermem comes last."""
     peermem = [PEERMEM] if work.profile.rdma == "peermem" else []
     return [*load_order(work.profile, work.target), *peermem]
 
@@ -82,7 +82,7 @@ def boot(work: Work) -> dict[str, Any]:
         status = _awaited(work, deadline - waited)
         if how != REBOOT or not before or status.boot_id != before:
             break
-        # Still on its way down.
+        # It still shuts down.
         if waited >= deadline:
             raise RebootFailed(
                 f"{work.name}: {deadline:.0f} s after its reboot was ordered it still is in boot {before}",
@@ -95,13 +95,13 @@ def boot(work: Work) -> dict[str, Any]:
     release = work.target.kernel.release
     if status.kernel != release:
         once = status.once
-        said = f"; {once.kernel} was to boot once, and fell back" if once.state == "fell back" else ""
+        fallback = f"; {once.kernel} was to boot once, and fell back" if once.state == "fell back" else ""
         raise RebootFailed(
-            f"{work.name}: it runs kernel {status.kernel}, not {release}{said}",
+            f"{work.name}: it runs kernel {status.kernel}, not {release}{fallback}",
             hint="On the host: journalctl --boot=-1, and its console",
         )
     settled = _settled(work)
-    # Nothing is awaited any more: done again, the same boot is the right one.
+    # With how NONE, a second attempt accepts the same boot.
     return {"boot_id": settled.boot_id, "kernel": settled.running, "how": NONE}
 
 
@@ -122,15 +122,15 @@ def _awaited(work: Work, seconds: float) -> answers.Status:
 
 
 def _settled(work: Work) -> answers.Needed:
-    """What runs, once the modules are loaded, which are loaded later than sshd answers; raises RebootFailed."""
+    """What runs once the modules are loaded, which is later than sshd answers; raises RebootFailed."""
     waited = 0.0
     while True:
-        found = needed(work)
-        if not found.needed:
-            return found
+        pending = needed(work)
+        if not pending.needed:
+            return pending
         if waited >= work.patience.settle:
             raise RebootFailed(
-                f"{work.name}: it is back, but {'; '.join(found.reasons)}",
+                f"{work.name}: it is back, but {'; '.join(pending.reasons)}",
                 hint="On the host: journalctl -b -u systemd-modules-load",
             )
         work.wait(work.patience.poll)
@@ -138,10 +138,12 @@ def _settled(work: Work) -> answers.Needed:
 
 
 def power(work: Work) -> dict[str, Any]:
-    """Have the host switched off and on; raises RebootFailed where that cannot be done."""
+    """Switch the host off and on; raises RebootFailed."""
     command = work.settings.power_cycle
     if not command:
-        raise RebootFailed(f"{work.name}: nobody has said how it is switched off and on", hint="rollout.power_cycle")
+        raise RebootFailed(
+            f"{work.name}: the fleet file has no rollout.power_cycle", hint='Write it: [ipmi, power, cycle, "{host}"]'
+        )
     argv = [word.replace("{host}", work.name) for word in command]
     try:
         run(argv, doing=f"switch {work.name} off and on", timeout=_POWER, cwd=work.fleet_path.resolve().parent)

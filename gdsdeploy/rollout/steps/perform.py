@@ -1,8 +1,9 @@
-"""The steps of a rollout as they are really done: to each task its function, with all that it needs."""
+"""Performs the steps of a rollout on real hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from gdsdeploy.rollout.steps import apply, boot, lease, prepare, rollback, valid
 from gdsdeploy.rollout.steps.work import Patience, Work, alone
 
 PATIENCE = Patience()
-#: Before these steps nothing is changed, and after them nothing that another run could disturb.
+#: Steps that change the host.
 _CHANGING = frozenset({*FORWARD, *BACK}) - {Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT}
 STEPS: Mapping[Step, Callable[[Work], dict[str, Any]]] = {
     **prepare.STEPS,
@@ -49,22 +50,29 @@ class RealEffects:
         """Bring hosts to ``lock``, as ``fleet`` has it.
 
         fleet_path: where relative names of the fleet start, and under which releases are kept.
-        rollout: the plan's id, with which drains are signed.
-        drains: takes hosts out of work; by default as ``settings`` say.
-        release: of ``fleet`` and ``lock``, in which it is written down who has them.
+        rollout: the plan's id, which signs drains.  drains: by default as ``settings`` say.
+        release: of ``fleet`` and ``lock``; it records the hosts that have them.
         """
-        self._release = release
-        self._fleet, self._lock, self._fleet_path = fleet, lock, fleet_path.resolve()
-        self._settings, self._rollout, self._patience = settings, rollout, patience
-        self._drainer = drains or drainer(settings.drain, self._fleet_path.parent)
-        self._logs = paths.state() / "rollouts" / rollout
+        self._fleet = fleet
+        self._work = partial(
+            Work,
+            lock=lock,
+            fleet_path=fleet_path.resolve(),
+            settings=settings,
+            rollout=rollout,
+            drainer=drains or drainer(settings.drain, fleet_path.resolve().parent),
+            logs=paths.state() / "rollouts" / rollout,
+            everyone=fleet,
+            patience=patience,
+            release=release,
+        )
         self._stop = Stop()
 
     @classmethod
     def of_plan(cls, plan: Plan, *, patience: Patience = PATIENCE) -> Self:
-        """With the lock and the fleet file that ``plan`` was made with, whatever has become of the files since.
+        """With the lock and the fleet file of ``plan``, also where the files have changed since.
 
-        Raises RolloutRefused where they are not kept (``releases.store`` keeps them).
+        Raises RolloutRefused where ``releases.store`` hasn't kept them.
         """
         path = Path(plan.fleet)
         release = releases.of_plan(path, plan.lock_digest, plan.fleet_digest)
@@ -78,20 +86,7 @@ class RealEffects:
                 f"{task.host}: the fleet that the rollout was planned with has no such machine",
                 hint="Begin a new rollout with the fleet as it is now",
             )
-        work = Work(
-            task=task,
-            fleet=alone(self._fleet, task.host),
-            lock=self._lock,
-            fleet_path=self._fleet_path,
-            settings=self._settings,
-            rollout=self._rollout,
-            drainer=self._drainer,
-            logs=self._logs,
-            progress=progress,
-            everyone=self._fleet,
-            patience=self._patience,
-            release=self._release,
-        )
+        work = self._work(task=task, fleet=alone(self._fleet, task.host), say=progress)
         with self._stop.scope():
             return _performed(work)
 
@@ -101,10 +96,10 @@ class RealEffects:
 
 
 def _performed(work: Work) -> dict[str, Any]:
-    """Do the step; from its first change until it is back in work, or a step fails, the host is this rollout's own."""
+    """Do the step; the rollout keeps the host's lease until the host is back in work, or a step fails."""
     step = work.task.step
     try:
-        found = STEPS[step](work)
+        facts = STEPS[step](work)
     except (Interrupted, HostUnreachable):
         raise
     except GdsError:
@@ -113,4 +108,4 @@ def _performed(work: Work) -> dict[str, Any]:
         raise
     if step is Step.RETURN or (work.is_builder and step in (Step.VALIDATE, Step.UNDO_VALIDATE)):
         lease.release(work)
-    return found
+    return facts

@@ -315,7 +315,7 @@ def test_a_snapshot_in_the_journal_is_checked_again(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         RollbackFailed, match=r"gpu1: its answer to rollout snapshot is malformed: provision\.installed"
     ):
-        rollback._given(host, host)
+        rollback._restore_variables(host, host)
 
 
 def test_modules_that_were_kept_lie_where_the_program_keeps_them() -> None:

@@ -87,7 +87,7 @@ def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPa
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:
     known = {"validated_boot": BOOT}
     assert prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, known))["returned"] is True
-    with pytest.raises(RebootFailed, match="it has booted since it was judged"):
+    with pytest.raises(RebootFailed, match="it has booted since its validation"):
         prepare.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, known))
     with pytest.raises(RebootFailed, match="judged in none"):
         prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))

@@ -115,6 +115,6 @@ def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     )
     lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
     host = dataclasses.replace(host, lock=lock)
-    inputs = rollback._given(host, host)
+    inputs = rollback._restore_variables(host, host)
     assert inputs["gds_driver_leaving"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
     assert inputs["gds_restore_unwanted"] == sorted(there)
