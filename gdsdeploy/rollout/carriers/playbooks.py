@@ -1,4 +1,4 @@
-"""The playbooks of a rendered folder, made from the product's own, so that they always list the same roles."""
+"""The playbooks of a rendered folder, made from gdsdeploy's own, so that they always list the same roles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = """\
 ---
 # Rendered by `gdsdeploy rollout render` from its own playbook; every role has its name as a tag.
 """
-#: What comes after a reboot waits for it.
+#: Roles after a reboot wait for it.
 _STAYS = "__gds_pull_reboot | default([]) | length == 0"
 
 
@@ -26,9 +26,9 @@ def tagged(text: str) -> str:
 
 
 def local(provision: str) -> str:
-    """The playbook for ansible-pull: the roles of ``provision``, but for the reboot, which pulling cannot survive.
+    """The playbook for ansible-pull: the roles of ``provision`` except the reboot, which would end the pull.
 
-    Before them it is checked what was pulled; where a reboot is needed, word of it is left and the rest waits for it.
+    It first checks the checkout.  Where a reboot is needed, it records that, and the rest waits.
     """
     parts = [_own("check")]
     for play in yaml.safe_load(provision):
