@@ -13,7 +13,7 @@ from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.model.rollout import Wave
 from gdsdeploy.model.text import listed
-from gdsdeploy.rollout.preconditions import Outlook, Tried
+from gdsdeploy.rollout.preconditions import Outlook, Trial
 from gdsdeploy.rollout.report.events import count, plain, span
 
 #: Hosts of a wave that are named one by one, and actions that are named of each.
@@ -58,7 +58,7 @@ def to_json(outlook: Outlook) -> str:
             }
             for name, plan in outlook.hosts.items()
         },
-        "preflights": [_preflight(trial) for trial in outlook.tried],
+        "preflights": [_preflight(trial) for trial in outlook.trials],
         "down": dict(outlook.down),
         "seconds": round(outlook.seconds),
         "measured": outlook.measured,
@@ -70,7 +70,7 @@ def to_json(outlook: Outlook) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _preflight(trial: Tried) -> dict[str, object]:
+def _preflight(trial: Trial) -> dict[str, object]:
     return {
         "profile": trial.profile,
         "kernel": trial.kernel,
@@ -87,12 +87,12 @@ def _head(outlook: Outlook) -> Iterator[str]:
     yield f"rollout {plan.id}: {sentence(outlook)}"
     lock = plan.lock_digest.removeprefix("sha256:")[:12]
     yield f"  lock {lock}, at most {plan.max_unavailable} out of work at a time"
-    for trial in outlook.tried:
+    for trial in outlook.trials:
         mark = "✓" if trial.ok else "✗"
         yield f"  {mark} {trial.profile}: kernel {trial.kernel}, driver {trial.driver}: {_result(trial)}"
 
 
-def _result(trial: Tried) -> str:
+def _result(trial: Trial) -> str:
     if trial.record is not None and trial.record.ok:
         return f"preflight of {trial.record.time[:10]} ({trial.record.mode}): builds and loads"
     if trial.same:

@@ -123,7 +123,7 @@ def test_all_reasons_come_at_once(made: Callable[..., PlannedFleet]) -> None:
         "  - b: it runs debian-12",
         "  - c: not everything about it could be read: dpkg did not answer",
         "  - d: no machine builds its modules: build1 did not answer",
-        "  - e: never provisioned, so that there is nothing to take it back to\n    Provision it first:",
+        "  - e: never provisioned, so that there is nothing to roll it back to\n    Provision it first:",
     ):
         assert line in text
 

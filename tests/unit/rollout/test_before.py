@@ -89,7 +89,7 @@ def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:
     assert prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, known))["returned"] is True
     with pytest.raises(RebootFailed, match="it has booted since its validation"):
         prepare.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, known))
-    with pytest.raises(RebootFailed, match="judged in none"):
+    with pytest.raises(RebootFailed, match="validated in none"):
         prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))
 
 

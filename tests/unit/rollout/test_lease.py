@@ -35,7 +35,7 @@ def test_another_run_is_waited_for() -> None:
     replies = [OTHERS, OTHERS, status()]
     told: list[str] = []
     host = work(Step.APPLY, {"rollout status": lambda number: replies[number]})
-    object.__setattr__(host, "progress", told.append)
+    object.__setattr__(host, "say", told.append)
     assert lease.at_rest(host).apply.who == ""
     assert host.waited == [2, 2]
     assert told == ["gpu1: anna@ops: provision is changing this host; waiting"]
