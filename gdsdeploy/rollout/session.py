@@ -57,9 +57,8 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
     return watch.status
 
 
-def real(plan: Plan) -> Effects:
-    """Performs steps on the hosts, with the lock and the fleet file of ``plan``; raises RolloutRefused."""
-    return RealEffects.of_plan(plan)
+#: Performs the steps of a plan on its hosts; raises RolloutRefused.
+real = RealEffects
 
 
 class Nobody:

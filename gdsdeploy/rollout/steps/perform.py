@@ -5,79 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gdsdeploy import paths
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import GdsError, HostUnreachable, Interrupted, RolloutRefused
 from gdsdeploy.lock import releases
-from gdsdeploy.lock.releases import Release
-from gdsdeploy.model.fleet import Fleet
-from gdsdeploy.model.lock import Lock
 from gdsdeploy.model.rollout import BACK, FORWARD, Plan, Step, Task
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.drain import Drainer, drainer
+from gdsdeploy.rollout.drain import drainer
 from gdsdeploy.rollout.steps import apply, boot, lease, prepare, rollback, validate
 from gdsdeploy.rollout.steps.work import Patience, Work, alone
 
 PATIENCE = Patience()
 #: Steps that change the host.
 _CHANGING = frozenset({*FORWARD, *BACK}) - {Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT}
-STEPS: Mapping[Step, Callable[[Work], dict[str, Any]]] = {
-    **prepare.STEPS,
-    **apply.STEPS,
-    **boot.STEPS,
-    **validate.STEPS,
-    **rollback.STEPS,
-}
+STEPS: Mapping[Step, Callable[[Work], dict[str, Any]]] = (
+    prepare.STEPS | apply.STEPS | boot.STEPS | validate.STEPS | rollback.STEPS
+)
 
 
 class RealEffects:
     """Performs steps on the hosts of a fleet; see :class:`gdsdeploy.rollout.effects.Effects`."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        lock: Lock,
-        fleet_path: Path,
-        settings: Rollout,
-        *,
-        rollout: str,
-        drains: Drainer | None = None,
-        patience: Patience = PATIENCE,
-        release: Release | None = None,
-    ) -> None:
-        """Bring hosts to ``lock``, as ``fleet`` has it.
-
-        fleet_path: where relative names of the fleet start, and under which releases are kept.
-        rollout: the plan's id, which signs drains.  drains: by default as ``settings`` say.
-        release: of ``fleet`` and ``lock``; it records the hosts that have them.
-        """
-        self._fleet = fleet
-        self._work = partial(
-            Work,
-            lock=lock,
-            fleet_path=fleet_path.resolve(),
-            settings=settings,
-            rollout=rollout,
-            drainer=drains or drainer(settings.drain, fleet_path.resolve().parent),
-            logs=paths.state() / "rollouts" / rollout,
-            everyone=fleet,
-            patience=patience,
-            release=release,
-        )
-        self._stop = Stop()
-
-    @classmethod
-    def of_plan(cls, plan: Plan, *, patience: Patience = PATIENCE) -> Self:
+    def __init__(self, plan: Plan, *, patience: Patience = PATIENCE) -> None:
         """With the lock and the fleet file of ``plan``, also where the files have changed since.
 
         Raises RolloutRefused where ``releases.store`` hasn't kept them.
         """
-        path = Path(plan.fleet)
-        release = releases.of_plan(path, plan.lock_digest, plan.fleet_digest)
-        settings = Rollout.model_validate(dict(plan.settings))
-        return cls(release.fleet, release.lock, path, settings, rollout=plan.id, patience=patience, release=release)
+        path, settings = Path(plan.fleet).resolve(), Rollout.model_validate(dict(plan.settings))
+        release = releases.of_plan(Path(plan.fleet), plan.lock_digest, plan.fleet_digest)
+        self._fleet = release.fleet
+        self._work = partial(
+            Work,
+            lock=release.lock,
+            fleet_path=path,
+            settings=settings,
+            rollout=plan.id,
+            drainer=drainer(settings.drain, path.parent),
+            logs=paths.state() / "rollouts" / plan.id,
+            everyone=release.fleet,
+            patience=patience,
+            release=release,
+        )
+        self._stop = Stop()
 
     def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
         """Do one step; see :meth:`gdsdeploy.rollout.effects.Effects.perform`."""
