@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
@@ -29,6 +30,12 @@ Argument = Annotated[str, StringConstraints(min_length=1)]
 Arguments = Annotated[tuple[Argument, ...], Strict(False)]
 #: Program and arguments; ``{host}`` and other words in braces are replaced, each within its argument.
 Command = Annotated[Arguments, Field(min_length=1)]
+
+
+def fill(command: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """``command`` with ``{NAME}`` replaced for each name in ``values``; a value may itself hold braces."""
+    return [re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), word) for word in command]
+
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -62,30 +62,21 @@ class Slots:
         claims.room -= costs
         return True
 
-    def hold(self, host: str) -> None:
-        """The host takes a slot from now on."""
-        if host not in self.held:
-            self.held.add(host)
-            if host not in self.down:
-                self._take(host)
-
-    def free(self, host: str) -> None:
-        """The host takes no slot any more."""
-        if host in self.held:
-            self.held.discard(host)
-            if host not in self.down:
-                self._give(host)
+    def set_held(self, host: str, held: bool) -> None:
+        """Whether the host takes a slot for this rollout."""
+        self._set(self.held, host, held, self.down)
 
     def set_down(self, host: str, down: bool) -> None:
         """Whether the host is out of work for reasons outside of this rollout."""
-        if down and host not in self.down:
-            self.down.add(host)
-            if host not in self.held:
-                self._take(host)
-        elif not down and host in self.down:
-            self.down.discard(host)
-            if host not in self.held:
-                self._give(host)
+        self._set(self.down, host, down, self.held)
+
+    def _set(self, hosts: set[str], host: str, belongs: bool, others: set[str]) -> None:
+        """Put the host into ``hosts`` or take it out; one that is in ``others`` has its slot already."""
+        if belongs is (host in hosts):
+            return
+        (hosts.add if belongs else hosts.remove)(host)
+        if host not in others:
+            (self._take if belongs else self._give)(host)
 
     def blocking(self, host: str) -> Key | None:
         """A key of ``host`` that another host has that is out."""

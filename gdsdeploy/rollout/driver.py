@@ -34,7 +34,7 @@ from gdsdeploy.rollout import control
 from gdsdeploy.rollout.clock import Clock, Soaks
 from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.journal import PHASES, Writer
-from gdsdeploy.rollout.machine import Machine, WaveState
+from gdsdeploy.rollout.machine import Machine
 
 #: Seconds between two looks at requests, windows and the clock.
 POLL: Final = 0.5
@@ -132,9 +132,11 @@ class _Driver:
         if self._bug is not None:
             raise self._bug
         if (self._signals or self._stopped) and not self.machine.finished:
-            raise Interrupted(
-                self._interrupted(), hint=f"Continue with: gdsdeploy rollout resume {self.machine.plan.fleet}"
-            )
+            left = f"; {len(self._running)} steps had not ended" if self._running else ""
+            text = "paused; hosts that were begun stay where they are"
+            if self._stopped:
+                text = f"stopped at once{left}; steps that were under way are begun again"
+            raise Interrupted(text, hint=f"Continue with: gdsdeploy rollout resume {self.machine.plan.fleet}")
         return self.machine
 
     # -- the loop
@@ -275,13 +277,9 @@ class _Driver:
     # -- requests and the clock
 
     @property
-    def _wave(self) -> WaveState | None:
-        return self.machine.waves[self.machine.current] if self.machine.current >= 0 else None
-
-    @property
     def _soaking(self) -> bool:
         """Whether the end of a soak may be moved."""
-        wave = self._wave
+        wave = self.machine.wave
         return wave is not None and wave.state == "soaking" and not wave.remaining
 
     def _look_at_clock(self) -> None:
@@ -290,7 +288,7 @@ class _Driver:
             self._ahead += jump
             text = f"this machine's clock was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'}"
             self._add([("", Note(text))])
-        wave = self._wave
+        wave = self.machine.wave
         if wave is None or wave.state != "soaking":
             self._ahead = 0.0
         elif self._ahead and self._soaking and not self._running:
@@ -375,9 +373,3 @@ class _Driver:
         end, signals = self._clock.steady() + seconds, self._signals
         while self._running and self._signals == signals and self._clock.steady() < end:
             self._wait(min(POLL, end - self._clock.steady()))
-
-    def _interrupted(self) -> str:
-        if not self._stopped:
-            return "paused; hosts that were begun stay where they are"
-        left = f"; {len(self._running)} steps had not ended" if self._running else ""
-        return f"stopped at once{left}; steps that were under way are begun again"

@@ -115,6 +115,11 @@ class Fold:
             return "planned"
         return "soaking" if self.waves[self.current].state == "soaking" and not self._active else "running"
 
+    @property
+    def wave(self) -> WaveState | None:
+        """The wave that was opened last."""
+        return self.waves[self.current] if self.current >= 0 else None
+
     def counts(self) -> Counter[str]:
         """Number of hosts by ``HostState.state``."""
         return +self._counts
@@ -308,7 +313,7 @@ class Fold:
         """Update the host's place in queues, indexes and counts."""
         name, waits = host.name, host.waits
         self._count(host)
-        (self.slots.hold if host.holds else self.slots.free)(name)
+        self.slots.set_held(name, host.holds)
         open_ = waits == "wave" and host.outcome is None and self.waves[host.wave].state == "open"
         first = 0 if name in self.slots.down else 1
         _queue(self._pending, name, (first, host.place), open_ and host.wave == self.current)

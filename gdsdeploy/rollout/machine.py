@@ -81,14 +81,14 @@ class Machine(Fold):
         """Too many failures, or a clock that was set back to before a soak began."""
         if self._going and not self._asked and (why := self.too_many_failed()):
             yield "", events.RolloutHalted(why)
-        wave = self._wave
+        wave = self.wave
         if wave is not None and wave.state == "soaking" and now < wave.soaking and not wave.remaining:
             yield "", events.WaveSoaking(wave.wave.name, now + wave.wave.soak)
 
     def _advance(self, now: float, open_window: bool) -> Iterator[Draft]:
         if self.finished:
             return
-        wave = self._wave
+        wave = self.wave
         if self.aborted or self.rolling_back:
             if not self._active and not self._running and not self._back:
                 yield self._finished()
@@ -112,10 +112,6 @@ class Machine(Fold):
     # -- tasks
 
     @property
-    def _wave(self) -> WaveState | None:
-        return self.waves[self.current] if self.current >= 0 else None
-
-    @property
     def _going(self) -> bool:
         """Whether nothing stops the rollout from beginning hosts."""
         return not (self.paused or self.halted or self.aborted or self.rolling_back or self.finished)
@@ -136,7 +132,7 @@ class Machine(Fold):
         for name in self._back.first(lanes, claims):
             lanes -= 1
             yield _task(self.hosts[name])
-        wave = self._wave
+        wave = self.wave
         if wave is None or not self._going:
             return
         if wave.state == "soaking" and now >= wave.until:
@@ -161,7 +157,7 @@ class Machine(Fold):
         if self.halted or self.finished:
             return ""
         waiting = [*self._back]
-        wave = self._wave
+        wave = self.wave
         if wave is not None and self._may_begin and (open_window or not wave.wave.drain):
             waiting += [*self._pending, *self._gate]
         if not waiting:
@@ -173,7 +169,7 @@ class Machine(Fold):
         return f"{listed(waiting, 5)} cannot be begun while out of work: {listed(out, 5)}; {limit}"
 
     def _wake_at(self, now: float) -> float | None:
-        wave = self._wave
+        wave = self.wave
         if wave is None or wave.state != "soaking" or not self._going or now >= wave.until:
             return None
         return wave.until
@@ -181,7 +177,7 @@ class Machine(Fold):
     def _waits_for_window(self, open_window: bool) -> bool:
         if open_window or not self._may_begin:
             return False
-        wave = self._wave
+        wave = self.wave
         if wave is None or wave.state == "closed":
             return self.current + 1 < len(self.waves) and self.waves[self.current + 1].wave.drain
         return wave.wave.drain and bool(self._pending or self._gate)

@@ -25,7 +25,7 @@ from gdsdeploy.host.io import reading
 from gdsdeploy.host.io.private import exposure
 from gdsdeploy.model.events import Event, HostEnded, Kind
 from gdsdeploy.model.rollout import FAILURES
-from gdsdeploy.model.rollout_settings import Notify
+from gdsdeploy.model.rollout_settings import Notify, fill
 from gdsdeploy.rollout.report import events
 
 #: Kinds that are sent by default; an OUTCOME only where the host failed.
@@ -155,12 +155,7 @@ class Notifier(AbstractContextManager["Notifier"]):
     def _start(self, document: Mapping[str, Any]) -> None:
         if not self._settings.command:
             return
-        words = {"{host}": document["host"], "{kind}": document["kind"], "{rollout}": document["rollout"]}
-        argv = []
-        for argument in self._settings.command:
-            for word, value in words.items():
-                argument = argument.replace(word, str(value))
-            argv.append(argument)
+        argv = fill(self._settings.command, {key: document[key] for key in ("host", "kind", "rollout")})
         run.run(argv, doing="start the command of rollout.notify", input=json.dumps(document) + "\n", timeout=COMMAND)
 
     def _complain(self, reason: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import getpass
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,9 @@ from gdsdeploy.model.lock import Lock
 from gdsdeploy.rollout.carriers import folder as folders
 from gdsdeploy.rollout.carriers import layout, playbooks
 from gdsdeploy.rollout.carriers.layout import BUILDER_KEYS, CERTIFICATES, COLLECTION, MODULES, PROGRAM, Carrier, Content
-from gdsdeploy.rollout.carriers.reach import reached
 from gdsdeploy.rollout.carriers.yamltext import HERE
+from gdsdeploy.ssh import transport
+from gdsdeploy.ssh.known_hosts import known_keys, record_name
 from gdsdeploy.zipapp import hostapp
 
 #: An archive of modules on a host that fetched it; gds_modules looks there, too.
@@ -106,7 +109,7 @@ def render(
         files, served = _archives(job, shelf, supplies, machines)
         notes: list[str] = []
         if carrier != "pull":
-            ways, known_hosts, notes = reached(fleet, job.fleet_dir, names)
+            ways, known_hosts, notes = _connections(fleet, job.fleet_dir, names)
             machines = {name: (group, {**values, **ways[name]}) for name, (group, values) in machines.items()}
             files[job.base + layout.KNOWN_HOSTS] = known_hosts
         files |= _certificates(job, origin, machines)
@@ -301,3 +304,40 @@ def _how(supply: Supply) -> str:
     if supply.cached:
         return "it receives a kept build"
     return f"it receives what {supply.builder} builds" if supply.builder else "what it has received stays"
+
+
+def _connections(
+    fleet: Fleet, fleet_dir: Path, names: Sequence[str]
+) -> tuple[dict[str, dict[str, Any]], bytes, list[str]]:
+    """(machine → Ansible's connection variables, text of the known_hosts file, what is missing, as sentences).
+
+    The variables include this machine's ssh configuration.  Raises as transport.endpoints.
+    """
+    variables: dict[str, dict[str, Any]] = {}
+    lines: list[str] = []
+    notes: list[str] = []
+    for end in transport.endpoints(fleet, fleet_dir, names):
+        keys = known_keys(end)
+        for key in keys:
+            marker = f"@{key.marker} " if key.marker else ""
+            lines.append(f"{marker}{record_name(end)} {key.type} {base64.b64encode(key.blob).decode()}\n")
+        if not any(key.marker != "revoked" for key in keys):
+            notes.append(f"{end.host}: no host key of it is on record here, so nothing will connect to it")
+        if end.proxy:
+            notes.append(
+                f"{end.host}: this machine reaches it through another one; say how the engine does, for example "
+                "ansible_ssh_extra_args: -J BASTION"
+            )
+        options = ["StrictHostKeyChecking=yes", f'UserKnownHostsFile="{HERE}/{layout.KNOWN_HOSTS}"']
+        options += ["GlobalKnownHostsFile=/dev/null"]
+        options += [f"HostKeyAlias={end.host_key_alias}"] if end.host_key_alias else []
+        arguments = " ".join(f"-o {option}" for option in options)
+        values = variables[end.host] = {"ansible_host": end.address, **CHECKED, "ansible_ssh_common_args": arguments}
+        if end.port != 22:
+            values["ansible_port"] = end.port
+        # ssh's default is the name of the local user, which doesn't count elsewhere.
+        user = fleet.connection(end.host).user or (end.user if end.user != getpass.getuser() else None)
+        if user:
+            values["ansible_user"] = user
+        values["ansible_become"] = user != "root"
+    return variables, "".join(sorted(set(lines))).encode(), notes

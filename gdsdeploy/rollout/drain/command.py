@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from gdsdeploy import run
 from gdsdeploy.errors import DrainFailed, GdsError
-from gdsdeploy.model.rollout_settings import Drain
+from gdsdeploy.model.rollout_settings import Drain, fill
 from gdsdeploy.rollout.drain.drainer import Drained, Progress, Returned, State, rollout_of
 from gdsdeploy.rollout.drain.program import Deadline, failure, last
 
@@ -17,7 +16,6 @@ from gdsdeploy.rollout.drain.program import Deadline, failure, last
 PAUSE = 10.0
 #: Seconds that one such question, or the way back, may take.
 SECONDS = 600.0
-BRACED = re.compile(r"(\{(?:host|node|reason|rollout)\})")
 
 
 class Commands:
@@ -86,8 +84,6 @@ class Commands:
         return last(self._words(name, host, reason), doing, seconds, self._folder, lambda _: None)
 
     def _words(self, name: str, host: str, reason: str) -> list[str]:
-        command: Sequence[str] = getattr(self._settings, name)
         node = self._settings.node.replace("{host}", host)
-        values = {"{host}": host, "{node}": node, "{reason}": reason, "{rollout}": rollout_of(reason)}
-        # All at once: a reason may itself hold braces.
-        return ["".join(values.get(part, part) for part in BRACED.split(word)) for word in command]
+        values = {"host": host, "node": node, "reason": reason, "rollout": rollout_of(reason)}
+        return fill(getattr(self._settings, name), values)

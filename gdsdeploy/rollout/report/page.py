@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from gdsdeploy import __version__
@@ -26,28 +26,6 @@ CLASSES: Final[Mapping[str, str]] = {
 _PHASES: Final = {states.HALTED: "fail", states.ABORTED: "fail", states.ROLLBACK: "fail", states.PAUSED: "unknown"}
 #: Facts that the page shows elsewhere, or that only the program uses.
 _ELSEWHERE: Final = frozenset({"snapshot", "findings", "report"})
-
-
-@dataclass(frozen=True)
-class Row:
-    """One host."""
-
-    number: int
-    host: Host
-    #: one of CLASSES
-    state: str
-    failed: bool
-    wave: str
-    took: str
-    expected: str
-    disruption: str
-    kernel: str
-    validated: str
-    labels: tuple[tuple[str, str], ...]
-    #: (name, value) of each fact
-    known: tuple[tuple[str, str], ...]
-    #: whether its steps are in the page
-    shown: bool
 
 
 def render(status: Status, *, live: bool = True) -> str:
@@ -141,10 +119,10 @@ def _page(status: Status, *, live: bool) -> dict[str, Any]:
     rows = [_row(status, number, host) for number, host in enumerate(status.hosts.values())]
     number: dict[str, int] = dict.fromkeys(CLASSES, 0)
     for row in rows:
-        number[row.state] += 1
+        number[row["state"]] += 1
     hosts = len(status.taking_part())
     drawn = timeline.draw(status, f"Timeline of rollout {status.plan.id}: {sentence(status)}; the table below has all")
-    clean = status.finished and all(row.state in ("done", "satisfied", "skipped") for row in rows)
+    clean = status.finished and all(row["state"] in ("done", "satisfied", "skipped") for row in rows)
     running = "pass" if clean else "fail" if status.finished else "waived"
     return {
         "status": status,
@@ -180,27 +158,28 @@ def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _row(status: Status, number: int, host: Host) -> Row:
+def _row(status: Status, number: int, host: Host) -> dict[str, Any]:
     state = host.outcome or ("under way" if host.works else "waiting")
     failed = host.outcome in FAILURES or (not host.outcome and bool(host.errors))
     expected = status.plan.expected.get(host.name)
     labels = status.plan.labels.get(host.name, {})
     facts = host.facts
-    return Row(
-        number=number,
-        host=host,
-        state=state if state in CLASSES else "waiting",
-        failed=failed,
-        wave="–" if host.wave is None else status.parts[host.wave].wave.name,
-        took=span(host.seconds) if host.works else "–",
-        expected="–" if expected is None else span(expected),
-        disruption=facts.disruption or "–",
-        kernel=facts.kernel or "–",
-        validated=facts.verdict or "–",
-        labels=tuple(sorted(labels.items())),
-        known=tuple(_known(host.known)),
-        shown=bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
-    )
+    return {
+        "number": number,
+        "host": host,
+        "state": state if state in CLASSES else "waiting",
+        "failed": failed,
+        "wave": "–" if host.wave is None else status.parts[host.wave].wave.name,
+        "took": span(host.seconds) if host.works else "–",
+        "expected": "–" if expected is None else span(expected),
+        "disruption": facts.disruption or "–",
+        "kernel": facts.kernel or "–",
+        "validated": facts.verdict or "–",
+        "labels": sorted(labels.items()),
+        "known": list(_known(host.known)),
+        # Whether its steps are in the page.
+        "shown": bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
+    }
 
 
 def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -210,18 +189,18 @@ def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key.replace("_", " "), words
 
 
-def _problems(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Each failure once, with its hosts and their fragments of the page; hosts that are out of work come first."""
     seen: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for row in rows:
-        if not row.failed:
+        if not row["failed"]:
             continue
-        failures = progress.reasons(row.host) or [("", row.host.reason or "no reason was given")]
-        words = [message.replace(row.host.name, "HOST") for _, message in failures]
+        failures = progress.reasons(row["host"]) or [("", row["host"].reason or "no reason was given")]
+        words = [message.replace(row["host"].name, "HOST") for _, message in failures]
         message = "\n".join([words[0], *(f"then, at {failures[1][0]}: {text}" for text in words[1:])])
-        hint = row.host.errors[0][1].hint or "" if row.host.errors else ""
-        key = (row.state, failures[0][0], message, hint)
-        seen.setdefault(key, []).append((row.host.name, f"h{row.number}"))
+        hint = row["host"].errors[0][1].hint or "" if row["host"].errors else ""
+        key = (row["state"], failures[0][0], message, hint)
+        seen.setdefault(key, []).append((row["host"].name, f"h{row['number']}"))
     order = (Outcome.LOST, Outcome.KEPT, "under way", Outcome.ROLLED_BACK, Outcome.REFUSED)
     for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda problem: order.index(problem[0][0])):
         shown = message.replace("HOST", hosts[0][0]) if len(hosts) == 1 else message

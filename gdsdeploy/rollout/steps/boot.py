@@ -8,6 +8,7 @@ from typing import Any
 from gdsdeploy.converge.inventory import PEERMEM, load_order
 from gdsdeploy.errors import GdsError, HostUnreachable, MissingProgram, ProgramFailed, RebootFailed
 from gdsdeploy.model.rollout import Step
+from gdsdeploy.model.rollout_settings import fill
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.run import run
@@ -144,9 +145,13 @@ def power(work: Work) -> dict[str, Any]:
         raise RebootFailed(
             f"{work.name}: the fleet file has no rollout.power_cycle", hint='Write it: [ipmi, power, cycle, "{host}"]'
         )
-    argv = [word.replace("{host}", work.name) for word in command]
     try:
-        run(argv, doing=f"switch {work.name} off and on", timeout=_POWER, cwd=work.fleet_path.resolve().parent)
+        run(
+            fill(command, {"host": work.name}),
+            doing=f"switch {work.name} off and on",
+            timeout=_POWER,
+            cwd=work.fleet_path.resolve().parent,
+        )
     except (ProgramFailed, MissingProgram) as error:
         raise RebootFailed(error.message, hint="rollout.power_cycle in the fleet file") from None
     return {}

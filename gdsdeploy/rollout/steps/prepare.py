@@ -47,27 +47,23 @@ def preflight(work: Work) -> dict[str, Any]:
         )
     with run_archives.opened(work.fleet_path) as shelf:
         seen = provision.look(work, shelf)
+    disruption = _disruption(work, status, seen)
     if not seen.plan.satisfied:
         provision.refuse(work, seen)
-        _changeable(work, status, seen)
+        release_of(work, status.lock_digest)
+        if disruption == "reboot" and not work.profile.reboot:
+            raise RolloutRefused(
+                f"{work.name}: it needs a reboot, and its profile does not allow one",
+                hint="Set reboot: true in its profile, or provision it and reboot it yourself",
+            )
+        room(work, status, seen)
     return {
         "current": status.lock_digest,
         "boot_id": status.boot_id,
         "kernel": status.kernel,
         "satisfied": seen.plan.satisfied,
-        "disruption": _disruption(work, status, seen),
+        "disruption": disruption,
     }
-
-
-def _changeable(work: Work, status: Status, seen: Look) -> None:
-    """Raise the objection to changing the host, if there is one."""
-    release_of(work, status.lock_digest)
-    if _disruption(work, status, seen) == "reboot" and not work.profile.reboot:
-        raise RolloutRefused(
-            f"{work.name}: it needs a reboot, and its profile does not allow one",
-            hint="Set reboot: true in its profile, or provision it and reboot it yourself",
-        )
-    room(work, status, seen)
 
 
 def _disruption(work: Work, status: Status, seen: Look) -> str:
