@@ -41,7 +41,8 @@ class Watch:
         """Take an event, and show it."""
         self._feed(event)
         if self._as_json:
-            plan = self._status().plan
+            assert self.status is not None
+            plan = self.status.plan
             console.data(words.line(event, plan.id, plan.fleet))
         elif event.kind not in (_STEPS if self._live else _SMALL):
             console.say(f"{words.clock(event.time)} {words.sentence(event)}")
@@ -84,7 +85,3 @@ class Watch:
             self.status.feed(event)
             if event.host and event.kind is not Kind.NOTE:
                 self._latest.pop(event.host, None)
-
-    def _status(self) -> Status:
-        assert self.status is not None
-        return self.status

@@ -48,7 +48,9 @@ class Machine(Fold):
         tasks = () if self.paused else tuple(self._tasks(now, open_window))
         if not tasks and not self._running and not self.paused and (why := self._stuck(open_window)):
             return Decisions(events=self._numbered([("", events.RolloutHalted(why))], now))
-        wake_at = self._wake_at(now)
+        wave = self.wave
+        soaks = wave is not None and wave.state == "soaking" and self._going and now < wave.until
+        wake_at = wave.until if wave is not None and soaks else None
         over = not tasks and not self._running and wake_at is None and not self._waits_for_window(open_window)
         return Decisions((), tasks, wake_at, over)
 
@@ -167,12 +169,6 @@ class Machine(Fold):
         key = slots.blocking(waiting[0])
         limit = f"no two of {key[0]} {key[1]} are at a time" if key else f"at most {slots.limit} are at a time"
         return f"{listed(waiting, 5)} cannot be begun while out of work: {listed(out, 5)}; {limit}"
-
-    def _wake_at(self, now: float) -> float | None:
-        wave = self.wave
-        if wave is None or wave.state != "soaking" or not self._going or now >= wave.until:
-            return None
-        return wave.until
 
     def _waits_for_window(self, open_window: bool) -> bool:
         if open_window or not self._may_begin:

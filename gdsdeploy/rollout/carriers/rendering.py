@@ -120,14 +120,8 @@ def render(
         files |= {**keyrings, **_project(job, origin), **layout.inventory_files(machines)}
         layout.require_no_secrets(files)
         written = folders.write(folder, carrier, lock.digest, files, served)
-    return Rendered(
-        carrier=carrier,
-        folder=folder,
-        lock_digest=lock.digest,
-        modules={name: _how(supply) for name, supply in supplies.items()},
-        written=written,
-        notes=tuple(notes),
-    )
+    modules = {name: _how(supply) for name, supply in supplies.items()}
+    return Rendered(carrier, folder, lock.digest, modules, written, tuple(notes))
 
 
 def _require(answers: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,12 +26,9 @@ DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data")
 PatchOf = Callable[[Mapping[str, Any], str], dict[str, Any] | None]
 #: Verb and kind of each request that a drain makes.
 RIGHTS = (
-    ("get", "nodes"),
-    ("patch", "nodes"),
-    ("list", "pods"),
-    ("get", "daemonsets.apps"),
+    ("get", "nodes"), ("patch", "nodes"), ("list", "pods"), ("get", "daemonsets.apps"),
     ("create", "pods", "--subresource=eviction"),
-)
+)  # fmt: skip
 
 
 def is_ours(node: Mapping[str, Any], reason: str) -> bool:
@@ -103,7 +100,7 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
             objections = [self._unknown(unknown)] if unknown else []
             for right in RIGHTS:
                 argv = ["auth", "can-i", *right, "--all-namespaces"]
-                answer = self._program.ask(argv, "ask for this user's rights", ok=range(256))
+                answer = self._ask(argv, "ask for this user's rights", ok=range(256))
                 if answer.stdout.strip() != "yes":
                     output = (answer.stdout + answer.stderr).strip()
                     objections.append(f"this user of Kubernetes may not {' '.join(right)}: {output}")
@@ -121,10 +118,10 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
             status, lines = self._evict(name, deadline.left, once)
             if status == 0 and cordoned(node := self._patiently(self._look, name)):
                 return {"drained": is_ours(node, reason), "reason": state_of(node).reason, "was": was}
-            command = self._program.argv(["drain", name, *DRAIN])
+            command = self._argv(["drain", name, *DRAIN])
             output = failure(f"cannot drain {name}: kubectl ended with status {status}", command, lines)
             if self.lasting.search("\n".join(lines[-3:])):
-                raise DrainFailed(output, hint=self._program.hint)
+                raise DrainFailed(output, hint=self._hint)
             if deadline.past:
                 left = self._patiently(self._pods, name)
                 hint = "Disruption budgets are kept; rollout.drain.timeout is how long a rollout waits."
@@ -147,7 +144,7 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
 
     def _evict(self, name: str, seconds: float, progress: Progress) -> tuple[int, list[str]]:
         """Status and output of ``kubectl drain``."""
-        command = self._program.argv(["drain", name, *DRAIN, f"--timeout={seconds:.0f}s"])
+        command = self._argv(["drain", name, *DRAIN, f"--timeout={seconds:.0f}s"])
         return last(command, f"drain {name}", seconds + 30, self._folder, progress)
 
     def _pods(self, name: str) -> list[str]:
@@ -170,7 +167,7 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         return self._json(argv, f"change the node {name}")
 
     def _json(self, argv: Sequence[str], doing: str) -> Mapping[str, Any]:
-        document: Mapping[str, Any] = json.loads(self._program.ask([*argv, "--output=json"], doing).stdout)
+        document: Mapping[str, Any] = json.loads(self._ask([*argv, "--output=json"], doing).stdout)
         return document
 
 

@@ -34,52 +34,15 @@ N = TypeVar("N")
 P = ParamSpec("P")
 
 
-class Program:
-    """A scheduler's client, wherever the fleet file says that it runs.
-
-    words: ``[kubectl, --context, prod]`` or ``[ssh, head, scontrol]``; ``name`` is the client's file name among them.
-    Raises FleetInvalid where it's none of them.
-    """
-
-    def __init__(self, words: Sequence[str], name: str, folder: Path) -> None:
-        if not any(PurePath(word).name == name for word in words):
-            raise FleetInvalid(
-                f"rollout.drain.program does not name {name}: {shlex.join(words)}",
-                hint=f"It is {name} and what runs it, for example [ssh, head, {name}].",
-            )
-        self._words, self._name, self._folder = list(words), name, folder
-
-    def argv(self, argv: Sequence[str], beside: str = "") -> list[str]:
-        """The whole command; ``beside``: a program in the same folder that runs instead."""
-        name = re.compile(re.escape(self._name) + "$")
-        words = [
-            name.sub(beside, word) if beside and PurePath(word).name == self._name else word for word in self._words
-        ]
-        # ssh joins its words, and a shell splits them again.
-        remote = any(PurePath(word).name == "ssh" for word in words)
-        return [*words, *(shlex.quote(word) if remote else word for word in argv)]
-
-    def ask(self, argv: Sequence[str], doing: str, *, beside: str = "", ok: Sequence[int] = (0,)) -> run.Completed:
-        """Run it with ``argv``; raises DrainFailed with its output."""
-        command = self.argv(argv, beside)
-        try:
-            return run.run(command, doing=doing, ok=ok, timeout=SECONDS, cwd=self._folder, env=ENVIRONMENT)
-        except GdsError as error:
-            raise DrainFailed(error.message, hint=self.hint) from error
-
-    @property
-    def hint(self) -> str:
-        return f"{shlex.join(self._words)} has to work on this machine (rollout.drain.program says what it is)."
-
-
 class Cluster(abc.ABC, Generic[N]):
     """Nodes of one cluster, which a client program shows and changes.
 
-    program: what runs the client.  name: of a host's node, with ``{host}``.  folder: where programs start.
+    program: ``[kubectl, --context, prod]`` or ``[ssh, head, scontrol]``; raises FleetInvalid where it doesn't name the
+    client.  name: of a host's node, with ``{host}``.  folder: where programs start.
     pause: seconds between two looks at a node.  patience: seconds, as PATIENCE.
-    Raises FleetInvalid where ``program`` doesn't name the client.
     """
 
+    #: file name of the client
     client: ClassVar[str]
     #: seconds between two looks at a node
     pause: ClassVar[float]
@@ -87,16 +50,14 @@ class Cluster(abc.ABC, Generic[N]):
     lasting: ClassVar[re.Pattern[str]]
 
     def __init__(
-        self,
-        program: Sequence[str],
-        name: str,
-        folder: Path,
-        *,
-        pause: float | None = None,
-        patience: float = PATIENCE,
+        self, program: Sequence[str], name: str, folder: Path, *, pause: float | None = None, patience: float = PATIENCE
     ) -> None:
-        self._program = Program(program, self.client, folder)
-        self._name, self._folder, self._patience = name, folder, patience
+        if not any(PurePath(word).name == self.client for word in program):
+            raise FleetInvalid(
+                f"rollout.drain.program does not name {self.client}: {shlex.join(program)}",
+                hint=f"It is {self.client} and what runs it, for example [ssh, head, {self.client}].",
+            )
+        self._words, self._name, self._folder, self._patience = list(program), name, folder, patience
         self._pause = self.pause if pause is None else pause
 
     def states(self, hosts: Sequence[str]) -> dict[str, State]:
@@ -111,6 +72,28 @@ class Cluster(abc.ABC, Generic[N]):
     @abc.abstractmethod
     def _state(self, node: N) -> State:
         """Whether the node gets work."""
+
+    def _argv(self, argv: Sequence[str], beside: str = "") -> list[str]:
+        """The whole command; ``beside``: a program in the same folder that runs instead."""
+        name = re.compile(re.escape(self.client) + "$")
+        words = [
+            name.sub(beside, word) if beside and PurePath(word).name == self.client else word for word in self._words
+        ]
+        # ssh joins its words, and a shell splits them again.
+        remote = any(PurePath(word).name == "ssh" for word in words)
+        return [*words, *(shlex.quote(word) if remote else word for word in argv)]
+
+    def _ask(self, argv: Sequence[str], doing: str, *, beside: str = "", ok: Sequence[int] = (0,)) -> run.Completed:
+        """Run it with ``argv``; raises DrainFailed with its output."""
+        command = self._argv(argv, beside)
+        try:
+            return run.run(command, doing=doing, ok=ok, timeout=SECONDS, cwd=self._folder, env=ENVIRONMENT)
+        except GdsError as error:
+            raise DrainFailed(error.message, hint=self._hint) from error
+
+    @property
+    def _hint(self) -> str:
+        return f"{shlex.join(self._words)} has to work on this machine (rollout.drain.program says what it is)."
 
     def _node(self, host: str) -> str:
         return self._name.replace("{host}", host)

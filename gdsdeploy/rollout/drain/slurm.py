@@ -86,7 +86,7 @@ class Slurm(Cluster[Node]):
             ]
             if unknown:
                 objections.append(self._unknown(unknown))
-            answer = self._program.ask(["update", f"NodeName={NOBODY}", "State=RESUME"], "ask Slurm", ok=range(256))
+            answer = self._ask(["update", f"NodeName={NOBODY}", "State=RESUME"], "ask Slurm", ok=range(256))
             output = (answer.stderr + answer.stdout).strip()
             if "Invalid node name" not in output:
                 objections.append(f"Slurm does not let this user drain nodes: {output}")
@@ -138,15 +138,15 @@ class Slurm(Cluster[Node]):
 
     def _jobs(self, name: str) -> list[str]:
         argv = ["--noheader", f"--nodelist={name}", f"--states={HOLDING}", f"--format={JOB}"]
-        done = self._program.ask(argv, f"ask for the jobs on {name}", beside="squeue")
+        done = self._ask(argv, f"ask for the jobs on {name}", beside="squeue")
         rows = [line.strip().split("|", 4) for line in done.stdout.splitlines() if line.strip()]
         return [f"job {row[0]} of {row[1]} ({row[4]}, {row[2].lower()}, time left {row[3]})" for row in rows]
 
     def _look(self, name: str) -> Node:
-        return _parsed(self._program.ask(["--oneliner", "show", "node", name], f"ask for the node {name}").stdout, name)
+        return _parsed(self._ask(["--oneliner", "show", "node", name], f"ask for the node {name}").stdout, name)
 
     def _nodes(self) -> Mapping[str, Node]:
-        text = self._program.ask(["--oneliner", "show", "nodes"], "ask for Slurm's nodes").stdout
+        text = self._ask(["--oneliner", "show", "nodes"], "ask for Slurm's nodes").stdout
         # A reason may hold line breaks.
         lines = re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE)
         nodes = [_parsed(line, "") for line in lines if line.startswith("NodeName=")]
@@ -156,7 +156,7 @@ class Slurm(Cluster[Node]):
         return state_of(node)
 
     def _update(self, name: str, change: Sequence[str]) -> Node:
-        self._program.ask(["update", f"NodeName={name}", *change], f"change the node {name}")
+        self._ask(["update", f"NodeName={name}", *change], f"change the node {name}")
         return self._look(name)
 
 

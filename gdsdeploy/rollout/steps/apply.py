@@ -101,16 +101,9 @@ def audit(work: Work) -> dict[str, Any]:
             f"{work.name}: the audit refuses the modules for kernel {kernel}:\n{reasons}",
             hint=f"On the host: gdsdeploy-host.pyz kmod audit --kernel {kernel}; docs/audit.md explains findings",
         )
-    once = False
-    if work.has_kernel:
-        status = work.ask(answers.STATUS)
-        if status.kernel != kernel:
-            once = _armed(work, kernel, status.kernel)
-    return {"audit": {"kernel": kernel, "once": once}}
-
-
-def _armed(work: Work, kernel: str, running: str) -> bool:
-    """Have only the next boot be of ``kernel``."""
+    running = work.ask(answers.STATUS).kernel if work.has_kernel else kernel
+    if running == kernel:
+        return {"audit": {"kernel": kernel, "once": False}}
     answer = work.ask(answers.ONCE, "--kernel", kernel, "--default", running)
     if not answer.once:
         document = json.dumps(answer.model_dump(), sort_keys=True)
@@ -119,7 +112,7 @@ def _armed(work: Work, kernel: str, running: str) -> bool:
             hint="On the host: gdsdeploy-host.pyz boot show",
         )
     work.say(f"boots {kernel} once; the boot after that is of {running} again")
-    return True
+    return {"audit": {"kernel": kernel, "once": True}}
 
 
 STEPS = {Step.APPLY: apply, Step.MODULES: modules, Step.AUDIT: audit}

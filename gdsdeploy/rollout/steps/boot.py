@@ -78,19 +78,16 @@ def boot(work: Work) -> dict[str, Any]:
     Raises HostUnreachable when it does not answer in time, RebootFailed when it came back otherwise.
     """
     how, before = work.facts.how or NONE, work.facts.boot_id or ""
-    deadline, waited = float(work.settings.reboot_timeout), 0.0
-    while True:
+    deadline = float(work.settings.reboot_timeout)
+    for waited in work.attempts(deadline):
         status = _awaited(work, deadline - waited)
         if how != REBOOT or not before or status.boot_id != before:
             break
-        # It still shuts down.
-        if waited >= deadline:
-            raise RebootFailed(
-                f"{work.name}: {deadline:.0f} s after its reboot was ordered it still is in boot {before}",
-                hint="On the host: systemctl list-jobs, systemd-inhibit --list",
-            )
-        work.wait(work.patience.poll)
-        waited += work.patience.poll
+    else:
+        raise RebootFailed(
+            f"{work.name}: {deadline:.0f} s after its reboot was ordered it still is in boot {before}",
+            hint="On the host: systemctl list-jobs, systemd-inhibit --list",
+        )
     if not work.has_kernel:
         return {"boot_id": status.boot_id, "kernel": status.kernel, "how": NONE}
     release = work.target.kernel.release
@@ -108,34 +105,27 @@ def boot(work: Work) -> dict[str, Any]:
 
 def _awaited(work: Work, seconds: float) -> answers.Status:
     """The host's status as soon as it answers; raises HostUnreachable after ``seconds``."""
-    waited = 0.0
-    while True:
+    for _ in work.attempts(seconds):
         try:
             return work.ask(answers.STATUS, timeout=max(work.patience.knock, 1.0), tries=1)
         except HostUnreachable as error:
-            if waited >= seconds:
-                raise HostUnreachable(
-                    f"{work.name}: no answer for {work.settings.reboot_timeout} s: {error.message}",
-                    hint="Look at its console; a power cycle boots the kernel that it had before",
-                ) from None
-        work.wait(work.patience.poll)
-        waited += work.patience.poll
+            message = error.message
+    raise HostUnreachable(
+        f"{work.name}: no answer for {work.settings.reboot_timeout} s: {message}",
+        hint="Look at its console; a power cycle boots the kernel that it had before",
+    )
 
 
 def _settled(work: Work) -> answers.Needed:
     """What runs once the modules are loaded, which is later than sshd answers; raises RebootFailed."""
-    waited = 0.0
-    while True:
+    for _ in work.attempts(work.patience.settle):
         pending = needed(work)
         if not pending.needed:
             return pending
-        if waited >= work.patience.settle:
-            raise RebootFailed(
-                f"{work.name}: it is back, but {'; '.join(pending.reasons)}",
-                hint="On the host: journalctl -b -u systemd-modules-load",
-            )
-        work.wait(work.patience.poll)
-        waited += work.patience.poll
+    raise RebootFailed(
+        f"{work.name}: it is back, but {'; '.join(pending.reasons)}",
+        hint="On the host: journalctl -b -u systemd-modules-load",
+    )
 
 
 def power(work: Work) -> dict[str, Any]:

@@ -24,18 +24,15 @@ def at_rest(work: Work) -> Status:
 
     Raises HostUnfit where a program keeps the package manager's lock, Busy where another run keeps the host.
     """
-    waited = 0.0
-    while True:
+    for waited in work.attempts(work.patience.packages):
         status = work.ask(answers.STATUS)
         error = _obstacle(work, status)
         if error is None:
             return status
-        if waited >= work.patience.packages:
-            raise type(error)(f"{error.message}, for more than {waited:.0f} s", hint=error.hint)
         if not waited:
             work.say(f"{error.message}; waiting")
-        work.wait(work.patience.poll)
-        waited += work.patience.poll
+    assert error is not None
+    raise type(error)(f"{error.message}, for more than {waited:.0f} s", hint=error.hint)
 
 
 def _obstacle(work: Work, status: Status) -> GdsError | None:

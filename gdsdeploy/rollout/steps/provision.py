@@ -90,11 +90,6 @@ def rendered(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) 
     return inventory(work.fleet, work.lock, replace(every, supplies={work.name: supply}, run=who.run, who=who.who))
 
 
-def values(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
-    """The roles' variables for the machine."""
-    return variables(rendered(work, shelf, supply, fit))[work.name][1]
-
-
 def play(
     work: Work,
     step: str,

@@ -11,6 +11,7 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.builds.run_archives import Shelf
 from gdsdeploy.converge import change_words, desired, fitted_hosts
 from gdsdeploy.converge.inventory import leaving, packages_for
+from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.lock import releases
@@ -53,8 +54,11 @@ def undo(work: Work) -> dict[str, Any]:
     if back.has_kernel:
         work.ask(answers.ONCE, "--clear")
     with run_archives.opened(back.fleet_path) as shelf:
-        supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
-        files = previous_packages.have(back.target, _changed(work, back), work.say)
+        supply, fit = _supply(back, shelf), _fit(back)
+        modules = work.facts.modules_before
+        builds = modules.mode == "build" if modules is not None else work.is_builder
+        was, becomes = prepare.packages(back, builds=builds), prepare.packages(work, builds=True)
+        files = previous_packages.have(back.target, previous_packages.differing(was, becomes), work.say)
         with previous_packages.offered(back.target, files) as offer:
             extra = {
                 **_restore_variables(work, back),
@@ -69,32 +73,15 @@ def undo(work: Work) -> dict[str, Any]:
     return {"changed": changed, "boot_id": status.boot_id, "how": boot.NONE}
 
 
-def _changed(work: Work, back: Work) -> Sequence[Any]:
-    builds = _mode(work) == "build"
-    return previous_packages.differing(prepare.packages(back, builds=builds), prepare.packages(work, builds=True))
-
-
-def _mode(work: Work) -> str:
-    """How its modules came to the host before: ``build`` or ``receive``."""
-    kept = work.facts.modules_before
-    return kept.mode if kept is not None else "build" if work.is_builder else ""
-
-
-def _supply(back: Work) -> Supply:
-    """Where its modules come from; it has kept those that it had received."""
+def _supply(back: Work, shelf: Shelf) -> Supply:
+    """Where its modules come from; an archive from the cache is then in the run's folder."""
     kept = back.facts.modules_before or ModulesBefore()
     if kept.mode == "build":
         return Supply("build", "it has built them before", kept.want)
     if kept.archive:
         return Supply("receive", "it has kept what it had", kept.want)
+    shelf.look(kept.want, [kept.origin])
     return Supply("receive", "the controller has kept a build of its key", kept.want, cached=True, origin=kept.origin)
-
-
-def _on_shelf(supply: Supply, shelf: Shelf) -> Supply:
-    """The same supply, with its archive from the cache in the run's folder."""
-    if supply.cached:
-        shelf.look(supply.want, [supply.origin])
-    return supply
 
 
 def _fit(back: Work) -> dict[str, Host]:
@@ -151,7 +138,8 @@ def _compared(work: Work) -> list[answers.Difference]:
 
 def _managed(back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> set[str]:
     """Paths that the roles write with the lock that the host had."""
-    return desired.paths(desired.document(provision.values(back, shelf, supply, fit), desired.Files()))
+    values = variables(provision.rendered(back, shelf, supply, fit))[back.name][1]
+    return desired.paths(desired.document(values, desired.Files()))
 
 
 def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
@@ -178,7 +166,7 @@ def undo_validate(work: Work) -> dict[str, Any]:
     back = towards_before(work)
     if work.facts.snapshot is not None:
         with run_archives.opened(back.fleet_path) as shelf:
-            supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
+            supply, fit = _supply(back, shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
                 # The kernel that ran during the rollback.
                 provision.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))

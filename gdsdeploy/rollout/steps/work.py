@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -130,6 +130,15 @@ class Work:
         if isinstance(error, Mapping):
             raise refusal(self.name, error, _KINDS.get(str(error.get("kind", "")), ConvergeFailed))
         return question.read(self.name, document)
+
+    def attempts(self, seconds: float) -> Iterator[float]:
+        """Seconds waited before each attempt, from 0 until ``seconds`` have passed."""
+        waited = 0.0
+        while waited < seconds:
+            yield waited
+            self.wait(self.patience.poll)
+            waited += self.patience.poll
+        yield waited
 
     def wait(self, seconds: float) -> None:
         """Pause; raises Interrupted when the rollout is to stop."""
