@@ -58,7 +58,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PlannedFleet]:
     def make(*hosts: str, **changed: object) -> PlannedFleet:
         found = PlannedFleet(tmp_path, hosts or "abc", **changed)
-        found.trials()
+        found.tried()
         found.answer(monkeypatch)
         return found
 
@@ -136,9 +136,9 @@ def test_a_stack_that_nobody_has_tried(made: Callable[..., PlannedFleet]) -> Non
     assert "profile gds: kernel 2 with driver 550.1 was never tried" in text
     assert f"gdsdeploy kmod preflight {fleet.path} --profile gds" in text
     failed = Module("nvidia-fs", False, None, error="nvfs-dma.c:412: no member pgmap")
-    fleet.trials(builds=False, modules=(failed,))
+    fleet.tried(builds=False, modules=(failed,))
     assert "its preflight on 2026-11-20 failed: nvfs-dma.c:412: no member pgmap" in refusal(fleet)
-    fleet.trials(loads=None)
+    fleet.tried(loads=None)
     assert "whether it would load could not be told" in refusal(fleet)
 
 
