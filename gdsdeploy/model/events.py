@@ -14,7 +14,7 @@ from functools import partial
 from types import UnionType
 from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from gdsdeploy.model.rollout import STRICT, Plan, Written
+from gdsdeploy.model.rollout import STRICT, Plan, JsonForm
 
 T = TypeVar("T")
 
@@ -192,7 +192,7 @@ class WaveOpened(WavePayload):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """A measurement for the rest of a soak."""
 
     #: remaining seconds of the soak
@@ -208,7 +208,7 @@ class WaveSoaking(WavePayload):
 
     #: seconds since the epoch
     until: float | None = None
-    measured: Measured | None = None
+    measured: Measurement | None = None
 
 
 class WaveClosed(WavePayload):
@@ -269,7 +269,7 @@ Draft = tuple[str, Payload]
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Written):
+class Event(JsonForm):
     """One line of the journal.  Raises ValueError for ``data`` that this program doesn't write, with the place."""
 
     __pydantic_config__ = STRICT

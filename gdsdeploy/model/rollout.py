@@ -92,7 +92,7 @@ def _adapter(shape: type) -> TypeAdapter[Any]:
     return _adapters[shape]
 
 
-class Written:
+class JsonForm:
     """A dataclass with a form as JSON: each key with its type, and no other key."""
 
     __slots__ = ()
@@ -117,7 +117,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Wave(Written):
+class Wave(JsonForm):
     """Hosts that finish before the next wave begins."""
 
     __pydantic_config__ = STRICT
@@ -134,7 +134,7 @@ class Wave(Written):
 
 
 @dataclass(frozen=True)
-class Plan(Written):
+class Plan(JsonForm):
     """Everything that was decided before a rollout began; its journal has it, for a later resume."""
 
     __pydantic_config__ = STRICT
@@ -164,7 +164,7 @@ class Plan(Written):
 
     def as_json(self) -> dict[str, Any]:
         """With ``version``, which is that of everything in its journal."""
-        return {"version": VERSION, **Written.as_json(self)}
+        return {"version": VERSION, **JsonForm.as_json(self)}
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -181,7 +181,7 @@ class Plan(Written):
 
 
 @dataclass(frozen=True, slots=True)
-class Task(Written):
+class Task(JsonForm):
     """One step to be done with one host."""
 
     __pydantic_config__ = STRICT

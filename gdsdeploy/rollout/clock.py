@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from gdsdeploy.model.events import Event, Measured, WaveClosed, WaveSoaking
+from gdsdeploy.model.events import Event, Measurement, WaveClosed, WaveSoaking
 
 #: Seconds; time synchronization makes smaller corrections all the time.
 TOLERANCE: Final = 2.0
@@ -53,7 +53,7 @@ class Soaks:
         self._boot = clock.boot()
         self._offset = clock.wall() - clock.steady()
         #: wave → end of its soak in seconds since the epoch, and the measurement of its rest
-        self._open: dict[str, tuple[float, Measured | None]] = {}
+        self._open: dict[str, tuple[float, Measurement | None]] = {}
 
     def feed(self, event: Event) -> None:
         match event.payload:
@@ -65,7 +65,7 @@ class Soaks:
     def dated(self, soak: WaveSoaking) -> WaveSoaking:
         """The soak with a measurement of its rest."""
         left = (soak.until or 0.0) - self._clock.wall()
-        return replace(soak, measured=Measured(left, self._boot, self._clock.steady()))
+        return replace(soak, measured=Measurement(left, self._boot, self._clock.steady()))
 
     def taken_up(self) -> list[WaveSoaking]:
         """Soaks of an earlier driver whose end the clock alone would get wrong."""
@@ -76,7 +76,7 @@ class Soaks:
             and not math.isclose(self._clock.wall() + (left := self._left(measured)), until, abs_tol=TOLERANCE)
         ]
 
-    def _left(self, measured: Measured) -> float:
+    def _left(self, measured: Measurement) -> float:
         passed = self._clock.steady() - measured.steady if measured.boot == self._boot else 0.0
         return measured.left - max(0.0, passed)
 

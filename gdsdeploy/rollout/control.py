@@ -79,7 +79,7 @@ def requests(path: Path) -> list[Request]:
     for place in sorted(folder(path).glob("*.json")):
         # No file there may stop a rollout; its sender reports the missing answer.
         with contextlib.suppress(OSError, ValueError, KeyError):
-            if not _awaited(place):
+            if not _is_awaited(place):
                 place.unlink()
                 continue
             lines = place.read_text().splitlines()
@@ -89,7 +89,7 @@ def requests(path: Path) -> list[Request]:
     return waiting
 
 
-def _awaited(place: Path) -> bool:
+def _is_awaited(place: Path) -> bool:
     handle = os.open(place, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,7 +111,7 @@ def tell(path: Path, payload: Payload, *, patience: float = PATIENCE) -> tuple[E
             with journal.writing(path, doing=f"rollout: {_WORDS[payload.kind][1]} by hand") as writer:
                 return write(writer, payload), False
         except Busy as busy:
-            if (event := _asked(path, payload, end)) is not None:
+            if (event := _request(path, payload, end)) is not None:
                 return event, True
             if time.monotonic() > end:
                 command = f"gdsdeploy rollout {_WORDS[payload.kind][0]}"
@@ -135,9 +135,9 @@ def refusal(rollout: str, kind: Kind, why: str) -> RolloutRefused:
     return RolloutRefused(f"{rollout} cannot be {_WORDS[kind][1]}: {why}", hint="See: gdsdeploy rollout status")
 
 
-def _asked(path: Path, payload: Payload, end: float) -> Event | None:
+def _request(path: Path, payload: Payload, end: float) -> Event | None:
     """The event from the journal's writer; None: there is no writer any more, or no answer until ``end``."""
-    with _left(path, {"kind": payload.kind, "data": as_json(payload)}) as handle:
+    with _request_file(path, {"kind": payload.kind, "data": as_json(payload)}) as handle:
         while True:
             text = os.pread(handle, 1 << 16, 0).decode()
             if text.count("\n") > 1:
@@ -159,7 +159,7 @@ def _answer(value: Mapping[str, Any]) -> Event:
 
 
 @contextlib.contextmanager
-def _left(path: Path, request: Mapping[str, Any]) -> Iterator[int]:
+def _request_file(path: Path, request: Mapping[str, Any]) -> Iterator[int]:
     """A locked request in the folder during the block; yields the open file."""
     where = folder(path)
     try:

@@ -65,8 +65,6 @@ class Hooks:
 
 @dataclass(frozen=True)
 class _StepEnd:
-    """How a step ended."""
-
     task: Task
     facts: Mapping[str, Any] | None = None
     error: BaseException | None = None
@@ -156,7 +154,7 @@ class _Driver:
             if decisions.events:
                 self._add((event.host, event.payload) for event in decisions.events)
             elif decisions.tasks:
-                if not self._left_out(decisions.tasks, now):
+                if not self._apply_removals(decisions.tasks, now):
                     self._begin(decisions.tasks)
             elif decisions.over and not self._running:
                 return
@@ -209,14 +207,13 @@ class _Driver:
                 self._inbox.put(_StepEnd(task, error=Interrupted(f"this machine: {error}")))
 
     def _perform(self, task: Task) -> None:
-        """In the step's thread."""
         try:
             facts = self._effects.perform(task, lambda text: self._inbox.put((task.host, text)))
             self._inbox.put(_StepEnd(task, json.loads(json.dumps(dict(facts), allow_nan=False))))
         except BaseException as error:  # noqa: BLE001 - the driver writes it down and raises it
             self._inbox.put(_StepEnd(task, error=error))
 
-    def _left_out(self, tasks: Sequence[Task], now: float) -> bool:
+    def _apply_removals(self, tasks: Sequence[Task], now: float) -> bool:
         """Whether hosts were removed from the fleet, which changes the decisions."""
         steady = self._clock.steady()
         if steady < self._look_after or not any(task.step is Step.PREFLIGHT for task in tasks):

@@ -27,7 +27,7 @@ def newest(fleet_path: Path) -> journal.Summary | None:
 
 def expected(fleet_path: Path, plans: Mapping[str, HostPlan]) -> tuple[dict[str, float], bool]:
     """(host → seconds, whether any were measured): its last time, else the median of other hosts, else a guess."""
-    own, others = _took(fleet_path)
+    own, others = _measured_times(fleet_path)
     medians: dict[str, float] = {**GUESS, **{key: statistics.median(times) for key, times in others.items()}}
     seconds = {
         name: 0.0 if plan.satisfied else own.get((name, plan.disruption), medians[plan.disruption])
@@ -36,7 +36,7 @@ def expected(fleet_path: Path, plans: Mapping[str, HostPlan]) -> tuple[dict[str,
     return {name: round(value, 1) for name, value in seconds.items()}, bool(others)
 
 
-def _took(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dict[str, list[float]]]:
+def _measured_times(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dict[str, list[float]]]:
     """(host, disruption) → seconds the last time, and disruption → all seconds; of hosts that came to DONE."""
     path = journal.path_of(fleet_path)
     own: dict[tuple[str, str], float] = {}

@@ -17,7 +17,7 @@ from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import hoststate
 from gdsdeploy.rollout.budget import Queue, Slots, keys_of
-from gdsdeploy.rollout.hoststate import Counted, HostState, Ways
+from gdsdeploy.rollout.hoststate import HostState, Tally, Ways
 
 Phase = Literal["planned", "running", "soaking", "paused", "halted", "aborted", "rolling-back", "finished"]
 _NOWHERE = -1
@@ -327,7 +327,7 @@ class Fold:
         _keep(self._ready, host, live and not waits and not host.running and host.due is None)
 
     def _count(self, host: HostState) -> None:
-        new = Counted(
+        new = Tally(
             host.state,
             host.outcome is None,
             host.active,

@@ -39,7 +39,7 @@ class Ways:
     keep: bool = False
 
 
-class Counted(NamedTuple):
+class Tally(NamedTuple):
     """How a host counts."""
 
     state: str
@@ -103,7 +103,7 @@ class HostState:
     #: number of its last event
     moved: int = 0
     #: how it was counted last
-    counted: Counted | None = None
+    counted: Tally | None = None
 
     @property
     def active(self) -> bool:
@@ -169,11 +169,11 @@ def end(host: HostState, done: StepDone) -> None:
         case Step.PREFLIGHT:
             go(host, Step.DRAIN if host.ways.drain else Step.SNAPSHOT, "gate")
         case Step.DRAIN if host.back:
-            _drained(host)
+            _after_drain(host)
         case Step.DRAIN:
             go(host, Step.SNAPSHOT)
         case Step.VALIDATE | Step.UNDO_VALIDATE:
-            _validated(host, done.facts.validated_boot or "")
+            _after_validation(host, done.facts.validated_boot or "")
         case Step.RETURN:
             host.out = host.returning = False
             _over(host)
@@ -200,7 +200,8 @@ def fail(host: HostState, error: StepError) -> None:
     assert step is not None
     host.running, host.error = False, error
     if step is Step.RETURN:
-        _not_returned(host)
+        host.boot = host.validated = ""
+        _again(host, Step.UNDO_VALIDATE if host.back else Step.VALIDATE, error.message or "it could not be returned")
         if host.recalled and not host.back and host.due is None:
             turn_back(host)
         return
@@ -308,7 +309,7 @@ def _start_back(host: HostState) -> None:
         go(host, Step.UNDO if host.touched else Step.UNDO_VALIDATE)
 
 
-def _drained(host: HostState) -> None:
+def _after_drain(host: HostState) -> None:
     """After the drain of a changed host that failed or is recalled."""
     if host.ways.keep and host.failed_at is not None and not host.recalled:
         finish(host, Outcome.KEPT)
@@ -316,7 +317,7 @@ def _drained(host: HostState) -> None:
         go(host, Step.UNDO if host.touched else Step.UNDO_VALIDATE)
 
 
-def _validated(host: HostState, boot: str) -> None:
+def _after_validation(host: HostState, boot: str) -> None:
     """Every check passed in ``boot``; in another boot than BOOT saw, that one has to be proven, too."""
     if boot and host.boot in ("", boot):
         host.boot = host.validated = boot
@@ -327,12 +328,6 @@ def _validated(host: HostState, boot: str) -> None:
     else:
         host.boot = host.validated = ""
         _again(host, Step.UNDO_BOOT if host.back else Step.BOOT, "it was validated in another boot than it came up in")
-
-
-def _not_returned(host: HostState) -> None:
-    host.boot = host.validated = ""
-    why = host.error.message if host.error is not None else ""
-    _again(host, Step.UNDO_VALIDATE if host.back else Step.VALIDATE, why or "it could not be returned")
 
 
 def _again(host: HostState, step: Step, why: str) -> None:

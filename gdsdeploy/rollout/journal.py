@@ -150,7 +150,7 @@ class Journal:
             raise JournalUnusable(f"{self.path}: {rollout}: {error}", hint=hint) from error
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with _explained(self.path):
+        with _journal_errors(self.path):
             return self._db.execute(query, values).fetchall()
 
     def _event(self, rollout: str, row: tuple[Any, ...]) -> Event:
@@ -231,7 +231,7 @@ class Writer(Journal):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _explained(self.path):
+        with _journal_errors(self.path):
             # SQLite would continue to write into a file without a name.
             if not self.path.exists() or not os.path.samestat(self._file, self.path.stat()):
                 raise JournalUnusable(
@@ -257,10 +257,10 @@ def reading(path: Path) -> Journal:
     Raises JournalUnusable: there is none, it is damaged, or of a newer gdsdeploy.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_explained(path))
+        stack.enter_context(_journal_errors(path))
         _must_be_there(path)
         try:
-            connection = stack.enter_context(contextlib.closing(_connected(path, "ro")))
+            connection = stack.enter_context(contextlib.closing(_connect(path, "ro")))
             _check(path, connection)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
@@ -279,14 +279,14 @@ def writing(path: Path, *, doing: str, wall: Callable[[], float] = time.time) ->
     Raises Busy: another process has it; JournalUnusable: it is damaged, read-only, of a newer gdsdeploy, …
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_explained(path))
+        stack.enter_context(_journal_errors(path))
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(writerlock.held(path, doing=doing))
         if not os.path.lexists(path):
             _create(path)
         _must_be_there(path)
-        connection = stack.enter_context(contextlib.closing(_connected(path, "rw")))
+        connection = stack.enter_context(contextlib.closing(_connect(path, "rw")))
         _check(path, connection)
         # SQLite opens a read-only file without an error, and fails at the first change.
         for statement in ("BEGIN IMMEDIATE", f"PRAGMA user_version = {SCHEMA}", "ROLLBACK"):
@@ -307,7 +307,7 @@ def _must_be_there(path: Path) -> None:
         raise JournalUnusable(f"{path}: is damaged: it is empty", hint=_LOST)
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
     """Every statement is its own transaction unless one is begun."""
     name = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(name, uri=True, isolation_level=None, timeout=_PATIENCE)
@@ -354,7 +354,7 @@ def _settled_copy(path: Path) -> sqlite3.Connection:
             if before == [_version(side) for side in sides]:
                 break
         memory = sqlite3.connect(":memory:", isolation_level=None)
-        with contextlib.closing(_connected(Path(folder) / path.name, "rw")) as source:
+        with contextlib.closing(_connect(Path(folder) / path.name, "rw")) as source:
             source.backup(memory)
     return memory
 
@@ -388,7 +388,7 @@ def _digest(rollout: str, number: int, at: float, kind: str, host: str, data: st
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _journal_errors(path: Path) -> Iterator[None]:
     """Errors of SQLite and of the operating system as JournalUnusable."""
     try:
         yield

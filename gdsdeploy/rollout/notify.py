@@ -126,13 +126,13 @@ class Notifier(AbstractContextManager["Notifier"]):
         for pause in (0.0, *self._pauses):
             if pause and self._stop.wait(pause):
                 return
-            reason, again = self._posted(address, document)
+            reason, again = self._post_once(address, document)
             if not again:
                 break
         if reason:
             self._complain(f"the webhook at {urlsplit(address).hostname} {reason}")
 
-    def _posted(self, address: str, document: Mapping[str, Any]) -> tuple[str, bool]:
+    def _post_once(self, address: str, document: Mapping[str, Any]) -> tuple[str, bool]:
         """(why the webhook didn't take it, or empty; whether to try again)."""
         headers = {"User-Agent": "gdsdeploy", "Idempotency-Key": f"{self._rollout}-{document['number']}"}
         if self._token is not None:

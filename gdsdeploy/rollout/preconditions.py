@@ -23,7 +23,7 @@ from gdsdeploy.model.text import listed
 from gdsdeploy.preflight import record
 from gdsdeploy.preflight.record import Record
 from gdsdeploy.rollout import durations, status, waves, windows
-from gdsdeploy.rollout.drain import Drainer, State, drainer, rollout_of
+from gdsdeploy.rollout.drain import Drainer, drainer, rollout_of
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.waves import Candidate
 from gdsdeploy.ssh import transport
@@ -355,10 +355,10 @@ def _drained(drains: Drainer, names: Sequence[str], reasons: list[Reason]) -> di
         if not reasons:
             reasons.append(Reason(error.message, hint=error.hint or ""))
         return {}
-    return {name: _why(state) for name, state in states.items() if state.out}
-
-
-def _why(state: State) -> str:
-    if rollout := rollout_of(state.reason):
-        return f"it was drained by rollout {rollout}"
-    return f"it is drained: {state.reason}" if state.reason else "it is drained"
+    words = {}
+    for name, state in states.items():
+        if state.out and (rollout := rollout_of(state.reason)):
+            words[name] = f"it was drained by rollout {rollout}"
+        elif state.out:
+            words[name] = f"it is drained: {state.reason}" if state.reason else "it is drained"
+    return words

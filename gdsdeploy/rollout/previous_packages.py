@@ -44,13 +44,13 @@ def cache() -> Path:
     return paths.cache() / "snapshots"
 
 
-def differing(was: Sequence[Package], becomes: Sequence[Package]) -> list[Package]:
+def differing_packages(was: Sequence[Package], becomes: Sequence[Package]) -> list[Package]:
     """Packages of the one lock that the other does not have in the same version."""
     names = {(package.package, package.version) for package in becomes}
     return [package for package in was if (package.package, package.version) not in names]
 
 
-def have(target: Target, packages: Sequence[Package], progress: Callable[[str], None]) -> dict[Package, Path]:
+def fetch_packages(target: Target, packages: Sequence[Package], progress: Callable[[str], None]) -> dict[Package, Path]:
     """Package → cached file, fetched from the lock's repository; an rpm is only looked up, because dnf fetches it.
 
     Raises RollbackFailed that lists unavailable packages, MissingProgram, and what the fetcher raises.
@@ -92,12 +92,11 @@ def have(target: Target, packages: Sequence[Package], progress: Callable[[str], 
 
 
 def _programs() -> tuple[str, str]:
-    """Paths of dpkg-deb and gpg."""
     return which("dpkg-deb", hint="Install the package dpkg"), which("gpg", hint="Install the package gnupg")
 
 
 @contextmanager
-def offered(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | None]:
+def offer_packages(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | None]:
     """A signed repository of ``files`` for the block; None without files.
 
     Raises MissingProgram without dpkg-deb or gpg, RollbackFailed where it can't be written.
@@ -107,7 +106,7 @@ def offered(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | N
         return
     folder = Path(tempfile.mkdtemp(prefix="gds-restore-"))
     try:
-        yield _written(folder, target, files)
+        yield _write_repository(folder, target, files)
     except OSError as error:
         raise RollbackFailed(
             f"{error.filename or folder}: cannot be written: {error.strerror}", hint="Make room for some packages there"
@@ -116,7 +115,7 @@ def offered(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | N
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _written(folder: Path, target: Target, files: Mapping[Package, Path]) -> Offer:
+def _write_repository(folder: Path, target: Target, files: Mapping[Package, Path]) -> Offer:
     root, home = folder / "repository", folder / "key"
     entries = [_entry(package, file) for package, file in files.items()]
     for package, file in files.items():

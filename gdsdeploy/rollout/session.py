@@ -174,7 +174,6 @@ def _removed(plan: Plan, path: Path) -> Collection[str]:
 
 
 def _notices(plan: Plan, path: Path) -> Iterator[str]:
-    """What was edited after the rollout was planned."""
     kept = "the rollout continues with the one that it was planned with"
     with suppress(GdsError):
         if releases.digest_of(path) != plan.fleet_digest:

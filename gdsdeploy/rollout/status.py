@@ -240,7 +240,6 @@ class Status:
             host.away = True
 
     def _over(self, host: Host, step: str) -> Work:
-        """The step under way ends."""
         work = host.running
         if work is None or work.step != step:
             work = Work(step, 1, self.lapse)

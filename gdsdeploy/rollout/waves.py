@@ -72,8 +72,8 @@ def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
 
 def _sizes(batches: Batches, of: int) -> Iterator[int]:
     """Sizes of the waves, without an end."""
-    first, largest = share(batches.size, of), share(batches.largest, of)
-    size = first
+    size = first = share(batches.size, of)
+    largest = share(batches.largest, of)
     while True:
         yield min(size, largest)
         if batches.strategy == "linear":
@@ -83,7 +83,6 @@ def _sizes(batches: Batches, of: int) -> Iterator[int]:
 
 
 def _canary(canary: Canary, hosts: Sequence[Candidate], skipped: Mapping[str, str]) -> tuple[str, ...]:
-    """Names, in the order of ``hosts``."""
     names: set[str] = set()
     for pattern in canary.hosts:
         matches = {host.name for host in hosts if fnmatch.fnmatchcase(host.name, pattern)}

@@ -47,13 +47,13 @@ def zone(name: str) -> dt.tzinfo:
 def _spans(settings: Rollout, now: float) -> list[tuple[float, float]]:
     """(begin, end) of open times around ``now``, in order and merged."""
     where = zone(settings.timezone)
-    return _merged(settings.windows, where, dt.datetime.fromtimestamp(now, where).date())
+    return _merged_spans(settings.windows, where, dt.datetime.fromtimestamp(now, where).date())
 
 
 @functools.lru_cache(maxsize=8)
-def _merged(windows: tuple[str, ...], where: dt.tzinfo, today: dt.date) -> list[tuple[float, float]]:
+def _merged_spans(windows: tuple[str, ...], where: dt.tzinfo, today: dt.date) -> list[tuple[float, float]]:
     spans: list[tuple[float, float]] = []
-    for begin, end in sorted(span for text in windows for span in _of(text, where, today)):
+    for begin, end in sorted(span for text in windows for span in _window_spans(text, where, today)):
         if spans and begin <= spans[-1][1]:
             spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
         elif begin < end:
@@ -61,7 +61,7 @@ def _merged(windows: tuple[str, ...], where: dt.tzinfo, today: dt.date) -> list[
     return spans
 
 
-def _of(text: str, where: dt.tzinfo, today: dt.date) -> Iterator[tuple[float, float]]:
+def _window_spans(text: str, where: dt.tzinfo, today: dt.date) -> Iterator[tuple[float, float]]:
     *named, times = text.split(" ")
     days = _days(named[0]) if named else set(range(7))
     begin, end = map(_minutes, times.split("-"))

@@ -31,7 +31,7 @@ def held(journal: Path, *, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _busy(journal, os.pread(handle, 4096, 0)) from None
+            raise _busy_error(journal, os.pread(handle, 4096, 0)) from None
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "doing": doing}
         os.ftruncate(handle, 0)
@@ -44,7 +44,7 @@ def held(journal: Path, *, doing: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _busy(journal: Path, content: bytes) -> Busy:
+def _busy_error(journal: Path, content: bytes) -> Busy:
     hint = "Watch it with: gdsdeploy rollout status --watch; have it pause with: gdsdeploy rollout pause"
     try:
         who = json.loads(content)

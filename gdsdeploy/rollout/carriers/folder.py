@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """Paths below the folder."""
 
     changed: tuple[str, ...]
@@ -29,7 +29,7 @@ class Written:
 
 def write(
     folder: Path, carrier: Carrier, lock_digest: str, files: Mapping[str, Content], served: Mapping[str, Path]
-) -> Written:
+) -> WrittenFiles:
     """Make ``folder`` hold ``files``, and below ``serve/`` what is ``served``, with their manifest.
 
     Other files stay (a key in ``env/``, git's own).  Raises FleetInvalid when gdsdeploy didn't render the folder, when
@@ -52,7 +52,7 @@ def write(
         raise FleetInvalid(
             f"{error.filename or folder}: cannot be written: {error.strerror}", hint="Make it writable, or make room"
         ) from None
-    return Written(tuple(changed), tuple(removed), tuple(restored))
+    return WrittenFiles(tuple(changed), tuple(removed), tuple(restored))
 
 
 def _below_served(files: Mapping[str, T]) -> dict[str, T]:

@@ -52,15 +52,13 @@ class Rendered:
     lock_digest: str
     #: machine → how it comes to its modules
     modules: Mapping[str, str]
-    written: folders.Written
+    written: folders.WrittenFiles
     #: what the folder doesn't contain, as sentences
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The input of one rendering."""
-
     fleet: Fleet
     lock: Lock
     fleet_path: Path
@@ -263,9 +261,9 @@ def _project(job: _Job, origin: Sources) -> dict[str, Content]:
     if job.carrier == "pull":
         files["local.yml"] = playbooks.local(provision).encode()
     else:
-        files[f"{base}provision.yml"] = playbooks.tagged(provision).encode()
+        files[f"{base}provision.yml"] = playbooks.with_tags(provision).encode()
         remove = resources.playbook("remove").read_text(encoding="utf-8")
-        files[f"{base}remove.yml"] = playbooks.tagged(remove).encode()
+        files[f"{base}remove.yml"] = playbooks.with_tags(remove).encode()
         callback = resources.package() / "converge" / "callbacks" / "gds_events.py"
         # Outside of Ansible's default folder: it writes lines for machines to standard output.
         files[f"{base}plugins/callback/{callback.name}"] = callback.read_bytes()

@@ -9,7 +9,7 @@ from pathlib import Path
 from gdsdeploy import run
 from gdsdeploy.errors import DrainFailed, GdsError
 from gdsdeploy.model.rollout_settings import Drain, fill
-from gdsdeploy.rollout.drain.drainer import Drained, Progress, Returned, State, rollout_of
+from gdsdeploy.rollout.drain.drainer import DrainResult, Progress, ReturnResult, State, rollout_of
 from gdsdeploy.rollout.drain.program import Deadline, failure, last
 
 #: Seconds between two questions whether a host is idle.
@@ -49,7 +49,7 @@ class Commands:
     def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - no command answers that
         return {}
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> Drained:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain: ``out`` ends with 0, then ``idle`` does, both within ``timeout``."""
         deadline = Deadline(host, timeout, self._pause, progress)
         self._do("out", f"take {host} out of work", host, reason, timeout)
@@ -66,7 +66,7 @@ class Commands:
             deadline.wait(f"waiting until it is idle: {text}")
         return {"drained": True, "reason": reason, "was": ""}
 
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> Returned:
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
         """As Drainer.undrain; ``back`` fails where the host stays out."""
         self._do("back", f"bring {host} back into work", host, reason, SECONDS)
         progress("it gets work again")

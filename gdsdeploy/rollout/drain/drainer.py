@@ -39,7 +39,7 @@ class State:
     reason: str = ""
 
 
-class Drained(TypedDict):
+class DrainResult(TypedDict):
     """How a drain ended."""
 
     #: False: another drain keeps the host out, and was left as it is
@@ -50,7 +50,7 @@ class Drained(TypedDict):
     was: str
 
 
-class Returned(TypedDict):
+class ReturnResult(TypedDict):
     """How a host's return ended."""
 
     #: whether it gets work now
@@ -78,7 +78,7 @@ class Drainer(Protocol):
         """Host → state, without hosts that the scheduler doesn't know.  Raises DrainFailed."""
         ...
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> Drained:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """Take ``host`` out of work, and wait until no work is left on it.
 
         timeout: seconds.  Raises DrainFailed past ``timeout``, with what still runs, and where the scheduler refuses;
@@ -86,7 +86,7 @@ class Drainer(Protocol):
         """
         ...
 
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> Returned:
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
         """End the drain that ``reason`` signs; any other drain stays, and is no error.
 
         Raises DrainFailed where the scheduler doesn't answer or refuses.

@@ -13,7 +13,7 @@ from typing import Any
 
 from gdsdeploy.errors import DrainFailed
 from gdsdeploy.model.text import listed
-from gdsdeploy.rollout.drain.drainer import ROLLOUT, Drained, Progress, Returned, State, signature
+from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
 from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline, failure, last
 
 #: Annotation of a node that a rollout has cordoned: its reason.
@@ -40,13 +40,13 @@ def annotation(node: Mapping[str, Any]) -> str:
     return str((node["metadata"].get("annotations") or {}).get(CORDONED, ""))
 
 
-def cordoned(node: Mapping[str, Any]) -> bool:
+def is_cordoned(node: Mapping[str, Any]) -> bool:
     return bool(node.get("spec", {}).get("unschedulable"))
 
 
 def state_of(node: Mapping[str, Any]) -> State:
     """Whether the node gets pods."""
-    if cordoned(node):
+    if is_cordoned(node):
         return State(True, annotation(node) or "cordoned, by nobody who said why")
     conditions = node.get("status", {}).get("conditions", [])
     ready = next((condition for condition in conditions if condition.get("type") == "Ready"), {"status": "Unknown"})
@@ -58,7 +58,7 @@ def state_of(node: Mapping[str, Any]) -> State:
 def out(node: Mapping[str, Any], reason: str) -> dict[str, Any] | None:
     """The merge patch that cordons the node by ``reason``; None: it's cordoned already."""
     taken = annotation(node).startswith(ROLLOUT) and not is_ours(node, reason)
-    if cordoned(node) and not taken:
+    if is_cordoned(node) and not taken:
         return None
     return _patch(node, reason, unschedulable=True)
 
@@ -74,7 +74,7 @@ def _patch(node: Mapping[str, Any], note: str | None, *, unschedulable: bool | N
     return {"metadata": metadata, "spec": {"unschedulable": unschedulable}}
 
 
-def works(pod: Mapping[str, Any]) -> bool:
+def is_evictable(pod: Mapping[str, Any]) -> bool:
     """Whether an eviction is about this pod."""
     metadata = pod["metadata"]
     kinds = {owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")}
@@ -108,15 +108,15 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
             return [error.message]
         return objections
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> Drained:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain.  Pods without a controller are waited for: nothing would start them elsewhere."""
         name, deadline, once = self._node(host), Deadline(host, timeout, self._pause, progress), _once(progress)
         node = self._patiently(self._look, name)
         was = state_of(node).reason if state_of(node).out and not is_ours(node, reason) else ""
         while True:
-            node = self._patiently(self._changed, name, out, reason, "cordoned", progress)
+            node = self._patiently(self._patched, name, out, reason, "cordoned", progress)
             status, lines = self._evict(name, deadline.left, once)
-            if status == 0 and cordoned(node := self._patiently(self._look, name)):
+            if status == 0 and is_cordoned(node := self._patiently(self._look, name)):
                 return {"drained": is_ours(node, reason), "reason": state_of(node).reason, "was": was}
             command = self._argv(["drain", name, *DRAIN])
             output = failure(f"cannot drain {name}: kubectl ended with status {status}", command, lines)
@@ -128,12 +128,12 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
                 raise deadline.failed(f"{listed(left, LISTED) or 'no pod'}\n{output}", hint)
             deadline.wait()
 
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> Returned:
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
         """As Drainer.undrain.  A node whose kubelet doesn't answer yet gets pods as soon as it does."""
-        node = self._patiently(self._changed, self._node(host), back, reason, "no longer cordoned", progress)
-        return {"returned": not cordoned(node), "reason": state_of(node).reason if cordoned(node) else ""}
+        node = self._patiently(self._patched, self._node(host), back, reason, "no longer cordoned", progress)
+        return {"returned": not is_cordoned(node), "reason": state_of(node).reason if is_cordoned(node) else ""}
 
-    def _changed(self, name: str, patch_of: PatchOf, reason: str, state: str, progress: Progress) -> Mapping[str, Any]:
+    def _patched(self, name: str, patch_of: PatchOf, reason: str, state: str, progress: Progress) -> Mapping[str, Any]:
         """The node as it is once ``patch_of`` has no patch for it."""
         node = self._look(name)
         if (patch := patch_of(node, reason)) is None:
@@ -143,14 +143,13 @@ class Kubernetes(Cluster[Mapping[str, Any]]):
         return node
 
     def _evict(self, name: str, seconds: float, progress: Progress) -> tuple[int, list[str]]:
-        """Status and output of ``kubectl drain``."""
         command = self._argv(["drain", name, *DRAIN, f"--timeout={seconds:.0f}s"])
         return last(command, f"drain {name}", seconds + 30, self._folder, progress)
 
     def _pods(self, name: str) -> list[str]:
         argv = ["get", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}"]
         pods = self._json(argv, f"ask for the pods on {name}")["items"]
-        return [f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods if works(pod)]
+        return [f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods if is_evictable(pod)]
 
     def _look(self, name: str) -> Mapping[str, Any]:
         return self._json(["get", "node", name], f"ask for the node {name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdsdeploy.rollout.drain.drainer import Drained, Progress, Returned, State
+from gdsdeploy.rollout.drain.drainer import DrainResult, Progress, ReturnResult, State
 
 
 class Nothing:
@@ -16,8 +16,8 @@ class Nothing:
     def states(self, hosts: Sequence[str]) -> dict[str, State]:
         return {host: State(out=False) for host in hosts}
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> Drained:  # noqa: ARG002
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:  # noqa: ARG002
         return {"drained": True, "reason": reason, "was": ""}
 
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> Returned:  # noqa: ARG002
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:  # noqa: ARG002
         return {"returned": True, "reason": ""}

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from gdsdeploy.errors import DrainFailed
 from gdsdeploy.host.gate.slurm import DRAINED, OURS, WAS, Node, SlurmError, drain_argv, node_from, undrain_argv
 from gdsdeploy.model.text import listed
-from gdsdeploy.rollout.drain.drainer import ROLLOUT, Drained, Progress, Returned, State, signature
+from gdsdeploy.rollout.drain.drainer import ROLLOUT, DrainResult, Progress, ReturnResult, State, signature
 from gdsdeploy.rollout.drain.program import LISTED, Cluster, Deadline
 
 #: States of a node that Slurm itself reboots; the node may be idle meanwhile.
@@ -96,7 +96,7 @@ class Slurm(Cluster[Node]):
             objections.append(error.message)
         return objections
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> Drained:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain.  A reboot that Slurm was asked for counts as work."""
         name, deadline = self._node(host), Deadline(host, timeout, self._pause, progress)
         was = None
@@ -117,7 +117,7 @@ class Slurm(Cluster[Node]):
                 raise deadline.failed(text, hint)
             deadline.wait(f"waiting for {text}")
 
-    def undrain(self, host: str, reason: str, *, progress: Progress) -> Returned:
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
         """As Drainer.undrain.  A node that an administrator had down gets its earlier reason back."""
         name = self._node(host)
         node = self._patiently(self._look, name)
@@ -128,7 +128,6 @@ class Slurm(Cluster[Node]):
         return {"returned": not state.out, "reason": state.reason if state.out else ""}
 
     def _work(self, node: Node) -> list[str]:
-        """What still runs on the node."""
         if REBOOTS & set(node.states):
             return ["the reboot that Slurm was asked for"]
         jobs = self._jobs(node.name)
@@ -143,13 +142,13 @@ class Slurm(Cluster[Node]):
         return [f"job {row[0]} of {row[1]} ({row[4]}, {row[2].lower()}, time left {row[3]})" for row in rows]
 
     def _look(self, name: str) -> Node:
-        return _parsed(self._ask(["--oneliner", "show", "node", name], f"ask for the node {name}").stdout, name)
+        return _parse(self._ask(["--oneliner", "show", "node", name], f"ask for the node {name}").stdout, name)
 
     def _nodes(self) -> Mapping[str, Node]:
         text = self._ask(["--oneliner", "show", "nodes"], "ask for Slurm's nodes").stdout
         # A reason may hold line breaks.
         lines = re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE)
-        nodes = [_parsed(line, "") for line in lines if line.startswith("NodeName=")]
+        nodes = [_parse(line, "") for line in lines if line.startswith("NodeName=")]
         return {node.name: node for node in nodes}
 
     def _state(self, node: Node) -> State:
@@ -160,7 +159,7 @@ class Slurm(Cluster[Node]):
         return self._look(name)
 
 
-def _parsed(text: str, name: str) -> Node:
+def _parse(text: str, name: str) -> Node:
     try:
         return node_from(text)
     except SlurmError as error:

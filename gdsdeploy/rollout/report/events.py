@@ -115,7 +115,6 @@ _BECAUSE: Final = {
 
 
 def _words(event: Event) -> str:
-    """What happened, without the host's name."""
     match event.payload:
         case events.StepBegun(step, attempt):
             again = f" (attempt {attempt})" if attempt > 1 else ""

@@ -94,8 +94,6 @@ def draw(status: Status, title: str) -> Markup:
 
 
 class _Rows:
-    """Rows from top to bottom."""
-
     def __init__(self, status: Status, scale: float) -> None:
         self._status, self._scale = status, scale
         self.bottom: float = HEAD + LEGEND

@@ -28,7 +28,7 @@ def apply(work: Work) -> dict[str, Any]:
 
     Raises what the roles end in.
     """
-    lease.at_rest(work)
+    lease.wait_until_free(work)
     _keep_default(work)
     with run_archives.opened(work.fleet_path) as shelf:
         seen = provision.look(work, shelf)
@@ -53,7 +53,7 @@ def modules(work: Work) -> dict[str, Any]:
 
     Raises ModuleBuildFailed and what the roles end in.
     """
-    with _looked(work) as (shelf, seen):
+    with _look(work) as (shelf, seen):
         provision.refuse(work, seen)
         supply = seen.supply
         if seen.sure and not seen.lacks("modules"):
@@ -71,7 +71,7 @@ def modules(work: Work) -> dict[str, Any]:
 
 
 @contextmanager
-def _looked(work: Work) -> Iterator[tuple[Shelf, Look]]:
+def _look(work: Work) -> Iterator[tuple[Shelf, Look]]:
     """A look at the machine; while one builds what others may receive, the others wait and look again."""
     with ExitStack() as stack:
         shelf = stack.enter_context(run_archives.opened(work.fleet_path))

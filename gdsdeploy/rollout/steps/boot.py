@@ -36,7 +36,7 @@ def reboot(work: Work) -> dict[str, Any]:
     if not pending.needed:
         return {"how": NONE, "boot_id": boot_id}
     reasons = "; ".join(pending.reasons)
-    if status.kernel == work.target.kernel.release and work.settings.reload and _reloaded(work, boot_id):
+    if status.kernel == work.target.kernel.release and work.settings.reload and _try_reload(work, boot_id):
         return {"how": RELOAD, "boot_id": boot_id}
     if not work.profile.reboot:
         raise RebootFailed(
@@ -48,7 +48,7 @@ def reboot(work: Work) -> dict[str, Any]:
     return {"how": REBOOT, "boot_id": boot_id}
 
 
-def _reloaded(work: Work, boot_id: str) -> bool:
+def _try_reload(work: Work, boot_id: str) -> bool:
     """Whether the host exchanged the loaded modules for the installed ones; it refuses where that is unsafe."""
     try:
         work.ask(answers.RELOAD, "--boot-id", boot_id, "--id", work.rollout, "--check")
@@ -80,7 +80,7 @@ def boot(work: Work) -> dict[str, Any]:
     how, before = work.facts.how or NONE, work.facts.boot_id or ""
     deadline = float(work.settings.reboot_timeout)
     for waited in work.attempts(deadline):
-        status = _awaited(work, deadline - waited)
+        status = _await_status(work, deadline - waited)
         if how != REBOOT or not before or status.boot_id != before:
             break
     else:
@@ -98,12 +98,12 @@ def boot(work: Work) -> dict[str, Any]:
             f"{work.name}: it runs kernel {status.kernel}, not {release}{fallback}",
             hint="On the host: journalctl --boot=-1, and its console",
         )
-    settled = _settled(work)
+    settled = _await_modules(work)
     # With how NONE, a second attempt accepts the same boot.
     return {"boot_id": settled.boot_id, "kernel": settled.running, "how": NONE}
 
 
-def _awaited(work: Work, seconds: float) -> answers.Status:
+def _await_status(work: Work, seconds: float) -> answers.Status:
     """The host's status as soon as it answers; raises HostUnreachable after ``seconds``."""
     for _ in work.attempts(seconds):
         try:
@@ -116,7 +116,7 @@ def _awaited(work: Work, seconds: float) -> answers.Status:
     )
 
 
-def _settled(work: Work) -> answers.Needed:
+def _await_modules(work: Work) -> answers.Needed:
     """What runs once the modules are loaded, which is later than sshd answers; raises RebootFailed."""
     for _ in work.attempts(work.patience.settle):
         pending = needed(work)

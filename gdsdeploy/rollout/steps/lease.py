@@ -19,14 +19,14 @@ def identity(work: Work) -> Identity:
     return Identity(work.rollout, f"{Identity.of('rollout').who} {work.rollout}")
 
 
-def at_rest(work: Work) -> Status:
+def wait_until_free(work: Work) -> Status:
     """The host's status when no other run changes it; waits a while for one that does.
 
     Raises HostUnfit where a program keeps the package manager's lock, Busy where another run keeps the host.
     """
     for waited in work.attempts(work.patience.packages):
         status = work.ask(answers.STATUS)
-        error = _obstacle(work, status)
+        error = _find_obstacle(work, status)
         if error is None:
             return status
         if not waited:
@@ -35,7 +35,7 @@ def at_rest(work: Work) -> Status:
     raise type(error)(f"{error.message}, for more than {waited:.0f} s", hint=error.hint)
 
 
-def _obstacle(work: Work, status: Status) -> GdsError | None:
+def _find_obstacle(work: Work, status: Status) -> GdsError | None:
     keeper = status.apply
     # An earlier call of this rollout may still run after its connection broke.
     if keeper.works or (keeper.who and keeper.run != work.rollout):

@@ -59,14 +59,14 @@ class RealEffects:
             )
         work = self._work(task=task, fleet=alone(self._fleet, task.host), say=progress)
         with self._stop.scope():
-            return _performed(work)
+            return _perform(work)
 
     def stop(self) -> None:
         """End what is under way soon, with Interrupted."""
         self._stop.wish()
 
 
-def _performed(work: Work) -> dict[str, Any]:
+def _perform(work: Work) -> dict[str, Any]:
     """Do the step; the rollout keeps the host's lease until the host is back in work, or a step fails."""
     step = work.task.step
     try:

@@ -37,7 +37,7 @@ def preflight(work: Work) -> dict[str, Any]:
 
     Raises RolloutRefused and HostUnfit with every reason, and what asking raises.
     """
-    status = lease.at_rest(work)
+    status = lease.wait_until_free(work)
     broken = status.packages.broken
     if broken or status.packages.interrupted:
         names = ", ".join(f"{package.package} ({package.state})" for package in broken) or "dpkg was interrupted"
@@ -56,7 +56,7 @@ def preflight(work: Work) -> dict[str, Any]:
                 f"{work.name}: it needs a reboot, and its profile does not allow one",
                 hint="Set reboot: true in its profile, or provision it and reboot it yourself",
             )
-        room(work, status, seen)
+        require_room(work, status, seen)
     return {
         "current": status.lock_digest,
         "boot_id": status.boot_id,
@@ -95,7 +95,7 @@ def release_of(work: Work, digest: str) -> Release | None:
     return release
 
 
-def room(work: Work, status: Status, seen: Look) -> None:
+def require_room(work: Work, status: Status, seen: Look) -> None:
     """Raise HostUnfit when what is to come does not fit into /boot, /lib/modules and /var."""
     names = {change.subject for change in seen.plan.changes if change.kind in INSTALLS}
     coming = [package for package in work.target.packages if package.package in names]
@@ -155,7 +155,7 @@ def snapshot(work: Work) -> dict[str, Any]:
     was, becomes = packages(back, builds=builds), packages(work, builds=True)
     names = sorted({package.package for package in (*was, *becomes)})
     document = work.ask(answers.SNAPSHOT, "--packages", ",".join(names))
-    previous_packages.have(back.target, previous_packages.differing(was, becomes), work.say)
+    previous_packages.fetch_packages(back.target, previous_packages.differing_packages(was, becomes), work.say)
     return {
         "snapshot": document.model_dump(),
         "boot_id": document.boot_id,
@@ -164,12 +164,12 @@ def snapshot(work: Work) -> dict[str, Any]:
             "mode": seen.supply.mode,
             "want": seen.supply.want,
             "origin": seen.supply.origin,
-            "archive": "" if builds else _kept(work, back, seen, document),
+            "archive": "" if builds else _kept_archive(work, back, seen, document),
         },
     }
 
 
-def _kept(work: Work, back: Work, seen: Look, document: answers.Snapshot) -> str:
+def _kept_archive(work: Work, back: Work, seen: Look, document: answers.Snapshot) -> str:
     """Where the host keeps the modules that it has received; empty where the cache has them."""
     kernel = back.target.kernel.release
     if kernel in document.kernels and work.ask(answers.KEEP, "--id", work.rollout, "--kernel", kernel).archive:

@@ -83,7 +83,7 @@ def refuse(work: Work, seen: Look) -> None:
         )
 
 
-def rendered(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
+def render_inventory(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
     """The inventory of the one machine, towards the lock."""
     every = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
     who = lease.identity(work)
@@ -102,20 +102,20 @@ def play(
 
     extra: more variables.  Waits where another run keeps the host.  Raises the error of the failed task.
     """
-    document = rendered(work, shelf, supply, fit)
+    document = render_inventory(work, shelf, supply, fit)
     # Beside its other variables, which would win against those of a group.
     variables(document)[work.name][1].update({"gds_rollout_step": step, **(extra or {})})
     for left in range(_TRIES, -1, -1):
-        result = _played(work, document)
+        result = _play_once(work, document)
         if not isinstance(result.failure, Busy) or not left:
             break
-        lease.at_rest(work)
+        lease.wait_until_free(work)
     if result.failure is not None:
         raise result.failure
     return result.changed
 
 
-def _played(work: Work, document: Mapping[str, Any]) -> ansible.HostResult:
+def _play_once(work: Work, document: Mapping[str, Any]) -> ansible.HostResult:
     """What one start of Ansible did with the inventory ``document``."""
     work.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = f"{work.name}-{work.task.step.value}"

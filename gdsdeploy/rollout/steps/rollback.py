@@ -50,7 +50,7 @@ def towards_before(work: Work) -> Work:
 def undo(work: Work) -> dict[str, Any]:
     """Restore packages, pins, kernel, modules, cufile.json and boot default; raises RollbackFailed."""
     back = towards_before(work)
-    lease.at_rest(work)
+    lease.wait_until_free(work)
     if back.has_kernel:
         work.ask(answers.ONCE, "--clear")
     with run_archives.opened(back.fleet_path) as shelf:
@@ -58,8 +58,10 @@ def undo(work: Work) -> dict[str, Any]:
         modules = work.facts.modules_before
         builds = modules.mode == "build" if modules is not None else work.is_builder
         was, becomes = prepare.packages(back, builds=builds), prepare.packages(work, builds=True)
-        files = previous_packages.have(back.target, previous_packages.differing(was, becomes), work.say)
-        with previous_packages.offered(back.target, files) as offer:
+        files = previous_packages.fetch_packages(
+            back.target, previous_packages.differing_packages(was, becomes), work.say
+        )
+        with previous_packages.offer_packages(back.target, files) as offer:
             extra = {
                 **_restore_variables(work, back),
                 "gds_restore_files": _files(work, _managed(back, shelf, supply, fit)),
@@ -67,8 +69,8 @@ def undo(work: Work) -> dict[str, Any]:
                 "gds_restore_keyring": str(offer.keyring) if offer else "",
             }
             changed = provision.play(back, "undo", shelf, supply, fit, extra)
-        differing = _differences(work, back, shelf, supply, fit, leftovers=True)
-    _refuse(work, [*differing, *_objections(back)])
+        differing_packages = _differences(work, back, shelf, supply, fit, leftovers=True)
+    _refuse(work, [*differing_packages, *_objections(back)])
     status = work.ask(answers.STATUS)
     return {"changed": changed, "boot_id": status.boot_id, "how": boot.NONE}
 
@@ -85,7 +87,6 @@ def _supply(back: Work, shelf: Shelf) -> Supply:
 
 
 def _fit(back: Work) -> dict[str, Host]:
-    """Facts to which the host's cufile.json is fitted."""
     names = fitted_hosts.fitted(back.fleet, [back.name])
     facts = fitted_hosts.ask(back.fleet, back.lock, back.fleet_path, names).get(back.name)
     if isinstance(facts, GdsError):
@@ -138,7 +139,7 @@ def _compared(work: Work) -> list[answers.Difference]:
 
 def _managed(back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> set[str]:
     """Paths that the roles write with the lock that the host had."""
-    values = variables(provision.rendered(back, shelf, supply, fit))[back.name][1]
+    values = variables(provision.render_inventory(back, shelf, supply, fit))[back.name][1]
     return desired.paths(desired.document(values, desired.Files()))
 
 
@@ -217,9 +218,9 @@ def _objections(back: Work) -> list[str]:
     return [f"modules of {kernel}: {text}" for text in back.ask(answers.JUDGE, "--kernel", kernel).reasons]
 
 
-def _refuse(work: Work, differing: Sequence[str]) -> None:
-    if differing:
-        lines = listed([f"- {text}" for text in differing], _NAMED, "\n  ")
+def _refuse(work: Work, differing_packages: Sequence[str]) -> None:
+    if differing_packages:
+        lines = listed([f"- {text}" for text in differing_packages], _NAMED, "\n  ")
         raise RollbackFailed(
             f"{work.name}: it is not what it was before:\n  {lines}",
             hint="It stays out of work. Repair what is named, or provision it with the lock that it should have",

@@ -27,22 +27,22 @@ def validate(work: Work) -> dict[str, Any]:
     Raises ChecksFailed, ChecksUnknown, and what asking raises.
     """
     if work.is_builder:
-        return _passed(work, work.ask(answers.STATUS).boot_id, PASS)
+        return _validated_facts(work, work.ask(answers.STATUS).boot_id, PASS)
     default = work.ask(answers.SHOW_DEFAULT).default if work.has_kernel else ""
     if work.has_kernel and default != work.target.kernel.release:
         # Until the boot default changes, a power cycle boots the earlier kernel.
-        checked(work, but=NEXT_BOOT, load=True)
+        check_host(work, but=NEXT_BOOT, load=True)
         report = _default(work, default)
     else:
-        report = checked(work, load=True)
+        report = check_host(work, load=True)
     if work.has_kernel:
         work.ask(answers.ONCE, "--clear")
     if work.profile.gate.enabled:
         _gate(work, report)
-    return _passed(work, report.boot_id, report.verdict)
+    return _validated_facts(work, report.boot_id, report.verdict)
 
 
-def _passed(work: Work, boot_id: str, verdict: str) -> dict[str, Any]:
+def _validated_facts(work: Work, boot_id: str, verdict: str) -> dict[str, Any]:
     """The facts of a machine that is as its lock says; later rollouts find the record."""
     if work.release is not None:
         releases.got(work.release, [work.name])
@@ -54,7 +54,7 @@ def _default(work: Work, before: str) -> HostReport:
     # It audits the modules once more, and refuses a kernel that lacks them.
     work.ask(answers.GUARD_DEFAULT)
     try:
-        return checked(work)
+        return check_host(work)
     except GdsError:
         if before:
             work.ask(answers.SET_DEFAULT, "--kernel", before)
@@ -65,11 +65,11 @@ def soak(work: Work) -> dict[str, Any]:
     """Every check again, while it works; changes nothing.  Raises as :func:`validate`."""
     if work.is_builder:
         return {"lock": work.lock.digest}
-    report = checked(work)
+    report = check_host(work)
     return {"soaked_boot": report.boot_id, "verdict": report.verdict}
 
 
-def checked(work: Work, *, but: Collection[str] = (), load: bool = False) -> HostReport:
+def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> HostReport:
     """The report of a host on which every check except ``but`` passed or was waived; raises as ``validate``.
 
     load: also read from the mounts for which the fleet has a threshold; only on a host that is out of work.

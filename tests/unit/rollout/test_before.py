@@ -68,7 +68,7 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
     change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
     seen = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
     with pytest.raises(HostUnfit, match=r"no room for what is to come: /boot \(/boot\) needs 210 MB"):
-        prepare.room(host, STATUS.read("gpu1", status()), seen)
+        prepare.require_room(host, STATUS.read("gpu1", status()), seen)
     (need,) = [json.loads(given) for given in host.given if given]
     assert (need["/boot"] > 0, need["/var"]) == (kernel, image.size if kernel else 0)
 
@@ -79,9 +79,9 @@ def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPa
     seen = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
     full = {"/boot": {"bytes": 100 << 20, "inodes": 1, "mount": "/"}}
     with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 that are asked"):
-        prepare.room(host, STATUS.read("gpu1", status(space=full)), seen)
+        prepare.require_room(host, STATUS.read("gpu1", status(space=full)), seen)
     monkeypatch.setattr(prepare, "FREE_MIB", {"/boot": 50})
-    prepare.room(host, STATUS.read("gpu1", status(space=full)), seen)
+    prepare.require_room(host, STATUS.read("gpu1", status(space=full)), seen)
 
 
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:
@@ -123,7 +123,7 @@ def test_the_boot_default_moves_only_when_everything_else_has_passed(monkeypatch
             raise ChecksFailed("modules.next-boot")
         return HostReport("gpu1", "gds", boot_id=BOOT)
 
-    monkeypatch.setattr(validate, "checked", checked)
+    monkeypatch.setattr(validate, "check_host", checked)
     with pytest.raises(ChecksFailed):
         validate.validate(host)
     assert order == ["but", "all"]
