@@ -14,7 +14,7 @@ from functools import partial
 from types import UnionType
 from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from gdsdeploy.model.rollout import STRICT, Plan, JsonForm
+from gdsdeploy.model.rollout import STRICT, JsonForm, Plan
 
 T = TypeVar("T")
 

@@ -20,7 +20,6 @@ from gdsdeploy.rollout.budget import Queue, Slots, keys_of
 from gdsdeploy.rollout.hoststate import HostState, Tally, Ways
 
 Phase = Literal["planned", "running", "soaking", "paused", "halted", "aborted", "rolling-back", "finished"]
-_NOWHERE = -1
 
 
 @dataclass(slots=True)
@@ -62,8 +61,8 @@ class Fold:
         #: the reason; empty: it isn't
         self.paused = self.halted = self.aborted = self.rolling_back = ""
         self.finished = False
-        #: index of the wave that was opened last
-        self.current = _NOWHERE
+        #: index of the wave that was opened last; -1: none was
+        self.current = -1
         #: state → number of hosts
         self._counts: Counter[str] = Counter()
         self._failures: Counter[tuple[bool, bool]] = Counter()
@@ -111,7 +110,7 @@ class Fold:
                 return word  # type: ignore[return-value]
         if self.aborted:
             return "aborted"
-        if self.current == _NOWHERE:
+        if self.current < 0:
             return "planned"
         return "soaking" if self.waves[self.current].state == "soaking" and not self._active else "running"
 

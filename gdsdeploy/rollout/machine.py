@@ -16,10 +16,8 @@ from gdsdeploy.model.events import Draft, Event
 from gdsdeploy.model.rollout import Outcome, Step, Task
 from gdsdeploy.model.text import listed
 from gdsdeploy.rollout.budget import Claims
-from gdsdeploy.rollout.fold import Fold, Phase, WaveState
+from gdsdeploy.rollout.fold import Fold
 from gdsdeploy.rollout.hoststate import HostState
-
-__all__ = ["Decisions", "HostState", "Machine", "Phase", "WaveState"]
 
 #: Seconds after which the preflight of a host that waits at the gate is repeated.
 STALE = 900
@@ -48,9 +46,9 @@ class Machine(Fold):
         tasks = () if self.paused else tuple(self._tasks(now, open_window))
         if not tasks and not self._running and not self.paused and (why := self._stuck(open_window)):
             return Decisions(events=self._numbered([("", events.RolloutHalted(why))], now))
-        wave = self.wave
-        soaks = wave is not None and wave.state == "soaking" and self._going and now < wave.until
-        wake_at = wave.until if wave is not None and soaks else None
+        wave, wake_at = self.wave, None
+        if wave is not None and wave.state == "soaking" and self._going and now < wave.until:
+            wake_at = wave.until
         over = not tasks and not self._running and wake_at is None and not self._waits_for_window(open_window)
         return Decisions((), tasks, wake_at, over)
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from gdsdeploy.model.rollout import FAILURES, Step
 from gdsdeploy.report.svg import element
-from gdsdeploy.rollout.report import flow
+from gdsdeploy.rollout.report import flow, progress
 from gdsdeploy.rollout.report.events import count, plain, span
 from gdsdeploy.rollout.status import Host, Part, Status, Work
 
@@ -137,8 +137,9 @@ class _Rows:
         self.bottom += ROW
 
     def _host(self, host: Host) -> Iterator[Markup]:
-        mark = f" {SYMBOL[host.outcome]}" if host.outcome in SYMBOL else ""
-        yield self._name(host.name + mark, "host failed" if host.outcome in FAILURES else "host", host)
+        failed = host.outcome in FAILURES
+        mark = f" {progress.SYMBOLS[host.outcome]}" if failed else ""
+        yield self._name(host.name + mark, "host failed" if failed else "host", host)
         bars = segments(host, self._status.lapse)
         if bars:
             path = f"M{self._at(bars[0].begin):.1f} {self.bottom + ROW / 2:g}H{self._at(bars[-1].end):.1f}"
@@ -168,9 +169,6 @@ class _Rows:
 
     def _at(self, lapse: float) -> float:
         return NAMES + MARGIN + lapse * self._scale
-
-
-SYMBOL: Final = {"rolled-back": "↺", "refused": "!", "kept": "✗", "lost": "?"}
 
 
 def grouped(parts: Sequence[Part]) -> list[Sequence[Part]]:

@@ -74,7 +74,7 @@ def played(monkeypatch: pytest.MonkeyPatch, host: Asked, *failures: GdsError | N
         found.append(inventory)
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
-    monkeypatch.setattr(provision, "_played", once)
+    monkeypatch.setattr(provision, "_play_once", once)
     sources = Sources(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
     monkeypatch.setattr(provision, "sources", lambda *_: sources)
     shelf: Any = SimpleNamespace(folder=Path("/modules"))
