@@ -67,7 +67,7 @@ _MEANING: Final[Mapping[int, tuple[str, str]]] = {
     sqlite3.SQLITE_BUSY: ("is locked by another program", f"End what has it open, e.g. a backup, then: {_AGAIN}"),
     sqlite3.SQLITE_IOERR: ("cannot be read or written: the disk reports an error or a limit", "Look at dmesg and df"),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "It must be a file which you may read, in a folder where you may"),
-    sqlite3.SQLITE_CONSTRAINT: ("was written by somebody else meanwhile", _AGAIN),
+    sqlite3.SQLITE_CONSTRAINT: ("was written by another program meanwhile", _AGAIN),
 }
 
 

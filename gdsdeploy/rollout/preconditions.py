@@ -303,7 +303,7 @@ def _unknown_before(
                     lost.setdefault(digest, []).append(name)
     for digest, names in lost.items():
         yield Reason(
-            f"it has the lock {releases.short(digest)}, which is not kept on this machine: it could not be taken back",
+            f"it has the lock {releases.short(digest)}, which is not kept on this machine: it could not be rolled back",
             tuple(names),
             f"Give that lock: gdsdeploy rollout start {fleet_path} --from LOCK",
         )

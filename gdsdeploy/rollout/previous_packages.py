@@ -60,7 +60,7 @@ def fetch_packages(target: Target, packages: Sequence[Package], progress: Callab
     if packages and not is_rpm:
         # Find out now that a rollback couldn't run them.
         _programs()
-    lacking: list[str] = []
+    missing: list[str] = []
     files: dict[Package, Path] = {}
     stop = cancel.current()
 
@@ -70,21 +70,21 @@ def fetch_packages(target: Target, packages: Sequence[Package], progress: Callab
             uri = address(uris[package.repository], package.file)
             if is_rpm:
                 if not fetcher.has(uri):
-                    lacking.append(f"{package.package} {package.version}: not in its repository any more")
+                    missing.append(f"{package.package} {package.version}: not in its repository any more")
                 return
             if fetcher.kept(package.sha256, package.size) is None:
                 progress(f"fetching {package.package} {package.version} ({package.size / 1e6:.1f} MB)")
             files[package] = fetcher.file(uri, sha256=package.sha256, size=package.size)
         except KeyError:
-            lacking.append(f"{package.package} {package.version}: its lock has no repository {package.repository}")
+            missing.append(f"{package.package} {package.version}: its lock has no repository {package.repository}")
         except (NotThere, RepositoryUnusable, RepositoryUntrusted) as error:
-            lacking.append(f"{package.package} {package.version}: {str(error).splitlines()[0]}")
+            missing.append(f"{package.package} {package.version}: {str(error).splitlines()[0]}")
 
     with _FETCHING, Fetcher(cache()) as fetcher, ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(lambda package: fetch(fetcher, package), packages))
-    if lacking:
+    if missing:
         raise RollbackFailed(
-            "packages that a rollback would need are not available:\n" + "\n".join(f"  - {x}" for x in lacking),
+            "packages that a rollback would need are not available:\n" + "\n".join(f"  - {line}" for line in missing),
             hint=f"Put the files below {cache()}, each as XX/SHA256 with the first two digits of its sha256 for XX, or"
             " mirror the lock (gdsdeploy mirror) before an archive drops it",
         )

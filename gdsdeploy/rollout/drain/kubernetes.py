@@ -47,7 +47,7 @@ def is_cordoned(node: Mapping[str, Any]) -> bool:
 def state_of(node: Mapping[str, Any]) -> State:
     """Whether the node gets pods."""
     if is_cordoned(node):
-        return State(True, annotation(node) or "cordoned, by nobody who said why")
+        return State(True, annotation(node) or "cordoned without a reason")
     conditions = node.get("status", {}).get("conditions", [])
     ready = next((condition for condition in conditions if condition.get("type") == "Ready"), {"status": "Unknown"})
     if ready["status"] != "True":

@@ -16,7 +16,7 @@ from gdsdeploy.rollout.report.events import ENDED, VERSION, count, span, stamp
 from gdsdeploy.rollout.report.flow import HEIGHT
 from gdsdeploy.rollout.status import Host, Part, Status
 
-#: Above so many hosts, only those that are not simply done have their steps in the page; JSON always has all.
+#: Above so many hosts, only failed hosts have their steps in the page; JSON always has all.
 DETAILS: Final = 500
 #: Outcome or state → the style of its badge.
 CLASSES: Final[Mapping[str, str]] = {
@@ -214,7 +214,7 @@ def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 _WHAT: Final = {
     "lost": "Look at its console or power it off and on; then: `gdsdeploy rollout resume FLEET`",
     "kept": "Look at it and bring it back yourself; then: `gdsdeploy rollout resume FLEET --accept HOST`",
-    "under way": "It is being taken back; watch it with `gdsdeploy rollout status FLEET --watch`",
+    "under way": "It is being rolled back; watch it with `gdsdeploy rollout status FLEET --watch`",
     "rolled-back": "It works as before; find the cause, then start the next rollout",
     "refused": "It was not touched; see to the reason, then start the next rollout",
 }

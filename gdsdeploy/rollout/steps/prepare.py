@@ -84,12 +84,12 @@ def release_of(work: Work, digest: str) -> Release | None:
         return releases.last(work.fleet_path, work.name)
     if not digest:
         raise RolloutRefused(
-            f"{work.name}: it was never provisioned, so there is nothing that it could be taken back to",
+            f"{work.name}: it was never provisioned, so there is nothing to roll it back to",
             hint=f"Provision it first: gdsdeploy provision {work.fleet_path} --limit {work.name}",
         )
     release = releases.find(work.fleet_path, digest, work.name)
     if release is None:
-        words = "which is not kept on this machine: it could not be taken back"
+        words = "which is not kept on this machine: it could not be rolled back"
         raise RolloutRefused(f"{work.name}: it has the lock {releases.short(digest)}, {words}", hint=hint)
     release.for_host(work.name, work.everyone)
     return release
@@ -108,15 +108,17 @@ def require_room(work: Work, status: Status, seen: Look) -> None:
         "/lib/modules": _KERNEL_MODULES if kernel else _MODULES,
     }
     space = work.ask(answers.SPACE, "--need", "-", stdin=json.dumps(need).encode())
-    lacking = [row.says for row in space.filesystems if not row.fits]
+    problems = [row.says for row in space.filesystems if not row.fits]
     # The role refuses later below these limits.
     least = {folder: size * _MIB for folder, size in FREE_MIB.items()}
     for folder, left in status.space.items():
         if left.bytes < least.get(folder, 0):
-            lacking.append(f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} that are asked")
-    if lacking:
+            problems.append(
+                f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} MB that are required"
+            )
+    if problems:
         raise HostUnfit(
-            f"{work.name}: there is no room for what is to come: {'; '.join(lacking)}",
+            f"{work.name}: there is no room for the new files: {'; '.join(problems)}",
             hint="Make room there (old kernels: apt-get autoremove), and begin again",
         )
 

@@ -102,7 +102,7 @@ def _gate(work: Work, report: HostReport) -> None:
     """Have the gate judge this boot, and require that it opens."""
     record = work.ask(answers.RUN_GATE, "--once", timeout=work.profile.gate.seconds + 120.0)
     if record.state != "open" or record.boot_id != report.boot_id:
-        state, boot_id = record.state or "not judged", record.boot_id or "unknown"
+        state, boot_id = record.state or "without a verdict", record.boot_id or "unknown"
         raise ChecksFailed(
             f"{work.name}: its gate is {state} in boot {boot_id}: {record.reason}",
             hint="On the host: journalctl -u gds-gate",

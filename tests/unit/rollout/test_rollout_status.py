@@ -31,7 +31,7 @@ rollout 20261121T1054-7f3a: halted
   failed:
     ? gpu5: lost: boot: no answer within 1200 s of its reboot
     ↺ gpu6: rolled-back: modules: nvidia-fs does not build: <nvfs-dma.c:412> & …
-  last, 11:11:19 UTC: gpu7: preflight begins (attempt 2): it is asked what it is"""
+  last, 11:11:19 UTC: gpu7: preflight begins (attempt 2): it is checked"""
 
 
 def shown(status: Status, after: float = 0.0, **how: bool) -> list[str]:
