@@ -336,9 +336,9 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
             f"{path}: was written by a newer gdsdeploy (version {version}; this one knows {SCHEMA})",
             hint="Use that gdsdeploy for this fleet",
         )
-    found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
-    if found != ["ok"]:
-        raise JournalUnusable(f"{path}: is damaged: {'; '.join(found)}", hint=_LOST)
+    problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+    if problems != ["ok"]:
+        raise JournalUnusable(f"{path}: is damaged: {'; '.join(problems)}", hint=_LOST)
 
 
 def _settled_copy(path: Path) -> sqlite3.Connection:
@@ -361,10 +361,10 @@ def _settled_copy(path: Path) -> sqlite3.Connection:
 
 def _version(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _create(path: Path) -> None:

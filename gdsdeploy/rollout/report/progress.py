@@ -47,8 +47,9 @@ def lines(
         *_waves(status, width),
         *_hosts(status, since, shown, latest),
         *_failures(status, shown, width if whole else 0),
-        *_last(status),
     ]
+    if status.last is not None:
+        text.append(f"  last, {clock(status.last.time)} UTC: {sentence(status.last)}")
     return [line if len(line) <= width else line[: width - 1] + "…" for line in text]
 
 
@@ -157,8 +158,3 @@ def reasons(host: Host) -> list[tuple[str, str]]:
     """(step, message) of the first failure and of the last one, without the host's name."""
     errors = host.errors[:1] + host.errors[1:][-1:]
     return [(step, (error.message or "no reason was given").removeprefix(f"{host.name}: ")) for step, error in errors]
-
-
-def _last(status: Status) -> Iterator[str]:
-    if status.last is not None:
-        yield f"  last, {clock(status.last.time)} UTC: {sentence(status.last)}"
