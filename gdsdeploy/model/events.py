@@ -1,8 +1,7 @@
 """Events of a rollout: a class for each kind, and the one reader and writer between them and JSON.
 
-An event has its content twice: ``payload`` is what the program works with, ``data`` is the JSON object that the journal
-has and that machines are shown.  ``data`` is kept as it was written, with the order of its keys and with keys that only
-another gdsdeploy knows.  A key that is left out has the default of its field; a value of another type is refused.
+An event has its content twice: ``payload`` for the program, and ``data`` as in the journal's JSON, with the order of
+its keys and with unknown keys.  A missing key has its field's default; a value of another type is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import partial
 from types import UnionType
 from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from gdsdeploy.model.rollout import STRICT, Plan, Written
+from gdsdeploy.model.rollout import STRICT, JsonForm, Plan
 
 T = TypeVar("T")
 
@@ -44,7 +43,7 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What an event says beside its number, time and host."""
+    """The content of an event."""
 
     @property
     def kind(self) -> Kind:
@@ -53,9 +52,9 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class StepPayload(Payload):
-    """Of one host and one of its steps."""
+    """Of one step of one host."""
 
-    #: name of a Step; one that only another gdsdeploy knows can still be shown
+    #: name of a Step; a name from another gdsdeploy can still be shown
     step: str = ""
 
 
@@ -69,12 +68,12 @@ class WavePayload(Payload):
 
 @dataclass(frozen=True, slots=True)
 class ReasonPayload(Payload):
-    """What happens for a reason, which may be empty."""
+    """With a reason, which may be empty."""
 
     reason: str = ""
 
 
-# -- what steps find
+# -- facts from steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,39 +86,39 @@ class ReleaseDigests:
 
 @dataclass(frozen=True, slots=True)
 class ModulesBefore:
-    """How its modules had come to a host."""
+    """Where a host's modules came from."""
 
     #: ``build`` or ``receive``
     mode: str = "build"
     want: str = ""
-    #: key of the builder that made those in the cache
+    #: key of the builder of a cached build
     origin: str = ""
-    #: where the host has kept those that it had received; empty: nowhere
+    #: path on the host of the archive with received modules; empty: there is none
     archive: str = ""
 
 
 @dataclass(slots=True)
 class Facts:
-    """What the steps of a host have found, as far as anything is decided by it; the rest is only shown.
+    """Facts of a host on which decisions depend; others are only shown.
 
-    Not frozen: most ends of steps make one, and that takes half the time.
+    Not frozen, which halves the time to create one.
     """
 
-    #: digest of the lock that it had, and the release with which it had it
+    #: digest of the lock that it had, and that lock's release
     current: str | None = None
     release: ReleaseDigests | None = None
-    #: the boot that it was seen in last, and the one in which every check passed
+    #: its last known boot, and the boot in which every check passed
     boot_id: str | None = None
     validated_boot: str | None = None
     kernel: str | None = None
     satisfied: bool = False
     disruption: str = ""
-    #: how it was brought to what is installed: none, reload or reboot
+    #: how the installed modules were loaded: none, reload or reboot
     how: str | None = None
-    #: what it was before, as the host said; see rollout.answers.Snapshot
+    #: see rollout.steps.answers.Snapshot
     snapshot: Mapping[str, Any] | None = None
     modules_before: ModulesBefore | None = None
-    #: whether it gets work again
+    #: whether it's in work again
     returned: bool | None = None
     verdict: str = ""
 
@@ -139,12 +138,11 @@ class StepBegun(StepPayload):
 class StepDone(StepPayload):
     """A step ended well."""
 
-    #: what the step found, which is merged into what is known of the host
+    #: facts from the step
     data: Mapping[str, Any] = field(default_factory=dict, metadata={"shape": Facts})
 
     @property
     def facts(self) -> Facts:
-        """What of it is decided by."""
         return read(Facts, self.data)
 
 
@@ -152,8 +150,7 @@ class StepDone(StepPayload):
 class StepError:
     """Why a step failed."""
 
-    #: name of the error's class; "HostUnreachable" from boot and undo-boot: it does not answer (else it answers, and is
-    #: not what it should be)
+    #: name of the error's class; "HostUnreachable": the host doesn't answer
     kind: str = ""
     message: str = ""
     hint: str | None = None
@@ -176,7 +173,7 @@ class HostEnded(Payload):
 
 
 class HostRecalled(ReasonPayload):
-    """A person wants the host to be taken back, or its end is reconsidered."""
+    """The host is to be rolled back, or asked again."""
 
 
 # -- of the whole rollout
@@ -195,10 +192,10 @@ class WaveOpened(WavePayload):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """By what the rest of a soak can be measured later."""
+class Measurement:
+    """A measurement for the rest of a soak."""
 
-    #: seconds of the soak that were left
+    #: remaining seconds of the soak
     left: float
     #: boot of the driver's machine, and seconds since that boot
     boot: str
@@ -207,11 +204,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class WaveSoaking(WavePayload):
-    """Hosts of the wave are in work, and are judged again at the end of the soak."""
+    """Hosts of the wave are in work, and are validated again at the end of the soak."""
 
     #: seconds since the epoch
     until: float | None = None
-    measured: Measured | None = None
+    measured: Measurement | None = None
 
 
 class WaveClosed(WavePayload):
@@ -224,7 +221,7 @@ class RolloutPaused(ReasonPayload):
 
 @dataclass(frozen=True, slots=True)
 class RolloutResumed(ReasonPayload):
-    """A person lets the rollout go on.  Hosts that are lost are asked again."""
+    """The rollout continues, and asks lost hosts again."""
 
     #: failed hosts that no longer count against the threshold
     accept: tuple[str, ...] = ()
@@ -238,11 +235,11 @@ class RolloutHalted(ReasonPayload):
 
 
 class RolloutAborted(ReasonPayload):
-    """As halted, and those under way are taken back."""
+    """As halted, and those under way are rolled back."""
 
 
 class RollbackBegun(ReasonPayload):
-    """Everything that was done is taken back."""
+    """Every changed host is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +252,7 @@ class RolloutFinished(Payload):
 
 @dataclass(frozen=True, slots=True)
 class Note(Payload):
-    """Something worth knowing that changes nothing; of one host, or of the whole rollout."""
+    """A remark about one host or the whole rollout; it changes nothing."""
 
     text: str = ""
 
@@ -272,17 +269,14 @@ Draft = tuple[str, Payload]
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Written):
-    """One line of the journal; its version is that of the plan in the first line.
-
-    Raises ValueError where ``data`` is not what this program writes: what is wrong, and where in it.
-    """
+class Event(JsonForm):
+    """One line of the journal.  Raises ValueError for ``data`` that this program doesn't write, with the place."""
 
     __pydantic_config__ = STRICT
 
     #: from 1, without gaps
     number: int
-    #: seconds since the epoch as this machine's clock had it; may go backwards where the clock does
+    #: seconds since the epoch by this machine's clock, which may be set back
     time: float
     kind: Kind
     #: empty: of the whole rollout
@@ -300,7 +294,7 @@ class Event(Written):
 
 
 def plan_of(first: Event | None) -> Plan:
-    """The plan in a journal's first event; raises ValueError where that has none."""
+    """The plan in a journal's first event; raises ValueError."""
     if first is None or not isinstance(first.payload, RolloutPlanned):
         raise ValueError("a journal begins with the plan of its rollout")
     return Plan.from_json(first.payload.plan)
@@ -310,8 +304,8 @@ def plan_of(first: Event | None) -> Plan:
 
 
 def as_json(value: Any) -> dict[str, Any]:
-    """An instance of the classes here as an object; fields of a payload that are None are left out."""
-    parts = {each.name: getattr(value, each.name) for each in fields(value)}
+    """The JSON object of an instance, without a payload's fields that are None."""
+    parts = {member.name: getattr(value, member.name) for member in fields(value)}
     return {
         name: as_json(part) if is_dataclass(part) else part
         for name, part in parts.items()
@@ -320,7 +314,7 @@ def as_json(value: Any) -> dict[str, Any]:
 
 
 def read(shape: type[T], value: Mapping[str, Any]) -> T:
-    """An object as an instance of ``shape``; raises ValueError: what is wrong, and where.  Other keys are ignored."""
+    """An instance of ``shape`` from a JSON object; other keys are ignored.  Raises ValueError with the place."""
     try:
         return shape(**_arguments(shape, value))
     except TypeError as error:
@@ -328,22 +322,21 @@ def read(shape: type[T], value: Mapping[str, Any]) -> T:
 
 
 def _arguments(shape: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Those keys of an object that are fields of ``shape``, with their values as those fields have them."""
+    """The keys of an object that are fields of ``shape``, with checked values."""
     table = _TABLES.get(shape) or _tabulate(shape)
     arguments: dict[str, Any] = {}
     for name, part in value.items():
-        if (entry := table.get(name)) is not None:
-            exact, reader = entry
-            if type(part) is not exact:
-                try:
-                    part = reader(part)
-                except ValueError as error:
-                    raise ValueError(f"{name}: {error}") from None
-            arguments[name] = part
+        if name not in table:
+            continue
+        exact, reader = table[name]
+        try:
+            arguments[name] = part if type(part) is exact else reader(part)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     return arguments
 
 
-#: Class → field → the type whose values are taken as they are, and what reads any other value.
+#: Class → field → the type whose values need no check, and the reader of other values.
 _TABLES: dict[Any, dict[str, tuple[type, Callable[[Any], Any]]]] = {}
 _EXACT = {str: str, int: int, float: float, bool: bool, str | None: str, Mapping[str, Any]: dict}
 
@@ -351,29 +344,29 @@ _EXACT = {str: str, int: int, float: float, bool: bool, str | None: str, Mapping
 def _tabulate(shape: Any) -> dict[str, tuple[type, Callable[[Any], Any]]]:
     hints = get_type_hints(shape)
     _TABLES[shape] = {name: (_EXACT.get(hint, type(...)), _reader(hint)) for name, hint in hints.items()}
-    for each in fields(shape):
-        if within := each.metadata.get("shape"):
-            _TABLES[shape][each.name] = type(...), partial(_fitting, within)
+    for member in fields(shape):
+        if within := member.metadata.get("shape"):
+            _TABLES[shape][member.name] = type(...), partial(_fitting, within)
     return _TABLES[shape]
 
 
 def _fitting(shape: Any, value: Any) -> Any:
-    """The object itself; raises ValueError where it could not be read as ``shape``."""
+    """The object itself, if it can be read as ``shape``."""
     _arguments(shape, _of(Mapping, value))
     return value
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What checks a value of the type ``hint``, and makes an instance of it."""
+    """A function that checks a value and converts it to the type ``hint``."""
     if get_origin(hint) is UnionType:
         inner = _reader(get_args(hint)[0])
         return lambda value: None if value is None else inner(value)
     if is_dataclass(hint):
         return lambda value: read(cast("type[Any]", hint), _of(Mapping, value))
     if get_origin(hint) is tuple:
-        return lambda value: tuple(_of(str, each) for each in _of((list, tuple), value))
+        return lambda value: tuple(_of(str, part) for part in _of((list, tuple), value))
     if hint == Mapping[str, int]:
-        return lambda value: {name: _of(int, each) for name, each in _of(Mapping, value).items()}
+        return lambda value: {name: _of(int, part) for name, part in _of(Mapping, value).items()}
     return partial(_of, {float: (int, float), Mapping[str, Any]: Mapping}.get(hint, hint))
 
 

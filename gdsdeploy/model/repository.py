@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict, StringConstraints
 
-from gdsdeploy.model.rollout_settings import UNITS
+from gdsdeploy.model.rollout_settings import Seconds
 from gdsdeploy.model.text import AbsolutePath, Address, Fingerprint, Model, Word
 
 
@@ -25,7 +25,7 @@ class Repository(Model):
     #: Keyring path on the host for apt's Signed-By; default: one we install from ``keyring``.
     signed_by: AbsolutePath | None = None
     #: Seconds that an index may be old, whatever its Valid-Until says; without it, an old one is a warning.
-    max_age: Annotated[int, Field(ge=3600, le=10 * 365 * 86400), UNITS] | None = None
+    max_age: Annotated[Seconds, Field(ge=3600, le=10 * 365 * 86400)] | None = None
 
 
 class Mirror(Model):

@@ -1,7 +1,6 @@
-"""What a rollout speaks of: steps, outcomes, waves, the plan.  Frozen; everything here can be written down as JSON.
+"""Steps, outcomes, waves and the plan of a rollout; all of them have a form as JSON.
 
-The truth is the journal: a sequence of events.  What a host or the rollout is now is a fold over them, so that
-whoever reads the journal, at whatever time, sees the same.
+The state of a rollout is a fold over the events in its journal, so that every reader sees the same.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-#: Of what is written down: a journal of another one is not read.
+#: Version of a plan and its journal; no other one is read.
 VERSION = 1
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _adapters: dict[type, TypeAdapter[Any]] = {}
 
 
 class Step(enum.StrEnum):
-    """What is done with one host, in this order; each can be done again without harm."""
+    """Steps of one host, in this order; each can be repeated without harm."""
 
-    #: asks the host what it is; changes nothing
+    #: checks the host; changes nothing
     PREFLIGHT = "preflight"
-    #: takes it out of work and waits until none is left
+    #: takes it out of work and waits until no work is left on it
     DRAIN = "drain"
-    #: writes down what it is, and makes sure that it can become that again
+    #: records its state, and makes sure that it can be rolled back
     SNAPSHOT = "snapshot"
     #: repositories, pins, packages, kernel, cufile.json; the boot default stays
     APPLY = "apply"
@@ -37,23 +36,23 @@ class Step(enum.StrEnum):
     AUDIT = "audit"
     #: exchanges the modules, or reboots (once into the new kernel; the default stays), or neither
     REBOOT = "reboot"
-    #: waits until it answers, and proves which boot and which kernel that is
+    #: waits until it answers, and checks its boot and its kernel
     BOOT = "boot"
     #: every check, in this boot; then makes the new kernel the boot default
     VALIDATE = "validate"
-    #: brings it back into work
+    #: returns it to work
     RETURN = "return"
 
-    #: judges it again at the end of its wave's soak; it stays in work
+    #: validates it again at the end of its wave's soak, while it works
     SOAK = "soak"
 
-    #: switches it off and on, because it did not come back; after it that is waited for once more
+    #: switches it off and on, because it did not come back; then BOOT is repeated
     POWER = "power"
-    #: packages, pins, kernel, modules, cufile.json and boot default as the snapshot has them
+    #: restores packages, pins, kernel, modules, cufile.json and boot default from the snapshot
     UNDO = "undo"
     UNDO_REBOOT = "undo-reboot"
     UNDO_BOOT = "undo-boot"
-    #: every check, against what it was before
+    #: every check with the earlier lock, and a comparison with the snapshot
     UNDO_VALIDATE = "undo-validate"
 
 
@@ -65,21 +64,21 @@ BACK = (Step.UNDO, Step.UNDO_REBOOT, Step.UNDO_BOOT, Step.UNDO_VALIDATE, Step.RE
 
 
 class Outcome(enum.StrEnum):
-    """How it ended for one host."""
+    """How a rollout ended for one host."""
 
     #: has the new lock, validated, back in work
     DONE = "done"
-    #: had it already
+    #: had the new lock already
     SATISFIED = "satisfied"
-    #: was touched, is what it was before, validated, back in work
+    #: was changed, and is what it was before, validated, back in work
     ROLLED_BACK = "rolled-back"
-    #: was never taken out of work: its preflight refused it
+    #: its preflight refused it, so it stayed in work
     REFUSED = "refused"
-    #: out of work, for somebody to look at
+    #: out of work, for inspection
     KEPT = "kept"
     #: does not answer; out of work
     LOST = "lost"
-    #: left out by its label, or recalled or no longer in the fleet before anything was done to it
+    #: left out by its label, or recalled or removed from the fleet before any change
     SKIPPED = "skipped"
 
 
@@ -93,8 +92,8 @@ def _adapter(shape: type) -> TypeAdapter[Any]:
     return _adapters[shape]
 
 
-class Written:
-    """What can be written down as JSON and read again, each key with its type and no other key."""
+class JsonForm:
+    """A dataclass with a form as JSON: each key with its type, and no other key."""
 
     __slots__ = ()
 
@@ -105,22 +104,21 @@ class Written:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """What ``as_json`` gave, or its text; raises ValueError: what is wrong, and where in it."""
+        """Read what ``as_json`` returned, or its text; raises ValueError with the wrong place."""
         try:
-            text = value if isinstance(value, str) else json.dumps(value)
-            read: Self = _adapter(cls).validate_json(text)
+            instance: Self = _adapter(cls).validate_json(value if isinstance(value, str) else json.dumps(value))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"]))
             raise ValueError(f"{cls.__name__.lower()}: {place + ': ' if place else ''}{first['msg']}") from None
         except TypeError as error:
             raise ValueError(f"{cls.__name__.lower()}: {error}") from None
-        return read
+        return instance
 
 
 @dataclass(frozen=True)
-class Wave(Written):
-    """Hosts that go before the next wave does."""
+class Wave(JsonForm):
+    """Hosts that finish before the next wave begins."""
 
     __pydantic_config__ = STRICT
 
@@ -136,12 +134,12 @@ class Wave(Written):
 
 
 @dataclass(frozen=True)
-class Plan(Written):
-    """Everything that was decided before a rollout began; a journal holds it, so that a resumed one keeps to it."""
+class Plan(JsonForm):
+    """Everything that was decided before a rollout began; its journal has it, for a later resume."""
 
     __pydantic_config__ = STRICT
 
-    #: e.g. ``20261121T1054-7f3a``; what drains by this rollout are signed with
+    #: such as ``20261121T1054-7f3a``; signs the rollout's drains
     id: str
     #: absolute path of the fleet file
     fleet: str
@@ -149,7 +147,7 @@ class Plan(Written):
     lock_digest: str
     fleet_digest: str
     waves: tuple[Wave, ...]
-    #: model.intended.Rollout as JSON
+    #: model.rollout_settings.Rollout as JSON
     settings: Mapping[str, Any]
     #: host → labels
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -166,24 +164,24 @@ class Plan(Written):
 
     def as_json(self) -> dict[str, Any]:
         """With ``version``, which is that of everything in its journal."""
-        return {"version": VERSION, **Written.as_json(self)}
+        return {"version": VERSION, **JsonForm.as_json(self)}
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """What ``as_json`` gave, or its text; raises ValueError: of another version, or what is wrong and where."""
+        """Read what ``as_json`` returned, or its text; raises ValueError: another version, or the wrong place."""
         try:
-            read = json.loads(value) if isinstance(value, str) else value
+            document = json.loads(value) if isinstance(value, str) else value
         except ValueError as error:
             raise ValueError(f"plan: {error}") from None
-        if not isinstance(read, Mapping):
+        if not isinstance(document, Mapping):
             raise ValueError("plan: no object")
-        if read.get("version") != VERSION:
-            raise ValueError(f"plan: version {read.get('version')!r}, but this gdsdeploy reads {VERSION}")
-        return super().from_json({key: item for key, item in read.items() if key != "version"})
+        if document.get("version") != VERSION:
+            raise ValueError(f"plan: version {document.get('version')!r}, but this gdsdeploy reads {VERSION}")
+        return super().from_json({key: part for key, part in document.items() if key != "version"})
 
 
 @dataclass(frozen=True, slots=True)
-class Task(Written):
+class Task(JsonForm):
     """One step to be done with one host."""
 
     __pydantic_config__ = STRICT
@@ -192,5 +190,5 @@ class Task(Written):
     step: Step
     #: from 1; above 1: an earlier attempt may have done it, wholly or in part
     attempt: int = 1
-    #: what earlier steps found on the host, as their END events had it, merged
+    #: facts from earlier steps, as in their END events, merged
     known: Mapping[str, Any] = field(default_factory=dict)

@@ -1,11 +1,12 @@
-"""How a fleet is rolled out: the section ``rollout`` of the fleet file."""
+"""The section ``rollout`` of the fleet file."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, field_validator, model_validator
 
 from gdsdeploy.model.events import Kind
 from gdsdeploy.model.text import Model, matching
@@ -19,43 +20,61 @@ LabelName = Annotated[
     ),
 ]
 Labels = dict[LabelName, LabelName]
+LabelNames = Annotated[tuple[LabelName, ...], Strict(False)]
 #: A number of hosts, or ``N%`` of those that take part.
 Share = (
     Annotated[int, Field(ge=0)]
     | Annotated[str, matching(r"^(100|[0-9]{1,2})(\.[0-9]+)?%$", "write a number of hosts, or a share such as 25%")]
 )
 Argument = Annotated[str, StringConstraints(min_length=1)]
+Arguments = Annotated[tuple[Argument, ...], Strict(False)]
 #: Program and arguments; ``{host}`` and other words in braces are replaced, each within its argument.
-Command = Annotated[tuple[Argument, ...], Strict(False), Field(min_length=1)]
+Command = Annotated[Arguments, Field(min_length=1)]
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MONTH = 30 * 86400
+
+def fill(command: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """``command`` with ``{NAME}`` replaced for each name in ``values``; a value may itself hold braces."""
+    return [re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), word) for word in command]
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(value: object) -> object:
     """``90``, ``"90s"``, ``"10m"``, ``"2h"`` or ``"1d"`` → seconds."""
-    if isinstance(value, str) and (match := re.fullmatch(r"([0-9]+)([smhd])", value)):
-        return int(match[1]) * _SECONDS[match[2]]
-    if isinstance(value, str):
+    if not isinstance(value, str):
+        return value
+    if (match := re.fullmatch(r"([0-9]+)([smhd])", value)) is None:
         raise ValueError('a time is a number of seconds, or text such as "90s", "10m", "2h", "1d"')
-    return value
+    return int(match[1]) * _UNITS[match[2]]
 
 
-#: Lets a fleet file write seconds with another unit.
-UNITS = BeforeValidator(seconds)
+Seconds = Annotated[int, BeforeValidator(seconds)]
+Soak = Annotated[Seconds, Field(ge=0, le=30 * 86400)]
+
+
+def _nonzero(words: str) -> AfterValidator:
+    """Refuses 0; ``words`` say why."""
+
+    def check(value: int | str) -> int | str:
+        if value == 0:
+            raise ValueError(words)
+        return value
+
+    return AfterValidator(check)
 
 
 class Canary(Model):
-    """The first wave: those whose failure costs least."""
+    """The first wave."""
 
     #: hosts by name or shell pattern
-    hosts: Annotated[tuple[Argument, ...], Strict(False)] = ()
+    hosts: Arguments = ()
     #: hosts that have all of these labels
     labels: Labels = Field(default_factory=dict)
-    #: one of each kind: hosts of one profile, GPU model and running kernel; what counts if nothing is named above
+    #: one host of each kind (profile, GPU model and running kernel), if neither key above names any
     per_kind: bool = True
-    #: seconds that pass before the wave is judged again and the next one begins
-    soak: Annotated[int, Field(ge=0, le=_MONTH), UNITS] = 600
+    #: seconds before the wave is validated again and the next one begins
+    soak: Soak = 600
 
 
 class Batches(Model):
@@ -69,7 +88,7 @@ class Batches(Model):
     #: size of the largest
     largest: Share = "25%"
     #: seconds between one and the next
-    soak: Annotated[int, Field(ge=0, le=_MONTH), UNITS] = 0
+    soak: Soak = 0
 
 
 class Failures(Model):
@@ -77,14 +96,7 @@ class Failures(Model):
 
     canary: Annotated[int, Field(ge=1)] = 1
     #: of the hosts that take part; never less than one host
-    later: Share = "5%"
-
-    @field_validator("later")
-    @classmethod
-    def _finite(cls, value: int | str) -> int | str:
-        if value == 0:
-            raise ValueError("0 would halt before anything failed; 1 halts at the first failure")
-        return value
+    later: Annotated[Share, _nonzero("0 would halt before anything failed; 1 halts at the first failure")] = "5%"
 
 
 class Drain(Model):
@@ -92,8 +104,8 @@ class Drain(Model):
 
     by: Literal["none", "slurm", "kubernetes", "command"] = "none"
     #: seconds that running work has to end in
-    timeout: Annotated[int, Field(ge=1, le=_MONTH), UNITS] = 4 * 3600
-    #: what runs scontrol or kubectl, where it is not to be looked for on this machine: ``[ssh, head, scontrol]``
+    timeout: Annotated[Seconds, Field(ge=1, le=30 * 86400)] = 4 * 3600
+    #: what runs scontrol or kubectl, if that isn't a program in PATH: ``[ssh, head, scontrol]``
     program: Command | None = None
     #: the node's name with its scheduler, where it is not the host's: ``{host}.cluster.example``
     node: Argument = "{host}"
@@ -117,7 +129,7 @@ WebAddress = Annotated[
 
 
 class Notify(Model):
-    """What receives notice of events; a failed notice never stops a rollout."""
+    """Receivers of a rollout's events; a failure to reach them never stops a rollout."""
 
     #: JSON is posted there, one event each
     webhook: WebAddress | None = None
@@ -125,35 +137,33 @@ class Notify(Model):
     token_file: Argument | None = None
     #: program that gets the event as JSON on standard input
     command: Command | None = None
-    #: kinds of events; empty: what a person is woken for (halted, paused, finished, a host that failed or is lost)
-    events: Annotated[tuple[Argument, ...], Strict(False)] = ()
+    #: kinds of events; empty: halted, paused, aborted, rollback, finished, and a host that failed or is lost
+    events: Arguments = ()
 
     @field_validator("events")
     @classmethod
-    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        kinds = [str(kind) for kind in Kind]
-        for event in value:
-            if event not in kinds:
-                raise ValueError(f"{event!r} isn't an event; there are {', '.join(kinds)}")
+    def _events(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in list(Kind):
+                raise ValueError(f"{name!r} is no event; there are {', '.join(Kind)}")
         return value
 
 
-_DAYS = r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)(-(Mon|Tue|Wed|Thu|Fri|Sat|Sun))?"
-_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]"
-_WINDOW = re.compile(rf"^({_DAYS}(,{_DAYS})* )?{_TIME}-({_TIME}|24:00)$")
+_DAY, _TIME = "(Mon|Tue|Wed|Thu|Fri|Sat|Sun)", "([01][0-9]|2[0-3]):[0-5][0-9]"
+_WINDOW = re.compile(rf"^({_DAY}(-{_DAY})?(,{_DAY}(-{_DAY})?)* )?{_TIME}-({_TIME}|24:00)$")
 
 
 class Rollout(Model):
-    """Everything that a rollout of this fleet keeps to."""
+    """Settings of every rollout of the fleet."""
 
     canary: Canary = Canary()
     batches: Batches = Batches()
     #: hosts out of work at a time, counting those that are down anyway
-    max_unavailable: Share = "25%"
+    max_unavailable: Annotated[Share, _nonzero("with none unavailable no host could be begun")] = "25%"
     #: labels of which no two hosts with equal values are out at a time: ``[rack, replica]``
-    apart: Annotated[tuple[LabelName, ...], Strict(False)] = ()
-    #: labels whose values decide the order of hosts
-    order: Annotated[tuple[LabelName, ...], Strict(False)] = ()
+    apart: LabelNames = ()
+    #: labels that order the hosts, by value
+    order: LabelNames = ()
     #: hosts with this label, whatever its value, are left out
     skip: LabelName = "gdsdeploy-skip"
     #: when hosts may be begun: ``Mon-Fri 22:00-05:00``; empty: always
@@ -162,10 +172,10 @@ class Rollout(Model):
     timezone: Argument = "UTC"
     failures: Failures = Failures()
     drain: Drain = Drain()
-    #: whether a failed host is brought back to what it was; ``keep`` leaves it drained for a person to look at
+    #: whether a failed host is rolled back; ``keep`` leaves it drained for inspection
     on_failure: Literal["rollback", "keep"] = "rollback"
     #: seconds that a host has to answer in after its reboot
-    reboot_timeout: Annotated[int, Field(ge=30, le=86400), UNITS] = 1200
+    reboot_timeout: Annotated[Seconds, Field(ge=30, le=86400)] = 1200
     #: what switches a host off and on that does not come back: ``[ipmi, power, cycle, "{host}"]``
     power_cycle: Command | None = None
     #: whether loaded modules may be exchanged without a reboot where nothing uses them and the kernel stays
@@ -179,12 +189,5 @@ class Rollout(Model):
     def _windows(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for window in value:
             if not _WINDOW.match(window):
-                raise ValueError(f'{window!r} isn\'t a window; write "22:00-05:00" or "Mon-Fri,Sun 22:00-05:00"')
-        return value
-
-    @field_validator("max_unavailable")
-    @classmethod
-    def _some(cls, value: int | str) -> int | str:
-        if value == 0:
-            raise ValueError("with none unavailable no host could be begun")
+                raise ValueError(f'{window!r} is no window; write "22:00-05:00" or "Mon-Fri,Sun 22:00-05:00"')
         return value

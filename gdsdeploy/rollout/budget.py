@@ -1,7 +1,7 @@
-"""Who may be out of work at the same time: so many, and no two of one rack.  Pure.
+"""Which hosts may be out of work at the same time: a number of them, and no two of one rack.  Pure.
 
-Every question costs O(log n): hosts that wait because somebody of their rack is out are parked there, and only the
-first of them is looked at again when that one is back.
+Every call costs O(log n): hosts that wait for another host of their rack are parked, and the return of that host wakes
+only the first of them.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from dataclasses import dataclass, field
 
 #: A label and its value, of which only one host may be out at a time.
 Key = tuple[str, str]
-#: rank, number that no other entry has, host
-_Entry = tuple[tuple[int, ...], int, str]
+#: rank, unique number, host
+_Waiter = tuple[tuple[int, ...], int, str]
 
 
 @dataclass
 class Claims:
-    """What hosts that were chosen, and are not begun yet, will take."""
+    """What chosen hosts will take once they are begun."""
 
     room: int
     keys: set[Key] = field(default_factory=set)
 
 
 class Slots:
-    """Hosts that are out of work, or have a claim to be: of this rollout (``held``), or anyway (``down``)."""
+    """Hosts that are out of work or about to be: by this rollout (``held``), or for other reasons (``down``)."""
 
     def __init__(self, limit: int, keys: Callable[[str], tuple[Key, ...]], down: Iterable[str]) -> None:
-        """At most ``limit`` hosts; ``keys`` says what keeps a host apart from others."""
+        """limit: number of hosts.  keys: host → keys of which only one host may be out."""
         self.limit = limit
         self.keys = keys
         self.held: set[str] = set()
-        #: hosts that have no work that they could be taken out of
+        #: builders, which never have work
         self.exempt: set[str] = set()
         self.down: set[str] = set()
-        #: how many are out with each key
+        #: key → hosts that are out
         self.busy: Counter[Key] = Counter()
-        #: hosts that are out, or have a claim to be
+        #: number of hosts that take a slot
         self.used = 0
         self._queues: list[Queue] = []
         for host in down:
             self.set_down(host, True)
 
     def listen(self, queue: Queue) -> None:
-        """Have a queue told of every key that becomes free."""
+        """Report every key that becomes free to ``queue``."""
         self._queues.append(queue)
 
     def costs(self, host: str) -> int:
-        """What beginning it takes of the room: nothing if it is out anyway, or has no work."""
+        """Slots that beginning the host takes: none if it's out already, or has no work."""
         return 0 if host in self.down or host in self.exempt else 1
 
     def claim(self, host: str, claims: Claims) -> bool:
-        """Add what it will take to ``claims``; False: it may not go now."""
+        """Add the host to ``claims``; False: it may not go now."""
         keys = () if host in self.exempt else self.keys(host)
         costs = self.costs(host)
         if costs > claims.room or self.blocking(host) or not claims.keys.isdisjoint(keys):
@@ -62,33 +62,24 @@ class Slots:
         claims.room -= costs
         return True
 
-    def hold(self, host: str) -> None:
-        """It has a claim from now on."""
-        if host not in self.held:
-            self.held.add(host)
-            if host not in self.down:
-                self._take(host)
-
-    def free(self, host: str) -> None:
-        """It has none any more."""
-        if host in self.held:
-            self.held.discard(host)
-            if host not in self.down:
-                self._give(host)
+    def set_held(self, host: str, held: bool) -> None:
+        """Whether the host takes a slot for this rollout."""
+        self._set(self.held, host, held, self.down)
 
     def set_down(self, host: str, down: bool) -> None:
-        """It is, or is not, out of work for reasons that are not this rollout's."""
-        if down and host not in self.down:
-            self.down.add(host)
-            if host not in self.held:
-                self._take(host)
-        elif not down and host in self.down:
-            self.down.discard(host)
-            if host not in self.held:
-                self._give(host)
+        """Whether the host is out of work for reasons outside of this rollout."""
+        self._set(self.down, host, down, self.held)
+
+    def _set(self, hosts: set[str], host: str, belongs: bool, others: set[str]) -> None:
+        """Put the host into ``hosts`` or take it out; one that is in ``others`` has its slot already."""
+        if belongs is (host in hosts):
+            return
+        (hosts.add if belongs else hosts.remove)(host)
+        if host not in others:
+            (self._take if belongs else self._give)(host)
 
     def blocking(self, host: str) -> Key | None:
-        """A key of ``host`` of which another is out."""
+        """A key of ``host`` that another host has that is out."""
         if host in self.exempt:
             return None
         own = 1 if host in self.held or host in self.down else 0
@@ -114,10 +105,10 @@ class Queue:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        #: host → its entry; other entries of it are of the past
-        self._entry: dict[str, _Entry] = {}
-        self._heap: list[_Entry] = []
-        self._parked: dict[Key, list[_Entry]] = {}
+        #: host → its current entry; others are stale
+        self._entry: dict[str, _Waiter] = {}
+        self._heap: list[_Waiter] = []
+        self._parked: dict[Key, list[_Waiter]] = {}
         self._number = 0
         slots.listen(self)
 
@@ -131,7 +122,7 @@ class Queue:
         return host in self._entry
 
     def add(self, host: str, rank: tuple[int, ...]) -> None:
-        """Have it wait; one that waits already goes where ``rank`` says."""
+        """Add the host, or move it to ``rank``."""
         old = self._entry.get(host)
         if old is None or old[0] != rank:
             self._number += 1
@@ -139,14 +130,13 @@ class Queue:
             heapq.heappush(self._heap, entry)
 
     def discard(self, host: str) -> None:
-        """It waits no more."""
         if self._entry.pop(host, None) is not None:
             self._look_again(self._slots.keys(host))
 
     def first(self, number: int, claims: Claims) -> list[str]:
-        """Up to ``number`` hosts that may all be begun now, in order; they wait until they are discarded."""
+        """Up to ``number`` hosts that may all be begun now, in order; they stay in the queue."""
         chosen: list[str] = []
-        aside: list[_Entry] = []
+        aside: list[_Waiter] = []
         slots = self._slots
         while self._heap and len(chosen) < number:
             entry = self._heap[0]
@@ -166,14 +156,14 @@ class Queue:
             if slots.claim(host, claims):
                 chosen.append(host)
             elif not key:
-                # Those behind it may go where only another of its keys is claimed.
+                # Hosts behind it may go where only another of its keys is claimed.
                 self._look_again(each for each in slots.keys(host) if each not in claims.keys)
         for entry in aside:
             heapq.heappush(self._heap, entry)
         return chosen
 
     def freed(self, key: Key) -> None:
-        """Nobody with this key is out any more: the first that waits for it is looked at again."""
+        """No host with this key is out any more: wake the first that waits for it."""
         parked = self._parked.get(key)
         while parked:
             entry = heapq.heappop(parked)
@@ -190,5 +180,5 @@ class Queue:
 
 
 def keys_of(apart: Iterable[str], labels: Mapping[str, str]) -> tuple[Key, ...]:
-    """What of a host's labels keeps it apart from others."""
+    """The host's labels of which only one host may be out, with their values."""
     return tuple((name, labels[name]) for name in apart if name in labels)

@@ -1,10 +1,8 @@
-"""Time for a driver: what the clock says, and what really passes.
+"""Clocks for a driver.
 
-The clock of a machine may be set while a rollout runs.  Maintenance windows follow it; a soak does not: it lasts as
-long as it was meant to, whatever the clock does.  Time that passed while no driver was running counts towards a soak
-only where it can be measured, which is within one boot of this machine.  After a reboot of it, or on another machine,
-the rest of the soak that was last written down begins anew: it may then last longer than was meant, but it is never
-skipped, and never waits for ever.
+The machine's clock may be set during a rollout.  Maintenance windows follow it; a soak keeps its length.  Time without
+a driver counts towards a soak within one boot of this machine.  After a reboot, or on another machine, the recorded
+rest of the soak begins again.
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from gdsdeploy.model.events import Event, Measured, WaveClosed, WaveSoaking
+from gdsdeploy.model.events import Event, Measurement, WaveClosed, WaveSoaking
 
-#: Seconds by which the clock is off before it counts as set; less is what time synchronization does all the time.
+#: Seconds; time synchronization makes smaller corrections all the time.
 TOLERANCE: Final = 2.0
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 class Clock:
-    """The clocks of this machine; tests have others."""
+    """The clocks of this machine; tests replace them."""
 
     def wall(self) -> float:
         """Seconds since the epoch; may jump."""
@@ -39,8 +37,8 @@ class Clock:
         """Which boot of which machine ``steady`` counts from."""
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
-    def get(self, source: queue.SimpleQueue[Item], seconds: float) -> Item | None:
-        """The next item of ``source``; None: there was none for ``seconds``."""
+    def get(self, source: queue.SimpleQueue[T], seconds: float) -> T | None:
+        """The next value of ``source``; None: none came within ``seconds``."""
         try:
             return source.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -48,17 +46,16 @@ class Clock:
 
 
 class Soaks:
-    """Keeps the ends of soaks where they belong while the clock is set.  Feed it every event."""
+    """Corrects the ends of soaks when the clock is set.  Feed it every event."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._boot = clock.boot()
         self._offset = clock.wall() - clock.steady()
-        #: wave → end of its soak, in seconds since the epoch, and by what its rest can be measured
-        self._open: dict[str, tuple[float, Measured | None]] = {}
+        #: wave → end of its soak in seconds since the epoch, and the measurement of its rest
+        self._open: dict[str, tuple[float, Measurement | None]] = {}
 
     def feed(self, event: Event) -> None:
-        """Take note of the next event."""
         match event.payload:
             case WaveSoaking(wave, until, measured) if until is not None:
                 self._open[wave] = until, measured
@@ -66,12 +63,12 @@ class Soaks:
                 self._open.pop(wave, None)
 
     def dated(self, soak: WaveSoaking) -> WaveSoaking:
-        """The same with what the rest of the soak can be measured by later."""
+        """The soak with a measurement of its rest."""
         left = (soak.until or 0.0) - self._clock.wall()
-        return replace(soak, measured=Measured(left, self._boot, self._clock.steady()))
+        return replace(soak, measured=Measurement(left, self._boot, self._clock.steady()))
 
     def taken_up(self) -> list[WaveSoaking]:
-        """Soaks that a driver before this one has left open, where the clock alone would get their end wrong."""
+        """Soaks of an earlier driver whose end the clock alone would get wrong."""
         return [
             self.dated(WaveSoaking(wave, self._clock.wall() + left))
             for wave, (until, measured) in self._open.items()
@@ -79,12 +76,12 @@ class Soaks:
             and not math.isclose(self._clock.wall() + (left := self._left(measured)), until, abs_tol=TOLERANCE)
         ]
 
-    def _left(self, measured: Measured) -> float:
+    def _left(self, measured: Measurement) -> float:
         passed = self._clock.steady() - measured.steady if measured.boot == self._boot else 0.0
         return measured.left - max(0.0, passed)
 
     def jumped(self) -> float:
-        """Seconds by which the clock was set since this was asked last; 0: it was not."""
+        """Seconds by which the clock was set since the last call; 0: it wasn't."""
         offset = self._clock.wall() - self._clock.steady()
         jump = offset - self._offset
         if abs(jump) < TOLERANCE:

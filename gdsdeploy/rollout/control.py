@@ -1,8 +1,7 @@
-"""How ``pause``, ``resume``, ``abort`` and ``rollback`` reach a rollout, whether or not a driver works on it now.
+"""How ``pause``, ``resume``, ``abort`` and ``rollback`` reach a rollout, with or without a driver.
 
-Where no driver runs, whoever asks becomes the writer of the journal and writes the event.  Where one runs, the wish
-is a file in the folder beside the journal, which its writer answers.  Its sender keeps it locked while it waits, so
-that a wish whose sender is gone is never fulfilled later.
+Without a driver, the command writes the journal itself.  With one, the request is a file in the folder beside the
+journal.  Its sender keeps the file locked while it waits, so that the request of a dead sender is never fulfilled.
 """
 
 from __future__ import annotations
@@ -21,24 +20,23 @@ from gdsdeploy.errors import Busy, GdsError, JournalUnusable, RolloutRefused, al
 from gdsdeploy.model.events import PAYLOADS, Event, Kind, Payload, as_json, read
 from gdsdeploy.rollout import journal, writerlock
 
-#: Seconds within which a driver answers.
+#: Seconds for the driver's answer.
 PATIENCE: Final = 30.0
 _PAUSE: Final = 0.1
+#: Kind → (verb of its command, participle).
 _WORDS: Final = {
-    Kind.PAUSED: "paused", Kind.RESUMED: "resumed", Kind.ABORTED: "aborted", Kind.ROLLBACK: "rolled back",
-}  # fmt: skip
-_VERBS: Final = {
-    Kind.PAUSED: "pause", Kind.RESUMED: "resume", Kind.ABORTED: "abort", Kind.ROLLBACK: "rollback",
+    Kind.PAUSED: ("pause", "paused"), Kind.RESUMED: ("resume", "resumed"), Kind.ABORTED: ("abort", "aborted"),
+    Kind.ROLLBACK: ("rollback", "rolled back"),
 }  # fmt: skip
 
 
 def objection(kind: Kind, phases: Iterable[Event]) -> str | None:
-    """Why a rollout to which ``phases`` happened (those of journal.PHASES) cannot become ``kind``; None: it can."""
+    """Why a rollout after ``phases`` (kinds of journal.PHASES) can't become ``kind``; None: it can."""
     seen = [event.kind for event in phases]
     now = seen[-1] if seen else Kind.PLANNED
     back = Kind.ROLLBACK in seen
     if kind is Kind.RESUMED:
-        return None  # also of one that is finished or under way: lost hosts are asked again
+        return None  # also when finished or under way: it asks lost hosts again
     if kind is Kind.ROLLBACK:
         return "it is being rolled back already" if back and now is not Kind.FINISHED else None
     if now is Kind.FINISHED:
@@ -50,48 +48,48 @@ def objection(kind: Kind, phases: Iterable[Event]) -> str | None:
 
 @dataclass(frozen=True)
 class Request:
-    """A wish that somebody waits for."""
+    """A request whose sender waits."""
 
-    #: of the event that is to be written
+    #: of the event to write
     payload: Payload
     _path: Path
 
     def fulfilled(self, event: Event) -> None:
-        """Say that it is done, and which event that is."""
+        """Answer with the event that was written."""
         self._answer({"event": event.as_json()})
 
     def refused(self, error: GdsError) -> None:
-        """Say that it is not done, and why."""
+        """Answer with the reason of a refusal."""
         self._answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
 
     def _answer(self, value: Mapping[str, Any]) -> None:
-        # Whoever asked may be gone, or the disk full: no reason for a rollout to stop.
+        # A sender that is gone, or a full disk, must not stop the rollout.
         with contextlib.suppress(OSError), self._path.open("ab", buffering=0) as stream:
             stream.write(json.dumps(value).encode() + b"\n")
 
 
 def folder(path: Path) -> Path:
-    """Where wishes for the writer of the journal ``path`` are left: files of one line; the answer is the second."""
+    """Folder of requests to the writer of the journal ``path``: files of one line; the answer is the second line."""
     return path.with_name(path.name + ".requests")
 
 
 def requests(path: Path) -> list[Request]:
-    """The wishes that somebody waits for, in the order in which they came; for the writer of the journal ``path``."""
-    found = []
+    """Requests to the writer of the journal ``path`` whose senders wait, in order."""
+    waiting = []
     for place in sorted(folder(path).glob("*.json")):
-        # Nothing that lies there may stop a rollout; who gets no answer says so.
+        # No file there may stop a rollout; its sender reports the missing answer.
         with contextlib.suppress(OSError, ValueError, KeyError):
-            if not _awaited(place):
+            if not _is_awaited(place):
                 place.unlink()
                 continue
             lines = place.read_text().splitlines()
             if len(lines) == 1:
                 value = json.loads(lines[0])
-                found.append(Request(read(PAYLOADS[Kind(value["kind"])], dict(value["data"])), place))
-    return found
+                waiting.append(Request(read(PAYLOADS[Kind(value["kind"])], dict(value["data"])), place))
+    return waiting
 
 
-def _awaited(place: Path) -> bool:
+def _is_awaited(place: Path) -> bool:
     handle = os.open(place, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,24 +101,22 @@ def _awaited(place: Path) -> bool:
 
 
 def tell(path: Path, payload: Payload, *, patience: float = PATIENCE) -> tuple[Event, bool]:
-    """Have ``payload`` happen to the newest rollout of the journal ``path``: the event, and whether a driver wrote it.
+    """Apply ``payload`` to the newest rollout of the journal ``path``: the event, and whether a driver wrote it.
 
-    Raises RolloutRefused: it cannot become that now; Busy: who works on it does not answer within ``patience``
-    seconds; JournalUnusable.
+    Raises RolloutRefused: it can't become that now; Busy: no answer within ``patience`` seconds; JournalUnusable.
     """
     end = time.monotonic() + patience
     while True:
         try:
-            with journal.writing(path, doing=f"rollout: {_WORDS[payload.kind]} by hand") as writer:
+            with journal.writing(path, doing=f"rollout: {_WORDS[payload.kind][1]} by hand") as writer:
                 return write(writer, payload), False
         except Busy as busy:
-            if (event := _asked(path, payload, end)) is not None:
+            if (event := _request(path, payload, end)) is not None:
                 return event, True
             if time.monotonic() > end:
-                raise Busy(
-                    f"{busy.message} and does not answer",
-                    hint=f"See whether it still runs; after kill -INT of it: gdsdeploy rollout {_VERBS[payload.kind]}",
-                ) from busy
+                command = f"gdsdeploy rollout {_WORDS[payload.kind][0]}"
+                hint = f"See whether it still runs; after kill -INT of it: {command}"
+                raise Busy(f"{busy.message} and does not answer", hint=hint) from busy
 
 
 def write(writer: journal.Writer, payload: Payload) -> Event:
@@ -135,19 +131,19 @@ def write(writer: journal.Writer, payload: Payload) -> Event:
 
 
 def refusal(rollout: str, kind: Kind, why: str) -> RolloutRefused:
-    """That ``rollout`` cannot become ``kind``, and ``why``."""
-    return RolloutRefused(f"{rollout} cannot be {_WORDS[kind]}: {why}", hint="See: gdsdeploy rollout status")
+    """The error that ``rollout`` can't become ``kind``."""
+    return RolloutRefused(f"{rollout} cannot be {_WORDS[kind][1]}: {why}", hint="See: gdsdeploy rollout status")
 
 
-def _asked(path: Path, payload: Payload, end: float) -> Event | None:
-    """What the writer of the journal answers; None: there is no writer any more, or no answer until ``end``."""
-    with _left(path, {"kind": payload.kind, "data": as_json(payload)}) as handle:
+def _request(path: Path, payload: Payload, end: float) -> Event | None:
+    """The event from the journal's writer; None: there is no writer any more, or no answer until ``end``."""
+    with _request_file(path, {"kind": payload.kind, "data": as_json(payload)}) as handle:
         while True:
             text = os.pread(handle, 1 << 16, 0).decode()
             if text.count("\n") > 1:
                 return _answer(json.loads(text.splitlines()[1]))
             try:
-                with writerlock.held(path, doing="rollout: looks whether somebody works on it"):
+                with writerlock.held(path, doing="rollout: checks for a driver"):
                     return None
             except Busy:
                 if time.monotonic() > end:
@@ -163,8 +159,8 @@ def _answer(value: Mapping[str, Any]) -> Event:
 
 
 @contextlib.contextmanager
-def _left(path: Path, wish: Mapping[str, Any]) -> Iterator[int]:
-    """A wish in the folder, locked, for the block; gives the open file."""
+def _request_file(path: Path, request: Mapping[str, Any]) -> Iterator[int]:
+    """A locked request in the folder during the block; yields the open file."""
     where = folder(path)
     try:
         where.mkdir(mode=0o700, exist_ok=True)
@@ -178,7 +174,7 @@ def _left(path: Path, wish: Mapping[str, Any]) -> Iterator[int]:
     shown = where / f"{hidden.name[1:]}.json"
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        os.write(handle, json.dumps(wish).encode() + b"\n")
+        os.write(handle, json.dumps(request).encode() + b"\n")
         hidden.replace(shown)
         yield handle
     finally:

@@ -1,11 +1,11 @@
-"""Shows a rollout to whoever runs or watches it: lines that are drawn anew, lines one after the other, or JSON."""
+"""Shows a rollout: a live display in a terminal, lines, or JSON."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from gdsdeploy import console
 from gdsdeploy.errors import JournalUnusable
@@ -15,7 +15,7 @@ from gdsdeploy.rollout.report import events as words
 from gdsdeploy.rollout.report import progress
 from gdsdeploy.rollout.status import Status
 
-#: Not said one by one: who wants them has JSON, or sees the hosts' states change.
+#: Kinds of events without a line of their own; JSON has them, and the hosts' states show them.
 _SMALL = (Kind.END, Kind.PLANNED)
 _STEPS = (Kind.BEGIN, Kind.END, Kind.PLANNED)
 #: Rows of a terminal that are not for hosts.
@@ -23,7 +23,7 @@ _OTHER_ROWS = 12
 
 
 class Watch:
-    """Feed it every event.  Events of the past are ``known``; new ones are ``observe``d and shown."""
+    """Feed it every event: earlier ones with ``known``, new ones with ``observe``."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json = as_json
@@ -33,21 +33,22 @@ class Watch:
         self.status: Status | None = None
 
     def known(self, events: Iterable[Event]) -> None:
-        """Take note of what has happened already; nothing is shown.  Raises JournalUnusable."""
+        """Take earlier events without showing them.  Raises JournalUnusable."""
         for event in events:
             self._feed(event)
 
     def observe(self, event: Event) -> None:
-        """Take note of an event, and show it."""
+        """Take an event, and show it."""
         self._feed(event)
         if self._as_json:
-            plan = self._status().plan
+            assert self.status is not None
+            plan = self.status.plan
             console.data(words.line(event, plan.id, plan.fleet))
         elif event.kind not in (_STEPS if self._live else _SMALL):
             console.say(f"{words.clock(event.time)} {words.sentence(event)}")
 
     def report_progress(self, host: str, text: str) -> None:
-        """A line of progress of a host's step; empty: of nobody's."""
+        """A line of progress of a host's step; without a host: of the rollout."""
         with self._lock:
             self._latest[host] = text
         if not host or not (self._live or self._as_json):
@@ -55,29 +56,19 @@ class Watch:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Keep what is under way at the bottom of a terminal, where there is one, for the block."""
-        if not self._live:
-            yield
-            return
-        with console.live(self._lines):
+        """Keep the live display at the bottom of the terminal during the block."""
+        with console.live(self._lines) if self._live else nullcontext():
             yield
 
     def lines(
         self, *, width: int = progress.WIDTH, live: bool = True, shown: int = progress.SHOWN, whole: bool = False
     ) -> Sequence[str]:
-        """What is so now; see progress.lines."""
+        """The current state; see progress.lines."""
         with self._lock:
             if self.status is None:
                 return []
-            return progress.lines(
-                self.status,
-                now=time.time(),
-                width=width,
-                live=live,
-                shown=shown,
-                latest=dict(self._latest),
-                whole=whole,
-            )
+            now, latest = time.time(), dict(self._latest)
+            return progress.lines(self.status, now=now, width=width, live=live, shown=shown, latest=latest, whole=whole)
 
     def _lines(self, columns: int, rows: int) -> Sequence[str]:
         return self.lines(width=columns, shown=min(progress.SHOWN, max(2, (rows - _OTHER_ROWS) // 2)))
@@ -88,13 +79,9 @@ class Watch:
                 try:
                     self.status = states.begun(event)
                 except ValueError as error:
-                    hint = "Go on with the gdsdeploy that began this rollout"
+                    hint = "Continue with the gdsdeploy that began this rollout"
                     raise JournalUnusable(f"line 1 of the journal: {error}", hint=hint) from error
                 return
             self.status.feed(event)
             if event.host and event.kind is not Kind.NOTE:
                 self._latest.pop(event.host, None)
-
-    def _status(self) -> Status:
-        assert self.status is not None
-        return self.status

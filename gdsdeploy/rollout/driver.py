@@ -1,8 +1,7 @@
-"""Performs a rollout: what the machine decides is written down, then done, then its end is written down.
+"""Performs a rollout: writes down each decision, performs it, and writes down its end.
 
-One thread, the caller's, decides and writes the journal; each step is performed by a thread of its own.  A step's BEGIN
-is on disk before the step is begun and its END after it was done.  Whoever is killed in between leaves a BEGIN without
-an END: the next driver begins the same step again as its next attempt, which steps are made for.
+The caller's thread decides and writes the journal; each step has a thread of its own.  A step's BEGIN is on disk before
+the step begins, and its END after it.  After a crash in between, the next driver repeats the step as its next attempt.
 """
 
 from __future__ import annotations
@@ -35,61 +34,53 @@ from gdsdeploy.rollout import control
 from gdsdeploy.rollout.clock import Clock, Soaks
 from gdsdeploy.rollout.effects import Effects
 from gdsdeploy.rollout.journal import PHASES, Writer
-from gdsdeploy.rollout.machine import Machine, WaveState
+from gdsdeploy.rollout.machine import Machine
 
-#: Seconds after which wishes, windows and the clock are looked at although nothing happened.
+#: Seconds between two looks at requests, windows and the clock.
 POLL: Final = 0.5
-#: Seconds between two looks at the fleet file, which may be a long one.
+#: Seconds between two looks at the fleet file.
 LOOK: Final = 5.0
-#: Seconds that steps have to end in once they were told to stop.
+#: Seconds in which stopped steps have to end.
 GRACE: Final = 30.0
-#: A first one pauses, a second one stops; SIGHUP: the terminal is gone.
+#: The first one pauses, the second one stops.
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDS: Final = frozenset({Kind.END, Kind.FAIL})
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a driver asks and tells others; all of it in the thread that called it."""
+    """Callbacks of a driver, in the thread that called it."""
 
-    #: gets every event once it is written down; what it raises never stops a rollout
+    #: gets every event once it's on disk; its errors don't stop the rollout
     observe: Callable[[Event], None] = lambda _: None
-    #: gets lines of progress: host, text; likewise
+    #: gets host and text of each line of progress; likewise
     progress: Callable[[str, str], None] = lambda _host, _text: None
     #: whether hosts may be begun at this time, in seconds since the epoch
     open_window: Callable[[float], bool] = lambda _: True
-    #: hosts of the plan that are no longer in the fleet file; asked before hosts are begun, every few seconds at most
+    #: hosts of the plan that are no longer in the fleet file; called before hosts are begun, every few seconds at most
     removed: Callable[[], Collection[str]] = lambda: ()
-    #: what is no longer as it was planned, in sentences; asked once
+    #: sentences about files that changed after the planning; called once
     notices: Callable[[], Iterable[str]] = lambda: ()
 
 
 @dataclass(frozen=True)
-class _Done:
-    """How a step ended."""
-
+class _StepEnd:
     task: Task
-    found: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] | None = None
     error: BaseException | None = None
 
 
-class _Wake:
-    """A signal came."""
-
-
-#: What threads say: how a step ended, a line of progress, or that there is something to look at.
-_Said = _Done | tuple[str, str] | _Wake
+#: From other threads: how a step ended, or host and text of a line of progress; None: a signal came.
+_Message = _StepEnd | tuple[str, str] | None
 
 
 def drive(
     writer: Writer, rollout: str, effects: Effects, *, hooks: Hooks | None = None, clock: Clock | None = None
 ) -> Machine:
-    """Go on with ``rollout`` from what the journal says until nothing is left to do that needs no person.
+    """Continue ``rollout`` from its journal until it's finished, halted or paused.
 
-    Returns the machine as it is then: finished, halted or paused by somebody's wish.
-    Raises Interrupted after a signal: paused and written down by the first one, stopped at once by a second;
-    JournalUnusable: it cannot be written any more; then nothing was begun since.  After all of them it can be resumed.
-    What an effect raises that is no GdsError fails its step, pauses the rollout, and is raised in the end.
+    Raises Interrupted after a signal: the first one pauses, the second one stops at once.  Raises JournalUnusable when
+    the journal can't be written.  Another error of an effect pauses the rollout, and is raised at the end.
     """
     driver = _Driver(writer, rollout, effects, hooks or Hooks(), clock or Clock())
     with driver.signals():
@@ -106,25 +97,24 @@ class _Driver:
         self._clock = clock
         self._soaks = Soaks(clock)
         self._phases: list[Event] = []
-        self._said: queue.SimpleQueue[_Said] = queue.SimpleQueue()
-        #: what the machine knows already and the journal does not
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        #: events that the machine has and the journal doesn't
         self._unwritten: list[Event] = []
         self._answers: list[tuple[control.Request, Event]] = []
         self._running: set[str] = set()
         self._removed: set[str] = set()
         self._look_after = 0.0
         self._notes: set[str] = set()
-        #: seconds by which the clock was set, and which the end of an open soak does not have yet
+        #: seconds by which the clock was set, to be added to the end of an open soak
         self._ahead = 0.0
         self._signals = 0
         self._signal = ""
-        #: what is under way was told to stop
+        #: steps under way are to stop
         self._stopped = False
-        #: raised when the steps under way are over
+        #: raised after the steps under way
         self._bug: BaseException | None = None
 
     def run(self) -> Machine:
-        """As ``drive`` says."""
         for event in self._writer.events(self._rollout):
             self._take(event)
         self.machine.interrupted()
@@ -140,15 +130,16 @@ class _Driver:
         if self._bug is not None:
             raise self._bug
         if (self._signals or self._stopped) and not self.machine.finished:
-            raise Interrupted(
-                self._interrupted(), hint=f"Go on with: gdsdeploy rollout resume {self.machine.plan.fleet}"
-            )
+            left = f"; {len(self._running)} steps had not ended" if self._running else ""
+            text = "paused; hosts that were begun stay where they are"
+            if self._stopped:
+                text = f"stopped at once{left}; steps that were under way are begun again"
+            raise Interrupted(text, hint=f"Continue with: gdsdeploy rollout resume {self.machine.plan.fleet}")
         return self.machine
 
     # -- the loop
 
     def _loop(self) -> None:
-        """Until nothing is left to do that needs no person, or somebody wants it to end."""
         while True:
             self._look_at_clock()
             self._heed_signals()
@@ -163,7 +154,7 @@ class _Driver:
             if decisions.events:
                 self._add((event.host, event.payload) for event in decisions.events)
             elif decisions.tasks:
-                if not self._left_out(decisions.tasks, now):
+                if not self._apply_removals(decisions.tasks, now):
                     self._begin(decisions.tasks)
             elif decisions.over and not self._running:
                 return
@@ -172,33 +163,32 @@ class _Driver:
                 self._wait(max(0.0, wake))
 
     def _wait(self, seconds: float) -> None:
-        """Until something ended, for ``seconds`` at most; before, everything is on disk."""
+        """Wait for a message, for ``seconds`` at most, with everything on disk."""
         self._flush()
-        first = self._clock.get(self._said, seconds)
-        said = [] if first is None else [first]
+        messages = [self._clock.get(self._inbox, seconds)]
         with contextlib.suppress(queue.Empty):
-            while said:
-                said.append(self._said.get_nowait())
-        for item in said:
-            if isinstance(item, tuple):
-                self._tell(self._hooks.progress, *item)
-        done = [item for item in said if isinstance(item, _Done)]
-        self._running -= {item.task.host for item in done}
-        self._add(draft for item in done if (draft := self._draft(item)) is not None)
-        for item in done:
-            if isinstance(item.error, Interrupted) and not self._stopped:
-                self._pause(f"{item.task.host}: {item.task.step} was interrupted")
+            while True:
+                messages.append(self._inbox.get_nowait())
+        for message in messages:
+            if isinstance(message, tuple):
+                self._tell(self._hooks.progress, *message)
+        ends = [message for message in messages if isinstance(message, _StepEnd)]
+        self._running -= {end.task.host for end in ends}
+        self._add(draft for end in ends if (draft := self._draft(end)) is not None)
+        for end in ends:
+            if isinstance(end.error, Interrupted) and not self._stopped:
+                self._pause(f"{end.task.host}: {end.task.step} was interrupted")
                 self._stop()
-            elif item.error is not None and not isinstance(item.error, GdsError):
-                self._bug = self._bug or item.error
-                text = f"{type(item.error).__name__}: {item.error}"
-                self._pause(f"{item.task.host}: {item.task.step} met a bug: {text}")
+            elif end.error is not None and not isinstance(end.error, GdsError):
+                self._bug = self._bug or end.error
+                text = f"{type(end.error).__name__}: {end.error}"
+                self._pause(f"{end.task.host}: {end.task.step} met a bug: {text}")
 
-    def _draft(self, done: _Done) -> Draft | None:
-        """How the end of a step is written down; None: it was stopped, which says nothing about the host."""
-        task, error = done.task, done.error
+    def _draft(self, end: _StepEnd) -> Draft | None:
+        """The event of a step's end; None: the step was stopped, which says nothing about the host."""
+        task, error = end.task, end.error
         if error is None:
-            return task.host, StepDone(task.step, done.found or {})
+            return task.host, StepDone(task.step, end.facts or {})
         if isinstance(error, Interrupted) or (self._stopped and isinstance(error, GdsError)):
             return None
         reason = StepError(type(error).__name__, str(error), getattr(error, "hint", None))
@@ -209,23 +199,22 @@ class _Driver:
         self._flush()
         for task in tasks:
             self._running.add(task.host)
-            # Daemons: a step that does not end when it is told to must not keep a stopped driver alive.
+            # Daemons: a step that doesn't stop must not keep the process alive.
             thread = threading.Thread(target=self._perform, args=(task,), name=f"{task.host} {task.step}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # no more threads: nothing that the host has done
-                self._said.put(_Done(task, error=Interrupted(f"this machine: {error}")))
+            except RuntimeError as error:  # no more threads, which isn't the host's fault
+                self._inbox.put(_StepEnd(task, error=Interrupted(f"this machine: {error}")))
 
     def _perform(self, task: Task) -> None:
-        """In a thread of its own."""
         try:
-            found = self._effects.perform(task, lambda text: self._said.put((task.host, text)))
-            self._said.put(_Done(task, json.loads(json.dumps(dict(found), allow_nan=False))))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the driver writes it down and raises it
-            self._said.put(_Done(task, error=error))
+            facts = self._effects.perform(task, lambda text: self._inbox.put((task.host, text)))
+            self._inbox.put(_StepEnd(task, json.loads(json.dumps(dict(facts), allow_nan=False))))
+        except BaseException as error:  # noqa: BLE001 - the driver writes it down and raises it
+            self._inbox.put(_StepEnd(task, error=error))
 
-    def _left_out(self, tasks: Sequence[Task], now: float) -> bool:
-        """Whether hosts are no longer in the fleet, which changes what is to be done."""
+    def _apply_removals(self, tasks: Sequence[Task], now: float) -> bool:
+        """Whether hosts were removed from the fleet, which changes the decisions."""
         steady = self._clock.steady()
         if steady < self._look_after or not any(task.step is Step.PREFLIGHT for task in tasks):
             return False
@@ -233,17 +222,17 @@ class _Driver:
         try:
             new = set(self._hooks.removed()) - self._removed
         except GdsError as error:
-            self._note(f"it cannot be told whether hosts were taken out of the fleet: {error.message}")
+            self._note(f"whether hosts were removed from the fleet is unknown: {error.message}")
             return False
         self._removed |= new
         events = self.machine.removed(sorted(new), now)
         self._add((event.host, event.payload) for event in events)
         return bool(events)
 
-    # -- what is written, and who is told
+    # -- events
 
     def _add(self, drafts: Iterable[Draft]) -> list[Event]:
-        """Have the machine know of events; what follows from them is then written down with them, in one commit."""
+        """Apply events; the next flush writes them with their consequences in one commit."""
         events = []
         for host, payload in drafts:
             if isinstance(payload, WaveSoaking) and payload.measured is None:
@@ -254,7 +243,7 @@ class _Driver:
         return events
 
     def _flush(self) -> None:
-        """Write down what is not yet, and tell those who watch."""
+        """Write the new events, and report them."""
         while self._unwritten:
             self._writer.extend(self._unwritten)
             events, self._unwritten = self._unwritten, []
@@ -273,34 +262,30 @@ class _Driver:
     def _tell(self, observer: Callable[..., None], *what: object) -> None:
         try:
             observer(*what)
-        except Exception as error:  # noqa: BLE001 - who watches must not stop what is watched
-            self._note(f"somebody who is told of this rollout failed: {type(error).__name__}")
+        except Exception as error:  # noqa: BLE001 - an observer must not stop the rollout
+            self._note(f"an observer of this rollout failed: {type(error).__name__}")
 
     def _note(self, text: str) -> None:
-        """Once each."""
+        """Write each text once."""
         if text not in self._notes:
             self._notes.add(text)
             self._add([("", Note(text))])
 
-    # -- wishes and the clock
-
-    @property
-    def _wave(self) -> WaveState | None:
-        return self.machine.waves[self.machine.current] if self.machine.current >= 0 else None
+    # -- requests and the clock
 
     @property
     def _soaking(self) -> bool:
         """Whether the end of a soak may be moved."""
-        wave = self._wave
+        wave = self.machine.wave
         return wave is not None and wave.state == "soaking" and not wave.remaining
 
     def _look_at_clock(self) -> None:
-        """Until the end of an open soak is moved along with the clock, decisions are made by the clock as it was."""
+        """Move the end of an open soak with the clock; until then, decisions use the clock from before."""
         if jump := self._soaks.jumped():
             self._ahead += jump
             text = f"this machine's clock was set {abs(jump):.0f} s {'forward' if jump > 0 else 'back'}"
             self._add([("", Note(text))])
-        wave = self._wave
+        wave = self.machine.wave
         if wave is None or wave.state != "soaking":
             self._ahead = 0.0
         elif self._ahead and self._soaking and not self._running:
@@ -326,7 +311,7 @@ class _Driver:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Count signals for the block instead of ending by them; those that are ignored stay ignored."""
+        """Count signals during the block; ignored signals stay ignored."""
         before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
@@ -341,7 +326,7 @@ class _Driver:
     def _signalled(self, number: int, _frame: object) -> None:
         self._signals += 1
         self._signal = signal.Signals(number).name
-        self._said.put(_Wake())
+        self._inbox.put(None)
 
     def _heed_signals(self) -> None:
         if self._signals and "signal" not in self._notes:
@@ -358,7 +343,7 @@ class _Driver:
         self._effects.stop()
 
     def _leave(self, error: BaseException) -> None:
-        """After an error: nothing is begun any more, and what steps under way come to is written down if it can be."""
+        """After an error: wait for the steps under way, and write their ends down if possible."""
         for request, event in self._answers:
             request.refused(control.refusal(self._rollout, event.kind, "its driver met an error"))
         if self._running:
@@ -375,19 +360,13 @@ class _Driver:
                 until = self._clock.steady() + GRACE
             if not self._running or self._signals > signals + 1 or self._clock.steady() > until:
                 return
-            said = self._clock.get(self._said, POLL)
-            if isinstance(said, _Done):
-                self._running.discard(said.task.host)
-                ends += [draft] if (draft := self._draft(said)) is not None else []
+            message = self._clock.get(self._inbox, POLL)
+            if isinstance(message, _StepEnd):
+                self._running.discard(message.task.host)
+                ends += [draft] if (draft := self._draft(message)) is not None else []
 
     def _drain(self, seconds: float) -> None:
-        """Wait for the steps that were told to stop; a further signal ends the waiting, too."""
+        """Wait for the stopped steps; another signal ends the wait."""
         end, signals = self._clock.steady() + seconds, self._signals
         while self._running and self._signals == signals and self._clock.steady() < end:
             self._wait(min(POLL, end - self._clock.steady()))
-
-    def _interrupted(self) -> str:
-        if not self._stopped:
-            return "paused; hosts that were begun stay where they are"
-        left = f"; {len(self._running)} steps had not ended" if self._running else ""
-        return f"stopped at once{left}; steps that were under way are begun again"

@@ -1,4 +1,4 @@
-"""What earlier rollouts of a fleet have shown: which was the last one, and how long hosts take."""
+"""Earlier rollouts of a fleet: the newest one, and how long hosts took."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
-from gdsdeploy.converge.diff import Disruption, HostPlan
+from gdsdeploy.converge.diff import HostPlan
 from gdsdeploy.model.rollout import Outcome
 from gdsdeploy.rollout import journal, status
 
-#: Seconds for a host, where no earlier rollout of the fleet has shown how long it takes.
-GUESS: Mapping[Disruption, float] = {"none": 300.0, "module reload": 600.0, "reboot": 1200.0}
-#: Earlier rollouts that are looked at for times.
+#: Seconds for a host without an earlier rollout.
+GUESS: Mapping[str, float] = {"none": 300.0, "module reload": 600.0, "reboot": 1200.0}
+#: Earlier rollouts that count.
 LOOKED_AT = 10
 
 
@@ -26,23 +26,18 @@ def newest(fleet_path: Path) -> journal.Summary | None:
 
 
 def expected(fleet_path: Path, plans: Mapping[str, HostPlan]) -> tuple[dict[str, float], bool]:
-    """Host → seconds, from the last time that it was done; else as long as others took; else a guess."""
-    own, others = _took(fleet_path)
-    found: dict[str, float] = {}
-    for name, plan in plans.items():
-        if plan.satisfied:
-            found[name] = 0.0
-        elif (name, plan.disruption) in own:
-            found[name] = own[name, plan.disruption]
-        elif plan.disruption in others:
-            found[name] = statistics.median(others[plan.disruption])
-        else:
-            found[name] = GUESS[plan.disruption]
-    return {name: round(seconds, 1) for name, seconds in found.items()}, bool(others)
+    """(host → seconds, whether any were measured): its last time, else the median of other hosts, else a guess."""
+    own, others = _measured_times(fleet_path)
+    medians: dict[str, float] = {**GUESS, **{key: statistics.median(times) for key, times in others.items()}}
+    seconds = {
+        name: 0.0 if plan.satisfied else own.get((name, plan.disruption), medians[plan.disruption])
+        for name, plan in plans.items()
+    }
+    return {name: round(value, 1) for name, value in seconds.items()}, bool(others)
 
 
-def _took(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dict[str, list[float]]]:
-    """(host, disruption) → seconds the last time, and disruption → seconds of all; of hosts that were done."""
+def _measured_times(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dict[str, list[float]]]:
+    """(host, disruption) → seconds the last time, and disruption → all seconds; of hosts that came to DONE."""
     path = journal.path_of(fleet_path)
     own: dict[tuple[str, str], float] = {}
     others: dict[str, list[float]] = {}
@@ -53,7 +48,7 @@ def _took(fleet_path: Path) -> tuple[dict[tuple[str, str], float], dict[str, lis
             try:
                 done = status.fold(book.events(summary.id)).hosts.values()
             except ValueError:
-                continue  # of another gdsdeploy; its times are not worth more than a guess
+                continue  # written by another gdsdeploy
             for host in done:
                 disruption = host.facts.disruption
                 if host.outcome == Outcome.DONE and disruption:

@@ -1,4 +1,4 @@
-"""What a driver needs of the world; ``steps.py`` has the real thing."""
+"""The interface between a driver and what performs its steps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Effects(Protocol):
     """Performs steps.  Called by several threads at once, never twice at once for one host."""
 
     def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:
-        """Do one step and return what it found, as JSON.
+        """Do one step and return its facts, as JSON.
 
-        A task with an attempt above 1 may have been done before, wholly or in part: it must come to the same end.
+        An earlier attempt may have done it, wholly or in part: the end must be the same.
         progress: gets one line of text at a time.  Raises GdsError when the step failed.
         """
         ...
 
     def stop(self) -> None:
-        """Have every ``perform`` that is under way end soon, with Interrupted.  Called from another thread."""
+        """Have every running ``perform`` end soon, with Interrupted.  Called from another thread."""
         ...

@@ -1,13 +1,12 @@
-"""What a rollout is: a fold over the events of its journal.  Pure; an event costs O(log n).
+"""The state of a rollout, from the events of its journal.  Pure; an event costs O(log n).
 
-An event that cannot follow those before it raises JournalUnusable: a journal is trusted no more than it makes sense.
+An event that can't follow the earlier ones raises JournalUnusable.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,17 +17,14 @@ from gdsdeploy.model.rollout import FAILURES, Outcome, Plan, Step, Wave
 from gdsdeploy.model.rollout_settings import Rollout
 from gdsdeploy.rollout import hoststate
 from gdsdeploy.rollout.budget import Queue, Slots, keys_of
-from gdsdeploy.rollout.hoststate import Counted, HostState, Ways
+from gdsdeploy.rollout.hoststate import HostState, Tally, Ways
 
-Phase = Literal[
-    "planned", "running", "soaking", "paused", "halted", "aborted", "rolling-back", "finished"
-]  # fmt: skip
-_NOWHERE = -1
+Phase = Literal["planned", "running", "soaking", "paused", "halted", "aborted", "rolling-back", "finished"]
 
 
 @dataclass(slots=True)
 class WaveState:
-    """One wave: how far it is."""
+    """The progress of one wave."""
 
     index: int
     wave: Wave
@@ -40,19 +36,19 @@ class WaveState:
     closed: float = 0.0
     #: hosts without an outcome
     remaining: int = 0
-    #: hosts that are done and have to be judged again
+    #: hosts that are done and have to be validated again
     unjudged: int = 0
     #: state → number of its hosts
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def group(self) -> tuple[bool, bool]:
-        """Failures are counted over all waves with an equal one."""
+        """Waves with an equal group count their failures together."""
         return self.wave.canary, self.wave.drain
 
 
 class Fold:
-    """The state of one rollout.  Everything without an underscore is there to be read."""
+    """The state of one rollout; attributes without an underscore are for readers."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -62,11 +58,11 @@ class Fold:
         #: number and time of the last event
         self.number = 0
         self.time = 0.0
-        #: why; empty: it is not
+        #: the reason; empty: it isn't
         self.paused = self.halted = self.aborted = self.rolling_back = ""
         self.finished = False
-        #: index of the wave that was opened last
-        self.current = _NOWHERE
+        #: index of the wave that was opened last; -1: none was
+        self.current = -1
         #: state → number of hosts
         self._counts: Counter[str] = Counter()
         self._failures: Counter[tuple[bool, bool]] = Counter()
@@ -77,13 +73,13 @@ class Fold:
         self.slots = Slots(plan.max_unavailable, lambda name: keys.get(name, ()), plan.down)
         self._pending, self._back = Queue(self.slots), Queue(self.slots)
         self._soak = Queue(Slots(sys.maxsize, lambda _: (), ()))
-        #: by name; each is in the order of arrival
+        #: host → state, in the order of arrival
         self._ready: dict[str, HostState] = {}
         self._gate: dict[str, HostState] = {}
         self._due: dict[str, HostState] = {}
         self._running: dict[str, HostState] = {}
         self._active: dict[str, HostState] = {}
-        #: lost hosts to be asked again, and those that are being asked
+        #: lost hosts to ask again, and those that are being asked
         self._ask: dict[str, None] = {}
         self._asked: set[str] = set()
         for state in self.waves:
@@ -103,11 +99,10 @@ class Fold:
                 self.slots.exempt.add(name)
             self._index(self.hosts[name])
 
-    # -- what is, for whoever wants to know
+    # -- for readers
 
     @property
     def phase(self) -> Phase:
-        """One word for where the rollout is."""
         if self.finished:
             return "aborted" if self.aborted and not self.rolling_back else "finished"
         for word, why in (("paused", self.paused), ("halted", self.halted), ("rolling-back", self.rolling_back)):
@@ -115,29 +110,29 @@ class Fold:
                 return word  # type: ignore[return-value]
         if self.aborted:
             return "aborted"
-        if self.current == _NOWHERE:
+        if self.current < 0:
             return "planned"
         return "soaking" if self.waves[self.current].state == "soaking" and not self._active else "running"
+
+    @property
+    def wave(self) -> WaveState | None:
+        """The wave that was opened last."""
+        return self.waves[self.current] if self.current >= 0 else None
 
     def counts(self) -> Counter[str]:
         """Number of hosts by ``HostState.state``."""
         return +self._counts
 
     def outcomes(self) -> dict[str, int]:
-        """Number of hosts by how it ended for them; of those for which it did."""
+        """Outcome → number of hosts that came to it."""
         return {outcome.value: self._counts[outcome] for outcome in Outcome if self._counts[outcome]}
 
-    def unavailable(self) -> int:
-        """Hosts of the fleet that are out of work, by this rollout or anyway."""
-        own = sum(1 for name in self.slots.held if self.hosts[name].out and name not in self.slots.down)
-        return own + len(self.slots.down)
-
     def failed(self) -> list[HostState]:
-        """Hosts whose failures count, in the order of the plan."""
+        """Hosts whose failure counts, in the order of the plan."""
         return [host for host in self.hosts.values() if host.counted and host.counted.failed]
 
     def too_many_failed(self) -> str:
-        """Why nothing more may be begun; empty: it may."""
+        """Why no more hosts may be begun; empty: they may."""
         for group, number in self._failures.items():
             if number >= self._limits[group]:
                 kind = "canary host" if group[0] else "host" if group[1] else "builder"
@@ -164,10 +159,7 @@ class Fold:
         self.number, self.time = event.number, event.time
 
     def interrupted(self) -> None:
-        """Nobody performs the steps that are under way: to be called once after the events of a journal were applied.
-
-        They are begun again, as their next attempt.
-        """
+        """Begin the steps under way again, as their next attempt: called once, after the events of a journal."""
         for host in list(self._running.values()):
             hoststate.interrupted(host)
             self._index(host)
@@ -195,7 +187,7 @@ class Fold:
         self._index(host)
 
     def _in_step(self, host: HostState, event: Event, step: str) -> None:
-        """Raise JournalUnusable unless it is this step that is under way."""
+        """Raise JournalUnusable unless the host is in this step."""
         if not host.running or host.step is not Step(step):
             raise self._wrong(event, f"{host.name} is not in step {step}")
 
@@ -217,7 +209,7 @@ class Fold:
         step = host.step
         hoststate.end(host, done)
         if step is Step.RETURN:
-            # Somebody else drained it as well: this rollout is through with it, but it is out of work all the same.
+            # Another drain may keep the host out of work after its end in this rollout.
             self.slots.set_down(host.name, done.facts.returned is False)
 
     def _outcome(self, host: HostState, event: Event, outcome: Outcome, reason: str) -> None:
@@ -308,24 +300,19 @@ class Fold:
             self.slots.set_down(name, True)
         for name in {*resumed.accept, *resumed.back, *resumed.down} & self.hosts.keys():
             self._index(self.hosts[name])
-        self._ask = {host.name: None for host in self._lost()}
-
-    def _lost(self) -> Iterator[HostState]:
-        return (host for host in self.hosts.values() if host.outcome is Outcome.LOST and host.out)
+        lost = (host for host in self.hosts.values() if host.outcome is Outcome.LOST and host.out)
+        self._ask = {host.name: None for host in lost}
 
     def _wrong(self, event: Event, why: str) -> JournalUnusable:
         return JournalUnusable(f"event {event.number} ({event.kind}) cannot follow: {why}")
 
-    # -- what is looked up by
+    # -- indexes
 
     def _index(self, host: HostState) -> None:
-        """Put it where it is looked for, and count it as what it is."""
+        """Update the host's place in queues, indexes and counts."""
         name, waits = host.name, host.waits
         self._count(host)
-        if host.holds:
-            self.slots.hold(name)
-        else:
-            self.slots.free(name)
+        self.slots.set_held(name, host.holds)
         open_ = waits == "wave" and host.outcome is None and self.waves[host.wave].state == "open"
         first = 0 if name in self.slots.down else 1
         _queue(self._pending, name, (first, host.place), open_ and host.wave == self.current)
@@ -339,7 +326,7 @@ class Fold:
         _keep(self._ready, host, live and not waits and not host.running and host.due is None)
 
     def _count(self, host: HostState) -> None:
-        new = Counted(
+        new = Tally(
             host.state,
             host.outcome is None,
             host.active,
@@ -363,12 +350,12 @@ class Fold:
 def _queue(queue: Queue, name: str, rank: tuple[int, ...], waits: bool) -> None:
     if waits:
         queue.add(name, rank)
-    elif name in queue:
+    else:
         queue.discard(name)
 
 
 def _keep(index: dict[str, HostState], host: HostState, belongs: bool) -> None:
     if belongs:
         index[host.name] = host
-    elif host.name in index:
-        del index[host.name]
+    else:
+        index.pop(host.name, None)

@@ -1,7 +1,6 @@
 """One host in a rollout: what each step's end or failure leads to.  Pure.
 
-A host is a fold over its own events.  ``step`` is the step under way (``running``) or the one that comes next; where
-none comes next, ``due`` is the outcome that has to be written down.
+``step`` is the step under way (``running``) or the next one; without a next one, ``due`` is the outcome to write down.
 """
 
 from __future__ import annotations
@@ -12,55 +11,49 @@ from typing import Any, Literal, NamedTuple
 from gdsdeploy.model.events import StepDone, StepError
 from gdsdeploy.model.rollout import Outcome, Step
 
-#: Times that a host is judged again because it was not in the boot that had been judged, or could not be returned.
+#: Times that a host is validated again because it had booted since, or couldn't be returned.
 MAX_REFUSALS = 3
-#: Class of the error that says that a host does not answer at all.
+#: Error class of a host that doesn't answer.
 UNREACHABLE = "HostUnreachable"
 
-#: What has to let a host go on: ``wave``: it was not begun; ``gate``: begun, and nothing was done to it yet;
-#: ``soak``: in work again, to be judged once more; ``back``: in work, to be taken back.
+#: What a host waits for: ``wave``: it wasn't begun; ``gate``: begun, but not changed yet; ``soak``: in work again, to
+#: be validated once more; ``back``: in work, to be rolled back.
 Waits = Literal["", "wave", "gate", "soak", "back"]
 
 _NEXT = {
-    Step.SNAPSHOT: Step.APPLY,
-    Step.APPLY: Step.MODULES,
-    Step.MODULES: Step.AUDIT,
-    Step.AUDIT: Step.REBOOT,
-    Step.REBOOT: Step.BOOT,
-    Step.BOOT: Step.VALIDATE,
-    Step.UNDO_REBOOT: Step.UNDO_BOOT,
+    Step.SNAPSHOT: Step.APPLY, Step.APPLY: Step.MODULES, Step.MODULES: Step.AUDIT, Step.AUDIT: Step.REBOOT,
+    Step.REBOOT: Step.BOOT, Step.BOOT: Step.VALIDATE, Step.UNDO_REBOOT: Step.UNDO_BOOT,
     Step.UNDO_BOOT: Step.UNDO_VALIDATE,
-}
-#: After these the host may be in another boot than the one that was proven and judged.
+}  # fmt: skip
+#: Steps after which the host may be in another boot.
 _LEAVES_BOOT = (Step.REBOOT, Step.UNDO_REBOOT, Step.POWER)
 _UNTOUCHED = (Step.PREFLIGHT, Step.DRAIN, Step.SNAPSHOT)
 
 
 @dataclass(frozen=True)
 class Ways:
-    """What of the settings and of its wave decides a host's way."""
+    """Settings, and properties of its wave, that decide a host's next step."""
 
     drain: bool = True
     power: bool = False
     keep: bool = False
 
 
-class Counted(NamedTuple):
-    """What the machine's numbers are made of."""
+class Tally(NamedTuple):
+    """How a host counts."""
 
     state: str
     #: has no outcome
     remains: bool
     active: bool
-    #: in work with the new lock, and not judged again
+    #: in work with the new lock, and not validated again
     unjudged: bool
-    #: failed, and counts
     failed: bool
 
 
 @dataclass(slots=True)
 class HostState:
-    """To be read by anybody, and written only by the functions of this module and by the machine."""
+    """Written only by this module and by the fold."""
 
     name: str
     #: number of its wave from 0, and its place in it
@@ -69,37 +62,37 @@ class HostState:
     ways: Ways
     step: Step | None = Step.PREFLIGHT
     running: bool = False
-    #: of ``step``: how often it was begun
+    #: times that ``step`` was begun
     attempt: int = 0
     waits: Waits = "wave"
-    #: what its steps found, merged
+    #: facts from its steps, merged
     known: dict[str, Any] = field(default_factory=dict)
     outcome: Outcome | None = None
-    #: the outcome that is not written down yet
+    #: the outcome to write down
     due: Outcome | None = None
-    #: why it ended as it did, or why it is taken back
+    #: of its outcome, or of its rollback
     reason: str = ""
     #: of the last failure
     error: StepError | None = None
-    #: where it failed first; None: it did not
+    #: its first failure; None: it did not fail
     failed_at: Step | None = None
-    #: a person said that this failure no longer counts
+    #: its failure no longer counts, by ``--accept``
     accepted: bool = False
-    #: on the way back to what it was
+    #: being rolled back
     back: bool = False
-    #: to be taken back as soon as its step is over
+    #: to be rolled back after its step
     recalled: bool = False
-    #: out of work: from when its drain began until it was returned
+    #: out of work: from the beginning of its drain until its return
     out: bool = False
-    #: something may have been changed on it
+    #: it may have been changed
     touched: bool = False
-    #: it may be in work again although its return did not end
+    #: its return began, so it may be in work
     returning: bool = False
     powered: bool = False
-    #: passed the judgement at the end of its wave's soak
+    #: passed the validation at the end of its wave's soak
     judged: bool = False
     refusals: int = 0
-    #: boot it is in, as far as is known, and boot in which every check passed; empty: neither
+    #: its last known boot, and the boot in which every check passed; empty: unknown
     boot: str = ""
     validated: str = ""
     #: seconds since the epoch; 0: not yet
@@ -107,19 +100,19 @@ class HostState:
     ended: float = 0.0
     #: of its last event
     since: float = 0.0
-    #: number of the last event that concerned it
+    #: number of its last event
     moved: int = 0
-    #: as which the machine counted it last
-    counted: Counted | None = None
+    #: how it was counted last
+    counted: Tally | None = None
 
     @property
     def active(self) -> bool:
-        """Begun, and not over; one that is in work and waits to be taken back is not yet."""
+        """Begun and without an outcome; not while it works and waits for its rollback."""
         return self.outcome is None and self.waits not in ("wave", "back")
 
     @property
     def holds(self) -> bool:
-        """Whether it has a claim to be out of work; at the gate, where it may wait for days, it has none."""
+        """Whether it takes a slot; at the gate, where it may wait for days, it doesn't."""
         stuck = self.outcome in (Outcome.KEPT, Outcome.LOST) and self.out
         return self.ways.drain and ((self.active and self.waits != "gate") or stuck)
 
@@ -137,20 +130,17 @@ class HostState:
 
 
 def go(host: HostState, step: Step, waits: Waits = "") -> None:
-    """Its next step."""
     host.step, host.attempt, host.running, host.waits, host.due = step, 0, False, waits, None
 
 
 def finish(host: HostState, outcome: Outcome, reason: str = "") -> None:
-    """Nothing comes next; the outcome has to be written down."""
     host.due, host.running, host.waits = outcome, False, ""
     host.reason = reason or host.reason
-    if outcome is not Outcome.LOST:  # which is asked again by the step that did not reach it
+    if outcome is not Outcome.LOST:  # its step asks a lost host again
         host.step, host.attempt = None, 0
 
 
 def begin(host: HostState, step: Step, attempt: int) -> None:
-    """A step begins."""
     host.step, host.attempt, host.running, host.waits = step, attempt, True, ""
     if step not in (Step.RETURN, Step.SOAK):
         host.validated = ""
@@ -179,11 +169,11 @@ def end(host: HostState, done: StepDone) -> None:
         case Step.PREFLIGHT:
             go(host, Step.DRAIN if host.ways.drain else Step.SNAPSHOT, "gate")
         case Step.DRAIN if host.back:
-            _drained(host)
+            _after_drain(host)
         case Step.DRAIN:
             go(host, Step.SNAPSHOT)
         case Step.VALIDATE | Step.UNDO_VALIDATE:
-            _judged(host, done.facts.validated_boot or "")
+            _after_validation(host, done.facts.validated_boot or "")
         case Step.RETURN:
             host.out = host.returning = False
             _over(host)
@@ -193,7 +183,7 @@ def end(host: HostState, done: StepDone) -> None:
                 _from_work(host)
         case Step.POWER:
             go(host, Step.UNDO_BOOT if host.back else Step.BOOT)
-        case Step.BOOT if host.powered:  # It did not come up by itself, so it is not to stay as it is.
+        case Step.BOOT if host.powered:  # It needed a power cycle, so the change doesn't stay.
             take_back(host)
         case Step.UNDO:
             needless = done.facts.disruption == "none"
@@ -210,7 +200,8 @@ def fail(host: HostState, error: StepError) -> None:
     assert step is not None
     host.running, host.error = False, error
     if step is Step.RETURN:
-        _not_returned(host)
+        host.boot = host.validated = ""
+        _again(host, Step.UNDO_VALIDATE if host.back else Step.VALIDATE, error.message or "it could not be returned")
         if host.recalled and not host.back and host.due is None:
             turn_back(host)
         return
@@ -243,7 +234,7 @@ def fail(host: HostState, error: StepError) -> None:
 
 
 def take_back(host: HostState) -> None:
-    """After a failure on the way forward: the way back, or kept as it is where the fleet wants that."""
+    """After a failure of the upgrade: roll back, or keep the host as it is with ``on_failure: keep``."""
     if host.touched and host.ways.keep and not host.recalled:
         finish(host, Outcome.KEPT)
     else:
@@ -251,9 +242,9 @@ def take_back(host: HostState) -> None:
 
 
 def turn_back(host: HostState) -> None:
-    """Take back a host that waits on its way forward, or whose step was interrupted.
+    """Roll back a host that waits, or whose step was interrupted.
 
-    One to which nothing was done yet is left out, and one that reboots is waited for.
+    An unchanged host is skipped; the rollback of a host that reboots begins after its boot.
     """
     if host.step is Step.PREFLIGHT or host.waits == "gate":
         finish(host, Outcome.SKIPPED)
@@ -264,8 +255,8 @@ def turn_back(host: HostState) -> None:
 
 
 def recall(host: HostState, reason: str) -> None:
-    """Somebody wants it taken back, or, if it is lost, asked again.  What is over stays as it is."""
-    if host.due in (Outcome.DONE, Outcome.KEPT, Outcome.LOST):  # as if that had been written down
+    """Roll the host back, or ask it again if it's lost."""
+    if host.due in (Outcome.DONE, Outcome.KEPT, Outcome.LOST):  # as if it were written down
         host.outcome, host.due = host.due, None
     if host.due is not None:
         return
@@ -288,7 +279,7 @@ def recall(host: HostState, reason: str) -> None:
 
 
 def interrupted(host: HostState) -> None:
-    """Nobody performs its step any more; whether it was done is not known."""
+    """The driver of its step is gone; the step may be done or not."""
     host.running = False
     if host.outcome is Outcome.DONE:  # its soak
         if host.recalled:
@@ -300,7 +291,7 @@ def interrupted(host: HostState) -> None:
 
 
 def _from_work(host: HostState) -> None:
-    """Take back one that is in work; what only builds is not drained."""
+    """Roll back a host that is in work; a builder isn't drained."""
     host.outcome, host.back = None, True
     if host.ways.drain:
         go(host, Step.DRAIN, "back")
@@ -318,16 +309,16 @@ def _start_back(host: HostState) -> None:
         go(host, Step.UNDO if host.touched else Step.UNDO_VALIDATE)
 
 
-def _drained(host: HostState) -> None:
-    """Of a host that was in work, or may have been: changed, and failed or recalled."""
+def _after_drain(host: HostState) -> None:
+    """After the drain of a changed host that failed or is recalled."""
     if host.ways.keep and host.failed_at is not None and not host.recalled:
         finish(host, Outcome.KEPT)
     else:
         go(host, Step.UNDO if host.touched else Step.UNDO_VALIDATE)
 
 
-def _judged(host: HostState, boot: str) -> None:
-    """Every check passed in ``boot``; in another one than the one that was proven, that has to be proven too."""
+def _after_validation(host: HostState, boot: str) -> None:
+    """Every check passed in ``boot``; in another boot than BOOT saw, that one has to be proven, too."""
     if boot and host.boot in ("", boot):
         host.boot = host.validated = boot
         if host.ways.drain:
@@ -336,13 +327,7 @@ def _judged(host: HostState, boot: str) -> None:
             _over(host)
     else:
         host.boot = host.validated = ""
-        _again(host, Step.UNDO_BOOT if host.back else Step.BOOT, "it was judged in another boot than it came up in")
-
-
-def _not_returned(host: HostState) -> None:
-    host.boot = host.validated = ""
-    why = host.error.message if host.error is not None else ""
-    _again(host, Step.UNDO_VALIDATE if host.back else Step.VALIDATE, why or "it could not be returned")
+        _again(host, Step.UNDO_BOOT if host.back else Step.BOOT, "it was validated in another boot than it came up in")
 
 
 def _again(host: HostState, step: Step, why: str) -> None:

@@ -1,12 +1,11 @@
-"""The journal of a fleet's rollouts: one SQLite file that one process appends to, and the only SQL.
+"""The journal of a fleet's rollouts: an SQLite file that one process appends to.  All SQL is here.
 
-Why a rollback journal (``PERSIST``) and no write-ahead log: readers then write nothing, not even a shared memory file,
-so that they work from read-only media and for users who may only read; and head nodes often keep home folders on NFS,
-where the shared memory of a write-ahead log is not shared between machines.  A commit, one or many events, is on disk
-when it returns (``synchronous=FULL``), which takes about a millisecond.
+It uses a rollback journal (``PERSIST``), not a write-ahead log: readers write nothing, so they work from read-only
+media and without write permission, and NFS can't share a write-ahead log's memory between machines.  A commit is on
+disk when it returns (``synchronous=FULL``), after about a millisecond.
 
-Appended to and nothing else: triggers refuse changes, and every line carries a digest of what it says, which is
-compared whenever it is read.  Lines are ordered by their number; their times are what the clock said.
+Triggers refuse changes, and every line has a digest that is checked on each read.  Lines are ordered by their number;
+their times are what the clock said.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from gdsdeploy.model.events import Draft, Event, Kind, Payload, RolloutPlanned, 
 from gdsdeploy.model.rollout import Plan
 from gdsdeploy.rollout import writerlock
 
-#: Of the tables; a journal of a higher one is left alone.
+#: Version of the tables; a newer journal is refused.
 SCHEMA: Final = 1
-#: "gdsr"; SQLite files of other programs have another.
+#: "gdsr"; other programs' SQLite files have another.
 _APPLICATION: Final = 0x67647372
 #: Seconds for which a commit waits for readers, and a reader for a commit.
 _PATIENCE: Final = 20.0
-#: Lines that are read at a time, so that nobody who reads a long journal holds up the one who writes it.
+#: Lines that are read at a time, so that a reader of a long journal doesn't block its writer.
 _PAGE: Final = 2000
 _SETTINGS: Final = ("trusted_schema = OFF", "cell_size_check = ON", "synchronous = FULL", "journal_mode = PERSIST")
 _LINES: Final = "SELECT number, time, kind, host, data, digest FROM event WHERE rollout = ? AND "
@@ -46,12 +45,12 @@ _ONE: Final = _LINES + "number = ?"
 _WHOLE: Final = _LINES + "host = '' AND number > 1 ORDER BY number"
 _AFTER: Final = _LINES + "number > ? ORDER BY number LIMIT ?"
 _LAST: Final = "SELECT max(number) FROM event WHERE rollout = (SELECT key FROM rollout WHERE id = ?)"
-#: Looked up faster than by calling Kind, which is left to refuse others.
+#: Faster than calling Kind, which then refuses unknown ones.
 _KINDS: Final[Mapping[str, Kind]] = {kind.value: kind for kind in Kind}
-#: Events by which a whole rollout becomes something else.
+#: Events that change the phase of a rollout.
 PHASES: Final = (Kind.PAUSED, Kind.RESUMED, Kind.HALTED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED)
 
-#: For the digest of a line; what a damaged file has in a column may be bytes.
+#: For the digest of a line; a column of a damaged file may hold bytes.
 _ENCODED: Final = json.JSONEncoder(default=repr).encode
 
 _LOST = (
@@ -68,7 +67,7 @@ _MEANING: Final[Mapping[int, tuple[str, str]]] = {
     sqlite3.SQLITE_BUSY: ("is locked by another program", f"End what has it open, e.g. a backup, then: {_AGAIN}"),
     sqlite3.SQLITE_IOERR: ("cannot be read or written: the disk reports an error or a limit", "Look at dmesg and df"),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "It must be a file which you may read, in a folder where you may"),
-    sqlite3.SQLITE_CONSTRAINT: ("was written by somebody else meanwhile", _AGAIN),
+    sqlite3.SQLITE_CONSTRAINT: ("was written by another program meanwhile", _AGAIN),
 }
 
 
@@ -87,12 +86,12 @@ class Summary:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end, and was not taken up again."""
+        """Whether it ended, and wasn't resumed."""
         return bool(self.phases) and self.phases[-1].kind is Kind.FINISHED
 
 
 def path_of(fleet: Path) -> Path:
-    """Where the journal of the fleet file ``fleet`` is, whether or not there is one; the same through any link."""
+    """Path of the journal of the fleet file ``fleet``, which need not exist; the same through any link."""
     whole = fleet.resolve()
     name = re.sub(r"[^A-Za-z0-9._-]", "_", whole.stem)
     digest = hashlib.sha256(os.fsencode(whole)).hexdigest()[:12]
@@ -108,7 +107,7 @@ class Journal:
 
     def rollouts(self) -> list[Summary]:
         """Every rollout, the oldest first."""
-        found = []
+        summaries = []
         for key, name in self._rows("SELECT key, id FROM rollout ORDER BY key"):
             ((count,),) = self._rows("SELECT max(number) FROM event WHERE rollout = ?", key)
             ends = [row for number in (1, count) for row in self._rows(_ONE, key, number)]
@@ -117,8 +116,8 @@ class Journal:
             first, last = (self._event(name, row) for row in ends)
             whole = [self._event(name, row) for row in self._rows(_WHOLE, key)]
             phases = tuple(event for event in whole if event.kind in PHASES)
-            found.append(Summary(name, first.time, last.time, count, phases))
-        return found
+            summaries.append(Summary(name, first.time, last.time, count, phases))
+        return summaries
 
     def newest(self) -> str | None:
         """Id of the rollout that was begun last; None: there is none."""
@@ -128,7 +127,7 @@ class Journal:
     def events(self, rollout: str, after: int = 0) -> Iterator[Event]:
         """The events of the rollout ``rollout`` with numbers above ``after``, in order, as far as written now.
 
-        Raises JournalUnusable where a line does not say what it said when it was written, or one is missing.
+        Raises JournalUnusable where a line was changed or is missing.
         """
         key = self._rows("SELECT key FROM rollout WHERE id = ?", rollout)
         while key and (rows := self._rows(_AFTER, *key[0], after, _PAGE)):
@@ -140,18 +139,18 @@ class Journal:
                 yield event
 
     def plan(self, rollout: str) -> Plan:
-        """What the rollout ``rollout`` was begun with; raises JournalUnusable: none of that id, or not read here."""
+        """The plan of the rollout ``rollout``; raises JournalUnusable: an unknown id, or another version."""
         first = next(self.events(rollout), None)
         if first is None:
             raise JournalUnusable(f"{self.path}: there is no rollout {rollout}", hint="See: gdsdeploy rollout history")
         try:
             return plan_of(first)
         except (ValueError, RecursionError) as error:
-            hint = "Go on with the gdsdeploy that began this rollout"
+            hint = "Continue with the gdsdeploy that began this rollout"
             raise JournalUnusable(f"{self.path}: {rollout}: {error}", hint=hint) from error
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with _explained(self.path):
+        with _journal_errors(self.path):
             return self._db.execute(query, values).fetchall()
 
     def _event(self, rollout: str, row: tuple[Any, ...]) -> Event:
@@ -165,7 +164,6 @@ class Journal:
             raise JournalUnusable(what, hint="Use the gdsdeploy that wrote it, or a newer one") from error
 
     def close(self) -> None:
-        """End the use of the file."""
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -176,7 +174,7 @@ class Journal:
 
 
 class Writer(Journal):
-    """The only process that appends to a journal, until it is closed; of one rollout at a time."""
+    """Appends to a journal, to one rollout at a time; until it's closed, no other process can."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, lock: contextlib.ExitStack, wall: Callable[[], float]
@@ -188,14 +186,14 @@ class Writer(Journal):
         self._file = path.stat()
 
     def begin(self, plan: Plan) -> Event:
-        """Write the first event of a new rollout, to which what follows is appended."""
+        """Write the first event of a new rollout, and continue with that rollout."""
         self._rollout = plan.id
         with self._transaction():
             self._db.execute("INSERT INTO rollout (id) VALUES (?)", (plan.id,))
             return self._insert(Event.of(1, self._wall(), "", RolloutPlanned(plan.as_json())))
 
     def go_on(self, rollout: str) -> Plan:
-        """Append what follows to the rollout ``rollout``, and return its plan."""
+        """Continue with the rollout ``rollout``; returns its plan."""
         plan = self.plan(rollout)
         self._rollout = rollout
         return plan
@@ -209,7 +207,7 @@ class Writer(Journal):
         if not drafts:
             return []
         with self._transaction():
-            # Asked each time: after a failed commit only the file knows what is in it.
+            # After a failed commit only the file has the last number.
             ((last,),) = self._db.execute(_LAST, (self._rollout,))
             numbered = enumerate(drafts, (last or 0) + 1)
             return [self._insert(Event.of(number, self._wall(), *draft)) for number, draft in numbered]
@@ -233,8 +231,8 @@ class Writer(Journal):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with _explained(self.path):
-            # SQLite would go on to write into a file that has no name any more.
+        with _journal_errors(self.path):
+            # SQLite would continue to write into a file without a name.
             if not self.path.exists() or not os.path.samestat(self._file, self.path.stat()):
                 raise JournalUnusable(
                     f"{self.path}: was moved, removed or replaced meanwhile", hint=f"Put it back; {_AGAIN}"
@@ -248,7 +246,7 @@ class Writer(Journal):
                     self._db.execute("ROLLBACK")
 
     def close(self) -> None:
-        """End the use of the file, then let others write."""
+        """Close the file, then release the lock."""
         with self._lock:
             super().close()
 
@@ -259,15 +257,15 @@ def reading(path: Path) -> Journal:
     Raises JournalUnusable: there is none, it is damaged, or of a newer gdsdeploy.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_explained(path))
+        stack.enter_context(_journal_errors(path))
         _must_be_there(path)
         try:
-            connection = stack.enter_context(contextlib.closing(_connected(path, "ro")))
+            connection = stack.enter_context(contextlib.closing(_connect(path, "ro")))
             _check(path, connection)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
-            # Its writer was killed in a commit, which the next writer takes back; a reader does so in a copy.
+            # Its writer was killed in a commit; the next writer undoes that, a reader does in a copy.
             connection = stack.enter_context(contextlib.closing(_settled_copy(path)))
             _check(path, connection)
         stack.pop_all()
@@ -275,22 +273,22 @@ def reading(path: Path) -> Journal:
 
 
 def writing(path: Path, *, doing: str, wall: Callable[[], float] = time.time) -> Writer:
-    """Open the journal ``path`` to append to; made where there is none.
+    """Open or create the journal ``path`` to append to.
 
-    doing: what the lock file says of this process, for those who find it locked, e.g. ``rollout resume``.
+    doing: the command, for other processes that find the journal locked, such as ``rollout resume``.
     Raises Busy: another process has it; JournalUnusable: it is damaged, read-only, of a newer gdsdeploy, …
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_explained(path))
+        stack.enter_context(_journal_errors(path))
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(writerlock.held(path, doing=doing))
         if not os.path.lexists(path):
             _create(path)
         _must_be_there(path)
-        connection = stack.enter_context(contextlib.closing(_connected(path, "rw")))
+        connection = stack.enter_context(contextlib.closing(_connect(path, "rw")))
         _check(path, connection)
-        # SQLite opens what it may not write for reading, and says so at the first change only.
+        # SQLite opens a read-only file without an error, and fails at the first change.
         for statement in ("BEGIN IMMEDIATE", f"PRAGMA user_version = {SCHEMA}", "ROLLBACK"):
             connection.execute(statement)
         stack.pop_all()
@@ -309,12 +307,12 @@ def _must_be_there(path: Path) -> None:
         raise JournalUnusable(f"{path}: is damaged: it is empty", hint=_LOST)
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
-    """Without checks; every statement is its own transaction unless one is begun."""
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Every statement is its own transaction unless one is begun."""
     name = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(name, uri=True, isolation_level=None, timeout=_PATIENCE)
-    # Text that is damaged is then not what its digest says, and nothing that cannot be read at all.
-    connection.text_factory = _decoded
+    # Damaged text then fails its digest instead of the decoder.
+    connection.text_factory = lambda text: text.decode(errors="replace")
     for setting in _SETTINGS:
         connection.execute(f"PRAGMA {setting}")
     return connection
@@ -327,12 +325,8 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def _decoded(text: bytes) -> str:
-    return text.decode(errors="replace")
-
-
 def _check(path: Path, connection: sqlite3.Connection) -> None:
-    """Raise JournalUnusable unless it is a whole journal of a version that is known here."""
+    """Raise JournalUnusable unless it is an undamaged journal of a known version."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != _APPLICATION:
@@ -342,9 +336,9 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
             f"{path}: was written by a newer gdsdeploy (version {version}; this one knows {SCHEMA})",
             hint="Use that gdsdeploy for this fleet",
         )
-    found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
-    if found != ["ok"]:
-        raise JournalUnusable(f"{path}: is damaged: {'; '.join(found)}", hint=_LOST)
+    problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+    if problems != ["ok"]:
+        raise JournalUnusable(f"{path}: is damaged: {'; '.join(problems)}", hint=_LOST)
 
 
 def _settled_copy(path: Path) -> sqlite3.Connection:
@@ -356,35 +350,36 @@ def _settled_copy(path: Path) -> sqlite3.Connection:
             for side in sides:
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copyfile(side, Path(folder) / side.name)
-            # Otherwise the next writer has begun meanwhile, and these do not belong together.
+            # Otherwise the next writer has begun meanwhile, and the copies don't match.
             if before == [_version(side) for side in sides]:
                 break
         memory = sqlite3.connect(":memory:", isolation_level=None)
-        with contextlib.closing(_connected(Path(folder) / path.name, "rw")) as source:
+        with contextlib.closing(_connect(Path(folder) / path.name, "rw")) as source:
             source.backup(memory)
     return memory
 
 
 def _version(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _create(path: Path) -> None:
-    """An empty journal, at once; only for the one who holds the lock."""
+    """Create an empty journal in one step; for the holder of the lock."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     new.touch(mode=0o600)
     with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
         connection.executescript(resources.files(__package__).joinpath("journal.sql").read_text(encoding="utf-8"))
     new.replace(path)
-    with contextlib.ExitStack() as stack:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        stack.callback(os.close, folder)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _digest(rollout: str, number: int, at: float, kind: str, host: str, data: str) -> str:
@@ -393,7 +388,7 @@ def _digest(rollout: str, number: int, at: float, kind: str, host: str, data: st
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _journal_errors(path: Path) -> Iterator[None]:
     """Errors of SQLite and of the operating system as JournalUnusable."""
     try:
         yield
@@ -404,7 +399,7 @@ def _explained(path: Path) -> Iterator[None]:
         what, hint = _MEANING.get(code, ("cannot be used", _LOST))
         raise JournalUnusable(f"{path}: {what} ({error})", hint=hint) from error
     except UnicodeDecodeError as error:
-        # SQLite's message names something of a damaged file, and that is no text.
+        # SQLite's message quotes bytes of the damaged file.
         raise JournalUnusable(f"{path}: is damaged", hint=_LOST) from error
     except OSError as error:
         hint = f"Make {path.parent} a folder that you can write to, with space left, then: {_AGAIN}"

@@ -1,41 +1,37 @@
-"""What is to be done next in a rollout, from what it is.  Pure.
+"""Decides what a rollout does next.  Pure.
 
-``decide`` changes nothing and costs O(log n) for each thing that it decides.  Time, windows and what happens on hosts
-come from outside: whoever drives writes the events down, applies them, and performs the tasks.
+``decide`` changes nothing and costs O(log n) for each decision.  The driver writes the events down, applies them, and
+performs the tasks.
 """
 
 from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gdsdeploy.model import events
 from gdsdeploy.model.events import Draft, Event
 from gdsdeploy.model.rollout import Outcome, Step, Task
+from gdsdeploy.model.text import listed
 from gdsdeploy.rollout.budget import Claims
-from gdsdeploy.rollout.fold import Fold, Phase, WaveState
+from gdsdeploy.rollout.fold import Fold
 from gdsdeploy.rollout.hoststate import HostState
 
-__all__ = ["Decisions", "HostState", "Machine", "Phase", "WaveState"]
-
-#: Seconds after which a host that waited at the gate is asked again what it is.
+#: Seconds after which the preflight of a host that waits at the gate is repeated.
 STALE = 900
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What follows from what is: write ``events`` down, apply them, and ask again; else begin ``tasks``."""
+    """Write ``events`` down, apply them, and decide again; without events, begin ``tasks``."""
 
-    #: where there are any, there are no tasks
     events: tuple[Event, ...] = ()
     tasks: tuple[Task, ...] = ()
-    #: seconds since the epoch at which to ask again although nothing happened; None: never
+    #: seconds since the epoch at which to decide again without an event; None: never
     wake_at: float | None = None
-    #: hosts wait for nothing but a window
-    waits_for_window: bool = False
-    #: nothing is under way, and neither time nor a window changes anything: a person may
+    #: only a person can make the rollout continue
     over: bool = False
 
 
@@ -43,20 +39,21 @@ class Machine(Fold):
     """A rollout: apply events to it, and ask it what to do next."""
 
     def decide(self, now: float, *, open_window: bool) -> Decisions:
-        """What follows at ``now``, seconds since the epoch; ``open_window``: whether hosts may be begun then."""
+        """Decide at ``now``, seconds since the epoch; ``open_window``: whether hosts may be begun then."""
         drafts = [*self._settle()] or [*self._judge(now)] or [*self._advance(now, open_window)]
         if drafts:
             return Decisions(events=self._numbered(drafts, now))
         tasks = () if self.paused else tuple(self._tasks(now, open_window))
         if not tasks and not self._running and not self.paused and (why := self._stuck(open_window)):
             return Decisions(events=self._numbered([("", events.RolloutHalted(why))], now))
-        wake_at = self._wake_at(now)
-        waits = self._waits_for_window(open_window)
-        over = not tasks and not self._running and wake_at is None and not waits
-        return Decisions((), tasks, wake_at, waits, over)
+        wave, wake_at = self.wave, None
+        if wave is not None and wave.state == "soaking" and self._going and now < wave.until:
+            wake_at = wave.until
+        over = not tasks and not self._running and wake_at is None and not self._waits_for_window(open_window)
+        return Decisions((), tasks, wake_at, over)
 
     def removed(self, names: Collection[str], now: float) -> tuple[Event, ...]:
-        """What to write down when hosts are no longer in the fleet: those that were begun are brought to their end."""
+        """Events for hosts that are no longer in the fleet; a host that was begun is finished."""
         drafts: list[Draft] = []
         for name in names:
             host = self.hosts.get(name)
@@ -71,28 +68,27 @@ class Machine(Fold):
     def _numbered(self, drafts: list[Draft], now: float) -> tuple[Event, ...]:
         return tuple(Event.of(number, now, *draft) for number, draft in enumerate(drafts, self.number + 1))
 
-    # -- what has to be written down
+    # -- events
 
     def _settle(self) -> Iterator[Draft]:
-        for host in sorted(self._due.values(), key=lambda each: (each.wave, each.place)):
+        for host in sorted(self._due.values(), key=lambda host: (host.wave, host.place)):
             assert host.due is not None
             yield host.name, events.HostEnded(host.due, host.reason)
         for name in self._ask:
             yield name, events.HostRecalled("it is asked again whether it is back")
 
     def _judge(self, now: float) -> Iterator[Draft]:
-        """Too many failures, or a clock that was set back behind the beginning of a soak."""
+        """Too many failures, or a clock that was set back to before a soak began."""
         if self._going and not self._asked and (why := self.too_many_failed()):
             yield "", events.RolloutHalted(why)
-        wave = self._wave
+        wave = self.wave
         if wave is not None and wave.state == "soaking" and now < wave.soaking and not wave.remaining:
             yield "", events.WaveSoaking(wave.wave.name, now + wave.wave.soak)
 
     def _advance(self, now: float, open_window: bool) -> Iterator[Draft]:
-        """Waves, and the end."""
         if self.finished:
             return
-        wave = self._wave
+        wave = self.wave
         if self.aborted or self.rolling_back:
             if not self._active and not self._running and not self._back:
                 yield self._finished()
@@ -113,15 +109,11 @@ class Machine(Fold):
     def _finished(self) -> Draft:
         return "", events.RolloutFinished(self.outcomes())
 
-    # -- what is to be begun
-
-    @property
-    def _wave(self) -> WaveState | None:
-        return self.waves[self.current] if self.current >= 0 else None
+    # -- tasks
 
     @property
     def _going(self) -> bool:
-        """On its way forward, and nobody and nothing stops it from beginning hosts."""
+        """Whether nothing stops the rollout from beginning hosts."""
         return not (self.paused or self.halted or self.aborted or self.rolling_back or self.finished)
 
     @property
@@ -129,18 +121,18 @@ class Machine(Fold):
         return self._going and not self.too_many_failed()
 
     def _tasks(self, now: float, open_window: bool) -> Iterator[Task]:
-        """Hosts under way first, then those that are to be taken back, then those to be judged again, then new ones."""
+        """Hosts under way first, then those to roll back, then those to validate again, then new ones."""
         lanes = self.settings.parallel - len(self._running)
         claims = Claims(self.slots.limit - self.slots.used)
         if lanes <= 0:
             return
-        for host in heapq.nsmallest(lanes, self._ready.values(), key=lambda each: each.moved):
+        for host in heapq.nsmallest(lanes, self._ready.values(), key=lambda host: host.moved):
             lanes -= 1
             yield _task(host)
         for name in self._back.first(lanes, claims):
             lanes -= 1
             yield _task(self.hosts[name])
-        wave = self._wave
+        wave = self.wave
         if wave is None or not self._going:
             return
         if wave.state == "soaking" and now >= wave.until:
@@ -158,14 +150,14 @@ class Machine(Fold):
         for name in self._pending.first(lanes, claims):
             yield _task(self.hosts[name])
 
-    # -- why nothing happens
+    # -- waiting
 
     def _stuck(self, open_window: bool) -> str:
-        """Why hosts that wait cannot be begun although nobody is under way; empty: it is not so."""
+        """Why hosts can't be begun although no host is under way; empty: they can."""
         if self.halted or self.finished:
             return ""
         waiting = [*self._back]
-        wave = self._wave
+        wave = self.wave
         if wave is not None and self._may_begin and (open_window or not wave.wave.drain):
             waiting += [*self._pending, *self._gate]
         if not waiting:
@@ -174,25 +166,15 @@ class Machine(Fold):
         out = sorted({*slots.down, *(name for name in slots.held if self.hosts[name].out)})
         key = slots.blocking(waiting[0])
         limit = f"no two of {key[0]} {key[1]} are at a time" if key else f"at most {slots.limit} are at a time"
-        return f"{_some(waiting)} cannot be begun while out of work: {_some(out)}; {limit}"
-
-    def _wake_at(self, now: float) -> float | None:
-        wave = self._wave
-        if wave is None or wave.state != "soaking" or not self._going or now >= wave.until:
-            return None
-        return wave.until
+        return f"{listed(waiting, 5)} cannot be begun while out of work: {listed(out, 5)}; {limit}"
 
     def _waits_for_window(self, open_window: bool) -> bool:
         if open_window or not self._may_begin:
             return False
-        wave = self._wave
+        wave = self.wave
         if wave is None or wave.state == "closed":
             return self.current + 1 < len(self.waves) and self.waves[self.current + 1].wave.drain
         return wave.wave.drain and bool(self._pending or self._gate)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
 
 
 def _task(host: HostState, step: Step | None = None) -> Task:

@@ -1,7 +1,7 @@
-"""Tells a webhook and a command what happens in a rollout.  Never holds it up, and never ends it.
+"""Sends the events of a rollout to a webhook and a command, without delaying or ending the rollout.
 
-Events are put on a bounded queue; one thread takes them off, posts them and starts the command.  What cannot be told
-is said once for each reason and dropped.  Addresses of webhooks often are secrets themselves: only the host is named.
+One thread takes events from a bounded queue, posts them and starts the command.  A failure is reported once for each
+reason, and the event is dropped.  A webhook's address may be a secret, so messages name only its host.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,28 +25,28 @@ from gdsdeploy.host.io import reading
 from gdsdeploy.host.io.private import exposure
 from gdsdeploy.model.events import Event, HostEnded, Kind
 from gdsdeploy.model.rollout import FAILURES
-from gdsdeploy.model.rollout_settings import Notify
+from gdsdeploy.model.rollout_settings import Notify, fill
 from gdsdeploy.rollout.report import events
 
-#: What a person is woken for; an OUTCOME only where the host failed.
+#: Kinds that are sent by default; an OUTCOME only where the host failed.
 DEFAULT: Final = frozenset({Kind.HALTED, Kind.PAUSED, Kind.ABORTED, Kind.ROLLBACK, Kind.FINISHED, Kind.OUTCOME})
-#: Seconds: for a connection, for an answer as a whole, for the command, and before each repetition.
+#: Seconds: for a connection, for a whole answer, for the command, and before each retry.
 CONNECT: Final = 5.0
 ANSWER: Final = 10.0
 COMMAND: Final = 30.0
 PAUSES: Final = (1.0, 4.0, 15.0)
-#: Seconds that the end of a rollout waits for what is still to be told.
+#: Seconds that the end of a rollout waits for unsent events.
 LAST: Final = 15.0
-#: Events that wait; the oldest is dropped for a new one.
+#: Events in the queue; the oldest is dropped for a new one.
 WAITING: Final = 1000
 #: Characters of a token at most.
 _TOKEN_SIZE: Final = 64 * 1024
-#: Answers after which it is worth to try again.
+#: Status codes after which the webhook is retried.
 _AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class Notifier:
-    """Call it with each event.  Use as a context manager: its end waits a little for what is left to be told."""
+class Notifier(AbstractContextManager["Notifier"]):
+    """Call it with each event.  Use as a context manager: its end waits a little for unsent events."""
 
     def __init__(
         self,
@@ -59,9 +58,9 @@ class Notifier:
         pauses: tuple[float, ...] = PAUSES,
         answer: float = ANSWER,
     ) -> None:
-        """rollout: id of the plan.  fleet: the fleet file.  warn: told once for each reason why somebody is not told.
+        """rollout: id of the plan.  fleet: the fleet file.  warn: gets each reason for an unsent event once.
 
-        Raises FleetInvalid where the token cannot be read: better now than at 3 a.m.
+        Raises FleetInvalid where the token can't be read.
         """
         self._settings, self._rollout, self._fleet, self._warn = settings, rollout, fleet, warn
         self._pauses, self._answer = pauses, answer
@@ -70,38 +69,35 @@ class Notifier:
             _token(self._token)
         self._queue: queue.Queue[Mapping[str, Any] | None] = queue.Queue(WAITING)
         self._stop = threading.Event()
-        self._said: set[str] = set()
+        self._complaints: set[str] = set()
         self._thread: threading.Thread | None = None
         if settings.webhook or settings.command:
-            # A daemon: somebody who does not answer must not hold up the end of the process.
+            # A daemon: a receiver that doesn't answer must not delay the end of the process.
             self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
             self._thread.start()
 
-    def __enter__(self) -> Notifier:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event; returns at once."""
+        """Queue an event; returns at once."""
         if self._thread is None or not is_reported(event, self._settings):
             return
-        item = events.to_json(event, self._rollout, str(self._fleet))
-        while not self._put(item):
-            self._complain("more happens than can be told; the oldest events were dropped")
+        document = events.to_json(event, self._rollout, str(self._fleet))
+        while not self._put(document):
+            self._complain("events come faster than they can be sent; the oldest were dropped")
             with suppress(queue.Empty):
                 self._queue.get_nowait()
 
-    def _put(self, item: Mapping[str, Any] | None) -> bool:
+    def _put(self, document: Mapping[str, Any] | None) -> bool:
         try:
-            self._queue.put_nowait(item)
+            self._queue.put_nowait(document)
         except queue.Full:
             return False
         return True
 
     def close(self, seconds: float = LAST) -> None:
-        """Wait ``seconds`` at most for what is left; then nothing more is tried."""
+        """Wait ``seconds`` at most for unsent events; then drop them."""
         if self._thread is None:
             return
         end = time.monotonic() + seconds
@@ -109,44 +105,43 @@ class Notifier:
             time.sleep(0.05)
         self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
-            self._complain(f"not everybody was told what happened within {seconds:g} s")
+            self._complain(f"not all events were sent within {seconds:g} s")
         self._stop.set()
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            item = self._queue.get()
-            if item is None:
+            document = self._queue.get()
+            if document is None:
                 return
-            for tell in (self._post, self._start):
+            for send in (self._post, self._start):
                 try:
-                    tell(item)
+                    send(document)
                 except GdsError as error:
                     self._complain(error.message.splitlines()[0])
 
-    def _post(self, item: Mapping[str, Any]) -> None:
+    def _post(self, document: Mapping[str, Any]) -> None:
         address = self._settings.webhook
         if not address:
             return
-        reason = ""
-        for number in range(len(self._pauses) + 1):
-            if number and self._stop.wait(self._pauses[number - 1]):
+        for pause in (0.0, *self._pauses):
+            if pause and self._stop.wait(pause):
                 return
-            reason, again = self._posted(address, item)
+            reason, again = self._post_once(address, document)
             if not again:
                 break
         if reason:
             self._complain(f"the webhook at {urlsplit(address).hostname} {reason}")
 
-    def _posted(self, address: str, item: Mapping[str, Any]) -> tuple[str, bool]:
-        """Why it was not taken (empty: it was), and whether to try again."""
-        headers = {"User-Agent": "gdsdeploy", "Idempotency-Key": f"{self._rollout}-{item['number']}"}
+    def _post_once(self, address: str, document: Mapping[str, Any]) -> tuple[str, bool]:
+        """(why the webhook didn't take it, or empty; whether to try again)."""
+        headers = {"User-Agent": "gdsdeploy", "Idempotency-Key": f"{self._rollout}-{document['number']}"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {_token(self._token)}"
         try:
             # A redirection is not followed: the token is for the address in the fleet file.
             with (
                 httpx.Client(timeout=httpx.Timeout(self._answer, connect=min(CONNECT, self._answer))) as client,
-                client.stream("POST", address, json=item, headers=headers) as answer,
+                client.stream("POST", address, json=document, headers=headers) as answer,
             ):
                 status = answer.status_code
         except httpx.InvalidURL:
@@ -157,25 +152,20 @@ class Notifier:
             return f"cannot be reached ({type(error).__name__})", True
         return ("", False) if status < 300 else (f"answers with status {status}", status in _AGAIN)
 
-    def _start(self, item: Mapping[str, Any]) -> None:
+    def _start(self, document: Mapping[str, Any]) -> None:
         if not self._settings.command:
             return
-        words = {"{host}": item["host"], "{kind}": item["kind"], "{rollout}": item["rollout"]}
-        argv = []
-        for argument in self._settings.command:
-            for word, value in words.items():
-                argument = argument.replace(word, str(value))
-            argv.append(argument)
-        run.run(argv, doing="tell the command of rollout.notify", input=json.dumps(item) + "\n", timeout=COMMAND)
+        argv = fill(self._settings.command, {key: document[key] for key in ("host", "kind", "rollout")})
+        run.run(argv, doing="start the command of rollout.notify", input=json.dumps(document) + "\n", timeout=COMMAND)
 
     def _complain(self, reason: str) -> None:
-        if reason not in self._said:
-            self._said.add(reason)
+        if reason not in self._complaints:
+            self._complaints.add(reason)
             self._warn(f"notification: {reason}")
 
 
 def is_reported(event: Event, settings: Notify) -> bool:
-    """Whether somebody is to be told of ``event``."""
+    """Whether ``event`` is sent."""
     if settings.events:
         return str(event.kind) in settings.events
     if isinstance(event.payload, HostEnded):

@@ -1,7 +1,6 @@
-"""The packages that a host had before: fetched while they can be had, and offered to it again as a signed repository.
+"""Packages that a host had before a rollout: cached before the change, and offered again as a signed repository.
 
-They are kept in the cache folder by their sha256, fetched once for all hosts of a lock.  The repository is signed with
-a key that is made for it and forgotten at once: nobody can sign anything else with it.
+The cache folder has them by sha256.  The repository is signed with a new key that is deleted at once.
 """
 
 from __future__ import annotations
@@ -25,91 +24,89 @@ from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.repo.fetch import Fetcher, NotThere, address
 from gdsdeploy.run import run, which
 
-#: As the role that offers it has it.
+#: As in the role gds_restore.
 SUITE, COMPONENT = "restore", "stack"
 _AT_ONCE = 4
-#: Whoever comes second finds what the first has fetched.
+#: One thread fetches at a time; the next one finds its files in the cache.
 _FETCHING = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Files on the controller: a repository in a tar file, and the key that it is signed with."""
+    """Files on the controller: a repository in a tar file, and its signing key's public part."""
 
     archive: Path
     keyring: Path
 
 
 def cache() -> Path:
-    """Where packages of locks that hosts may have to go back to are kept."""
+    """Folder for packages of locks to which hosts may be rolled back."""
     return paths.cache() / "snapshots"
 
 
-def differing(was: Sequence[Package], becomes: Sequence[Package]) -> list[Package]:
+def differing_packages(was: Sequence[Package], becomes: Sequence[Package]) -> list[Package]:
     """Packages of the one lock that the other does not have in the same version."""
-    there = {(package.package, package.version) for package in becomes}
-    return [package for package in was if (package.package, package.version) not in there]
+    names = {(package.package, package.version) for package in becomes}
+    return [package for package in was if (package.package, package.version) not in names]
 
 
-def have(target: Target, packages: Sequence[Package], progress: Callable[[str], None]) -> dict[Package, Path]:
-    """Every one of ``packages`` as a file of ours, fetched from where the lock has it; rpm's are only looked for.
+def fetch_packages(target: Target, packages: Sequence[Package], progress: Callable[[str], None]) -> dict[Package, Path]:
+    """Package → cached file, fetched from the lock's repository; an rpm is only looked up, because dnf fetches it.
 
-    Repositories of rpm packages keep old versions, and dnf takes them from there.  Raises RollbackFailed that lists
-    those that cannot be had, MissingProgram where they could not be offered, and what the fetcher raises.
+    Raises RollbackFailed that lists unavailable packages, MissingProgram, and what the fetcher raises.
     """
     uris = {index.repository: index.uri for index in target.indices}
     is_rpm = stack_platform_for(target.os).kind == "rpm"
     if packages and not is_rpm:
-        # Needed on the way back, when it would be late to find out.
+        # Find out now that a rollback couldn't run them.
         _programs()
-    lacking: list[str] = []
-    found: dict[Package, Path] = {}
+    missing: list[str] = []
+    files: dict[Package, Path] = {}
     stop = cancel.current()
 
-    def one(fetcher: Fetcher, package: Package) -> None:
+    def fetch(fetcher: Fetcher, package: Package) -> None:
         stop.check()
         try:
             uri = address(uris[package.repository], package.file)
             if is_rpm:
                 if not fetcher.has(uri):
-                    lacking.append(f"{package.package} {package.version}: not in its repository any more")
+                    missing.append(f"{package.package} {package.version}: not in its repository any more")
                 return
             if fetcher.kept(package.sha256, package.size) is None:
                 progress(f"fetching {package.package} {package.version} ({package.size / 1e6:.1f} MB)")
-            found[package] = fetcher.file(uri, sha256=package.sha256, size=package.size)
+            files[package] = fetcher.file(uri, sha256=package.sha256, size=package.size)
         except KeyError:
-            lacking.append(f"{package.package} {package.version}: its lock has no repository {package.repository}")
+            missing.append(f"{package.package} {package.version}: its lock has no repository {package.repository}")
         except (NotThere, RepositoryUnusable, RepositoryUntrusted) as error:
-            lacking.append(f"{package.package} {package.version}: {str(error).splitlines()[0]}")
+            missing.append(f"{package.package} {package.version}: {str(error).splitlines()[0]}")
 
     with _FETCHING, Fetcher(cache()) as fetcher, ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(lambda package: one(fetcher, package), packages))
-    if lacking:
+        list(pool.map(lambda package: fetch(fetcher, package), packages))
+    if missing:
         raise RollbackFailed(
-            "packages that it would need to be what it is cannot be had:\n" + "\n".join(f"  - {x}" for x in lacking),
+            "packages that a rollback would need are not available:\n" + "\n".join(f"  - {line}" for line in missing),
             hint=f"Put the files below {cache()}, each as XX/SHA256 with the first two digits of its sha256 for XX, or"
             " mirror the lock (gdsdeploy mirror) before an archive drops it",
         )
-    return found
+    return files
 
 
 def _programs() -> tuple[str, str]:
-    """Paths of dpkg-deb and gpg."""
     return which("dpkg-deb", hint="Install the package dpkg"), which("gpg", hint="Install the package gnupg")
 
 
 @contextmanager
-def offered(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | None]:
-    """A signed repository of ``files`` for as long as the block lasts; None where there is nothing to offer.
+def offer_packages(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | None]:
+    """A signed repository of ``files`` for the block; None without files.
 
-    Raises MissingProgram without dpkg-deb or gpg, RollbackFailed where it cannot be written.
+    Raises MissingProgram without dpkg-deb or gpg, RollbackFailed where it can't be written.
     """
     if not files:
         yield None
         return
     folder = Path(tempfile.mkdtemp(prefix="gds-restore-"))
     try:
-        yield _written(folder, target, files)
+        yield _write_repository(folder, target, files)
     except OSError as error:
         raise RollbackFailed(
             f"{error.filename or folder}: cannot be written: {error.strerror}", hint="Make room for some packages there"
@@ -118,7 +115,7 @@ def offered(target: Target, files: Mapping[Package, Path]) -> Iterator[Offer | N
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _written(folder: Path, target: Target, files: Mapping[Package, Path]) -> Offer:
+def _write_repository(folder: Path, target: Target, files: Mapping[Package, Path]) -> Offer:
     root, home = folder / "repository", folder / "key"
     entries = [_entry(package, file) for package, file in files.items()]
     for package, file in files.items():
@@ -139,7 +136,7 @@ def _written(folder: Path, target: Target, files: Mapping[Package, Path]) -> Off
 
 
 def _entry(package: Package, file: Path) -> aptrepo.Entry:
-    """With what the package says of itself, which is what any index has of it beside its checksum."""
+    """An index entry: the package's control fields and its checksum."""
     argv: list[str | Path] = [_programs()[0], "--field", file]
     control = run(argv, doing=f"read {package.package}", timeout=60).stdout
     stanza = f"{control.rstrip()}\nSize: {package.size}\nSHA256: {package.sha256}\n"
@@ -154,11 +151,8 @@ def _key(home: Path) -> Iterator[str]:
     name = "gdsdeploy rollout, for one use"
     argv = [gpg, "--homedir", str(home), "--batch", "--quiet", "--no-tty", "--pinentry-mode", "loopback"]
     try:
-        run(
-            [*argv, "--passphrase", "", "--quick-generate-key", name, "ed25519", "sign", "1d"],
-            doing="make a key for one use",
-            timeout=60,
-        )
+        command = [*argv, "--passphrase", "", "--quick-generate-key", name, "ed25519", "sign", "1d"]
+        run(command, doing="make a key for one use", timeout=60)
         (fingerprint,) = openpgp.secret_keys(home=home)
         yield fingerprint
     except ValueError:

@@ -1,4 +1,4 @@
-"""Runs a rollout from a command: its effects, its windows, who is told, and how it ends."""
+"""Runs a rollout for a command: its effects, its windows, its notifications, and its end."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gdsdeploy.lock import lockfile, releases
 from gdsdeploy.model.events import Event, RolloutResumed
 from gdsdeploy.model.rollout import Outcome, Plan, Task
 from gdsdeploy.model.rollout_settings import Rollout
+from gdsdeploy.model.text import listed
 from gdsdeploy.rollout import journal, preconditions, status, windows, writerlock
 from gdsdeploy.rollout.display import Watch
 from gdsdeploy.rollout.drain import drainer, rollout_of
@@ -27,23 +28,20 @@ from gdsdeploy.rollout.report.page import sentence
 from gdsdeploy.rollout.status import Status
 from gdsdeploy.rollout.steps.perform import RealEffects
 
-#: Makes what performs the steps of a plan; raises RolloutRefused where its lock and fleet file are not kept.
-Make = Callable[[Plan], Effects]
-
 
 def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> Status:
-    """Go on with the rollout of ``plan`` until nothing is left to do that needs no person.
+    """Continue the rollout of ``plan`` until it ends or waits for a person.
 
-    Raises Interrupted after Ctrl-C, JournalUnusable, FleetInvalid: who is to be told cannot be.
+    Raises Interrupted after Ctrl-C, JournalUnusable, FleetInvalid: notifications can't be sent.
     """
     path = Path(plan.fleet)
     settings = Rollout.model_validate(dict(plan.settings))
     seen = watch.status.last.number if watch.status is not None and watch.status.last is not None else 0
     watch.known(writer.events(plan.id, after=seen))
-    with Notifier(settings.notify, rollout=plan.id, fleet=path, warn=console.warn) as tell:
+    with Notifier(settings.notify, rollout=plan.id, fleet=path, warn=console.warn) as notify:
 
         def observe(event: Event) -> None:
-            tell(event)
+            notify(event)
             watch.observe(event)
 
         hooks = Hooks(
@@ -59,51 +57,45 @@ def run(writer: journal.Writer, plan: Plan, watch: Watch, effects: Effects) -> S
     return watch.status
 
 
-def real(plan: Plan) -> Effects:
-    """The steps as they are really done, with the lock and the fleet file that were planned with."""
-    return RealEffects.of_plan(plan)
+#: Performs the steps of a plan on its hosts; raises RolloutRefused.
+real = RealEffects
 
 
 class Nobody:
-    """Effects for a rollout of which no host is under way: refuses every step."""
+    """Effects for a rollout without a running host: refuses every step."""
 
     def __init__(self, error: RolloutRefused) -> None:
         self._error = error
 
     def perform(self, task: Task, progress: Callable[[str], None]) -> Mapping[str, Any]:  # noqa: ARG002 - as Effects
-        """Raise why it cannot be done."""
         raise self._error
 
     def stop(self) -> None:
-        """Nothing is under way."""
+        """There is no step to stop."""
 
 
-def outcome(found: Status) -> GdsError | None:
-    """The error that a command with this end ends in; None: what was wanted is reached."""
-    fleet = found.plan.fleet
-    if not found.finished:
-        resume = f"Go on with: gdsdeploy rollout resume {fleet}"
-        if found.phase == status.PAUSED:
-            return Interrupted(f"paused: {found.reason or 'somebody wanted it so'}", hint=resume)
+def outcome(current: Status) -> GdsError | None:
+    """The error with which a command ends; None: the rollout reached its goal."""
+    fleet = current.plan.fleet
+    see = f"See: gdsdeploy rollout status {fleet} --html rollout.html"
+    if not current.finished:
+        resume = f"gdsdeploy rollout resume {fleet}"
+        if current.phase == status.PAUSED:
+            return Interrupted(f"paused: {current.reason or 'by request'}", hint=f"Continue with: {resume}")
         return RolloutFailed(
-            f"{found.phase}: {found.reason}\n{sentence(found)}",
-            hint=f"Look at the hosts above; then: gdsdeploy rollout resume {fleet}, or rollback, or abort",
+            f"{current.phase}: {current.reason}\n{sentence(current)}",
+            hint=f"Look at the hosts above; then: {resume}, or rollback, or abort",
         )
-    hosts = found.taking_part()
+    hosts = current.taking_part()
     stuck = [host.name for host in hosts if host.outcome in (Outcome.KEPT, Outcome.LOST)]
     failed = [host.name for host in hosts if host.outcome in (Outcome.ROLLED_BACK, Outcome.REFUSED)]
-    if found.phase == status.ROLLED_BACK:
+    if current.phase == status.ROLLED_BACK:
         failed = [host.name for host in hosts if host.outcome == Outcome.DONE]
-    elif found.phase == status.CUT:
-        return RolloutFailed(f"aborted: {found.reason}\n{sentence(found)}", hint=_see(fleet))
+    elif current.phase == status.CUT:
+        return RolloutFailed(f"aborted: {current.reason}\n{sentence(current)}", hint=see)
     if stuck or failed:
-        names = ", ".join([*stuck, *failed][:10]) + (" and others" if len(stuck) + len(failed) > 10 else "")
-        return RolloutFailed(f"{sentence(found)}: {names}", hint=_see(fleet))
+        return RolloutFailed(f"{sentence(current)}: {listed([*stuck, *failed], 10)}", hint=see)
     return None
-
-
-def _see(fleet: str) -> str:
-    return f"See: gdsdeploy rollout status {fleet} --html rollout.html"
 
 
 def require_journal(fleet: Path) -> Path:
@@ -118,61 +110,61 @@ def require_journal(fleet: Path) -> Path:
 
 
 def worked_on(path: Path) -> bool:
-    """Whether a process works on the journal ``path``; without taking its lock, not even for a moment."""
+    """Whether a process works on the journal ``path``; the check doesn't take the lock."""
     place = writerlock.place(path)
     try:
-        found, text = place.stat(), place.read_text()
+        inode, text = place.stat().st_ino, place.read_text()
     except OSError:
         return False
-    # The device there is not that of stat on every file system.
+    # Not every file system has the same device number there as in stat.
     with suppress(OSError):
-        if re.search(rf"^\S+ FLOCK .*:{found.st_ino} ", Path("/proc/locks").read_text(), re.MULTILINE):
+        if re.search(rf"^\S+ FLOCK .*:{inode} ", Path("/proc/locks").read_text(), re.MULTILINE):
             return True
-    # Over NFS only the machine that has the lock knows of it; what it wrote down stays when it crashes.
+    # Over NFS only the machine with the lock lists it; the file's content survives a crash.
     with suppress(ValueError, TypeError, KeyError):
         return bool(json.loads(text)["host"] != socket.gethostname())
     return False
 
 
-def reconsidered(found: Status, path: Path, accept: Collection[str], reason: str) -> RolloutResumed:
-    """That the rollout goes on for ``reason``, with ``accept`` and who is back in work or out of it meanwhile.
+def reconsidered(current: Status, path: Path, accept: Collection[str], reason: str) -> RolloutResumed:
+    """That the rollout resumes for ``reason``, with ``accept`` and the hosts that are back in work or out of it now.
 
     Raises RolloutRefused for a host in ``accept`` that did not fail.
     """
-    failed = {host.name for host in found.failed()}
+    failed = {host.name for host in current.failed()}
     for name in accept:
         if name not in failed:
-            there = ", ".join(sorted(failed)) or "none did"
-            raise RolloutRefused(f"--accept: {name} did not fail in this rollout", hint=f"Hosts that failed: {there}")
-    plan, settings = found.plan, Rollout.model_validate(dict(found.plan.settings))
-    names = list(dict.fromkeys([*(host.name for host in found.taking_part()), *sorted(found.down)]))
+            names = ", ".join(sorted(failed)) or "none did"
+            raise RolloutRefused(f"--accept: {name} did not fail in this rollout", hint=f"Hosts that failed: {names}")
+    plan, settings = current.plan, Rollout.model_validate(dict(current.plan.settings))
+    every = list(dict.fromkeys([*(host.name for host in current.taking_part()), *sorted(current.down)]))
     try:
-        states = drainer(settings.drain, path.resolve().parent).states(names)
+        states = drainer(settings.drain, path.resolve().parent).states(every)
     except DrainFailed as error:
-        console.warn(f"who is out of work is as it was when this rollout was planned: {error.message}")
+        console.warn(f"hosts count as out of work as they did when this rollout was planned: {error.message}")
         states = {}
     out = {name for name, state in states.items() if state.out and rollout_of(state.reason) != plan.id}
     in_work = {name for name, state in states.items() if not state.out}
-    stuck = {host.name for host in found.taking_part() if host.outcome in (Outcome.KEPT, Outcome.LOST) and host.away}
-    # Where no scheduler says it, nobody but a person knows whether a host that failed works.
-    silent = set(names) - states.keys()
-    known = set(accept) if settings.drain.by == "none" else in_work | (silent & set(accept))
-    back = (stuck & known) | _answering(path, sorted(found.down & (in_work | silent)))
-    # A drain of somebody else's on a host that this rollout is through with is known already.
-    down = {name for name in out - found.down if not (name in found.hosts and found.hosts[name].away)}
+    stuck = {host.name for host in current.taking_part() if host.outcome in (Outcome.KEPT, Outcome.LOST) and host.away}
+    # Without a scheduler only a person knows whether a failed host works.
+    silent = set(every) - states.keys()
+    working = set(accept) if settings.drain.by == "none" else in_work | (silent & set(accept))
+    back = (stuck & working) | _answering(path, sorted(current.down & (in_work | silent)))
+    # A drain by others, of a host that this rollout has finished, counts already.
+    down = {name for name in out - current.down if not (name in current.hosts and current.hosts[name].away)}
     return RolloutResumed(reason, tuple(sorted(accept)), tuple(sorted(back)), tuple(sorted(down)))
 
 
 def _answering(path: Path, names: list[str]) -> set[str]:
-    """Those of ``names`` that are in the fleet and answer; none where the fleet file cannot be read any more."""
+    """Those of ``names`` that are in the fleet and answer; empty where the fleet file can't be read."""
     if not names:
         return set()
     try:
         fleet = load_fleet(path)
-        there = [name for name in names if name in fleet.hosts]
-        return set(there) - preconditions.silent(fleet, path, there).keys()
+        names = [name for name in names if name in fleet.hosts]
+        return set(names) - preconditions.silent(fleet, path, names).keys()
     except GdsError as error:
-        console.warn(f"who answers again is not known: {error.message}")
+        console.warn(f"hosts that answer again are unknown: {error.message}")
         return set()
 
 
@@ -182,8 +174,7 @@ def _removed(plan: Plan, path: Path) -> Collection[str]:
 
 
 def _notices(plan: Plan, path: Path) -> Iterator[str]:
-    """What has been edited since the rollout was planned; it goes on with what it was planned with."""
-    kept = "the rollout goes on with the one that it was planned with"
+    kept = "the rollout continues with the one that it was planned with"
     with suppress(GdsError):
         if releases.digest_of(path) != plan.fleet_digest:
             yield f"{path} was edited since; {kept}"
@@ -195,12 +186,11 @@ def _notices(plan: Plan, path: Path) -> Iterator[str]:
 def chosen(path: Path, rollout: str | None) -> tuple[journal.Summary, list[Event]]:
     """The rollout of that id, or the newest one, with its events; raises RolloutRefused where there is none."""
     with journal.reading(path) as book:
-        there = book.rollouts()
-        found: Mapping[str, journal.Summary] = {summary.id: summary for summary in there}
-        name = rollout or (there[-1].id if there else "")
-        if name not in found:
+        summaries = {summary.id: summary for summary in book.rollouts()}
+        name = rollout or next(reversed(summaries), "")
+        if name not in summaries:
             raise RolloutRefused(
                 f"there is no rollout {rollout}" if rollout else "there is no rollout of this fleet",
-                hint="List those that are there: gdsdeploy rollout history FLEET",
+                hint="List the rollouts: gdsdeploy rollout history FLEET",
             )
-        return found[name], list(book.events(name))
+        return summaries[name], list(book.events(name))

@@ -1,7 +1,6 @@
-"""What a rollout looks like to somebody who watches: a fold over its events that also keeps times.  Pure.
+"""What a user sees of a rollout: a fold over its events that also keeps times.  Pure.
 
-The machine decides, from the same events, what may be done next; here is only what is shown.  Clocks may go backwards:
-``lapse`` counts the time between one event and the next, and never less than none.
+``lapse`` is the seconds from event to event; a clock that is set back adds nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +26,7 @@ PLANNED, RUNNING, PAUSED, HALTED, ABORTED, ROLLBACK, FINISHED = (
 #: Its ends beside FINISHED.
 CUT, ROLLED_BACK = "aborted", "rolled back"
 _ENDS = {ABORTED: CUT, ROLLBACK: ROLLED_BACK}
-#: Ends that a rollback does not leave at that.
+#: Outcomes that a rollback changes.
 _TAKEN_BACK = frozenset({Outcome.DONE, Outcome.KEPT, Outcome.LOST})
 
 
@@ -47,20 +46,20 @@ class Host:
     """One host of a rollout."""
 
     name: str
-    #: number of its wave from 0; None: it takes no part
+    #: number of its wave, from 0; None: it takes no part
     wave: int | None
     works: list[Work] = field(default_factory=list)
     outcome: str = ""
     reason: str = ""
     #: lapse at which it came to its outcome
     ended: float | None = None
-    #: what its steps found, merged
+    #: facts from its steps, merged
     known: dict[str, Any] = field(default_factory=dict)
     #: whether it is out of work
     away: bool = False
-    #: somebody said that its failure no longer counts
+    #: its failure no longer counts, by ``--accept``
     accepted: bool = False
-    #: to be taken back as soon as its soak is over
+    #: to be rolled back after its soak
     recalled: bool = False
 
     @property
@@ -70,7 +69,7 @@ class Host:
 
     @property
     def facts(self) -> Facts:
-        """What is decided by of what its steps found; raises ValueError where that is of another type."""
+        """The typed facts; raises ValueError for a value of another type."""
         return read(Facts, self.known)
 
     @property
@@ -94,14 +93,14 @@ class Host:
         return max(0.0, (last if last is not None else self.works[-1].begin) - self.works[0].begin)
 
     def worked(self, now: float) -> float:
-        """Seconds that its steps have taken until ``now``, without those that it waited for its turn, or soaked."""
+        """Seconds of its steps until ``now``, without waiting and soaking."""
         ends = ((work.begin, now if work.end is None else work.end) for work in self.works if work.step != Step.SOAK)
         return sum(end - begin for begin, end in ends)
 
 
 @dataclass
 class Part:
-    """One wave, and how far it is."""
+    """The progress of one wave."""
 
     number: int
     wave: Wave
@@ -125,18 +124,18 @@ class Status:
         self.phase, self.reason = PLANNED, ""
         self._interrupted = PLANNED
         self.finished = False
-        #: out of work for reasons that are not the rollout's
+        #: out of work for reasons outside of the rollout
         self.down = set(plan.down)
         self.began = 0.0
         self.lapse = 0.0
-        #: (begin, end, word) of pauses; an end of None: it lasts
+        #: (begin, end) of pauses; None: it lasts
         self.pauses: list[tuple[float, float | None]] = []
-        #: (lapse, word) of what was decided for the whole rollout
+        #: (lapse, word) of changes of the phase
         self.marks: list[tuple[float, str]] = []
         self.last: Event | None = None
 
     def feed(self, event: Event) -> None:
-        """Take note of the next event; raises JournalUnusable where its content is not what this program writes."""
+        """Take the next event; raises JournalUnusable for content that this program doesn't write."""
         try:
             dt.datetime.fromtimestamp(event.time, dt.UTC)  # Refuses what can't be shown later.
             self._feed(event)
@@ -155,7 +154,7 @@ class Status:
         else:
             self._whole(event)
 
-    # --- questions ---------------------------------------------------------------------------------------------------
+    # -- for readers
 
     def counts(self) -> Counter[str]:
         """Outcome → hosts that have come to it, without those that take no part."""
@@ -165,22 +164,21 @@ class Status:
         return [host for host in self.hosts.values() if host.wave is not None]
 
     def under_way(self) -> list[Host]:
-        """Hosts that were begun and have no outcome."""
         return [host for host in self.taking_part() if host.works and not host.outcome]
 
     def failed(self) -> list[Host]:
-        """Hosts whose outcome counts as a failure, and those that are being taken back after one."""
+        """Hosts whose outcome counts as a failure, and hosts that are being rolled back after one."""
         return [host for host in self.taking_part() if host.outcome in FAILURES or (not host.outcome and host.errors)]
 
     def away(self) -> set[str]:
-        """Hosts out of work now, with those that were so before."""
+        """Hosts out of work, for any reason."""
         return {*self.down, *(host.name for host in self.hosts.values() if host.away)}
 
     def left(self) -> float | None:
-        """Seconds until the end, if it goes on as planned; None: it does not, or nothing is known.
+        """Seconds until the end; None: the rollout isn't running.
 
-        What was expected of each host, corrected by how long those took that are done, over as many at a time as may
-        be; no wave takes less than its slowest host; then the soaks.
+        The expected times, corrected by those of finished hosts, over the hosts that run at once; a wave takes at least
+        as long as its slowest host; then the soaks.
         """
         if self.phase not in (RUNNING, PLANNED):
             return None
@@ -202,18 +200,21 @@ class Status:
     def _rest(self, host: Host, factor: float) -> float:
         return max(0.0, self.plan.expected.get(host.name, 0.0) * factor - host.worked(self.lapse))
 
-    # --- events ------------------------------------------------------------------------------------------------------
+    # -- events
 
     def _host(self, event: Event) -> None:
-        # A host that is not in the plan cannot be worked on; whoever reads such a journal still sees its lines.
+        # A journal with a host that isn't in the plan can still be shown.
         host = self.hosts.setdefault(event.host, Host(event.host, None))
         match event.payload:
             case events.StepBegun(step, attempt):
                 self._begun(host, step, attempt)
-            case events.StepDone(step, found):
+            case events.StepDone(step, facts):
                 self._over(host, step)
-                host.known.update(found)
-                self._done(host, step)
+                host.known.update(facts)
+                if step == Step.RETURN:
+                    host.away = False
+                if step == Step.SOAK and host.recalled:
+                    self._reopen(host)
             case events.StepFailed(step, error):
                 self._over(host, step).error = error or StepError()
                 if step == Step.SOAK:
@@ -225,12 +226,12 @@ class Status:
                 host.reason = reason
 
     def _reopen(self, host: Host) -> None:
-        """What had ended has not."""
+        """The host has no outcome any more."""
         host.outcome, host.ended, host.reason, host.recalled = "", None, "", False
 
     def _begun(self, host: Host, step: str, attempt: int) -> None:
         if (before := host.running) is not None:
-            # Nobody wrote its end down: the controller was stopped in between.
+            # The controller was stopped before it wrote the end.
             before.end = self.lapse
         host.works.append(Work(step, attempt, self.lapse))
         if step != Step.SOAK and host.outcome:
@@ -239,19 +240,12 @@ class Status:
             host.away = True
 
     def _over(self, host: Host, step: str) -> Work:
-        """The step under way ends."""
         work = host.running
         if work is None or work.step != step:
             work = Work(step, 1, self.lapse)
             host.works.append(work)
         work.end = self.lapse
         return work
-
-    def _done(self, host: Host, step: str) -> None:
-        if step == Step.RETURN:
-            host.away = False
-        if step == Step.SOAK and host.recalled:
-            self._reopen(host)
 
     def _whole(self, event: Event) -> None:
         match event.payload:
@@ -262,7 +256,7 @@ class Status:
                 self._enter(PAUSED, reason, "paused")
                 self.pauses.append((self.lapse, None))
             case events.RolloutResumed():
-                # What was being taken back goes on being taken back.
+                # An abort or a rollback continues.
                 before = self._interrupted if self.phase == PAUSED else self.phase
                 self._enter(before if before in (ABORTED, ROLLBACK) else RUNNING, event.payload.reason, "")
                 self._resumed(event.payload)
@@ -282,7 +276,6 @@ class Status:
                 self.finished = True
 
     def _resumed(self, resumed: events.RolloutResumed) -> None:
-        """A person has looked: at failures that no longer count, and at who is out of work."""
         for name in resumed.accept:
             self.hosts.setdefault(name, Host(name, None)).accepted = True
         for name in resumed.back:
@@ -318,9 +311,9 @@ def fold(events: Iterable[Event]) -> Status:
 
     Raises ValueError where that is no plan, and JournalUnusable.
     """
-    there = iter(events)
-    status = begun(next(there, None))
-    for event in there:
+    iterator = iter(events)
+    status = begun(next(iterator, None))
+    for event in iterator:
         status.feed(event)
     return status
 
@@ -331,15 +324,3 @@ def begun(first: Event | None) -> Status:
     assert first is not None
     status.feed(first)
     return status
-
-
-def each(events: Iterable[Event]) -> Iterator[tuple[Event, Status]]:
-    """Every event with the (one and same) status after it."""
-    there = iter(events)
-    first = next(there, None)
-    status = begun(first)
-    assert first is not None
-    yield first, status
-    for event in there:
-        status.feed(event)
-        yield event, status

@@ -1,4 +1,4 @@
-"""Who goes when: the waves of a rollout, from what the fleet file wants and what is known of its hosts.  Pure."""
+"""The waves of a rollout, from the fleet file's settings and facts of its hosts.  Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Candidate:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: equal for hosts of one kind: e.g. profile, GPU model and running kernel
     kind: str = ""
-    #: it builds modules for others, and has no work of its own
+    #: it builds modules for others, and runs no jobs
     builder: bool = False
     #: it has the new lock already; such a host makes a poor canary
     satisfied: bool = False
@@ -46,20 +46,20 @@ def share(value: int | str, of: int) -> int:
 
 
 def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
-    """The waves, the same for the same input; raises FleetInvalid: what is to be a canary is no host that takes part.
+    """The waves, the same for the same input; raises FleetInvalid: a canary takes no part.
 
-    Builders go first.  Shares are of the hosts that take part, and hosts that nothing orders stay as they were given.
+    Builders go first.  Shares count the hosts that take part; hosts that ``order`` doesn't sort keep their order.
     """
-    skipped = {each.name: f"it has the label {settings.skip}" for each in candidates if settings.skip in each.labels}
-    taking = [each for each in candidates if each.name not in skipped]
-    hosts = sorted((each for each in taking if not each.builder), key=lambda each: _order(settings.order, each.labels))
+    skipped = {host.name: f"it has the label {settings.skip}" for host in candidates if settings.skip in host.labels}
+    taking = [host for host in candidates if host.name not in skipped]
+    hosts = sorted((host for host in taking if not host.builder), key=lambda host: _order(settings.order, host.labels))
     waves: list[Wave] = []
-    if builders := tuple(each.name for each in taking if each.builder):
+    if builders := tuple(host.name for host in taking if host.builder):
         waves.append(Wave(BUILDERS, builders, halt_at=1, drain=False))
     first = _canary(settings.canary, hosts, skipped)
     if first:
         waves.append(Wave(CANARY, first, soak=settings.canary.soak, halt_at=settings.failures.canary, canary=True))
-    rest = [each.name for each in hosts if each.name not in set(first)]
+    rest = [host.name for host in hosts if host.name not in set(first)]
     halt_at = share(settings.failures.later, len(hosts))
     at = 0
     for number, size in enumerate(_sizes(settings.batches, len(hosts)), 2 if first else 1):
@@ -71,9 +71,9 @@ def layout(settings: Rollout, candidates: Sequence[Candidate]) -> Layout:
 
 
 def _sizes(batches: Batches, of: int) -> Iterator[int]:
-    """Of one wave after the other, without an end."""
-    first, largest = share(batches.size, of), share(batches.largest, of)
-    size = first
+    """Sizes of the waves, without an end."""
+    size = first = share(batches.size, of)
+    largest = share(batches.largest, of)
     while True:
         yield min(size, largest)
         if batches.strategy == "linear":
@@ -83,42 +83,41 @@ def _sizes(batches: Batches, of: int) -> Iterator[int]:
 
 
 def _canary(canary: Canary, hosts: Sequence[Candidate], skipped: Mapping[str, str]) -> tuple[str, ...]:
-    """Names, in the order of ``hosts``."""
-    chosen: set[str] = set()
+    names: set[str] = set()
     for pattern in canary.hosts:
-        found = {each.name for each in hosts if fnmatch.fnmatchcase(each.name, pattern)}
-        if not found:
+        matches = {host.name for host in hosts if fnmatch.fnmatchcase(host.name, pattern)}
+        if not matches:
             raise FleetInvalid(
                 f"rollout: canary: hosts: {pattern!r} names no host that takes part{_left_out(pattern, skipped)}",
                 hint="Name hosts of the fleet file, or shell patterns of their names",
             )
-        chosen |= found
+        names |= matches
     if canary.labels:
-        found = {each.name for each in hosts if canary.labels.items() <= each.labels.items()}
-        if not found:
+        matches = {host.name for host in hosts if canary.labels.items() <= host.labels.items()}
+        if not matches:
             labels = ", ".join(f"{name}: {value}" for name, value in sorted(canary.labels.items()))
             raise FleetInvalid(
                 f"rollout: canary: labels: no host that takes part has {labels}",
                 hint="Give a host these labels in the fleet file; without this key one host of each kind goes first",
             )
-        chosen |= found
-    if not chosen and canary.per_kind:
-        chosen = set(_one_of_each(hosts))
-    return tuple(each.name for each in hosts if each.name in chosen)
+        names |= matches
+    if not names and canary.per_kind:
+        names = set(_one_of_each(hosts))
+    return tuple(host.name for host in hosts if host.name in names)
 
 
 def _left_out(pattern: str, skipped: Mapping[str, str]) -> str:
-    there = sorted(name for name in skipped if fnmatch.fnmatchcase(name, pattern))
-    return f"; {there[0]} does not because {skipped[there[0]]}" if there else ""
+    names = sorted(name for name in skipped if fnmatch.fnmatchcase(name, pattern))
+    return f"; {names[0]} does not because {skipped[names[0]]}" if names else ""
 
 
 def _one_of_each(hosts: Iterable[Candidate]) -> Iterator[str]:
-    """The first host of each kind, one that will change if there is any."""
+    """The first host of each kind, preferably one that will change."""
     first: dict[str, Candidate] = {}
-    for each in hosts:
-        if each.kind not in first or (first[each.kind].satisfied and not each.satisfied):
-            first[each.kind] = each
-    return (each.name for each in first.values())
+    for host in hosts:
+        if host.kind not in first or (first[host.kind].satisfied and not host.satisfied):
+            first[host.kind] = host
+    return (host.name for host in first.values())
 
 
 def _order(names: Iterable[str], labels: Mapping[str, str]) -> list[tuple[int, tuple[tuple[int, str], ...]]]:

@@ -111,7 +111,7 @@ class Ran:
 
 def roll(site: Site, plan: Plan, when: Callable[[Event], None] = lambda _: None, **hooks: Any) -> Ran:
     """Drive a rollout as the command does; ``when`` is told every event and may break something.  Checks invariants."""
-    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    effects = RealEffects(plan, patience=PATIENCE)
     book = journal.path_of(site.path)
     with journal.writing(book, doing="test") as writer:
         writer.begin(plan)
@@ -298,7 +298,7 @@ def test_the_connection_breaks_in_every_step_and_each_is_taken_up_again(site: Si
     """Forward and back on one host: cut in every step, mended, and the step done again comes to the same end."""
     name = site.names[0]
     plan = site.plan(site.small.new, Wave("one", (name,)))
-    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    effects = RealEffects(plan, patience=PATIENCE)
     results: dict[str, Any] = {}
     before: dict[str, Any] = {}
     talked = []
@@ -333,7 +333,7 @@ def test_what_is_under_way_ends_soon_when_it_is_told_to_stop(site: Site) -> None
     """As with a second Ctrl-C: Ansible ends, nothing is left on the host, and the next driver takes it up."""
     name = site.names[1]
     plan = site.plan(site.small.new, Wave("one", (name,)))
-    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    effects = RealEffects(plan, patience=PATIENCE)
     results: dict[str, Any] = dict(effects.perform(Task(name, Step.PREFLIGHT), lambda _: None))
     results |= effects.perform(Task(name, Step.SNAPSHOT, 1, results), lambda _: None)
 
@@ -439,7 +439,7 @@ def test_a_host_that_lies_is_named_and_the_others_are_taken_back(site: Site, tmp
     book = journal.path_of(site.path)
     control.tell(book, RollbackBegun("it is honest again"))
     with journal.writing(book, doing="test") as writer:
-        machine = drive(writer, plan.id, RealEffects.of_plan(plan, patience=PATIENCE))
+        machine = drive(writer, plan.id, RealEffects(plan, patience=PATIENCE))
     for name in site.names:
         assert machine.hosts[name].outcome is Outcome.ROLLED_BACK, machine.hosts[name].reason
         is_old(site, name)
@@ -477,7 +477,7 @@ def test_what_is_edited_meanwhile_changes_nothing_of_what_was_planned(site: Site
         book = journal.path_of(site.path)
         control.tell(book, RollbackBegun("a test wants it back"))
         with journal.writing(book, doing="test") as writer:
-            machine = drive(writer, plan.id, RealEffects.of_plan(plan, patience=PATIENCE))
+            machine = drive(writer, plan.id, RealEffects(plan, patience=PATIENCE))
         with journal.reading(book) as read:
             invariants(plan, list(read.events(plan.id)))
     finally:
@@ -492,7 +492,7 @@ def test_a_lock_that_nobody_has_kept_is_refused(site: Site) -> None:
         name, 'sed -i \'s/"lock_digest": "sha256:..../"lock_digest": "sha256:0000/\' /etc/gdsdeploy/expectation.json'
     )
     plan = site.plan(site.small.new, Wave("one", (name,)))
-    effects = RealEffects.of_plan(plan, patience=PATIENCE)
+    effects = RealEffects(plan, patience=PATIENCE)
     with pytest.raises(GdsError, match="which is not kept on this machine") as caught:
         effects.perform(Task(name, Step.PREFLIGHT), lambda _: None)
     assert "--from LOCK" in str(caught.value.hint)

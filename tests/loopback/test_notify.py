@@ -164,8 +164,8 @@ def test_nobody_waits_for_a_webhook_that_hangs(
     tell.close(0.2)
     assert time.monotonic() - begin < 2, "closing waits for so long and no longer"
     assert said == [
-        "notification: more happens than can be told; the oldest events were dropped",
-        "notification: not everybody was told what happened within 0.2 s",
+        "notification: events come faster than they can be sent; the oldest were dropped",
+        "notification: not all events were sent within 0.2 s",
     ]
 
 

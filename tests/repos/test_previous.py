@@ -74,18 +74,18 @@ def archive(tmp_path: Path) -> Path:
 
 def test_only_what_the_new_lock_does_not_have_is_needed(archive: Path) -> None:
     one, two = (locked(archive / f"pool/nvidia-small_{version}_amd64.deb") for version in ("1", "2"))
-    assert previous_packages.differing([one], [two]) == [one]
-    assert previous_packages.differing([one], [one, two]) == []
+    assert previous_packages.differing_packages([one], [two]) == [one]
+    assert previous_packages.differing_packages([one], [one, two]) == []
 
 
 def test_what_was_fetched_outlives_the_archive(archive: Path) -> None:
     one = locked(archive / "pool/nvidia-small_1_amd64.deb")
     wanted = target(archive, one)
     told: list[str] = []
-    first = previous_packages.have(wanted, [one], told.append)
+    first = previous_packages.fetch_packages(wanted, [one], told.append)
     assert len(told) == 1
     (archive / one.file).unlink()
-    assert previous_packages.have(wanted, [one], told.append) == first
+    assert previous_packages.fetch_packages(wanted, [one], told.append) == first
     assert len(told) == 1, "it was fetched once"
     assert hashlib.sha256(first[one].read_bytes()).hexdigest() == one.sha256
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_had_is_listed_before_anything_is_changed(archive: Path) 
     (archive / gone.file).unlink()
     (archive / changed.file).write_bytes(b"x" * changed.size)
     with pytest.raises(RollbackFailed) as caught:
-        previous_packages.have(target(archive, gone, changed), [gone, changed], lambda _: None)
+        previous_packages.fetch_packages(target(archive, gone, changed), [gone, changed], lambda _: None)
     assert re.search(r"nvidia-small 1: .*no such file", caught.value.message)
     assert re.search(r"nvidia-small 2: .*not the file that the signed index names", caught.value.message)
     assert "mirror" in str(caught.value.hint)
@@ -104,8 +104,8 @@ def test_what_cannot_be_had_is_listed_before_anything_is_changed(archive: Path) 
 def test_the_offer_is_a_signed_repository_that_is_gone_afterwards(archive: Path, tmp_path: Path) -> None:
     one = locked(archive / "pool/nvidia-small_1_amd64.deb")
     wanted = target(archive, one)
-    files = previous_packages.have(wanted, [one], lambda _: None)
-    with previous_packages.offered(wanted, files) as offer:
+    files = previous_packages.fetch_packages(wanted, [one], lambda _: None)
+    with previous_packages.offer_packages(wanted, files) as offer:
         assert offer is not None
         with tarfile.open(offer.archive) as tar:
             tar.extractall(tmp_path / "host", filter="data")
@@ -126,5 +126,5 @@ def test_the_offer_is_a_signed_repository_that_is_gone_afterwards(archive: Path,
 
 
 def test_where_nothing_has_to_come_back_nothing_is_offered(archive: Path) -> None:
-    with previous_packages.offered(target(archive), {}) as offer:
+    with previous_packages.offer_packages(target(archive), {}) as offer:
         assert offer is None

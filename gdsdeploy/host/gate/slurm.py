@@ -65,30 +65,39 @@ def node_from(text: str) -> Node:
     return Node(name.group(1), states, REBOOTED.sub("", reason.group(1)) if reason else "")
 
 
+def drain_argv(reason: str, earlier: str) -> List[str]:
+    """What of ``scontrol update`` drains a node; ``earlier``: the reason to restore when the drain ends."""
+    return ["State=DRAIN", "Reason=" + reason[:REASON_LENGTH] + (WAS + earlier if earlier else "")]
+
+
+def undrain_argv(node: Node, earlier: str) -> List[str]:
+    """What of ``scontrol update`` ends our drain; ``earlier``: why the node was down before, empty: it wasn't."""
+    if "DOWN" in node.states and not earlier:
+        # Slurm took it down because it rebooted; UNDRAIN would leave it so.
+        return ["State=RESUME"]
+    # Unlike RESUME it leaves a node down that was down for another reason.
+    return ["State=UNDRAIN", *(["Reason=" + earlier] if earlier else [])]
+
+
 def step(node: Node, state: str, reason: str) -> Step:
     """How the node gets into the state that the gate decided; pure."""
     drained, ours = not DRAINED.isdisjoint(node.states), node.reason.startswith(OURS)
     theirs = node.reason.partition(WAS)[2] if ours else node.reason
     down = "DOWN" in node.states
     if state == OPEN:
-        if ours and down and not theirs:
-            # Slurm took it down because it rebooted; UNDRAIN would leave it so.
-            return Step(["State=RESUME"], f"{node.name} is resumed")
-        if ours and drained:
-            # Unlike RESUME it leaves a node down that was down for another reason, which it gets back.
-            argv = ["State=UNDRAIN", *(["Reason=" + theirs] if theirs else [])]
-            return Step(argv, f"{node.name} is resumed")
+        if ours and (drained or (down and not theirs)):
+            return Step(undrain_argv(node, theirs), f"{node.name} is resumed")
         if drained or down:
             return Step([], f"{node.name} stays out: {theirs or 'no reason is given'}")
         return Step([], f"{node.name} is in already")
     if drained and not ours:
         return Step([], f"{node.name} is out already, and keeps its reason: {theirs or 'none'}")
-    text = (OURS + reason)[:REASON_LENGTH]
-    # Slurm itself resumes a node that is only down as soon as it answers.
-    text += WAS + theirs if theirs and (down or ours) else ""
-    if drained and node.reason == text:
+    # Slurm itself takes a node that is only down back as soon as it answers.
+    argv = drain_argv(OURS + reason, theirs if down or ours else "")
+    words = argv[1][len("Reason=") :]
+    if drained and node.reason == words:
         return Step([], f"{node.name} is drained already")
-    return Step(["State=DRAIN", "Reason=" + text], f"{node.name} is drained: {text}")
+    return Step(argv, f"{node.name} is drained: {words}")
 
 
 def apply(state: str, reason: str, name: str = "") -> str:

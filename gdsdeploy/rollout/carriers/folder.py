@@ -1,4 +1,4 @@
-"""Writing a rendered folder: only one that is ours, the same bytes for the same input, what is another's left alone."""
+"""Writes a rendered folder, and leaves files alone that gdsdeploy didn't render."""
 
 from __future__ import annotations
 
@@ -7,39 +7,42 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gdsdeploy import atomic
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.host.cli import carrier_check
 from gdsdeploy.rollout.carriers.layout import Carrier, Content, manifest
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFiles:
     """Paths below the folder."""
 
     changed: tuple[str, ...]
     removed: tuple[str, ...]
-    #: changed by somebody since they were rendered, and now as rendered again
+    #: changed after an earlier rendering, and now rendered again
     restored: tuple[str, ...]
 
 
 def write(
     folder: Path, carrier: Carrier, lock_digest: str, files: Mapping[str, Content], served: Mapping[str, Path]
-) -> Written:
+) -> WrittenFiles:
     """Make ``folder`` hold ``files``, and below ``serve/`` what is ``served``, with their manifest.
 
-    Files that were never rendered stay (a key in ``env/``, git's own).  Raises FleetInvalid when the folder is not
-    ours, is of another carrier, or cannot be written.
+    Other files stay (a key in ``env/``, git's own).  Raises FleetInvalid when gdsdeploy didn't render the folder, when
+    it's of another carrier, or can't be written.
     """
     try:
         before = _before(folder, carrier)
         sums = {path: _sum(content) for path, content in sorted(files.items())}
         sums_served = {path: _sum(source) for path, source in sorted(served.items())}
-        every = {**files, **{f"{carrier_check.SERVED}/{path}": source for path, source in served.items()}}
-        wanted = {**sums, **{f"{carrier_check.SERVED}/{path}": value for path, value in sums_served.items()}}
-        changed, restored = _place(folder, every, wanted, before)
-        removed = _remove(folder, before.keys() - wanted.keys())
+        every = {**files, **_below_served(served)}
+        digests = {**sums, **_below_served(sums_served)}
+        changed, restored = _place(folder, every, digests, before)
+        removed = _remove(folder, before.keys() - digests.keys())
         text = manifest(carrier, lock_digest, sums, sums_served)
         mark = folder / carrier_check.MANIFEST
         if not mark.exists() or mark.read_bytes() != text:
@@ -49,17 +52,28 @@ def write(
         raise FleetInvalid(
             f"{error.filename or folder}: cannot be written: {error.strerror}", hint="Make it writable, or make room"
         ) from None
-    return Written(tuple(changed), tuple(removed), tuple(restored))
+    return WrittenFiles(tuple(changed), tuple(removed), tuple(restored))
+
+
+def _below_served(files: Mapping[str, T]) -> dict[str, T]:
+    return {f"{carrier_check.SERVED}/{path}": value for path, value in files.items()}
 
 
 def _before(folder: Path, carrier: Carrier) -> dict[str, str]:
-    """Path → sum of what is there of ours; a new folder gets its mark at once, so that it can be gone on with."""
+    """Path → digest of what was rendered before; a new folder gets its manifest at once, so that a retry continues."""
     mark = folder / carrier_check.MANIFEST
     if mark.is_file():
-        return _known(mark, folder, carrier)
+        value = carrier_check.parsed(str(mark))
+        if value is None:
+            raise FleetInvalid(f"{mark}: it is no manifest of gdsdeploy", hint="Name an empty folder, or a new one")
+        if value.get("for") != carrier:
+            raise FleetInvalid(
+                f"{folder}: it was rendered for {value.get('for')}, not for {carrier}", hint="Name another folder"
+            )
+        return {**value["files"], **_below_served(value.get("served") or {})}
     folder.mkdir(parents=True, exist_ok=True)
-    # A repository that was just made, or cloned empty, is as good as an empty folder.
-    if any(item.name != ".git" for item in folder.iterdir()):
+    # A new repository, or an empty clone, counts as an empty folder.
+    if any(entry.name != ".git" for entry in folder.iterdir()):
         raise FleetInvalid(
             f"{folder}: it is not empty, and gdsdeploy did not render it", hint="Name an empty folder, or a new one"
         )
@@ -67,30 +81,18 @@ def _before(folder: Path, carrier: Carrier) -> dict[str, str]:
     return {}
 
 
-def _known(mark: Path, folder: Path, carrier: Carrier) -> dict[str, str]:
-    value = carrier_check.parsed(str(mark))
-    if value is None:
-        raise FleetInvalid(f"{mark}: it is no manifest of gdsdeploy", hint="Name an empty folder, or a new one")
-    if value.get("for") != carrier:
-        raise FleetInvalid(
-            f"{folder}: it was rendered for {value.get('for')}, not for {carrier}", hint="Name another folder"
-        )
-    served = value.get("served") or {}
-    return {**value["files"], **{f"{carrier_check.SERVED}/{path}": digest for path, digest in served.items()}}
-
-
 def _place(
-    folder: Path, files: Mapping[str, Content], wanted: Mapping[str, str], before: Mapping[str, str]
+    folder: Path, files: Mapping[str, Content], digests: Mapping[str, str], before: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
     changed, restored = [], []
     for path, content in sorted(files.items()):
         place = folder / path
-        found = _found(place)
-        if found == wanted[path]:
+        digest = carrier_check.sha256(str(place)) if place.exists() else None
+        if digest == digests[path]:
             if place.stat().st_mode & 0o777 != 0o644:
                 place.chmod(0o644)
             continue
-        if found is not None and path in before and found != before[path]:
+        if digest is not None and path in before and digest != before[path]:
             restored.append(path)
         _write(place, content)
         changed.append(path)
@@ -98,7 +100,7 @@ def _place(
 
 
 def _write(place: Path, content: Content) -> None:
-    """In one step, but not at once on disk: the manifest, which is, notices what a crash has lost."""
+    """Replace the file without an fsync: after a crash, the manifest shows what is missing."""
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_name(f".{place.name}.part")
     try:
@@ -114,7 +116,7 @@ def _write(place: Path, content: Content) -> None:
 
 
 def _remove(folder: Path, paths: set[str]) -> list[str]:
-    """Remove what was rendered before and is not any more, with the folders that this leaves empty."""
+    """Remove files that are no longer rendered, with folders that this leaves empty."""
     removed = []
     for path in sorted(paths):
         place = folder / path
@@ -129,14 +131,5 @@ def _remove(folder: Path, paths: set[str]) -> list[str]:
     return removed
 
 
-def _found(path: Path) -> str | None:
-    try:
-        return carrier_check.sha256(str(path))
-    except FileNotFoundError:
-        return None
-
-
 def _sum(content: Content) -> str:
-    if isinstance(content, Path):
-        return carrier_check.sha256(str(content))
-    return hashlib.sha256(content).hexdigest()
+    return carrier_check.sha256(str(content)) if isinstance(content, Path) else hashlib.sha256(content).hexdigest()

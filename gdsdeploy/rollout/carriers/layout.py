@@ -1,11 +1,11 @@
-"""Machines' variables → the files of a folder: inventory, variables by profile and by machine; pure."""
+"""The files of a rendered folder from the machines' variables: inventory, variables by profile and machine.  Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,27 +16,24 @@ from gdsdeploy.rollout.carriers.yamltext import HERE, dump
 
 Carrier = Literal["runner", "awx", "pull"]
 CARRIERS: tuple[Carrier, ...] = get_args(Carrier)
-#: Content of a file, or the file of this machine that has it.
+#: Content of a file, or a local file to copy.
 Content = bytes | Path
 KEYRINGS, MODULES, CERTIFICATES, BUILDER_KEYS, KNOWN_HOSTS = (
     "files/keyrings", "files/modules", "files/certificates", "files/builders", "files/known_hosts",
 )  # fmt: skip
 #: Ansible looks for collections beside the playbook that it runs.
 COLLECTION = "collections/ansible_collections/gdsdeploy/gds"
-#: Packed: the collection takes it from there, and a host that pulls checks with it what was pulled.
+#: The packed host program; a host that pulls checks its checkout with it.
 PROGRAM = f"{COLLECTION}/gdsdeploy-host.pyz"
 
-#: What no rendered file may hold; pattern → what it is.
+#: (pattern, secret, hint) of what no rendered file may hold.
 _SECRETS = (
-    (re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY( BLOCK)?-----"), "a private key"),
-    (re.compile(rb"[?&;]pin-value="), "the PIN of a token"),
-    (re.compile(rb"://[^/\s:@\"']+:[^/\s@\"']+@"), "a password in an address"),
+    (re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY( BLOCK)?-----"), "a private key",
+     "Leave it out of the files that the fleet names"),
+    (re.compile(rb"[?&;]pin-value="), "the PIN of a token", "Name a file with pin-source= instead of pin-value="),
+    (re.compile(rb"://[^/\s:@\"']+:[^/\s@\"']+@"), "a password in an address",
+     "Let the hosts have it: apt's auth.conf, or dnf's own configuration"),
 )  # fmt: skip
-_WAYS = {
-    "a private key": "Leave it out of the files that the fleet names",
-    "the PIN of a token": "Name a file with pin-source= instead of pin-value=",
-    "a password in an address": "Let the hosts have it: apt's auth.conf, or dnf's own configuration",
-}
 
 
 def project(carrier: Carrier) -> str:
@@ -45,33 +42,27 @@ def project(carrier: Carrier) -> str:
 
 
 def inventory_files(machines: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, bytes]:
-    """The folder ``inventory``; ``machines``: name → its group and its variables.
+    """The folder ``inventory``.  machines: name → (group, variables).
 
-    What all machines of a profile have in common is with the group of that profile, so that a change reads as one.
+    Variables that all machines of a profile share are in the profile's group, so that a change is one line.
     """
     groups: dict[str, dict[str, Any]] = {HOSTS: {"hosts": {}}, BUILDERS: {"hosts": {}}}
     profiles: dict[str, list[str]] = {}
     for name, (group, values) in machines.items():
         groups[group]["hosts"][name] = {}
         profiles.setdefault(_group(str(values["gds_profile"])), []).append(name)
-    found = {}
+    files = {}
     for group, names in sorted(profiles.items()):
         groups[group] = {"hosts": {name: {} for name in names}}
-        shared = _shared([machines[name][1] for name in names])
-        found[f"inventory/group_vars/{group}.yml"] = _yaml(shared)
+        first, *others = (machines[name][1] for name in names)
+        shared = {
+            key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)
+        }
+        files[f"inventory/group_vars/{group}.yml"] = _yaml(shared)
         for name in names:
             own = {key: value for key, value in machines[name][1].items() if key not in shared}
-            found[f"inventory/host_vars/{name}.yml"] = _yaml(own)
-    return {"inventory/hosts.yml": _yaml({"all": {"children": groups}}), **found}
-
-
-def _shared(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first, *others = machines
-    return {key: value for key, value in first.items() if all(item.get(key, _Nothing) == value for item in others)}
-
-
-class _Nothing:
-    """Equal to no value."""
+            files[f"inventory/host_vars/{name}.yml"] = _yaml(own)
+    return {"inventory/hosts.yml": _yaml({"all": {"children": groups}}), **files}
 
 
 def _group(profile: str) -> str:
@@ -88,32 +79,26 @@ def _yaml(value: Any) -> bytes:
 def keyrings(values: Mapping[str, Any]) -> tuple[list[dict[str, str]], dict[str, Path]]:
     """gds_repo_keys with names inside the folder, and name → the file of this machine."""
     keys, files = [], {}
-    for item in values["gds_repo_keys"]:
-        source = Path(item["src"])
-        name = f"{KEYRINGS}/{hashlib.sha256(item['dest'].encode()).hexdigest()[:8]}-{source.name}"
+    for key in values["gds_repo_keys"]:
+        source = Path(key["src"])
+        name = f"{KEYRINGS}/{hashlib.sha256(key['dest'].encode()).hexdigest()[:8]}-{source.name}"
         files[name] = source
-        keys.append({"src": f"{HERE}/{name}", "dest": item["dest"]})
+        keys.append({"src": f"{HERE}/{name}", "dest": key["dest"]})
     return keys, files
 
 
 def require_no_secrets(files: Mapping[str, Content]) -> None:
-    """Raise FleetInvalid when something that is to be published holds a secret; it is not repeated."""
+    """Raise FleetInvalid for a file that holds a secret, without the secret itself."""
     for path, content in files.items():
         if isinstance(content, Path):
             continue
-        for pattern, what in _SECRETS:
+        for pattern, secret, hint in _SECRETS:
             if pattern.search(content):
-                raise FleetInvalid(f"{path} would hold {what}; nothing was rendered", hint=_WAYS[what])
+                raise FleetInvalid(f"{path} would hold {secret}; nothing was rendered", hint=hint)
 
 
 def manifest(carrier: Carrier, lock_digest: str, sums: Mapping[str, str], served: Mapping[str, str]) -> bytes:
     """The manifest; ``sums``: path → sha256 of what is in the folder; ``served``: of archives that lie elsewhere."""
-    value: dict[str, Any] = {
-        "version": carrier_check.VERSION,
-        "for": carrier,
-        "lock_digest": lock_digest,
-        "files": dict(sums),
-    }
-    if served:
-        value["served"] = dict(served)
+    value = {"version": carrier_check.VERSION, "for": carrier, "lock_digest": lock_digest, "files": dict(sums)}
+    value |= {"served": dict(served)} if served else {}
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

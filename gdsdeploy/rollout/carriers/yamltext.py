@@ -1,4 +1,4 @@
-"""YAML as people write it for Ansible: lists are indented, and what occurs twice is written twice."""
+"""YAML as people write it for Ansible: indented lists, and no aliases."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import yaml
 
 #: What Ansible would take for a template.
 _TEMPLATE = re.compile(r"\{[{%#]")
-#: Stands for the folder of the playbooks in values that are to be dumped; no fleet file and no host can say it.
+#: Stands for the folder of the playbooks in values to dump; random, so that no fleet file or host can contain it.
 HERE = f"/{secrets.token_hex(16)}"
-#: What becomes of it, the one template that is meant: that folder, wherever it is on the machine that runs them.
+#: Its replacement, the only template in the text.
 _FOLDER = "{{ playbook_dir }}"
 
 

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gdsdeploy import run
 from gdsdeploy.errors import DrainFailed, GdsError
-from gdsdeploy.model.rollout_settings import Drain
-from gdsdeploy.rollout.drain.deadline import Deadline
-from gdsdeploy.rollout.drain.drainer import State, rollout_of
-from gdsdeploy.rollout.drain.program import failure, last
+from gdsdeploy.model.rollout_settings import Drain, fill
+from gdsdeploy.rollout.drain.drainer import DrainResult, Progress, ReturnResult, State, rollout_of
+from gdsdeploy.rollout.drain.program import Deadline, failure, last
 
 #: Seconds between two questions whether a host is idle.
 PAUSE = 10.0
 #: Seconds that one such question, or the way back, may take.
 SECONDS = 600.0
-BRACED = re.compile(r"(\{(?:host|node|reason|rollout)\})")
 
 
 class Commands:
     """Starts ``out``, ``back`` and ``idle`` with {host}, {node}, {reason} and {rollout} replaced in their words.
 
-    They are commands of this machine, start in the folder of the fleet file, and end with 0 when it is done; each may
-    be started again after it was done.  What they do to drains of somebody else is theirs to know.
+    They run on this machine in the folder of the fleet file, and end with status 0 when they're done.  Each may be
+    started again after it was done.
     """
 
     def __init__(self, settings: Drain, folder: Path, *, pause: float = PAUSE) -> None:
@@ -34,9 +30,8 @@ class Commands:
         self._folder = folder
         self._pause = pause
 
-    def check(self, hosts: Sequence[str]) -> list[str]:  # noqa: ARG002 - commands say only when they are started
-        """Whether the programs are there."""
-        found = []
+    def check(self, hosts: Sequence[str]) -> list[str]:  # noqa: ARG002 - a command can't be asked about hosts
+        objections = []
         for name in ("out", "back", "idle"):
             if not (command := getattr(self._settings, name)):
                 continue
@@ -44,16 +39,17 @@ class Commands:
                 try:
                     run.which(command[0])
                 except GdsError as error:
-                    found.append(f"rollout.drain.{name}: {error.message}")
+                    objections.append(f"rollout.drain.{name}: {error.message}")
             elif not os.access(self._folder / command[0], os.X_OK):
-                found.append(f"rollout.drain.{name}: {self._folder / command[0]} is no program that can be started")
-        return found
+                objections.append(
+                    f"rollout.drain.{name}: {self._folder / command[0]} is no program that can be started"
+                )
+        return objections
 
     def states(self, hosts: Sequence[str]) -> dict[str, State]:  # noqa: ARG002 - no command answers that
-        """Unknown of every host."""
         return {}
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Callable[[str], None]) -> Mapping[str, Any]:
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
         """As Drainer.drain: ``out`` ends with 0, then ``idle`` does, both within ``timeout``."""
         deadline = Deadline(host, timeout, self._pause, progress)
         self._do("out", f"take {host} out of work", host, reason, timeout)
@@ -65,13 +61,13 @@ class Commands:
                 break
             text = lines[-1].strip() if lines else f"status {status}"
             if deadline.past:
-                said = failure(f"{doing}: status {status}", self._words("idle", host, reason), lines)
-                raise deadline.failed(f"{text}\n{said}", "rollout.drain.timeout is how long a rollout waits.")
+                output = failure(f"{doing}: status {status}", self._words("idle", host, reason), lines)
+                raise deadline.failed(f"{text}\n{output}", "rollout.drain.timeout is how long a rollout waits.")
             deadline.wait(f"waiting until it is idle: {text}")
         return {"drained": True, "reason": reason, "was": ""}
 
-    def undrain(self, host: str, reason: str, *, progress: Callable[[str], None]) -> Mapping[str, Any]:
-        """As Drainer.undrain; ``back`` knows whether the host stays out, and says so by failing."""
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
+        """As Drainer.undrain; ``back`` fails where the host stays out."""
         self._do("back", f"bring {host} back into work", host, reason, SECONDS)
         progress("it gets work again")
         return {"returned": True, "reason": ""}
@@ -88,13 +84,6 @@ class Commands:
         return last(self._words(name, host, reason), doing, seconds, self._folder, lambda _: None)
 
     def _words(self, name: str, host: str, reason: str) -> list[str]:
-        command: Sequence[str] = getattr(self._settings, name)
         node = self._settings.node.replace("{host}", host)
-        values = {"{host}": host, "{node}": node, "{reason}": reason, "{rollout}": rollout_of(reason)}
-        # Not one after the other: a reason may itself hold braces.
-        return ["".join(values.get(part, part) for part in BRACED.split(word)) for word in command]
-
-
-def drainer(settings: Drain, fleet_dir: Path) -> Commands:
-    """What the fleet file says."""
-    return Commands(settings, fleet_dir)
+        values = {"host": host, "node": node, "reason": reason, "rollout": rollout_of(reason)}
+        return fill(getattr(self._settings, name), values)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 #: How the reason of a rollout's drain begins; the boot gate's own begin with ``gdsdeploy: `` (host/gate/slurm.py).
 ROLLOUT = "gdsdeploy rollout "
+#: Gets one line of text at a time.
+Progress = Callable[[str], None]
 
 
 def reason_of(rollout: str, text: str) -> str:
@@ -17,63 +19,76 @@ def reason_of(rollout: str, text: str) -> str:
 
 
 def signature(reason: str) -> str:
-    """The part of such a reason that says whose it is: ``gdsdeploy rollout ID:``; of any other text all of it."""
-    found = re.match(rf"{ROLLOUT}\S+:", reason)
-    return found[0] if found else reason
+    """The part of such a reason that names the rollout, ``gdsdeploy rollout ID:``; any other text as it is."""
+    match = re.match(rf"{ROLLOUT}\S+:", reason)
+    return match[0] if match else reason
 
 
 def rollout_of(reason: str) -> str:
-    """The id of the rollout that signed ``reason``; empty where none did."""
+    """The id of the rollout that signed ``reason``; empty: no rollout did."""
     return signature(reason).removeprefix(ROLLOUT).removesuffix(":") if reason.startswith(ROLLOUT) else ""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a host's scheduler says of it.
+    """A host as its scheduler has it."""
 
-    out: it gets no new work, whoever did that.  reason: as the scheduler has it, empty where it has none.
-    """
-
+    #: it gets no new work, whatever drained it
     out: bool
+    #: empty: the scheduler has none
     reason: str = ""
 
 
-class Drainer(Protocol):
-    """One way of taking hosts out of work.  ``host`` is always the fleet's name of it.
+class DrainResult(TypedDict):
+    """How a drain ended."""
 
-    Methods may be called by several threads at once, for different hosts.  Each may be called again after it was
-    done, or was cut off half-way: it comes to the same end.  ``reason`` is one of :func:`reason_of`.  A wish to stop
-    (``stopping``) ends what waits, with Interrupted.
+    #: False: another drain keeps the host out, and was left as it is
+    drained: bool
+    #: as the scheduler has it
+    reason: str
+    #: the host's reason if it was out before, else empty
+    was: str
+
+
+class ReturnResult(TypedDict):
+    """How a host's return ended."""
+
+    #: whether it gets work now
+    returned: bool
+    #: why it stays out, else empty
+    reason: str
+
+
+class Drainer(Protocol):
+    """One way of taking hosts out of work.  ``host`` is always its name in the fleet file.
+
+    Several threads call methods at once, for different hosts.  A method that is called again, or after it was
+    interrupted, comes to the same end.  ``reason`` is one of :func:`reason_of`.  A wish to stop ends what waits, with
+    Interrupted.
     """
 
     def check(self, hosts: Sequence[str]) -> list[str]:
-        """Before a rollout begins: what speaks against it, one line each; changes nothing.
+        """Before a rollout begins: each objection in one line; changes nothing, and raises nothing else.
 
-        The scheduler answers, lets this user drain, and knows every host.  Raises nothing else.
+        The scheduler has to answer, to let this user drain, and to know every host.
         """
         ...
 
     def states(self, hosts: Sequence[str]) -> dict[str, State]:
-        """What is out of work, and why; hosts that the scheduler does not know are left out of the answer.
+        """Host → state, without hosts that the scheduler doesn't know.  Raises DrainFailed."""
+        ...
 
-        Raises DrainFailed where the scheduler cannot be asked.
+    def drain(self, host: str, reason: str, *, timeout: float, progress: Progress) -> DrainResult:
+        """Take ``host`` out of work, and wait until no work is left on it.
+
+        timeout: seconds.  Raises DrainFailed past ``timeout``, with what still runs, and where the scheduler refuses;
+        the drain then stays, for :meth:`undrain`.
         """
         ...
 
-    def drain(self, host: str, reason: str, *, timeout: float, progress: Callable[[str], None]) -> Mapping[str, Any]:
-        """Take ``host`` out of work, and wait until none is left on it.
+    def undrain(self, host: str, reason: str, *, progress: Progress) -> ReturnResult:
+        """End the drain that ``reason`` signs; any other drain stays, and is no error.
 
-        {"drained": whether the drain is this rollout's, "reason": as the scheduler has it, "was": its reason if it
-        was out before, else ""}; not drained: somebody else's drain keeps it out, and was left as it is.
-        timeout: seconds.  progress: gets one line of text at a time.  Raises DrainFailed past ``timeout``, with what
-        still runs, and where the scheduler refuses; the drain then stays, for :meth:`undrain`.
-        """
-        ...
-
-    def undrain(self, host: str, reason: str, *, progress: Callable[[str], None]) -> Mapping[str, Any]:
-        """Bring ``host`` back if it is this rollout that keeps it out; only what ``reason`` is signed with counts.
-
-        {"returned": whether it gets work now, "reason": why it stays out, else ""}.  A drain of somebody else stays,
-        and is no error.  Raises DrainFailed where the scheduler cannot be asked or refuses.
+        Raises DrainFailed where the scheduler doesn't answer or refuses.
         """
         ...

@@ -1,78 +1,153 @@
-"""How the programs of schedulers are started: bounded, and ended early where that is wished."""
+"""How the programs of schedulers are started, and how long a rollout waits for them."""
 
 from __future__ import annotations
 
+import abc
 import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import ParamSpec, TypeVar
+from typing import ClassVar, Generic, ParamSpec, TypeVar
 
 from gdsdeploy import cancel, run
 from gdsdeploy.cancel import Stop
 from gdsdeploy.errors import DrainFailed, FleetInvalid, GdsError, Interrupted
 from gdsdeploy.host.gate.slurm import FORMAT
+from gdsdeploy.model.text import listed
+from gdsdeploy.rollout.drain.drainer import Progress, State
 
 #: Seconds that one question may take.
 SECONDS = 60.0
-#: What programs say is read here, whatever their user likes better.
+#: Seconds for which a scheduler that doesn't answer is asked again; a failover takes less.
+PATIENCE = 180.0
+#: The output is parsed, so the user's language and formats don't apply.
 ENVIRONMENT = {"LC_ALL": "C", **FORMAT}
 #: Lines of a failed program's output that are quoted.
 TAIL = 25
-#: Things that a message lists.
+#: Names that a message lists.
 LISTED = 5
 
 T = TypeVar("T")
+N = TypeVar("N")
 P = ParamSpec("P")
 
 
-class Program:
-    """A scheduler's client, wherever the fleet file says that it runs.
+class Cluster(abc.ABC, Generic[N]):
+    """Nodes of one cluster, which a client program shows and changes.
 
-    words: ``[kubectl, --context, prod]`` or ``[ssh, head, scontrol]``; ``name`` is the client's file name among them.
-    Raises FleetInvalid where it is none of them.
+    program: ``[kubectl, --context, prod]`` or ``[ssh, head, scontrol]``; raises FleetInvalid where it doesn't name the
+    client.  name: of a host's node, with ``{host}``.  folder: where programs start.
+    pause: seconds between two looks at a node.  patience: seconds, as PATIENCE.
     """
 
-    def __init__(self, words: Sequence[str], name: str, folder: Path) -> None:
-        if not any(PurePath(word).name == name for word in words):
-            raise FleetInvalid(
-                f"rollout.drain.program does not name {name}: {shlex.join(words)}",
-                hint=f"It is {name} and what runs it, for example [ssh, head, {name}].",
-            )
-        self._words, self._name, self._folder = list(words), name, folder
+    #: file name of the client
+    client: ClassVar[str]
+    #: seconds between two looks at a node
+    pause: ClassVar[float]
+    #: errors that another try doesn't change
+    lasting: ClassVar[re.Pattern[str]]
 
-    def argv(self, argv: Sequence[str], beside: str = "") -> list[str]:
-        """The whole command; ``beside``: a program that lies beside it instead."""
-        name = re.compile(re.escape(self._name) + "$")
+    def __init__(
+        self, program: Sequence[str], name: str, folder: Path, *, pause: float | None = None, patience: float = PATIENCE
+    ) -> None:
+        if not any(PurePath(word).name == self.client for word in program):
+            raise FleetInvalid(
+                f"rollout.drain.program does not name {self.client}: {shlex.join(program)}",
+                hint=f"It is {self.client} and what runs it, for example [ssh, head, {self.client}].",
+            )
+        self._words, self._name, self._folder, self._patience = list(program), name, folder, patience
+        self._pause = self.pause if pause is None else pause
+
+    def states(self, hosts: Sequence[str]) -> dict[str, State]:
+        """As Drainer.states: one call for all nodes, and no second try, because a user waits for the plan."""
+        nodes = self._nodes()
+        return {host: self._state(nodes[name]) for host in hosts if (name := self._node(host)) in nodes}
+
+    @abc.abstractmethod
+    def _nodes(self) -> Mapping[str, N]:
+        """Name → node."""
+
+    @abc.abstractmethod
+    def _state(self, node: N) -> State:
+        """Whether the node gets work."""
+
+    def _argv(self, argv: Sequence[str], beside: str = "") -> list[str]:
+        """The whole command; ``beside``: a program in the same folder that runs instead."""
+        name = re.compile(re.escape(self.client) + "$")
         words = [
-            name.sub(beside, word) if beside and PurePath(word).name == self._name else word for word in self._words
+            name.sub(beside, word) if beside and PurePath(word).name == self.client else word for word in self._words
         ]
-        # ssh joins its words, and a shell takes them apart.
+        # ssh joins its words, and a shell splits them again.
         remote = any(PurePath(word).name == "ssh" for word in words)
         return [*words, *(shlex.quote(word) if remote else word for word in argv)]
 
-    def ask(self, argv: Sequence[str], doing: str, *, beside: str = "", ok: Sequence[int] = (0,)) -> run.Completed:
-        """Run it with ``argv``; raises DrainFailed with what it said."""
-        command = self.argv(argv, beside)
+    def _ask(self, argv: Sequence[str], doing: str, *, beside: str = "", ok: Sequence[int] = (0,)) -> run.Completed:
+        """Run it with ``argv``; raises DrainFailed with its output."""
+        command = self._argv(argv, beside)
         try:
             return run.run(command, doing=doing, ok=ok, timeout=SECONDS, cwd=self._folder, env=ENVIRONMENT)
         except GdsError as error:
-            raise DrainFailed(error.message, hint=self.hint) from error
+            raise DrainFailed(error.message, hint=self._hint) from error
 
     @property
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return f"{shlex.join(self._words)} has to work on this machine (rollout.drain.program says what it is)."
 
+    def _node(self, host: str) -> str:
+        return self._name.replace("{host}", host)
 
-def last(
-    argv: Sequence[str], doing: str, seconds: float, folder: Path, line: Callable[[str], None]
-) -> tuple[int, list[str]]:
-    """Run what may take long: its exit status and output, each line of which is handed to ``line``.
+    def _unknown(self, names: Sequence[str]) -> str:
+        return f"{type(self).__name__} knows no node {listed(names, LISTED)}"
 
-    Raises DrainFailed where it cannot be started, or has not ended after ``seconds``; it is ended then, as it is by a
-    wish to stop, with Interrupted.
+    def _patiently(self, ask: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
+        """What ``ask`` returns; it's called again for a while, since a scheduler may be away for a moment."""
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                return ask(*words, **options)
+            except DrainFailed as error:
+                if self.lasting.search(error.message) or time.monotonic() >= end:
+                    raise
+            cancel.current().wait(self._pause)
+
+
+class Deadline:
+    """When a drain of ``host`` has to be over.  timeout: seconds from now on.  pause: seconds between two looks."""
+
+    def __init__(self, host: str, timeout: float, pause: float, progress: Progress) -> None:
+        self._host, self._timeout, self._pause, self._progress = host, timeout, pause, progress
+        self._end = time.monotonic() + timeout
+        self._last = ""
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, at least one."""
+        return max(1.0, self._end - time.monotonic())
+
+    @property
+    def past(self) -> bool:
+        return time.monotonic() >= self._end
+
+    def failed(self, text: str, hint: str) -> DrainFailed:
+        """The error of a host that still has work."""
+        return DrainFailed(
+            f"{self._host} is not free of work after {self._timeout:.0f} s of draining: {text}", hint=hint
+        )
+
+    def wait(self, text: str = "") -> None:
+        """Report ``text`` unless it's the last one again, and pause; a wish to stop raises Interrupted."""
+        if text not in ("", self._last):
+            self._progress(text)
+            self._last = text
+        cancel.current().wait(max(0.0, min(self._pause, self._end - time.monotonic())))
+
+
+def last(argv: Sequence[str], doing: str, seconds: float, folder: Path, line: Progress) -> tuple[int, list[str]]:
+    """Run what may take long: its exit status and output, each line of which goes to ``line``.
+
+    Raises DrainFailed where it can't be started, or is ended after ``seconds``; Interrupted after a wish to stop.
     """
     lines: list[str] = []
     outer, limit = cancel.current(), Stop()
@@ -97,32 +172,5 @@ def last(
 
 
 def failure(text: str, argv: Sequence[str], lines: Sequence[str]) -> str:
-    """``text``, the command and the end of what it said, as ``run`` lays them out."""
+    """``text``, the command and the end of its output, laid out as ``run`` does."""
     return "\n".join([text, f"  $ {shlex.join(argv)}", *(f"  | {line}" for line in lines[-TAIL:])])
-
-
-class Patience:
-    """Asks again, for a while, where a scheduler may only be away for a moment.
-
-    seconds: for how long.  pause: seconds between.  lasting: what asking again does not change.
-    """
-
-    def __init__(self, seconds: float, pause: float, lasting: re.Pattern[str]) -> None:
-        self._seconds, self._pause, self._lasting = seconds, pause, lasting
-
-    def __call__(self, ask: Callable[P, T], *words: P.args, **options: P.kwargs) -> T:
-        """The answer; raises what ``ask`` raises in the end."""
-        end = time.monotonic() + self._seconds
-        while True:
-            try:
-                return ask(*words, **options)
-            except DrainFailed as error:
-                if self._lasting.search(error.message) or time.monotonic() >= end:
-                    raise
-            cancel.current().wait(self._pause)
-
-
-def listed(items: Sequence[str]) -> str:
-    """The first few of them in one line."""
-    more = f" and {len(items) - LISTED} more" if len(items) > LISTED else ""
-    return ", ".join(items[:LISTED]) + more

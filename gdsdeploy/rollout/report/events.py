@@ -1,4 +1,4 @@
-"""One event of a rollout in words, and as the JSON object that streams, webhooks and commands get."""
+"""One event of a rollout in words, and as the JSON object for streams, webhooks and commands."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ VERSION: Final = 1
 
 #: What is being done while a step runs.
 DOING: Final[Mapping[str, str]] = {
-    Step.PREFLIGHT: "is asked what it is",
+    Step.PREFLIGHT: "is checked",
     Step.DRAIN: "is taken out of work",
-    Step.SNAPSHOT: "is written down as it is",
+    Step.SNAPSHOT: "gets a snapshot",
     Step.APPLY: "gets packages and configuration",
     Step.MODULES: "builds or receives its modules",
     Step.AUDIT: "has its modules audited",
     Step.REBOOT: "reboots, or reloads its modules",
     Step.BOOT: "comes back",
     Step.VALIDATE: "is validated",
-    Step.RETURN: "goes back into work",
+    Step.RETURN: "returns to work",
     Step.SOAK: "is validated again after the soak",
     Step.POWER: "is switched off and on",
-    Step.UNDO: "is made what it was",
-    Step.UNDO_REBOOT: "reboots into what it was",
-    Step.UNDO_BOOT: "comes back as what it was",
-    Step.UNDO_VALIDATE: "is validated as what it was",
+    Step.UNDO: "is restored to its snapshot",
+    Step.UNDO_REBOOT: "reboots after its rollback",
+    Step.UNDO_BOOT: "comes back after its rollback",
+    Step.UNDO_VALIDATE: "is validated after its rollback",
 }
 #: What an outcome means, behind the host's name.
 ENDED: Final[Mapping[str, str]] = {
     "done": "has the new lock, validated, and is back in work",
     "satisfied": "had the new lock already",
     "rolled-back": "is what it was before, validated, and back in work",
-    "refused": "was left as it is",
-    "kept": "stays out of work, for somebody to look at",
+    "refused": "was left unchanged",
+    "kept": "stays out of work, for inspection",
     "lost": "does not answer and stays out of work",
     "skipped": "takes no part",
 }
@@ -90,7 +90,7 @@ def clock(time: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Seconds as a person says them: ``8 s``, ``12 min``, ``1 h 05 min``, ``2 d 3 h``."""
+    """Seconds in words: ``8 s``, ``12 min``, ``1 h 05 min``, ``2 d 3 h``."""
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"
@@ -101,21 +101,20 @@ def span(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-#: Events that are about one host; notes may be.
+#: Events about one host; a note may be, too.
 _OF_HOST: Final = (events.StepPayload, events.HostEnded, events.HostRecalled)
-#: What is said of the whole rollout or a host, before the reason.
+#: Kind → words before the reason.
 _BECAUSE: Final = {
-    Kind.RECALL: "is taken back",
+    Kind.RECALL: "is rolled back",
     Kind.PAUSED: "paused: no host is begun",
-    Kind.RESUMED: "goes on",
+    Kind.RESUMED: "resumed",
     Kind.HALTED: "halted: no other host is begun, those under way finish",
-    Kind.ABORTED: "aborted: those under way are taken back",
-    Kind.ROLLBACK: "everything that was done is taken back",
+    Kind.ABORTED: "aborted: hosts under way are rolled back",
+    Kind.ROLLBACK: "rollback: every changed host is rolled back",
 }
 
 
 def _words(event: Event) -> str:
-    """What happened, without the host's name."""
     match event.payload:
         case events.StepBegun(step, attempt):
             again = f" (attempt {attempt})" if attempt > 1 else ""
@@ -147,11 +146,11 @@ def _words(event: Event) -> str:
 
 def _planned(plan: Mapping[str, Any]) -> str:
     try:
-        read = Plan.from_json(plan)
+        parsed = Plan.from_json(plan)
     except ValueError:
         return "a rollout is planned, by another gdsdeploy"
-    hosts = sum(len(wave.hosts) for wave in read.waves)
-    return f"rollout {read.id} is planned: {count(hosts, 'host')} in {count(len(read.waves), 'wave')}"
+    hosts = sum(len(wave.hosts) for wave in parsed.waves)
+    return f"rollout {parsed.id} is planned: {count(hosts, 'host')} in {count(len(parsed.waves), 'wave')}"
 
 
 def count(number: int, noun: str) -> str:

@@ -1,9 +1,9 @@
-"""How many hosts of a wave were in which kind of work at each time: stacked bands, for fleets too large for rows."""
+"""Number of a wave's hosts in each kind of work over time, as stacked bands, for fleets too large for rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 from markupsafe import Markup
@@ -33,7 +33,7 @@ def bands(status: Status, hosts: Sequence[Host], kind_of: Mapping[str, str]) -> 
         return min(MOMENTS - 1, max(0, int(time / lapse * MOMENTS)))
 
     for host in hosts:
-        # What has no work under way between two steps still belongs to the earlier one; a soak is that of a done host.
+        # Between two steps a host still belongs to the earlier one; a host that soaks counts as done.
         over = lapse if host.ended is None else host.ended
         kinds = [(moment(work.begin), kind_of.get(work.step, "check")) for work in host.works if work.begin < over]
         if host.outcome and host.ended is not None:
@@ -41,12 +41,12 @@ def bands(status: Status, hosts: Sequence[Host], kind_of: Mapping[str, str]) -> 
         for (begin, kind), (end, _) in pairwise([*kinds, (MOMENTS, "")]):
             steps[kind][begin] += 1
             steps[kind][end] -= 1
-    return {kind: _sums(changes)[:MOMENTS] for kind, changes in steps.items()}, len(hosts)
+    return {kind: list(accumulate(changes))[:MOMENTS] for kind, changes in steps.items()}, len(hosts)
 
 
-def draw(found: Bands, x: float, y: float, length: float) -> Markup:
+def draw(stacked: Bands, x: float, y: float, length: float) -> Markup:
     """The bands, full height being all hosts."""
-    counts, total = found
+    counts, total = stacked
     below = [0] * MOMENTS
     parts = [element("rect", class_="room", x=x, y=y, width=length, height=HEIGHT)]
     for kind in ORDER:
@@ -59,19 +59,16 @@ def draw(found: Bands, x: float, y: float, length: float) -> Markup:
 
 
 def _band(kind: str, low: Sequence[int], high: Sequence[int], where: tuple[float, float, float, int]) -> Markup:
-    """One band as steps; a gap in it is no line but nothing."""
+    """One band as steps, with gaps where it has no hosts."""
     x, y, length, total = where
     wide = length / MOMENTS
     paths = []
-    at = 0
-    while at < MOMENTS:
-        end = at
-        while end + 1 < MOMENTS and (low[end + 1], high[end + 1]) == (low[at], high[at]):
-            end += 1
-        if high[at] > low[at]:
-            top, bottom = (y + HEIGHT * (1 - number / total) for number in (high[at], low[at]))
-            paths.append(f"M{x + at * wide:.1f} {top:.1f}H{x + (end + 1) * wide:.1f}V{bottom:.1f}H{x + at * wide:.1f}Z")
-        at = end + 1
+    for (bottom, top), run in groupby(range(MOMENTS), lambda at: (low[at], high[at])):
+        if top > bottom:
+            moments = list(run)
+            left, right = (x + at * wide for at in (moments[0], moments[-1] + 1))
+            upper, lower = (y + HEIGHT * (1 - number / total) for number in (top, bottom))
+            paths.append(f"M{left:.1f} {upper:.1f}H{right:.1f}V{lower:.1f}H{left:.1f}Z")
     name = kind.replace(" ", "-")
     most = max(one - other for one, other in zip(high, low, strict=True))
     return element(
@@ -81,11 +78,3 @@ def _band(kind: str, low: Sequence[int], high: Sequence[int], where: tuple[float
         element("path", class_="pattern", d="".join(paths), fill=f"url(#t-{name})"),
         class_=f"bar {name}",
     )
-
-
-def _sums(changes: Sequence[int]) -> list[int]:
-    found, now = [], 0
-    for change in changes:
-        now += change
-        found.append(now)
-    return found

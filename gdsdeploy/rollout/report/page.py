@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
-from markupsafe import Markup
-
 from gdsdeploy import __version__
-from gdsdeploy.model.events import StepError
-from gdsdeploy.model.rollout import FAILURES, Outcome, Plan
+from gdsdeploy.model.rollout import FAILURES, Outcome
 from gdsdeploy.report import html
 from gdsdeploy.rollout import status as states
 from gdsdeploy.rollout.report import progress, timeline
@@ -19,7 +16,7 @@ from gdsdeploy.rollout.report.events import ENDED, VERSION, count, span, stamp
 from gdsdeploy.rollout.report.flow import HEIGHT
 from gdsdeploy.rollout.status import Host, Part, Status
 
-#: Above so many hosts, only those that are not simply done have their steps in the page; JSON always has all.
+#: Above so many hosts, only failed hosts have their steps in the page; JSON always has all.
 DETAILS: Final = 500
 #: Outcome or state → the style of its badge.
 CLASSES: Final[Mapping[str, str]] = {
@@ -27,64 +24,8 @@ CLASSES: Final[Mapping[str, str]] = {
     "lost": "unreachable", "skipped": "waived", "waiting": "waived", "under way": "waived",
 }  # fmt: skip
 _PHASES: Final = {states.HALTED: "fail", states.ABORTED: "fail", states.ROLLBACK: "fail", states.PAUSED: "unknown"}
-#: What steps found that has a place of its own in the page, or is for the program only.
+#: Facts that the page shows elsewhere, or that only the program uses.
 _ELSEWHERE: Final = frozenset({"snapshot", "findings", "report"})
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The same failure of one or more hosts."""
-
-    state: str
-    step: str
-    message: str
-    hint: str
-    #: (host, fragment of its part of the page)
-    hosts: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One host."""
-
-    number: int
-    host: Host
-    #: one of CLASSES
-    state: str
-    failed: bool
-    wave: str
-    took: str
-    expected: str
-    disruption: str
-    kernel: str
-    validated: str
-    labels: tuple[tuple[str, str], ...]
-    #: (what, value) that its steps found
-    known: tuple[tuple[str, str], ...]
-    #: whether its steps are in the page
-    shown: bool
-
-
-@dataclass(frozen=True)
-class Page:
-    """What the template is given."""
-
-    status: Status
-    plan: Plan
-    sentence: str
-    phase: str
-    badge: str
-    began: str
-    took: str
-    counts: tuple[tuple[str, int], ...]
-    waves: tuple[Mapping[str, Any], ...]
-    rows: tuple[Row, ...]
-    problems: tuple[Problem, ...]
-    timeline: Markup
-    #: whether the drawing may be cut between pages
-    tall: bool
-    #: whether hosts that are done have no steps in the page
-    short: bool
 
 
 def render(status: Status, *, live: bool = True) -> str:
@@ -166,42 +107,40 @@ def _host(status: Status, host: Host) -> dict[str, Any]:
                 "step": work.step,
                 "attempt": work.attempt,
                 "seconds": None if work.end is None else round(work.end - work.begin, 3),
-                "error": None if work.error is None else _error(work.error),
+                "error": None if work.error is None else dict(sorted(asdict(work.error).items())),
             }
             for work in host.works
         ],
     }
 
 
-def _error(error: StepError) -> dict[str, Any]:
-    return {"hint": error.hint, "kind": error.kind, "message": error.message}
-
-
-def _page(status: Status, *, live: bool) -> Page:
+def _page(status: Status, *, live: bool) -> dict[str, Any]:
+    """What the template shows."""
     rows = [_row(status, number, host) for number, host in enumerate(status.hosts.values())]
     number: dict[str, int] = dict.fromkeys(CLASSES, 0)
     for row in rows:
-        number[row.state] += 1
+        number[row["state"]] += 1
     hosts = len(status.taking_part())
     drawn = timeline.draw(status, f"Timeline of rollout {status.plan.id}: {sentence(status)}; the table below has all")
-    clean = status.finished and all(row.state in ("done", "satisfied", "skipped") for row in rows)
+    clean = status.finished and all(row["state"] in ("done", "satisfied", "skipped") for row in rows)
     running = "pass" if clean else "fail" if status.finished else "waived"
-    return Page(
-        status=status,
-        plan=status.plan,
-        sentence=sentence(status),
-        phase=progress.phase(status, live=live),
-        badge=_PHASES.get(status.phase, running),
-        began=stamp(status.began)[:19] + "Z",
-        took=span(status.lapse),
-        counts=tuple((name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")),
-        waves=tuple(_waves(status)),
-        rows=tuple(rows),
-        problems=tuple(_problems(rows)),
-        timeline=drawn,
-        tall=hosts > timeline.HOSTS // 2 or len(status.parts) * HEIGHT > 800,
-        short=len(rows) > DETAILS,
-    )
+    return {
+        "status": status,
+        "plan": status.plan,
+        "sentence": sentence(status),
+        "phase": progress.phase(status, live=live),
+        "badge": _PHASES.get(status.phase, running),
+        "began": stamp(status.began)[:19] + "Z",
+        "took": span(status.lapse),
+        "counts": [(name, n) for name, n in number.items() if n or name in ("done", "kept", "lost")],
+        "waves": list(_waves(status)),
+        "rows": rows,
+        "problems": list(_problems(rows)),
+        "timeline": drawn,
+        # Whether the drawing may be cut between pages.
+        "tall": hosts > timeline.HOSTS // 2 or len(status.parts) * HEIGHT > 800,
+        "short": len(rows) > DETAILS,
+    }
 
 
 def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
@@ -219,27 +158,28 @@ def _waves(status: Status) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _row(status: Status, number: int, host: Host) -> Row:
+def _row(status: Status, number: int, host: Host) -> dict[str, Any]:
     state = host.outcome or ("under way" if host.works else "waiting")
     failed = host.outcome in FAILURES or (not host.outcome and bool(host.errors))
     expected = status.plan.expected.get(host.name)
     labels = status.plan.labels.get(host.name, {})
     facts = host.facts
-    return Row(
-        number=number,
-        host=host,
-        state=state if state in CLASSES else "waiting",
-        failed=failed,
-        wave="–" if host.wave is None else status.parts[host.wave].wave.name,
-        took=span(host.seconds) if host.works else "–",
-        expected="–" if expected is None else span(expected),
-        disruption=facts.disruption or "–",
-        kernel=facts.kernel or "–",
-        validated=facts.verdict or "–",
-        labels=tuple(sorted(labels.items())),
-        known=tuple(_known(host.known)),
-        shown=bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
-    )
+    return {
+        "number": number,
+        "host": host,
+        "state": state if state in CLASSES else "waiting",
+        "failed": failed,
+        "wave": "–" if host.wave is None else status.parts[host.wave].wave.name,
+        "took": span(host.seconds) if host.works else "–",
+        "expected": "–" if expected is None else span(expected),
+        "disruption": facts.disruption or "–",
+        "kernel": facts.kernel or "–",
+        "validated": facts.verdict or "–",
+        "labels": sorted(labels.items()),
+        "known": list(_known(host.known)),
+        # Whether its steps are in the page.
+        "shown": bool(host.works or host.reason) and (failed or len(status.hosts) <= DETAILS),
+    }
 
 
 def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -249,31 +189,32 @@ def _known(known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key.replace("_", " "), words
 
 
-def _problems(rows: Sequence[Row]) -> Iterator[Problem]:
-    """What has to be done once is shown once; hosts that are out of work come first."""
+def _problems(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each failure once, with its hosts and their fragments of the page; hosts that are out of work come first."""
     seen: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
     for row in rows:
-        if not row.failed:
+        if not row["failed"]:
             continue
-        failures = progress.reasons(row.host) or [("", row.host.reason or "no reason was given")]
-        words = [message.replace(row.host.name, "HOST") for _, message in failures]
+        failures = progress.reasons(row["host"]) or [("", row["host"].reason or "no reason was given")]
+        words = [message.replace(row["host"].name, "HOST") for _, message in failures]
         message = "\n".join([words[0], *(f"then, at {failures[1][0]}: {text}" for text in words[1:])])
-        hint = row.host.errors[0][1].hint or "" if row.host.errors else ""
-        key = (row.state, failures[0][0], message, hint)
-        seen.setdefault(key, []).append((row.host.name, f"h{row.number}"))
+        hint = row["host"].errors[0][1].hint or "" if row["host"].errors else ""
+        key = (row["state"], failures[0][0], message, hint)
+        seen.setdefault(key, []).append((row["host"].name, f"h{row['number']}"))
     order = (Outcome.LOST, Outcome.KEPT, "under way", Outcome.ROLLED_BACK, Outcome.REFUSED)
-    for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda item: order.index(item[0][0])):
+    for (state, step, message, hint), hosts in sorted(seen.items(), key=lambda problem: order.index(problem[0][0])):
         shown = message.replace("HOST", hosts[0][0]) if len(hosts) == 1 else message
-        # Its error says how the cause is found; how the host comes back into work is another matter.
+        # The error's hint is about the cause, not about how the host gets work again.
         hints = [hint, _WHAT[state] if not hint or state in (Outcome.KEPT, Outcome.LOST) else ""]
-        yield Problem(state, step, shown, "\n".join(filter(None, hints)), tuple(hosts))
+        text = "\n".join(filter(None, hints))
+        yield {"state": state, "step": step, "message": shown, "hint": text, "hosts": hosts}
 
 
 #: What a person does about a host in that state, where its error does not say.
 _WHAT: Final = {
     "lost": "Look at its console or power it off and on; then: `gdsdeploy rollout resume FLEET`",
     "kept": "Look at it and bring it back yourself; then: `gdsdeploy rollout resume FLEET --accept HOST`",
-    "under way": "It is being taken back; watch it with `gdsdeploy rollout status FLEET --watch`",
+    "under way": "It is being rolled back; watch it with `gdsdeploy rollout status FLEET --watch`",
     "rolled-back": "It works as before; find the cause, then start the next rollout",
     "refused": "It was not touched; see to the reason, then start the next rollout",
 }

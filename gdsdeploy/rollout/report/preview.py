@@ -1,4 +1,4 @@
-"""The plan of a rollout as text and as one JSON object: waves, what is done to whom, how long it takes.  Pure."""
+"""The plan of a rollout as text and as one JSON object: waves, changes to each host, expected time.  Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import datetime as dt
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gdsdeploy.converge import change_words
 from gdsdeploy.host.apply.model import INSTALLS, Change
 from gdsdeploy.model.rollout import Wave
-from gdsdeploy.rollout.preconditions import Outlook, Tried
+from gdsdeploy.model.text import listed
+from gdsdeploy.rollout.preconditions import Outlook, Trial
 from gdsdeploy.rollout.report.events import count, plain, span
 
 #: Hosts of a wave that are named one by one, and actions that are named of each.
@@ -28,7 +29,7 @@ def text(outlook: Outlook, now: float) -> str:
 
 
 def sentence(outlook: Outlook) -> str:
-    """What it comes to, in one line."""
+    """A summary in one line."""
     hosts = [name for wave in outlook.plan.waves for name in wave.hosts]
     pending = [name for name in hosts if name in outlook.pending]
     worst = Counter(outlook.hosts[name].disruption for name in pending)
@@ -44,39 +45,40 @@ def sentence(outlook: Outlook) -> str:
 
 def to_json(outlook: Outlook) -> str:
     """The plan for machines; docs/rollout.md describes it."""
-    hosts = {}
-    for name, found in outlook.hosts.items():
-        hosts[name] = {
-            "satisfied": found.satisfied,
-            "disruption": found.disruption,
-            "actions": [change_words.to_json(change) for change in found.changes],
-            "unknown": list(found.unknown),
-            "seconds": outlook.plan.expected.get(name),
-            "previous": outlook.plan.previous.get(name),
-        }
     value = {
         "plan": outlook.plan.as_json(),
-        "hosts": hosts,
-        "preflights": [_preflight(item) for item in outlook.tried],
+        "hosts": {
+            name: {
+                "satisfied": plan.satisfied,
+                "disruption": plan.disruption,
+                "actions": [change_words.to_json(change) for change in plan.changes],
+                "unknown": list(plan.unknown),
+                "seconds": outlook.plan.expected.get(name),
+                "previous": outlook.plan.previous.get(name),
+            }
+            for name, plan in outlook.hosts.items()
+        },
+        "preflights": [_preflight(trial) for trial in outlook.trials],
         "down": dict(outlook.down),
         "seconds": round(outlook.seconds),
         "measured": outlook.measured,
         "opens": outlook.opens,
-        "refused": [{"text": item.text, "hosts": list(item.hosts), "hint": item.hint} for item in outlook.reasons],
+        "refused": [
+            {"text": reason.text, "hosts": list(reason.hosts), "hint": reason.hint} for reason in outlook.reasons
+        ],
     }
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _preflight(item: Tried) -> dict[str, object]:
-    found = item.record
+def _preflight(trial: Trial) -> dict[str, object]:
     return {
-        "profile": item.profile,
-        "kernel": item.kernel,
-        "driver": item.driver,
-        "ok": item.ok,
-        "same": item.same,
-        "mode": found.mode if found else None,
-        "time": found.time if found else None,
+        "profile": trial.profile,
+        "kernel": trial.kernel,
+        "driver": trial.driver,
+        "ok": trial.ok,
+        "same": trial.same,
+        "mode": trial.record.mode if trial.record else None,
+        "time": trial.record.time if trial.record else None,
     }
 
 
@@ -85,16 +87,17 @@ def _head(outlook: Outlook) -> Iterator[str]:
     yield f"rollout {plan.id}: {sentence(outlook)}"
     lock = plan.lock_digest.removeprefix("sha256:")[:12]
     yield f"  lock {lock}, at most {plan.max_unavailable} out of work at a time"
-    for item in outlook.tried:
-        yield f"  {'✓' if item.ok else '✗'} {item.profile}: kernel {item.kernel}, driver {item.driver}: {_trial(item)}"
+    for trial in outlook.trials:
+        mark = "✓" if trial.ok else "✗"
+        yield f"  {mark} {trial.profile}: kernel {trial.kernel}, driver {trial.driver}: {_result(trial)}"
 
 
-def _trial(item: Tried) -> str:
-    if item.record is not None and item.record.ok:
-        return f"preflight of {item.record.time[:10]} ({item.record.mode}): builds and loads"
-    if item.same:
+def _result(trial: Trial) -> str:
+    if trial.record is not None and trial.record.ok:
+        return f"preflight of {trial.record.time[:10]} ({trial.record.mode}): builds and loads"
+    if trial.same:
         return "as the hosts have it"
-    return "never tried" if item.record is None else "its preflight failed"
+    return "never tried" if trial.record is None else "its preflight failed"
 
 
 def _wave(outlook: Outlook, wave: Wave) -> Iterator[str]:
@@ -107,21 +110,21 @@ def _wave(outlook: Outlook, wave: Wave) -> Iterator[str]:
     for name in wave.hosts:
         groups.setdefault(_host(outlook, name), []).append(name)
     for (symbol, rest), names in groups.items():
-        first, *more = textwrap.wrap(f"{symbol} {_named(names)}: {rest}", WIDTH - 4, break_on_hyphens=False)
+        first, *more = textwrap.wrap(f"{symbol} {listed(names, HOSTS)}: {rest}", WIDTH - 4, break_on_hyphens=False)
         yield f"  {first}"
         yield from (f"      {line}" for line in more)
 
 
 def _host(outlook: Outlook, name: str) -> tuple[str, str]:
-    """(symbol, what is done to a host); hosts of which both are equal share a line."""
-    found = outlook.hosts.get(name)
-    if found is None:
+    """(symbol, what is done to the host); hosts with equal texts share a line."""
+    plan = outlook.hosts.get(name)
+    if plan is None:
         return "!", "not asked"
-    if found.satisfied:
+    if plan.satisfied:
         return "=", "has the lock already"
-    actions = [change_words.what(item) for item in sorted(found.changes, key=_weight) if item.kind != "reboot"]
-    named = "; ".join(actions[:ACTIONS]) + (f"; and {len(actions) - ACTIONS} more" if len(actions) > ACTIONS else "")
-    return "~", f"[{found.disruption}, {span(outlook.plan.expected.get(name, 0.0))}] {named}"
+    actions = [change_words.what(change) for change in sorted(plan.changes, key=_weight) if change.kind != "reboot"]
+    took = span(outlook.plan.expected.get(name, 0.0))
+    return "~", f"[{plan.disruption}, {took}] {listed(actions, ACTIONS, '; ')}"
 
 
 def _weight(change: Change) -> int:
@@ -151,9 +154,4 @@ def _grouped(reasons: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, why in reasons.items():
         groups.setdefault(why, []).append(name)
     for why, names in groups.items():
-        yield _named(names), why
-
-
-def _named(names: Sequence[str]) -> str:
-    rest = len(names) - HOSTS
-    return ", ".join(names[:HOSTS]) + (f" and {rest} more" if rest > 0 else "")
+        yield listed(names, HOSTS), why

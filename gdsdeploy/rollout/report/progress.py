@@ -16,7 +16,7 @@ SYMBOLS: Final[Mapping[str, str]] = {
     "done": "✓", "satisfied": "=", "rolled-back": "↺", "refused": "!", "kept": "✗", "lost": "?", "skipped": "–",
     "waiting": "·", "closed": "✓", "open": "▸", "soaking": "◷",
 }  # fmt: skip
-#: Columns where nobody says how many there are.
+#: Columns by default.
 WIDTH: Final = 80
 #: Lines for hosts that are under way, and for those that failed.
 SHOWN: Final = 12
@@ -35,21 +35,22 @@ def lines(
     latest: Mapping[str, str] = {},
     whole: bool = False,
 ) -> list[str]:
-    """All of it.  now: seconds since the epoch.  live: whether somebody works on it, so that time goes on.
+    """All of it.  now: seconds since the epoch.  live: whether a process works on the rollout, so that time passes.
 
     shown: lines for hosts under way, and for those that failed.  latest: host → the last line of its step.
-    whole: reasons are not cut, and what to do about them is said.
+    whole: reasons are whole, with their hints.
     """
-    # A clock that was set back makes nothing negative.
+    # The clock may have been set back.
     since = max(0.0, now - status.last.time) if live and status.last is not None else 0.0
-    made = [
+    text = [
         *_head(status, since, live=live),
         *_waves(status, width),
         *_hosts(status, since, shown, latest),
         *_failures(status, shown, width if whole else 0),
-        *_last(status),
     ]
-    return [_cut(line, width) for line in made]
+    if status.last is not None:
+        text.append(f"  last, {clock(status.last.time)} UTC: {sentence(status.last)}")
+    return [line if len(line) <= width else line[: width - 1] + "…" for line in text]
 
 
 def phase(status: Status, *, live: bool = True) -> str:
@@ -93,14 +94,13 @@ def _head(status: Status, since: float, *, live: bool) -> Iterator[str]:
 
 def _waves(status: Status, width: int) -> Iterator[str]:
     """As many waves to a line as fit."""
-    words = [_wave(status, part) for part in status.parts]
     row = "  waves:"
-    for word in words:
+    for word in (_wave(status, part) for part in status.parts):
         if len(row) + 2 + len(word) > width and row.strip() != "waves:":
             yield row
             row = "        "
         row += f"  {word}"
-    if words:
+    if status.parts:
         yield row
 
 
@@ -155,16 +155,6 @@ def failure(host: Host) -> str:
 
 
 def reasons(host: Host) -> list[tuple[str, str]]:
-    """(step, message) of what failed first, and, if that was not all, of what failed last; without the host's name."""
+    """(step, message) of the first failure and of the last one, without the host's name."""
     errors = host.errors[:1] + host.errors[1:][-1:]
-    said = ((step, error.message or "no reason was given") for step, error in errors)
-    return [(step, message.removeprefix(f"{host.name}: ")) for step, message in said]
-
-
-def _last(status: Status) -> Iterator[str]:
-    if status.last is not None:
-        yield f"  last, {clock(status.last.time)} UTC: {sentence(status.last)}"
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + "…"
+    return [(step, (error.message or "no reason was given").removeprefix(f"{host.name}: ")) for step, error in errors]

@@ -1,8 +1,6 @@
-"""A rollout over time as one SVG drawing: hosts below each other, or waves where there are too many hosts.  Pure.
+"""A rollout over time as one SVG drawing: a row for each host, or a flow for each wave of a large fleet.  Pure.
 
-Colour never stands alone: every kind of step has its own pattern and its name, in the bar where it fits and in its
-title; failures have a cross.  The time is counted from event to event, so that a clock that jumps back draws nothing
-backwards.
+Every kind of step has a colour, a pattern and a name in its bar or title; failures have a cross.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from markupsafe import Markup
 
 from gdsdeploy.model.rollout import FAILURES, Step
 from gdsdeploy.report.svg import element
-from gdsdeploy.rollout.report import flow
+from gdsdeploy.rollout.report import flow, progress
 from gdsdeploy.rollout.report.events import count, plain, span
 from gdsdeploy.rollout.status import Host, Part, Status, Work
 
@@ -27,7 +25,7 @@ NAMES, LENGTH, MARGIN, ROW, BAR, HEAD, LEGEND = 158, 940, 10, 22, 15, 52, 26
 WIDTH: Final = NAMES + LENGTH + 2 * MARGIN
 #: Above so many hosts each wave is drawn as a flow, and only hosts that failed have a row.
 HOSTS: Final = 60
-#: Rows for hosts that failed, where the others have none; waves that have a flow of their own.
+#: Rows for failed hosts in a large fleet, and flows for its waves.
 FAILED: Final = 40
 FLOWS: Final = 40
 #: Kind of work → its steps.  The name is the class, the pattern and the word.
@@ -48,35 +46,40 @@ _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 
 
 @dataclass(frozen=True)
 class Segment:
-    """Work of one kind without a failure in between; times as ``Status.lapse`` has them."""
+    """Work of one kind without a failure in between."""
 
     kind: str
     works: tuple[Work, ...]
-    begin: float
+    #: as ``Status.lapse`` has it
     end: float
-    #: whether it was under way when the last event was written
-    open: bool = False
-    failed: bool = False
+
+    @property
+    def begin(self) -> float:
+        return self.works[0].begin
+
+    @property
+    def open(self) -> bool:
+        """Whether it was under way when the last event was written."""
+        return self.works[-1].end is None
+
+    @property
+    def failed(self) -> bool:
+        return self.works[-1].error is not None
 
 
 def segments(host: Host, now: float) -> list[Segment]:
-    """What was done with ``host`` as drawn: neighbours of one kind are one, and a failure always ends one."""
-    found: list[Segment] = []
+    """The bars of ``host``: neighbouring steps of one kind share a bar, which a failure ends."""
+    bars: list[Segment] = []
     for work in host.works:
         kind = KIND_OF.get(work.step, "check")
-        end = now if work.end is None else work.end
-        last = found[-1] if found else None
-        if last is not None and last.kind == kind and not last.failed:
-            works, begin = (*last.works, work), last.begin
-            found.pop()
-        else:
-            works, begin = (work,), work.begin
-        found.append(Segment(kind, works, begin, end, work.end is None, work.error is not None))
-    return found
+        joins = bool(bars) and bars[-1].kind == kind and not bars[-1].failed
+        works = (*bars.pop().works, work) if joins else (work,)
+        bars.append(Segment(kind, works, now if work.end is None else work.end))
+    return bars
 
 
 def draw(status: Status, title: str) -> Markup:
-    """The drawing as one SVG element without any outside reference.  title: what it is called when read aloud."""
+    """The drawing as one SVG element without outside references.  title: for screen readers."""
     scale = LENGTH / (status.lapse or 1.0)
     crowded = len(status.taking_part()) > HOSTS
     rows = _Rows(status, scale)
@@ -91,8 +94,6 @@ def draw(status: Status, title: str) -> Markup:
 
 
 class _Rows:
-    """Rows from top to bottom."""
-
     def __init__(self, status: Status, scale: float) -> None:
         self._status, self._scale = status, scale
         self.bottom: float = HEAD + LEGEND
@@ -136,31 +137,28 @@ class _Rows:
         self.bottom += ROW
 
     def _host(self, host: Host) -> Iterator[Markup]:
-        mark = f" {SYMBOL[host.outcome]}" if host.outcome in SYMBOL else ""
-        yield self._name(host.name + mark, "host failed" if host.outcome in FAILURES else "host", host)
-        found = segments(host, self._status.lapse)
-        if found:
-            path = f"M{self._at(found[0].begin):.1f} {self.bottom + ROW / 2:g}H{self._at(found[-1].end):.1f}"
+        failed = host.outcome in FAILURES
+        mark = f" {progress.SYMBOLS[host.outcome]}" if failed else ""
+        yield self._name(host.name + mark, "host failed" if failed else "host", host)
+        bars = segments(host, self._status.lapse)
+        if bars:
+            path = f"M{self._at(bars[0].begin):.1f} {self.bottom + ROW / 2:g}H{self._at(bars[-1].end):.1f}"
             yield element("path", class_="wire", d=path)
-        after = [*(item.begin for item in found[1:]), *([self._status.lapse] if found else [])]
-        for item, following in zip(found, after, strict=True):
-            yield self._segment(host, item, following)
+        for bar in bars:
+            yield self._segment(host, bar)
         self.bottom += ROW
 
-    def _segment(self, host: Host, item: Segment, following: float) -> Markup:
-        x, width = self._at(item.begin), max(1.5, (item.end - item.begin) * self._scale)
+    def _segment(self, host: Host, bar: Segment) -> Markup:
+        x, width = self._at(bar.begin), max(1.5, (bar.end - bar.begin) * self._scale)
         y = self.bottom + (ROW - BAR) / 2
-        word = item.works[0].step if len(item.works) == 1 else item.kind
-        kind = item.kind.replace(" ", "-")
-        classes = f"bar {kind}{' bad' if item.failed else ''}{' open' if item.open else ''}"
-        inside = [element("title", plain(_says(host, item))), *filled(kind, x, y, width, BAR)]
-        text = f"✗ {word}" if item.failed else word
-        if len(text) * _LETTER + _PAD > width and item.failed:
-            text = "✗"
-        room = width if not item.failed else max(width, (following - item.begin) * self._scale)
-        if len(text) * _LETTER + _PAD <= room or item.failed:
+        kind = bar.kind.replace(" ", "-")
+        inside = [element("title", plain(_describe(host, bar))), *filled(kind, x, y, width, BAR)]
+        text = bar.works[0].step if len(bar.works) == 1 else bar.kind
+        if bar.failed:
+            text = f"✗ {text}" if _fits(f"✗ {text}", width) else "✗"
+        if bar.failed or _fits(text, width):
             inside.append(element("text", text, x=x + 3, y=y + BAR - 4))
-        return element("g", *inside, class_=classes)
+        return element("g", *inside, class_=f"bar {kind}{' bad' if bar.failed else ''}{' open' if bar.open else ''}")
 
     def _name(self, words: str, kind: str, host: Host | None = None) -> Markup:
         shown = words if len(words) <= 25 or kind == "wave" else words[:24] + "…"
@@ -171,9 +169,6 @@ class _Rows:
 
     def _at(self, lapse: float) -> float:
         return NAMES + MARGIN + lapse * self._scale
-
-
-SYMBOL: Final = {"rolled-back": "↺", "refused": "!", "kept": "✗", "lost": "?"}
 
 
 def grouped(parts: Sequence[Part]) -> list[Sequence[Part]]:
@@ -188,10 +183,10 @@ def grouped(parts: Sequence[Part]) -> list[Sequence[Part]]:
 
 def ticks(begin: float, lapse: float) -> list[tuple[float, str]]:
     """(lapse, label) of at most eleven moments at round times of the clock, UTC; begin: seconds since the epoch."""
-    step = next((item for item in _TICKS if lapse / item <= 10), math.ceil(lapse / 864000) * 86400)
+    step = next((seconds for seconds in _TICKS if lapse / seconds <= 10), math.ceil(lapse / 864000) * 86400)
     first = -(-begin // step) * step
     days = dt.datetime.fromtimestamp(begin, dt.UTC).date() != dt.datetime.fromtimestamp(begin + lapse, dt.UTC).date()
-    found: list[tuple[float, str]] = []
+    labels: list[tuple[float, str]] = []
     day = ""
     for number in range(12):
         moment = first + number * step
@@ -202,20 +197,24 @@ def ticks(begin: float, lapse: float) -> list[tuple[float, str]]:
         today = f"{when.day} {when:%b}"
         if days and today != day:
             day, label = today, f"{today} {label}" if step < 86400 else today
-        found.append((moment - begin, label))
-    return found
+        labels.append((moment - begin, label))
+    return labels
 
 
-def _says(host: Host, item: Segment) -> str:
-    """Everything about a bar, for the pointer and for readers."""
+def _describe(host: Host, bar: Segment) -> str:
+    """Everything about a bar, for its title."""
     words = []
-    for work in item.works:
+    for work in bar.works:
         lasted = "under way" if work.end is None else span(work.end - work.begin)
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         words.append(f"{work.step} ({lasted}{again})")
-    failure = item.works[-1].error
+    failure = bar.works[-1].error
     ends = f": failed: {failure.message}" if failure is not None else ""
     return f"{host.name}: {', '.join(words)}{ends}"
+
+
+def _fits(text: str, width: float) -> bool:
+    return len(text) * _LETTER + _PAD <= width
 
 
 def _pauses(status: Status, scale: float, height: float) -> Iterator[Markup]:
@@ -282,14 +281,9 @@ _TILES: Final = {
 def _patterns() -> Markup:
     tiles = [
         element(
-            "pattern",
-            element("path", d=path),
-            id=f"t-{kind}",
-            class_=f"tile {kind}",
-            width=8,
-            height=8,
+            "pattern", element("path", d=path), id=f"t-{kind}", class_=f"tile {kind}", width=8, height=8,
             patternUnits="userSpaceOnUse",
         )
         for kind, path in _TILES.items()
-    ]
+    ]  # fmt: skip
     return element("defs", *tiles)

@@ -1,8 +1,7 @@
-"""What hosts answer to a rollout's questions, checked before anything is done with it.
+"""What hosts answer to a rollout's questions, validated before use.
 
-An answer is the host's own word.  Parts that decide, or that come back to a host (names of packages, paths, kernel
-releases), have to be what they are called; every other text is for people, and nothing decides by it.  What no
-question asks for is dropped.
+A host isn't trusted: parts that decide, or that return to a host (package names, paths, kernel releases), have to fit
+their type.  Other texts are only shown, and unknown keys are dropped.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class _File(Shape):
 
 
 class Snapshot(Shape):
-    """What a host is."""
+    """A host's state, to which a rollback restores it."""
 
     version: Literal[1]
     when: Plain
@@ -160,7 +159,7 @@ class _Keeper(Shape):
 
 
 class Status(Shape):
-    """What a step wants to know before and after it."""
+    """A host's state for a step."""
 
     version: Literal[1]
     boot_id: BootId
@@ -181,27 +180,27 @@ class _Row(Shape):
 
 
 class Space(Shape):
-    """Whether what is to come fits."""
+    """Whether the new files fit."""
 
     fits: bool
     filesystems: list[_Row] = Field(max_length=MANY)
 
 
 class Kept(Shape):
-    """Where the host keeps its modules; empty: it has none."""
+    """Path of the archive with the host's modules; empty: it has none."""
 
     archive: Text
 
 
 class BootOnce(Shape):
-    """Whether a kernel boots once, and which one boots after that."""
+    """Whether a kernel boots once, and the boot default after that."""
 
     once: bool
     default: MaybeRelease
 
 
 class Verdict(Shape):
-    """What the audit says of the modules for a kernel."""
+    """The audit of the modules for a kernel."""
 
     admitted: bool
     reasons: list[Text] = Field(max_length=MANY)
@@ -230,7 +229,7 @@ class Changed(Shape):
 
 
 class Gate(Shape):
-    """What the gate of the host found in a boot."""
+    """The host's gate in one boot."""
 
     state: Text
     boot_id: BootId
@@ -238,18 +237,18 @@ class Gate(Shape):
 
 
 class Done(Shape):
-    """Only that there is an answer counts."""
+    """An answer whose content doesn't matter."""
 
 
 @dataclass(frozen=True)
 class Question(Generic[S]):
-    """What the program on a host is asked, without its options, and the shape of the answer."""
+    """Words of a command of the host program, and the shape of its answer."""
 
     words: tuple[str, ...]
     shape: type[S]
 
     def read(self, host: str, document: Any) -> S:
-        """The parts of the answer that are asked for; raises HostUnfit that names what is wrong with it."""
+        """The validated answer; raises HostUnfit that names the wrong part."""
         return fitting(host, " ".join(self.words), self.shape, document)
 
 

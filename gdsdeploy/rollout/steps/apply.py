@@ -18,7 +18,7 @@ from gdsdeploy.rollout.steps import answers, lease, provision
 from gdsdeploy.rollout.steps.provision import Look
 from gdsdeploy.rollout.steps.work import Work
 
-#: Want → held while a host builds what others may receive.
+#: Want → lock while a host builds what others may receive.
 _BUILDING: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 _GUARD = threading.Lock()
 
@@ -28,7 +28,7 @@ def apply(work: Work) -> dict[str, Any]:
 
     Raises what the roles end in.
     """
-    lease.at_rest(work)
+    lease.wait_until_free(work)
     _keep_default(work)
     with run_archives.opened(work.fleet_path) as shelf:
         seen = provision.look(work, shelf)
@@ -40,7 +40,7 @@ def apply(work: Work) -> dict[str, Any]:
 
 
 def _keep_default(work: Work) -> None:
-    """What runs is what boots, said so before a kernel's package chooses the newest."""
+    """Make the running kernel the boot default before a kernel package sets the newest one."""
     if not work.has_kernel:
         return
     kernel = work.facts.kernel or work.ask(answers.STATUS).kernel
@@ -49,11 +49,11 @@ def _keep_default(work: Work) -> None:
 
 
 def modules(work: Work) -> dict[str, Any]:
-    """Build or receive the modules, as provision decides; of hosts that could share a build the first one builds.
+    """Build or receive the modules, as provision decides; hosts that can share a build wait for the first one.
 
     Raises ModuleBuildFailed and what the roles end in.
     """
-    with _looked(work) as (shelf, seen):
+    with _look(work) as (shelf, seen):
         provision.refuse(work, seen)
         supply = seen.supply
         if seen.sure and not seen.lacks("modules"):
@@ -64,15 +64,15 @@ def modules(work: Work) -> dict[str, Any]:
             try:
                 changed = provision.play(work, "modules", shelf, supply, seen.fit)
             finally:
-                # Also of a run that was stopped: what was built is not built again.
+                # After an interruption, too, so that no build is repeated.
                 for error in shelf.keep(work.lock, work.fleet, {work.name: supply}):
                     work.say(error.message)
     return {"supply": {"from": supply.source, "why": supply.why, "want": supply.want}, "changed": changed}
 
 
 @contextmanager
-def _looked(work: Work) -> Iterator[tuple[Shelf, Look]]:
-    """A look at the machine; while one builds what others of its key may receive, those wait and look again."""
+def _look(work: Work) -> Iterator[tuple[Shelf, Look]]:
+    """A look at the machine; while one builds what others may receive, the others wait and look again."""
     with ExitStack() as stack:
         shelf = stack.enter_context(run_archives.opened(work.fleet_path))
         seen = provision.look(work, shelf)
@@ -86,39 +86,33 @@ def _looked(work: Work) -> Iterator[tuple[Shelf, Look]]:
 
 
 def audit(work: Work) -> dict[str, Any]:
-    """Audit the modules for the kernel that will run, on the host; then have that kernel boot once.
+    """Audit the modules for the lock's kernel on the host; then have that kernel boot once.
 
-    Raises ModuleBuildFailed with every objection, RebootFailed where a kernel cannot be booted once.
+    Raises ModuleBuildFailed with every objection, RebootFailed.
     """
     kernel = work.target.kernel.release
     if work.is_builder:
-        # What it builds is audited as it is built, and by whoever receives it.
+        # Its builds are audited after each build, and by the host that receives them.
         return {"audit": {"kernel": kernel, "once": False}}
-    found = work.ask(answers.JUDGE, "--kernel", kernel)
-    if not found.admitted:
-        reasons = "\n".join(f"  - {text}" for text in found.reasons)
+    verdict = work.ask(answers.JUDGE, "--kernel", kernel)
+    if not verdict.admitted:
+        reasons = "\n".join(f"  - {text}" for text in verdict.reasons)
         raise ModuleBuildFailed(
             f"{work.name}: the audit refuses the modules for kernel {kernel}:\n{reasons}",
             hint=f"On the host: gdsdeploy-host.pyz kmod audit --kernel {kernel}; docs/audit.md explains findings",
         )
-    once = False
-    if work.has_kernel:
-        status = work.ask(answers.STATUS)
-        if status.kernel != kernel:
-            once = _armed(work, kernel, status.kernel)
-    return {"audit": {"kernel": kernel, "once": once}}
-
-
-def _armed(work: Work, kernel: str, running: str) -> bool:
-    """Whether the next boot, and only that one, is of ``kernel``; where it is the default already, nothing is armed."""
-    found = work.ask(answers.ONCE, "--kernel", kernel, "--default", running)
-    if not found.once:
+    running = work.ask(answers.STATUS).kernel if work.has_kernel else kernel
+    if running == kernel:
+        return {"audit": {"kernel": kernel, "once": False}}
+    answer = work.ask(answers.ONCE, "--kernel", kernel, "--default", running)
+    if not answer.once:
+        document = json.dumps(answer.model_dump(), sort_keys=True)
         raise RebootFailed(
-            f"{work.name}: kernel {kernel} would boot not only once: {json.dumps(found.model_dump(), sort_keys=True)}",
+            f"{work.name}: kernel {kernel} would boot not only once: {document}",
             hint="On the host: gdsdeploy-host.pyz boot show",
         )
     work.say(f"boots {kernel} once; the boot after that is of {running} again")
-    return True
+    return {"audit": {"kernel": kernel, "once": True}}
 
 
 STEPS = {Step.APPLY: apply, Step.MODULES: modules, Step.AUDIT: audit}

@@ -1,4 +1,4 @@
-"""A host is one run's own while it is changed: waiting for whoever changes it, and letting go of it."""
+"""One run at a time changes a host: waiting for another run, and releasing the host."""
 
 from __future__ import annotations
 
@@ -10,38 +10,34 @@ from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.answers import Status
 from gdsdeploy.rollout.steps.work import Work
 
-#: Seconds for letting go of a host; one that can't be asked is free when its lease ends.
+#: Seconds to release a host; one that doesn't answer is free when its lease ends.
 _SECONDS = 60.0
 
 
 def identity(work: Work) -> Identity:
-    """What hosts know this rollout by, whichever controller drives it."""
-    who = f"{Identity.of('rollout').who} {work.rollout}"
-    return Identity(work.rollout, who)
+    """How hosts know this rollout, on any controller."""
+    return Identity(work.rollout, f"{Identity.of('rollout').who} {work.rollout}")
 
 
-def at_rest(work: Work) -> Status:
-    """The host's status when nobody else changes it; waits a while for whoever does.
+def wait_until_free(work: Work) -> Status:
+    """The host's status when no other run changes it; waits a while for one that does.
 
     Raises HostUnfit where a program keeps the package manager's lock, Busy where another run keeps the host.
     """
-    waited = 0.0
-    while True:
+    for waited in work.attempts(work.patience.packages):
         status = work.ask(answers.STATUS)
-        error = _obstacle(work, status)
+        error = _find_obstacle(work, status)
         if error is None:
             return status
-        if waited >= work.patience.packages:
-            raise type(error)(f"{error.message}, for more than {waited:.0f} s", hint=error.hint)
         if not waited:
             work.say(f"{error.message}; waiting")
-        work.wait(work.patience.poll)
-        waited += work.patience.poll
+    assert error is not None
+    raise type(error)(f"{error.message}, for more than {waited:.0f} s", hint=error.hint)
 
 
-def _obstacle(work: Work, status: Status) -> GdsError | None:
+def _find_obstacle(work: Work, status: Status) -> GdsError | None:
     keeper = status.apply
-    # A call of our own whose connection broke works on.
+    # An earlier call of this rollout may still run after its connection broke.
     if keeper.works or (keeper.who and keeper.run != work.rollout):
         hint = "Wait until it ends, and begin again; on the host: gdsdeploy-host.pyz rollout status"
         return Busy(f"{work.name}: {keeper.who or 'another process'} is changing this host", hint=hint)
@@ -55,6 +51,6 @@ def _obstacle(work: Work, status: Status) -> GdsError | None:
 
 
 def release(work: Work) -> None:
-    """Let other runs change the host; a host that isn't reached is free when the lease ends."""
+    """Let other runs change the host."""
     with contextlib.suppress(GdsError):
         work.ask(answers.RELEASE, work.rollout, timeout=_SECONDS, tries=1)

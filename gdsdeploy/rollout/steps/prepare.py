@@ -1,4 +1,4 @@
-"""What is done with a host before anything on it is changed: look at it, take it out of work, write down what it is."""
+"""Steps before the first change: look at the host, drain it, take its snapshot; and the return into work."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from gdsdeploy.rollout.steps.provision import Look
 from gdsdeploy.rollout.steps.work import Work
 
 _MIB = 1 << 20
-#: What an image and its initramfs take, and what a kernel's modules take; Debian's are about 100 MB and 500 MB.
+#: Room for a kernel image with its initramfs, and for its modules; Debian's take about 100 MB and 500 MB.
 _BOOT, _KERNEL_MODULES = 200 * _MIB, 700 * _MIB
-#: The driver's modules, and those that they replace, which stay until the new ones are complete.
+#: Room for the driver's modules beside those that they replace.
 _MODULES = 150 * _MIB
-#: What is in a package is about so much larger than its file.
+#: A package's content is about so many times larger than its file.
 _UNPACKED = 3
 
 
 def preflight(work: Work) -> dict[str, Any]:
-    """What the host is, and whether it can become what the lock says.  Changes nothing.
+    """Whether the host can become what the lock says.  Changes nothing.
 
     Raises RolloutRefused and HostUnfit with every reason, and what asking raises.
     """
-    status = lease.at_rest(work)
+    status = lease.wait_until_free(work)
     broken = status.packages.broken
     if broken or status.packages.interrupted:
         names = ", ".join(f"{package.package} ({package.state})" for package in broken) or "dpkg was interrupted"
@@ -47,31 +47,27 @@ def preflight(work: Work) -> dict[str, Any]:
         )
     with run_archives.opened(work.fleet_path) as shelf:
         seen = provision.look(work, shelf)
+    disruption = _disruption(work, status, seen)
     if not seen.plan.satisfied:
         provision.refuse(work, seen)
-        _changeable(work, status, seen)
+        release_of(work, status.lock_digest)
+        if disruption == "reboot" and not work.profile.reboot:
+            raise RolloutRefused(
+                f"{work.name}: it needs a reboot, and its profile does not allow one",
+                hint="Set reboot: true in its profile, or provision it and reboot it yourself",
+            )
+        require_room(work, status, seen)
     return {
         "current": status.lock_digest,
         "boot_id": status.boot_id,
         "kernel": status.kernel,
         "satisfied": seen.plan.satisfied,
-        "disruption": _disruption(work, status, seen),
+        "disruption": disruption,
     }
 
 
-def _changeable(work: Work, status: Status, seen: Look) -> None:
-    """Raise what speaks against changing a host that is not yet what the lock says."""
-    release_of(work, status.lock_digest)
-    if _disruption(work, status, seen) == "reboot" and not work.profile.reboot:
-        raise RolloutRefused(
-            f"{work.name}: it needs a reboot, and its profile does not allow one",
-            hint="Set reboot: true in its profile, or provision it and reboot it yourself",
-        )
-    room(work, status, seen)
-
-
 def _disruption(work: Work, status: Status, seen: Look) -> str:
-    """What it will take at least; modules that are to come may turn out to need more."""
+    """The least disruption of the change; the new modules may turn out to need more."""
     if not work.has_kernel:
         return "none"
     other = status.kernel != work.target.kernel.release
@@ -79,27 +75,27 @@ def _disruption(work: Work, status: Status, seen: Look) -> str:
 
 
 def release_of(work: Work, digest: str) -> Release | None:
-    """What the host was provisioned with; None for a builder that nobody has written down.
+    """What the host was provisioned with; None for a builder without a record.
 
-    Raises RolloutRefused where it is not known: such a host could not be taken back.
+    Raises RolloutRefused for a host without one, because it couldn't be rolled back.
     """
     hint = f"Give the lock that it has: gdsdeploy rollout start {work.fleet_path} --from LOCK"
     if work.is_builder:
         return releases.last(work.fleet_path, work.name)
     if not digest:
         raise RolloutRefused(
-            f"{work.name}: it was never provisioned, so there is nothing that it could be taken back to",
+            f"{work.name}: it was never provisioned, so there is nothing to roll it back to",
             hint=f"Provision it first: gdsdeploy provision {work.fleet_path} --limit {work.name}",
         )
-    found = releases.find(work.fleet_path, digest, work.name)
-    if found is None:
-        words = "which is not kept on this machine: it could not be taken back"
+    release = releases.find(work.fleet_path, digest, work.name)
+    if release is None:
+        words = "which is not kept on this machine: it could not be rolled back"
         raise RolloutRefused(f"{work.name}: it has the lock {releases.short(digest)}, {words}", hint=hint)
-    found.for_host(work.name, work.everyone)
-    return found
+    release.for_host(work.name, work.everyone)
+    return release
 
 
-def room(work: Work, status: Status, seen: Look) -> None:
+def require_room(work: Work, status: Status, seen: Look) -> None:
     """Raise HostUnfit when what is to come does not fit into /boot, /lib/modules and /var."""
     names = {change.subject for change in seen.plan.changes if change.kind in INSTALLS}
     coming = [package for package in work.target.packages if package.package in names]
@@ -111,50 +107,44 @@ def room(work: Work, status: Status, seen: Look) -> None:
         "/var": size,
         "/lib/modules": _KERNEL_MODULES if kernel else _MODULES,
     }
-    found = work.ask(answers.SPACE, "--need", "-", stdin=json.dumps(need).encode())
-    lacking = [row.says for row in found.filesystems if not row.fits]
-    # The role asks for so much whatever is to come, and would refuse later.
+    space = work.ask(answers.SPACE, "--need", "-", stdin=json.dumps(need).encode())
+    problems = [row.says for row in space.filesystems if not row.fits]
+    # The role refuses later below these limits.
     least = {folder: size * _MIB for folder, size in FREE_MIB.items()}
     for folder, left in status.space.items():
         if left.bytes < least.get(folder, 0):
-            lacking.append(f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} that are asked")
-    if lacking:
+            problems.append(
+                f"{folder} has {left.bytes / 1e6:.0f} MB left, of {least[folder] / 1e6:.0f} MB that are required"
+            )
+    if problems:
         raise HostUnfit(
-            f"{work.name}: there is no room for what is to come: {'; '.join(lacking)}",
+            f"{work.name}: there is no room for the new files: {'; '.join(problems)}",
             hint="Make room there (old kernels: apt-get autoremove), and begin again",
         )
 
 
 def drain(work: Work) -> dict[str, Any]:
-    """Take the host out of work and wait until none is left on it.  Raises DrainFailed."""
-    words = f"to lock {releases.short(work.lock.digest)}"
-    reason = reason_of(work.rollout, words)
-    return dict(work.drainer.drain(work.name, reason, timeout=work.settings.drain.timeout, progress=work.progress))
+    """Take the host out of work and wait until no work is left on it.  Raises DrainFailed."""
+    reason = reason_of(work.rollout, f"to lock {releases.short(work.lock.digest)}")
+    return dict(work.drainer.drain(work.name, reason, timeout=work.settings.drain.timeout, progress=work.say))
 
 
 def give_back(work: Work) -> dict[str, Any]:
-    """Bring the host back into work, if it still is in the boot in which every check has passed.
-
-    Raises RebootFailed in any other boot, DrainFailed.
-    """
-    judged, found = work.facts.validated_boot or "", work.ask(answers.STATUS).boot_id
-    if not judged or found != judged:
+    """Return the host to work.  Raises DrainFailed, and RebootFailed in another boot than the validated one."""
+    validated, boot_id = work.facts.validated_boot or "", work.ask(answers.STATUS).boot_id
+    if not validated or boot_id != validated:
         raise RebootFailed(
-            f"{work.name}: it has booted since it was judged (boot {found}, judged {judged or 'in none'})",
-            hint="It is judged again before it is returned",
+            f"{work.name}: it has booted since its validation (boot {boot_id}, validated {validated or 'in none'})",
+            hint="The rollout validates it again before its return",
         )
-    reason = reason_of(work.rollout, "done")
     try:
-        return dict(work.drainer.undrain(work.name, reason, progress=work.progress))
+        return dict(work.drainer.undrain(work.name, reason_of(work.rollout, "done"), progress=work.say))
     except HostUnreachable as error:
         raise DrainFailed(error.message, hint=error.hint) from None
 
 
 def snapshot(work: Work) -> dict[str, Any]:
-    """Write down what the host is, and make sure that it can become that again.
-
-    Raises RollbackFailed where it could not; nothing was changed then.
-    """
+    """Take the host's snapshot, and make sure that it can be rolled back; else raise RollbackFailed."""
     digest = work.facts.current or ""
     release = release_of(work, digest)
     if release is None:
@@ -167,7 +157,7 @@ def snapshot(work: Work) -> dict[str, Any]:
     was, becomes = packages(back, builds=builds), packages(work, builds=True)
     names = sorted({package.package for package in (*was, *becomes)})
     document = work.ask(answers.SNAPSHOT, "--packages", ",".join(names))
-    previous_packages.have(back.target, previous_packages.differing(was, becomes), work.progress)
+    previous_packages.fetch_packages(back.target, previous_packages.differing_packages(was, becomes), work.say)
     return {
         "snapshot": document.model_dump(),
         "boot_id": document.boot_id,
@@ -176,34 +166,28 @@ def snapshot(work: Work) -> dict[str, Any]:
             "mode": seen.supply.mode,
             "want": seen.supply.want,
             "origin": seen.supply.origin,
-            "archive": "" if builds else _kept(work, back, seen, document),
+            "archive": "" if builds else _kept_archive(work, back, seen, document),
         },
     }
 
 
-def _kept(work: Work, back: Work, seen: Look, document: answers.Snapshot) -> str:
+def _kept_archive(work: Work, back: Work, seen: Look, document: answers.Snapshot) -> str:
     """Where the host keeps the modules that it has received; empty where the cache has them."""
     kernel = back.target.kernel.release
-    found = ""
     if kernel in document.kernels and work.ask(answers.KEEP, "--id", work.rollout, "--kernel", kernel).archive:
-        found = keep.path(work.rollout, kernel)
-    if not found and not seen.supply.cached:
+        return keep.path(work.rollout, kernel)
+    if not seen.supply.cached:
         raise RollbackFailed(
             f"{work.name}: its modules for kernel {kernel} could not be put back: it has received them, and they are"
             " neither there any more nor in the cache",
             hint=f"Provision it with its present lock first: gdsdeploy provision {work.fleet_path} --limit {work.name}",
         )
-    return found
+    return ""
 
 
 def packages(work: Work, *, builds: bool) -> Sequence[Package]:
-    """The packages that the machine has with this lock, given whether it builds modules."""
+    """The machine's packages with this lock.  builds: whether it builds modules."""
     return packages_for(work.target, host=not work.is_builder, build=builds)
 
 
-STEPS = {
-    Step.PREFLIGHT: preflight,
-    Step.DRAIN: drain,
-    Step.SNAPSHOT: snapshot,
-    Step.RETURN: give_back,
-}
+STEPS = {Step.PREFLIGHT: preflight, Step.DRAIN: drain, Step.SNAPSHOT: snapshot, Step.RETURN: give_back}

@@ -1,4 +1,4 @@
-"""What one machine lacks towards a lock, and the roles that bring it there; one start of Ansible for a step at most."""
+"""What one machine lacks towards a lock, and the roles that bring it there; a step starts Ansible once at most."""
 
 from __future__ import annotations
 
@@ -23,28 +23,25 @@ from gdsdeploy.rollout.steps.work import Work
 from gdsdeploy.zipapp import hostapp
 
 PLAYBOOK = "rollout_host"
-#: Resources of each step, as the playbook has them.  The boot default, the modules that are loaded and the reboot are
-#: steps of their own.
+#: Step → its resources, as the playbook has them.  The boot default, loaded modules and the reboot have other steps.
 STEPS: Mapping[str, frozenset[str]] = {
-    "apply": frozenset(
-        {
-            *("repositories", "pins", "program", "expectation", "driver_options", "guard", "cufile"),
-            *("packages.driver", "packages.kernel", "packages.cufile"),
-        }
-    ),
+    "apply": frozenset({
+        "repositories", "pins", "program", "expectation", "driver_options", "guard", "cufile", "packages.driver",
+        "packages.kernel", "packages.cufile",
+    }),
     "modules": frozenset({"signing", "recipes", "packages.modules", "modules", "peermem", "gate"}),
-}
-#: How often a step is played again after another run kept the host.
+}  # fmt: skip
+#: Times that a step is played again after another run kept the host.
 _TRIES = 3
 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a machine: what it lacks, and what is needed to play roles on it."""
+    """What a machine lacks, and what its roles need."""
 
     plan: HostPlan
     supply: Supply
-    #: what it is to which its cufile.json is fitted
+    #: facts to which its cufile.json is fitted
     fit: Mapping[str, Host]
 
     def lacks(self, step: str) -> list[Change]:
@@ -53,21 +50,21 @@ class Look:
 
     @property
     def sure(self) -> bool:
-        """Whether it was told of everything what it is."""
+        """Whether every fact could be read."""
         return not self.plan.unknown
 
 
 def look(work: Work, shelf: Shelf) -> Look:
-    """Ask the machine what it lacks towards the lock.  Raises the error that it ends in, where it cannot be asked."""
+    """Ask the machine what it lacks towards the lock; raises its error."""
     planned = plan_fleet(work.fleet, work.lock, work.fleet_path, [work.name], shelf=shelf)
-    found = planned.hosts[work.name]
-    if isinstance(found, GdsError):
-        raise found
-    return Look(found, planned.supplies[work.name], planned.known)
+    plan = planned.hosts[work.name]
+    if isinstance(plan, GdsError):
+        raise plan
+    return Look(plan, planned.supplies[work.name], planned.known)
 
 
 def refuse(work: Work, seen: Look) -> None:
-    """Raise what speaks against the machine: another system, facts that could not be read, nobody who builds for it."""
+    """Raise an objection to the machine: another system, unreadable facts, or no builder."""
     if seen.plan.refusal:
         raise HostUnfit(
             f"{work.name}: {seen.plan.refusal}",
@@ -81,21 +78,16 @@ def refuse(work: Work, seen: Look) -> None:
         )
     if seen.supply.lack:
         raise RolloutRefused(
-            f"{work.name}: nobody builds its modules: {seen.supply.lack}",
+            f"{work.name}: no machine builds its modules: {seen.supply.lack}",
             hint="Let its builder take part, or say modules: build for it in the fleet file",
         )
 
 
-def rendered(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
+def render_inventory(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
     """The inventory of the one machine, towards the lock."""
-    given = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
+    every = sources(work.fleet, work.lock, work.fleet_path.resolve().parent, fit, shelf)
     who = lease.identity(work)
-    return inventory(work.fleet, work.lock, replace(given, supplies={work.name: supply}, run=who.run, who=who.who))
-
-
-def values(work: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> dict[str, Any]:
-    """The roles' variables for the machine."""
-    return variables(rendered(work, shelf, supply, fit))[work.name][1]
+    return inventory(work.fleet, work.lock, replace(every, supplies={work.name: supply}, run=who.run, who=who.who))
 
 
 def play(
@@ -104,38 +96,37 @@ def play(
     shelf: Shelf,
     supply: Supply,
     fit: Mapping[str, Host],
-    given: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Play the roles of ``step``; returns what was changed, as ``role: task``.
 
-    given: variables of roles that only a rollout knows.  Waits where another run keeps the host.  Raises the error of
-    the task that failed.
+    extra: more variables.  Waits where another run keeps the host.  Raises the error of the failed task.
     """
-    found = rendered(work, shelf, supply, fit)
+    document = render_inventory(work, shelf, supply, fit)
     # Beside its other variables, which would win against those of a group.
-    variables(found)[work.name][1].update({"gds_rollout_step": step, **(given or {})})
+    variables(document)[work.name][1].update({"gds_rollout_step": step, **(extra or {})})
     for left in range(_TRIES, -1, -1):
-        result = _played(work, found)
+        result = _play_once(work, document)
         if not isinstance(result.failure, Busy) or not left:
             break
-        lease.at_rest(work)
+        lease.wait_until_free(work)
     if result.failure is not None:
         raise result.failure
     return result.changed
 
 
-def _played(work: Work, found: Mapping[str, Any]) -> ansible.HostResult:
-    """What one start of Ansible did with the inventory ``found``."""
+def _play_once(work: Work, document: Mapping[str, Any]) -> ansible.HostResult:
+    """What one start of Ansible did with the inventory ``document``."""
     work.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     stem = f"{work.name}-{work.task.step.value}"
     path, log = work.logs / f"{stem}.yml", work.logs / f"{stem}.log"
-    path.write_text(dump(found), encoding="utf-8")
-    # Of its own: a connection that is kept open does not outlive the host's reboot unnoticed.
+    path.write_text(dump(document), encoding="utf-8")
+    # One folder for each start: an open connection must not outlive the host's reboot.
     with tempfile.TemporaryDirectory(prefix="gds-") as control:
         command = ansible.argv(PLAYBOOK, path, limit=[work.name], extra=[])
         program = hostapp.keep(paths.cache() / "program")
         environment = ansible.environment(control_dir=Path(control), program=program)
-        outcome = ansible.play(command, environment, log=log, progress=work.progress)
+        outcome = ansible.play(command, environment, log=log, progress=work.say)
     result = outcome.hosts.get(work.name)
     if result is None:
         raise ConvergeFailed(f"{work.name}: Ansible did nothing on it", hint=f"Whole output: {log}")

@@ -1,4 +1,4 @@
-"""Takes a host back to what it was: the same roles with the lock that it had, then held against its snapshot."""
+"""Rolls a host back: the same roles with the lock that it had, then a comparison with its snapshot."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from gdsdeploy.builds.assign import Supply
 from gdsdeploy.builds.run_archives import Shelf
 from gdsdeploy.converge import change_words, desired, fitted_hosts
 from gdsdeploy.converge.inventory import leaving, packages_for
+from gdsdeploy.converge.plan_fleet import variables
 from gdsdeploy.cufile.fit import Host
 from gdsdeploy.errors import GdsError, HostUnfit, RollbackFailed, RolloutRefused
 from gdsdeploy.lock import releases
 from gdsdeploy.model.events import ModulesBefore
 from gdsdeploy.model.lock import Target
 from gdsdeploy.model.rollout import Step
+from gdsdeploy.model.text import listed
 from gdsdeploy.platform import stack_platform_for
 from gdsdeploy.rollout import previous_packages
 from gdsdeploy.rollout.steps import answers, boot, lease, prepare, provision, validate
@@ -24,7 +26,7 @@ from gdsdeploy.rollout.steps.work import Work
 
 #: Differences that an error names one by one.
 _NAMED = 10
-#: Kinds of changes of modules that a host builds; those that it receives are held against the snapshot.
+#: Kinds of changes of modules that a host builds; received modules are compared with the snapshot.
 _BUILT = ("build", "audit", "sign")
 
 
@@ -33,82 +35,67 @@ def towards_before(work: Work) -> Work:
     kept = work.facts.release
     try:
         if kept is not None:
-            release = releases.of_plan(work.fleet_path, kept.lock, kept.fleet)
-        else:
-            found = prepare.release_of(work, work.facts.current or "")
-            if found is None:
-                raise RollbackFailed(
-                    f"{work.name}: nobody has written down what this builder was before",
-                    hint=f"Provision it with the lock that it should have: gdsdeploy provision {work.fleet_path}",
-                )
-            release = found
+            return work.towards(releases.of_plan(work.fleet_path, kept.lock, kept.fleet))
+        release = prepare.release_of(work, work.facts.current or "")
+        if release is None:
+            raise RollbackFailed(
+                f"{work.name}: there is no record of what this builder was before",
+                hint=f"Provision it with the lock that it should have: gdsdeploy provision {work.fleet_path}",
+            )
         return work.towards(release)
     except RolloutRefused as error:
         raise RollbackFailed(error.message, hint=error.hint) from None
 
 
 def undo(work: Work) -> dict[str, Any]:
-    """Packages, pins, kernel, modules, cufile.json and boot default as they were; raises RollbackFailed if not."""
+    """Restore packages, pins, kernel, modules, cufile.json and boot default; raises RollbackFailed."""
     back = towards_before(work)
-    lease.at_rest(work)
+    lease.wait_until_free(work)
     if back.has_kernel:
         work.ask(answers.ONCE, "--clear")
     with run_archives.opened(back.fleet_path) as shelf:
-        supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
-        files = previous_packages.have(back.target, _changed(work, back), work.progress)
-        with previous_packages.offered(back.target, files) as offer:
-            given = {
-                **_given(work, back),
+        supply, fit = _supply(back, shelf), _fit(back)
+        modules = work.facts.modules_before
+        builds = modules.mode == "build" if modules is not None else work.is_builder
+        was, becomes = prepare.packages(back, builds=builds), prepare.packages(work, builds=True)
+        files = previous_packages.fetch_packages(
+            back.target, previous_packages.differing_packages(was, becomes), work.say
+        )
+        with previous_packages.offer_packages(back.target, files) as offer:
+            extra = {
+                **_restore_variables(work, back),
                 "gds_restore_files": _files(work, _managed(back, shelf, supply, fit)),
                 "gds_restore_archive": str(offer.archive) if offer else "",
                 "gds_restore_keyring": str(offer.keyring) if offer else "",
             }
-            changed = provision.play(back, "undo", shelf, supply, fit, given)
-        differing = _differences(work, back, shelf, supply, fit, leftovers=True)
-    _refuse(work, [*differing, *_objections(back)])
+            changed = provision.play(back, "undo", shelf, supply, fit, extra)
+        differing_packages = _differences(work, back, shelf, supply, fit, leftovers=True)
+    _refuse(work, [*differing_packages, *_objections(back)])
     status = work.ask(answers.STATUS)
     return {"changed": changed, "boot_id": status.boot_id, "how": boot.NONE}
 
 
-def _changed(work: Work, back: Work) -> Sequence[Any]:
-    builds = _mode(work) == "build"
-    return previous_packages.differing(prepare.packages(back, builds=builds), prepare.packages(work, builds=True))
-
-
-def _mode(work: Work) -> str:
-    """How its modules came to the host before: ``build`` or ``receive``."""
-    kept = work.facts.modules_before
-    return kept.mode if kept is not None else "build" if work.is_builder else ""
-
-
-def _supply(back: Work) -> Supply:
-    """Its modules as they came to it before; those that it had received it has kept."""
+def _supply(back: Work, shelf: Shelf) -> Supply:
+    """Where its modules come from; an archive from the cache is then in the run's folder."""
     kept = back.facts.modules_before or ModulesBefore()
     if kept.mode == "build":
         return Supply("build", "it has built them before", kept.want)
     if kept.archive:
         return Supply("receive", "it has kept what it had", kept.want)
+    shelf.look(kept.want, [kept.origin])
     return Supply("receive", "the controller has kept a build of its key", kept.want, cached=True, origin=kept.origin)
 
 
-def _on_shelf(supply: Supply, shelf: Shelf) -> Supply:
-    """The same supply; the archive that it takes from the cache is in the run's folder then."""
-    if supply.cached:
-        shelf.look(supply.want, [supply.origin])
-    return supply
-
-
 def _fit(back: Work) -> dict[str, Host]:
-    """What the host is to which its cufile.json is fitted."""
-    asked = fitted_hosts.facts_of(back.fleet, back.lock, back.fleet_path, fitted_hosts.fitted(back.fleet, [back.name]))
-    found = asked.get(back.name)
-    if isinstance(found, GdsError):
-        raise found
-    return {back.name: found} if found is not None else {}
+    names = fitted_hosts.fitted(back.fleet, [back.name])
+    facts = fitted_hosts.facts_of(back.fleet, back.lock, back.fleet_path, names).get(back.name)
+    if isinstance(facts, GdsError):
+        raise facts
+    return {back.name: facts} if facts is not None else {}
 
 
 def _snapshot(work: Work) -> answers.Snapshot | None:
-    """What the host was, as it said before anything was changed; None where it wasn't asked.  Raises RollbackFailed."""
+    """The host's snapshot from before the first change; None: there is none.  Raises RollbackFailed."""
     if work.facts.snapshot is None:
         return None
     try:
@@ -117,8 +104,8 @@ def _snapshot(work: Work) -> answers.Snapshot | None:
         raise RollbackFailed(error.message, hint=error.hint) from None
 
 
-def _given(work: Work, back: Work) -> dict[str, Any]:
-    """Of gds_restore: what was there before and what was not."""
+def _restore_variables(work: Work, back: Work) -> dict[str, Any]:
+    """Variables of gds_restore: what the host had before, and what it didn't have."""
     snapshot = _snapshot(work)
     packages = snapshot.packages if snapshot is not None else {}
     unwanted = sorted(name for name, package in packages.items() if not package.version)
@@ -138,31 +125,28 @@ def _given(work: Work, back: Work) -> dict[str, Any]:
 
 
 def kernel_packages(target: Target) -> set[str]:
-    """Packages of the lock's kernel and of its headers.
-
-    They go last: one of these kernels may run until then, and what is needed to build for it depends on each other.
-    """
+    """Packages of the lock's kernel and of its headers; they're removed last, because that kernel may run."""
     return {package.package for package in target.packages if package.part in {"kernel-image", "kernel-headers"}}
 
 
 def _compared(work: Work) -> list[answers.Difference]:
-    """How the host differs now from its snapshot; nothing where there is none."""
-    document = _snapshot(work)
-    if document is None:
+    """How the host differs now from its snapshot; empty without a snapshot."""
+    snapshot = _snapshot(work)
+    if snapshot is None:
         return []
-    written = json.dumps(document.model_dump()).encode()
-    return work.ask(answers.COMPARE, "--with", "-", stdin=written).differences
+    return work.ask(answers.COMPARE, "--with", "-", stdin=json.dumps(snapshot.model_dump()).encode()).differences
 
 
 def _managed(back: Work, shelf: Shelf, supply: Supply, fit: Mapping[str, Host]) -> set[str]:
-    """Paths for which the roles answer, with the lock that the host had."""
-    return desired.paths(desired.document(provision.values(back, shelf, supply, fit), desired.Files()))
+    """Paths that the roles write with the lock that the host had."""
+    values = variables(provision.render_inventory(back, shelf, supply, fit))[back.name][1]
+    return desired.paths(desired.document(values, desired.Files()))
 
 
 def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
-    """Files that differ from what they were, and that the lock of before doesn't want: path and digest of each.
+    """Files that differ from the snapshot and that the earlier lock doesn't write: path and sha256 of each.
 
-    One that wasn't there has no digest; another one comes back from the host's own record.
+    A file that didn't exist has no digest; any other comes back from the host's own record.
     """
     snapshot = _snapshot(work)
     before = snapshot.files if snapshot is not None else {}
@@ -172,22 +156,21 @@ def _files(work: Work, managed: Collection[str]) -> list[dict[str, str]]:
 
 def _new_kernels(work: Work, back: Work) -> list[str]:
     """The lock's kernel where the host did not have it before."""
-    document = _snapshot(work)
-    release = work.target.kernel.release
-    if document is None or release in document.kernels or release == back.target.kernel.release:
+    snapshot, release = _snapshot(work), work.target.kernel.release
+    if snapshot is None or release in snapshot.kernels or release == back.target.kernel.release:
         return []
     return [release]
 
 
 def undo_validate(work: Work) -> dict[str, Any]:
-    """Every check against what the host was before, and its snapshot; takes away what still ran until now."""
+    """Every check with the earlier lock, and the snapshot; removes what still ran during the rollback."""
     back = towards_before(work)
     if work.facts.snapshot is not None:
         with run_archives.opened(back.fleet_path) as shelf:
-            supply, fit = _on_shelf(_supply(back), shelf), _fit(back)
+            supply, fit = _supply(back, shelf), _fit(back)
             if _differences(work, back, shelf, supply, fit, leftovers=False):
-                # The kernel that ran while the rest was taken back.
-                provision.play(back, "leftovers", shelf, supply, fit, _given(work, back))
+                # The kernel that ran during the rollback.
+                provision.play(back, "leftovers", shelf, supply, fit, _restore_variables(work, back))
             _refuse(work, _differences(work, back, shelf, supply, fit, leftovers=False))
     return validate.validate(back)
 
@@ -197,20 +180,20 @@ def _differences(
 ) -> list[str]:
     """How the host differs from what it was, each as a sentence.
 
-    Files that are as its lock has them are right, whatever somebody had made of them before.  leftovers: what belongs
-    to a kernel that runs is not counted yet.
+    A file that is as the earlier lock has it is right, even where the snapshot has other content.
+    leftovers: what belongs to a running kernel doesn't count yet.
     """
-    document = _snapshot(work)
-    if document is None:
+    snapshot = _snapshot(work)
+    if snapshot is None:
         return []
     seen = provision.look(back, shelf)
     wrong = [
-        "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(item))
-        for item in seen.plan.changes
-        if item.disruption == "none" and (item.resource != "modules" or item.kind in _BUILT)
+        "{role}: {what}: found {found}, wanted {wanted}".format(**change_words.to_json(change))
+        for change in seen.plan.changes
+        if change.disruption == "none" and (change.resource != "modules" or change.kind in _BUILT)
     ]
     managed = _managed(back, shelf, supply, fit)
-    versions = {item.package: item.version for item in packages_for(back.target, host=True, build=True)}
+    versions = {package.package: package.version for package in packages_for(back.target, host=True, build=True)}
     running = work.ask(answers.STATUS).kernel if leftovers else ""
     for difference in _compared(work):
         what, name = difference.what, difference.name
@@ -220,7 +203,7 @@ def _differences(
             # What DKMS builds again need not have the same bytes; it was audited.
             or (what in ("module", "chosen") and supply.mode == "build")
             or (what == "kernel" and name == "running" and leftovers)
-            or (leftovers and bool(running) and running in name and running not in document.kernels)
+            or (leftovers and bool(running) and running in name and running not in snapshot.kernels)
         )
         if not right:
             wrong.append(difference.says)
@@ -228,37 +211,25 @@ def _differences(
 
 
 def _objections(back: Work) -> list[str]:
-    """What the audit has against the modules for the kernel that the host had."""
+    """The audit's objections to the modules for the kernel that the host had."""
     if back.is_builder:
         return []
     kernel = back.target.kernel.release
     return [f"modules of {kernel}: {text}" for text in back.ask(answers.JUDGE, "--kernel", kernel).reasons]
 
 
-def _refuse(work: Work, differing: Sequence[str]) -> None:
-    if not differing:
-        return
-    lines = [f"  - {text}" for text in differing[:_NAMED]]
-    lines += [f"  and {len(differing) - _NAMED} more"] if len(differing) > _NAMED else []
-    raise RollbackFailed(
-        f"{work.name}: it is not what it was before:\n" + "\n".join(lines),
-        hint="It stays out of work. Repair what is named, or provision it with the lock that it should have",
-    )
-
-
-def undo_reboot(work: Work) -> dict[str, Any]:
-    """As REBOOT, towards what the host was before."""
-    return boot.reboot(towards_before(work))
-
-
-def undo_boot(work: Work) -> dict[str, Any]:
-    """As BOOT, towards what the host was before."""
-    return boot.boot(towards_before(work))
+def _refuse(work: Work, differing_packages: Sequence[str]) -> None:
+    if differing_packages:
+        lines = listed([f"- {text}" for text in differing_packages], _NAMED, "\n  ")
+        raise RollbackFailed(
+            f"{work.name}: it is not what it was before:\n  {lines}",
+            hint="It stays out of work. Repair what is named, or provision it with the lock that it should have",
+        )
 
 
 STEPS = {
     Step.UNDO: undo,
-    Step.UNDO_REBOOT: undo_reboot,
-    Step.UNDO_BOOT: undo_boot,
+    Step.UNDO_REBOOT: lambda work: boot.reboot(towards_before(work)),
+    Step.UNDO_BOOT: lambda work: boot.boot(towards_before(work)),
     Step.UNDO_VALIDATE: undo_validate,
 }

@@ -1,4 +1,4 @@
-"""Whether a host is what its lock says: every check, in this boot, before it is trusted with work again."""
+"""Whether a host is what its lock says: every check, in this boot, before it gets work again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gdsdeploy.errors import ChecksFailed, ChecksUnknown, GdsError, HostUnreacha
 from gdsdeploy.host.model.finding import FAIL, PASS, UNKNOWN
 from gdsdeploy.lock import releases
 from gdsdeploy.model.rollout import Step
+from gdsdeploy.model.text import listed
 from gdsdeploy.report.model import HostReport
 from gdsdeploy.rollout.steps import answers
 from gdsdeploy.rollout.steps.work import Work, error_named
@@ -26,34 +27,34 @@ def validate(work: Work) -> dict[str, Any]:
     Raises ChecksFailed, ChecksUnknown, and what asking raises.
     """
     if work.is_builder:
-        return _passed(work, work.ask(answers.STATUS).boot_id, PASS)
+        return _validated_facts(work, work.ask(answers.STATUS).boot_id, PASS)
     default = work.ask(answers.SHOW_DEFAULT).default if work.has_kernel else ""
     if work.has_kernel and default != work.target.kernel.release:
-        # A power cycle until here brings back what was there before; so what the next boot starts is judged later.
-        checked(work, but=NEXT_BOOT, load=True)
-        found = _default(work, default)
+        # Until the boot default changes, a power cycle boots the earlier kernel.
+        check_host(work, but=NEXT_BOOT, load=True)
+        report = _default(work, default)
     else:
-        found = checked(work, load=True)
+        report = check_host(work, load=True)
     if work.has_kernel:
         work.ask(answers.ONCE, "--clear")
     if work.profile.gate.enabled:
-        _gate(work, found)
-    return _passed(work, found.boot_id, found.verdict)
+        _gate(work, report)
+    return _validated_facts(work, report.boot_id, report.verdict)
 
 
-def _passed(work: Work, boot_id: str, verdict: str) -> dict[str, Any]:
-    """What is known of a machine that is as its lock says; also for later rollouts."""
+def _validated_facts(work: Work, boot_id: str, verdict: str) -> dict[str, Any]:
+    """The facts of a machine that is as its lock says; later rollouts find the record."""
     if work.release is not None:
         releases.got(work.release, [work.name])
     return {"validated_boot": boot_id, "verdict": verdict, "lock": work.lock.digest}
 
 
 def _default(work: Work, before: str) -> HostReport:
-    """Make the lock's kernel the boot default, and judge everything; if not all of it passes, take that back."""
+    """Make the lock's kernel the boot default, and check everything; restore the default if a check fails."""
     # It audits the modules once more, and refuses a kernel that lacks them.
     work.ask(answers.GUARD_DEFAULT)
     try:
-        return checked(work)
+        return check_host(work)
     except GdsError:
         if before:
             work.ask(answers.SET_DEFAULT, "--kernel", before)
@@ -64,16 +65,16 @@ def soak(work: Work) -> dict[str, Any]:
     """Every check again, while it works; changes nothing.  Raises as :func:`validate`."""
     if work.is_builder:
         return {"lock": work.lock.digest}
-    found = checked(work)
-    return {"soaked_boot": found.boot_id, "verdict": found.verdict}
+    report = check_host(work)
+    return {"soaked_boot": report.boot_id, "verdict": report.verdict}
 
 
-def checked(work: Work, *, but: Collection[str] = (), load: bool = False) -> HostReport:
-    """The report of a host on which every check, ``but`` for some, passed or was waived; raises as ``validate``.
+def check_host(work: Work, *, but: Collection[str] = (), load: bool = False) -> HostReport:
+    """The report of a host on which every check except ``but`` passed or was waived; raises as ``validate``.
 
     load: also read from the mounts for which the fleet has a threshold; only on a host that is out of work.
     """
-    report = validation.validate(
+    answer = validation.validate(
         work.fleet,
         work.lock,
         work.fleet_path,
@@ -82,27 +83,26 @@ def checked(work: Work, *, but: Collection[str] = (), load: bool = False) -> Hos
         asked=validation.Asked(load=load),
         progress=lambda text: work.say(text.strip()),
     )
-    (found,) = report.hosts
-    if found.trouble is not None:
-        kind = error_named(found.trouble.kind)
-        raise (HostUnreachable if kind is GdsError else kind)(found.trouble.message, hint=found.trouble.hint)
+    (report,) = answer.hosts
+    if report.trouble is not None:
+        kind = error_named(report.trouble.kind)
+        raise (HostUnreachable if kind is GdsError else kind)(report.trouble.message, hint=report.trouble.hint)
     for verdict, kind, words in ((FAIL, ChecksFailed, "failed"), (UNKNOWN, ChecksUnknown, "could not be decided")):
-        bad = [item for item in found.findings if item.verdict == verdict and item.check not in but]
+        bad = [finding for finding in report.findings if finding.verdict == verdict and finding.check not in but]
         if bad:
-            lines = [f"  - {item.check}: {item.title}: found {item.found}" for item in bad[:_NAMED]]
-            lines += [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
+            lines = [f"- {finding.check}: {finding.title}: found {finding.found}" for finding in bad]
             raise kind(
-                f"{work.name}: {len(bad)} check{'' if len(bad) == 1 else 's'} {words}:\n" + "\n".join(lines),
+                f"{work.name}: {len(bad)} check{'s'[: len(bad) > 1]} {words}:\n  " + listed(lines, _NAMED, "\n  "),
                 hint=f"gdsdeploy validate {work.fleet_path} --limit {work.name} says what to do with each",
             )
-    return found
+    return report
 
 
-def _gate(work: Work, found: HostReport) -> None:
-    """Have the gate judge, so that its own record is of this boot; what it finds has to be the same."""
+def _gate(work: Work, report: HostReport) -> None:
+    """Have the gate judge this boot, and require that it opens."""
     record = work.ask(answers.RUN_GATE, "--once", timeout=work.profile.gate.seconds + 120.0)
-    if record.state != "open" or record.boot_id != found.boot_id:
-        state, boot_id = record.state or "not judged", record.boot_id or "unknown"
+    if record.state != "open" or record.boot_id != report.boot_id:
+        state, boot_id = record.state or "without a verdict", record.boot_id or "unknown"
         raise ChecksFailed(
             f"{work.name}: its gate is {state} in boot {boot_id}: {record.reason}",
             hint="On the host: journalctl -u gds-gate",

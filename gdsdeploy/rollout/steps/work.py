@@ -1,9 +1,9 @@
-"""One step's surroundings: which machine, towards which lock, and how its program is asked."""
+"""What a step works with: the machine, the lock, and the program on the host."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,42 +31,36 @@ from gdsdeploy.ssh.ask import ask
 from gdsdeploy.ssh.endpoint import Answer, refusal
 from gdsdeploy.zipapp import hostapp
 
-#: Seconds for one question to the program on a host; digests of some hundred megabytes are in some of them.
+#: Seconds for one question to the program on a host; some answers digest several hundred megabytes.
 TIMEOUT = 300.0
-#: How often a host that does not answer is asked; one that let us wait for so many seconds is not asked again.
+#: Tries for a host that doesn't answer; one that took so many seconds isn't asked again.
 TRIES, HANGS = 3, 60.0
-#: What the program on the host calls a refusal → the error of ours; any other is a fault of the host.
+#: Kind of a refusal by the program on the host → error class; by default ConvergeFailed.
 _KINDS: Mapping[str, type[GdsError]] = {
-    "busy": Busy,
-    "packages-busy": HostUnfit,
-    "packages-broken": HostUnfit,
-    "space": HostUnfit,
-    "inhibited": RebootFailed,
-    "systemd": RebootFailed,
-    "once": RebootFailed,
-    "audit": ModuleBuildFailed,
-}
+    "busy": Busy, "packages-busy": HostUnfit, "packages-broken": HostUnfit, "space": HostUnfit,
+    "inhibited": RebootFailed, "systemd": RebootFailed, "once": RebootFailed, "audit": ModuleBuildFailed,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds that things may take which end by themselves; tests have less of it."""
+    """Seconds to wait; tests set less."""
 
-    #: another program holds the package manager's lock, or another run keeps the host
+    #: while another program holds the package manager's lock, or another run keeps the host
     packages: float = 300.0
-    #: between two looks at a host that is awaited
+    #: between two looks at a host
     poll: float = 3.0
-    #: one attempt to reach it meanwhile
+    #: for one attempt to reach a host that reboots
     knock: float = 20.0
-    #: services that start after sshd has answered
+    #: for services that start after sshd
     settle: float = 180.0
-    #: a validation under load needs more than one that looks only
+    #: for a validation, which may read under load
     validation: float = 600.0
 
 
 @dataclass(frozen=True)
 class Work:
-    """Everything that performing one step of one machine needs; ``fleet`` holds hardly more than that machine."""
+    """Everything that one step of one machine needs; ``fleet`` holds little more than that machine."""
 
     task: Task
     fleet: Fleet
@@ -76,13 +70,14 @@ class Work:
     #: of the rollout, as its plan has it
     rollout: str
     drainer: Drainer
-    #: where whole outputs of programs go
+    #: folder for whole outputs of programs
     logs: Path
-    progress: Callable[[str], None]
+    #: gets one line of progress at a time
+    say: Callable[[str], None]
     #: the whole fleet as it was planned
     everyone: Fleet
     patience: Patience = field(default_factory=Patience)
-    #: where it is written down that the machine has this lock; None: nowhere
+    #: records that the machine has this lock; None: no record
     release: Release | None = None
 
     @property
@@ -116,16 +111,12 @@ class Work:
         fleet = release.for_host(self.name, self.everyone)
         return replace(self, fleet=alone(fleet, self.name), lock=release.lock, release=release)
 
-    def say(self, text: str) -> None:
-        self.progress(text)
-
     def ask(
         self, question: Question[S], *options: str, stdin: bytes = b"", timeout: float = TIMEOUT, tries: int = TRIES
     ) -> S:
-        """What the program on the host answers to ``question`` with ``options``; any question can be asked twice.
+        """The host program's answer to ``question`` with ``options``; any question can be asked twice.
 
-        Raises HostUnreachable, HostKeyMismatch and HostUnfit where there is no answer, or one that isn't what its
-        question asks for; where the host refuses, the error that its answer names.
+        Raises HostUnreachable, HostKeyMismatch, HostUnfit for another shape of answer, and the error of a refusal.
         """
         argv = [*question.words, *options, "--json"]
         send = partial(ask, self.fleet, self.fleet_path, [self.name], argv, Answer.require_document)
@@ -133,13 +124,22 @@ class Work:
             ((answer, _),) = send(timeout=timeout, stdin=stdin, program=program())
             if not isinstance(answer.error, HostUnreachable) or not left or answer.seconds > HANGS:
                 break
-            # A rollout is not taken back for a moment without a network.
+            # A moment without a network must not roll back a host.
             self.wait(self.patience.poll)
         document = answer.require_document()
         error = document.get("error")
         if isinstance(error, Mapping):
             raise refusal(self.name, error, _KINDS.get(str(error.get("kind", "")), ConvergeFailed))
         return question.read(self.name, document)
+
+    def attempts(self, seconds: float) -> Iterator[float]:
+        """Seconds waited before each attempt, from 0 until ``seconds`` have passed."""
+        waited = 0.0
+        while waited < seconds:
+            yield waited
+            self.wait(self.patience.poll)
+            waited += self.patience.poll
+        yield waited
 
     def wait(self, seconds: float) -> None:
         """Pause; raises Interrupted when the rollout is to stop."""
@@ -148,18 +148,18 @@ class Work:
 
 @functools.cache
 def program() -> bytes:
-    """The host program; built once, as one rollout asks many times."""
+    """The host program, built once for a rollout."""
     return hostapp.build()
 
 
 def alone(fleet: Fleet, name: str) -> Fleet:
-    """``fleet`` with no machine but ``name``: rendering all of them for each step of each would take squared time.
+    """``fleet`` with only the machine ``name``: each step of each machine renders it.
 
-    A profile that signs needs all addresses, by which its key is told from another fleet's.
+    A profile that signs needs all addresses: they tell its key from another fleet's.
     """
     return fleet if fleet.profiles[fleet.everyone()[name].profile].signing is not None else fleet.alone(name)
 
 
 def error_named(kind: str) -> type[GdsError]:
-    """The class of an error by its name; GdsError itself for one that is not known."""
+    """The class of an error by its name; GdsError for an unknown name."""
     return {error.__name__: error for error in all_errors()}.get(kind, GdsError)

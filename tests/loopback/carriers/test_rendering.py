@@ -356,7 +356,7 @@ def test_a_host_that_pulls_waits_for_nobody(fleet: Path, tmp_path: Path) -> None
         "build1": "it builds them, and hands them over",
         "gpu1": "it receives what build1 builds",
     }
-    with pytest.raises(NotProvisioned, match="nobody would make the modules of gpu1"):
+    with pytest.raises(NotProvisioned, match="no machine makes the modules of gpu1"):
         render(fleet, tmp_path / "pull", "pull")
     assert not (tmp_path / "pull").exists()
     kept = keep_a_build(fleet, tmp_path)

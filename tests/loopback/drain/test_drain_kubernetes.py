@@ -116,7 +116,7 @@ def test_a_pod_that_nothing_would_start_anew_is_waited_for(cluster: Cluster, dra
 def test_a_cordon_of_somebody_else_is_kept(cluster: Cluster, drainer: kubernetes.Kubernetes) -> None:
     cluster.nodes[NODE]["spec"] = {"unschedulable": True}
     cluster.pod("web", NODE)
-    nobody = "cordoned, by nobody who said why"
+    nobody = "cordoned without a reason"
     found = drainer.drain("gpu1", REASON, timeout=30, progress=lambda _: None)
     assert found == {"drained": False, "reason": nobody, "was": nobody}
     assert cluster.evicted == [("work", "web")]

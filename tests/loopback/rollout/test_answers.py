@@ -239,13 +239,13 @@ def lying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, question: tuple[str, 
     monkeypatch.setattr(rollback, "towards_before", lambda _: host)
     monkeypatch.setattr(rollback, "_fit", lambda _: {})
     monkeypatch.setattr(rollback, "_managed", lambda *_: {"/etc/cufile.json"})
-    monkeypatch.setattr(rollback.previous_packages, "have", lambda *_: {})
-    monkeypatch.setattr(rollback.previous_packages, "offered", lambda *_: nullcontext())
+    monkeypatch.setattr(rollback.previous_packages, "fetch_packages", lambda *_: {})
+    monkeypatch.setattr(rollback.previous_packages, "offer_packages", lambda *_: nullcontext())
     shelf = SimpleNamespace(folder=tmp_path, keys=SimpleNamespace(folder=tmp_path), look=lambda *_: None)
     monkeypatch.setattr(rollback.run_archives, "opened", lambda _: nullcontext(shelf))
     monkeypatch.setattr(
         provision,
-        "rendered",
+        "render_inventory",
         lambda *_: {"all": {"children": {"builders": {"hosts": {}}, "hosts": {"hosts": {"gpu1": {}}}}}},
     )
     monkeypatch.setattr(provision, "look", lambda *_: SimpleNamespace(plan=HostPlan("gpu1")))
@@ -315,7 +315,7 @@ def test_a_snapshot_in_the_journal_is_checked_again(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         RollbackFailed, match=r"gpu1: its answer to rollout snapshot is malformed: provision\.installed"
     ):
-        rollback._given(host, host)
+        rollback._restore_variables(host, host)
 
 
 def test_modules_that_were_kept_lie_where_the_program_keeps_them() -> None:
@@ -323,5 +323,5 @@ def test_modules_that_were_kept_lie_where_the_program_keeps_them() -> None:
     host = work(Step.SNAPSHOT, {"rollout keep": {"archive": "/etc/shadow"}})
     seen = SimpleNamespace(supply=Supply("receive", "", ""))
     document = answers.SNAPSHOT.read("gpu1", snapshot(kernels={KERNEL: {"files": {}, "chosen": {}}}))
-    kept = prepare._kept(host, host, seen, document)  # type: ignore[arg-type]
+    kept = prepare._kept_archive(host, host, seen, document)  # type: ignore[arg-type]
     assert kept == f"/var/lib/gdsdeploy/rollout/{host.rollout}/modules-{KERNEL}.tar"

@@ -42,7 +42,7 @@ def work(fleet: LoopbackFleet, host: str = "gpu1", poll: float = 0.05) -> Work:
         rollout="x",
         drainer=Nothing(),
         logs=Path("/nowhere"),
-        progress=lambda _: None,
+        say=lambda _: None,
         everyone=intent,
         patience=Patience(poll=poll),
     )

@@ -416,7 +416,7 @@ def test_another_program_that_has_it_locked(path: Path, monkeypatch: pytest.Monk
 def test_somebody_who_writes_although_he_has_no_lock_is_found_out(path: Path) -> None:
     with journal.writing(path, doing="test") as writer, contextlib.closing(sqlite3.connect(path)) as shell, shell:
         writer.go_on(PLAN.id)
-        with pytest.raises(JournalUnusable, match="written by somebody else"), writer._transaction():
+        with pytest.raises(JournalUnusable, match="written by another program"), writer._transaction():
             writer._insert(Event.of(3, time.time(), "", Note()))
         assert not shell.in_transaction
 

@@ -445,8 +445,8 @@ def test_who_watches_cannot_stop_it(path: Path) -> None:
     assert all_done(driven(path, TWO, hooks=Hooks(observe=observe, progress=lambda *_: 1 / 0)))
     notes = [event.data["text"] for event in events(path) if event.kind is Kind.NOTE]
     assert sorted(notes) == [
-        "somebody who is told of this rollout failed: BrokenPipeError",
-        "somebody who is told of this rollout failed: ZeroDivisionError",
+        "an observer of this rollout failed: BrokenPipeError",
+        "an observer of this rollout failed: ZeroDivisionError",
     ]
 
 
@@ -475,9 +475,7 @@ def test_a_fleet_file_that_cannot_be_read_any_more(path: Path) -> None:
     assert all_done(driven(path, TWO, hooks=Hooks(removed=removed, notices=lambda: notices)))
     notes = [event.data["text"] for event in events(path) if event.kind is Kind.NOTE]
     assert notes[0] == notices[0]
-    assert notes[1:] == [
-        "it cannot be told whether hosts were taken out of the fleet: fleet.yml: line 3: what is this?"
-    ]
+    assert notes[1:] == ["whether hosts were removed from the fleet is unknown: fleet.yml: line 3: what is this?"]
 
 
 def test_hosts_wait_for_their_window(path: Path) -> None:

@@ -122,8 +122,8 @@ def test_all_reasons_come_at_once(made: Callable[..., PlannedFleet]) -> None:
         "  - a: no answer\n    Is it up?",
         "  - b: it runs debian-12",
         "  - c: not everything about it could be read: dpkg did not answer",
-        "  - d: nobody builds its modules: build1 did not answer",
-        "  - e: never provisioned, so that there is nothing to take it back to\n    Provision it first:",
+        "  - d: no machine builds its modules: build1 did not answer",
+        "  - e: never provisioned, so that there is nothing to roll it back to\n    Provision it first:",
     ):
         assert line in text
 
@@ -150,7 +150,7 @@ def test_a_stack_that_hosts_have_already_needs_no_preflight(made: Callable[..., 
         update={"version": "1.9.9"})})  # fmt: skip
     lockfile.write(lockfile.beside(fleet.path), lockfile.build({"gds": changed}))
     found = prepare(fleet)
-    assert [(item.same, item.ok) for item in found.tried] == [(True, True)]
+    assert [(item.same, item.ok) for item in found.trials] == [(True, True)]
     found.require()
     assert "as the hosts have it" in shown.text(found, 0.0)
 

@@ -344,7 +344,7 @@ def test_a_fleet_that_was_edited_meanwhile_is_said(made: Make, capsys: pytest.Ca
     value = {**PATIENT, "parallel": 3}
     fleet.path.write_text(fleet.path.read_text() + f"# edited\nwaivers: []  # {value['parallel']}\n")
     run("rollout", "abort", fleet.path)
-    assert "was edited since; the rollout goes on with the one that it was planned with" in capsys.readouterr().err
+    assert "was edited since; the rollout continues with the one that it was planned with" in capsys.readouterr().err
 
 
 def test_a_command_is_told_of_what_a_person_is_woken_for(made: Make, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def work(
         rollout="20261121T1054-7f3a",
         drainer=Nothing(),
         logs=Path("/nowhere"),
-        progress=lambda _: None,
+        say=lambda _: None,
         everyone=fleet,
         patience=Patience(packages=10, poll=2, knock=1, settle=6),
     )

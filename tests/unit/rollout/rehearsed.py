@@ -106,6 +106,17 @@ def refolded(plan: Plan, events: list[Event]) -> Machine:
     return machine
 
 
+def unavailable(machine: Machine) -> int:
+    """Hosts of the fleet that are out of work, by this rollout or for other reasons."""
+    out = {name for name in machine.slots.held if machine.hosts[name].out}
+    return len(out | machine.slots.down)
+
+
+def waits(decided: Decisions) -> bool:
+    """Whether hosts wait for nothing but a window: there is nothing to do, no time to wait for, and no end."""
+    return not (decided.events or decided.tasks or decided.over) and decided.wake_at is None
+
+
 #: Whether a step of a host fails: its error, or None.
 Fault = Callable[[Task], Mapping[str, Any] | None]
 

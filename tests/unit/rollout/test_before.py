@@ -32,7 +32,7 @@ def locked(program: str = "apt-get") -> dict[str, Any]:
 def test_a_package_manager_at_work_is_waited_for() -> None:
     answers = [locked(), locked(), status()]
     host = work(Step.APPLY, {"rollout status": lambda n: answers[n]})
-    assert lease.at_rest(host).packages.model_dump() == status()["packages"]
+    assert lease.wait_until_free(host).packages.model_dump() == status()["packages"]
     assert host.waited == [2, 2]
 
 
@@ -41,7 +41,7 @@ def test_but_not_for_ever() -> None:
     with pytest.raises(
         HostUnfit, match=r"unattended-upgr \(process 7\) holds the lock .*lock-frontend.* more than 10 s"
     ):
-        lease.at_rest(host)
+        lease.wait_until_free(host)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_room_is_asked_for_what_is_to_be_installed(kind: str, kernel: bool) -> N
     object.__setattr__(host, "lock", SimpleNamespace(targets={"gds": target}))
     change = Change(kind, image.package, "", image.version, "missing", resource="packages.kernel")
     seen = Look(HostPlan("gpu1", (change,)), Supply("build", "", ""), {})
-    with pytest.raises(HostUnfit, match=r"no room for what is to come: /boot \(/boot\) needs 210 MB"):
-        prepare.room(host, STATUS.read("gpu1", status()), seen)
+    with pytest.raises(HostUnfit, match=r"no room for the new files: /boot \(/boot\) needs 210 MB"):
+        prepare.require_room(host, STATUS.read("gpu1", status()), seen)
     (need,) = [json.loads(given) for given in host.given if given]
     assert (need["/boot"] > 0, need["/var"]) == (kernel, image.size if kernel else 0)
 
@@ -78,18 +78,18 @@ def test_what_the_role_asks_for_is_asked_for_before(monkeypatch: pytest.MonkeyPa
     host = work(Step.PREFLIGHT, {"rollout space": {"fits": True, "filesystems": []}})
     seen = Look(HostPlan("gpu1"), Supply("build", "", ""), {})
     full = {"/boot": {"bytes": 100 << 20, "inodes": 1, "mount": "/"}}
-    with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 that are asked"):
-        prepare.room(host, STATUS.read("gpu1", status(space=full)), seen)
+    with pytest.raises(HostUnfit, match="/boot has 105 MB left, of 210 MB that are required"):
+        prepare.require_room(host, STATUS.read("gpu1", status(space=full)), seen)
     monkeypatch.setattr(prepare, "FREE_MIB", {"/boot": 50})
-    prepare.room(host, STATUS.read("gpu1", status(space=full)), seen)
+    prepare.require_room(host, STATUS.read("gpu1", status(space=full)), seen)
 
 
 def test_a_host_returns_only_in_the_boot_that_was_judged() -> None:
     known = {"validated_boot": BOOT}
     assert prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}, known))["returned"] is True
-    with pytest.raises(RebootFailed, match="it has booted since it was judged"):
+    with pytest.raises(RebootFailed, match="it has booted since its validation"):
         prepare.give_back(work(Step.RETURN, {"rollout status": status(NEXT)}, known))
-    with pytest.raises(RebootFailed, match="judged in none"):
+    with pytest.raises(RebootFailed, match="validated in none"):
         prepare.give_back(work(Step.RETURN, {"rollout status": status(BOOT)}))
 
 
@@ -123,7 +123,7 @@ def test_the_boot_default_moves_only_when_everything_else_has_passed(monkeypatch
             raise ChecksFailed("modules.next-boot")
         return HostReport("gpu1", "gds", boot_id=BOOT)
 
-    monkeypatch.setattr(validate, "checked", checked)
+    monkeypatch.setattr(validate, "check_host", checked)
     with pytest.raises(ChecksFailed):
         validate.validate(host)
     assert order == ["but", "all"]

@@ -56,12 +56,12 @@ def test_a_queue_chooses_as_if_it_looked_at_everybody(
             host = chosen[which % len(chosen)]
             queue.discard(host)
             del waiting[host]
-            slots.hold(host)
+            slots.set_held(host, True)
         elif act == "leave":
             queue.discard(host)
             waiting.pop(host, None)
         elif act == "free":
-            slots.free(host)
+            slots.set_held(host, False)
         elif act == "add" and host not in slots.held:
             add(host)
         elif act in ("down", "up"):
@@ -85,14 +85,14 @@ def begin(slots: Slots, queue: Queue, *hosts: str) -> None:
     assert queue.first(9, Claims(9)) == list(hosts)
     for host in hosts:
         queue.discard(host)
-        slots.hold(host)
+        slots.set_held(host, True)
     assert queue.first(9, Claims(9)) == []
 
 
 def test_who_leaves_keeps_nobody_behind_it_waiting() -> None:
     slots, queue = racks(h1="a", h2="a", h3="a")
     begin(slots, queue, "h1")
-    slots.free("h1")
+    slots.set_held("h1", False)
     queue.discard("h2")
     assert queue.first(9, Claims(9)) == ["h3"]
 
@@ -100,9 +100,9 @@ def test_who_leaves_keeps_nobody_behind_it_waiting() -> None:
 def test_who_waits_for_something_else_keeps_nobody_behind_it_waiting() -> None:
     slots, queue = racks(h0="z", h1="a", h2="az", h3="a")
     begin(slots, queue, "h0", "h1")
-    slots.free("h1")
+    slots.set_held("h1", False)
     assert queue.first(9, Claims(9)) == ["h3"]
-    slots.free("h0")
+    slots.set_held("h0", False)
     assert queue.first(9, Claims(9)) == ["h2"]
 
 

@@ -34,7 +34,7 @@ EACH: list[tuple[Payload, str]] = [
     (events.WaveOpened("canary"), '{"wave": "canary"}'),
     (events.WaveSoaking("canary", 7.5), '{"wave": "canary", "until": 7.5}'),
     (
-        events.WaveSoaking("canary", 7.5, events.Measured(1.5, "b", 3.0)),
+        events.WaveSoaking("canary", 7.5, events.Measurement(1.5, "b", 3.0)),
         '{"wave": "canary", "until": 7.5, "measured": {"left": 1.5, "boot": "b", "steady": 3.0}}',
     ),
     (events.WaveClosed("canary"), '{"wave": "canary"}'),

@@ -35,8 +35,8 @@ def test_another_run_is_waited_for() -> None:
     replies = [OTHERS, OTHERS, status()]
     told: list[str] = []
     host = work(Step.APPLY, {"rollout status": lambda number: replies[number]})
-    object.__setattr__(host, "progress", told.append)
-    assert lease.at_rest(host).apply.who == ""
+    object.__setattr__(host, "say", told.append)
+    assert lease.wait_until_free(host).apply.who == ""
     assert host.waited == [2, 2]
     assert told == ["gpu1: anna@ops: provision is changing this host; waiting"]
 
@@ -44,7 +44,7 @@ def test_another_run_is_waited_for() -> None:
 def test_but_not_for_ever() -> None:
     host = work(Step.APPLY, {"rollout status": OTHERS})
     with pytest.raises(Busy, match=r"gpu1: anna@ops: provision is changing this host, for more than 10 s") as caught:
-        lease.at_rest(host)
+        lease.wait_until_free(host)
     assert "rollout status" in str(caught.value.hint)
 
 
@@ -52,7 +52,7 @@ def test_ones_own_lease_is_no_obstacle() -> None:
     host = work(Step.MODULES, {})
     own = status(apply={"run": host.rollout, "who": "who drove it before: rollout", "works": False})
     object.__setattr__(host, "replies", {"rollout status": own})
-    lease.at_rest(host)
+    lease.wait_until_free(host)
     assert host.waited == []
 
 
@@ -61,7 +61,7 @@ def test_a_call_of_ones_own_whose_connection_broke_is_waited_for() -> None:
     own = {"run": host.rollout, "who": "anna: rollout"}
     replies = [status(apply={**own, "works": True}), status(apply={**own, "works": False})]
     object.__setattr__(host, "replies", {"rollout status": lambda number: replies[number]})
-    lease.at_rest(host)
+    lease.wait_until_free(host)
     assert host.waited == [2]
 
 
@@ -74,7 +74,7 @@ def played(monkeypatch: pytest.MonkeyPatch, host: Asked, *failures: GdsError | N
         found.append(inventory)
         return HostResult(["gds_repo: Pins"], failure=next(ends))
 
-    monkeypatch.setattr(provision, "_played", once)
+    monkeypatch.setattr(provision, "_play_once", once)
     sources = Sources(Path("/fleet"), Path("/program"), Path("/modules"), {"gpu1": "{}"}, {"gpu1": "{}"})
     monkeypatch.setattr(provision, "sources", lambda *_: sources)
     shelf: Any = SimpleNamespace(folder=Path("/modules"))
@@ -135,10 +135,10 @@ def performed(monkeypatch: pytest.MonkeyPatch, step: Step, error: GdsError | Non
     monkeypatch.setattr(perform, "STEPS", {step: body})
     host = work(step, {"apply --release": {"released": True}})
     if error is None:
-        assert perform._performed(host) == {"done": True}
+        assert perform._perform(host) == {"done": True}
     else:
         with pytest.raises(type(error)):
-            perform._performed(host)
+            perform._perform(host)
     return host.questions
 
 

@@ -11,7 +11,21 @@ from gdsdeploy.model.events import Event, Kind, StepError
 from gdsdeploy.model.rollout import Outcome, Wave
 from gdsdeploy.rollout.hoststate import MAX_REFUSALS
 from gdsdeploy.rollout.machine import Machine
-from tests.unit.rollout.rehearsed import ERROR, POWER, SILENT, THERE, UNDO, Play, failing, found, one, plan, reach, run
+from tests.unit.rollout.rehearsed import (
+    ERROR,
+    POWER,
+    SILENT,
+    THERE,
+    UNDO,
+    Play,
+    failing,
+    found,
+    one,
+    plan,
+    reach,
+    run,
+    unavailable,
+)
 
 # -- one host
 
@@ -88,7 +102,7 @@ def test_a_way_back_that_fails(step: str, error: dict[str, Any], outcome: Outcom
     assert play.outcome("a") is outcome
     assert play.machine.hosts["a"].out
     assert play.machine.hosts["a"].failed_at == "apply"
-    assert play.machine.unavailable() == 1
+    assert unavailable(play.machine) == 1
 
 
 def test_an_undo_that_needs_no_reboot() -> None:
@@ -119,7 +133,7 @@ def test_a_host_that_does_not_come_back_is_lost() -> None:
     play = run(one(), failing(a_boot=SILENT))
     assert play.steps("a")[-1] == "boot"
     assert play.outcome("a") is Outcome.LOST
-    assert play.machine.unavailable() == 1
+    assert unavailable(play.machine) == 1
 
 
 def test_power_heals_a_host_that_does_not_come_back() -> None:
@@ -293,7 +307,7 @@ def test_what_is_shown_of_a_rollout() -> None:
     assert play.machine.waves[0].counts["waiting"] == 1
     assert play.machine.hosts["a"].state == "apply"
     assert play.machine.outcomes() == {}
-    assert play.machine.unavailable() == 1
+    assert unavailable(play.machine) == 1
     play.fail("a")
     assert [host.name for host in play.machine.failed()] == ["a"]
 

@@ -20,6 +20,7 @@ from tests.unit.rollout.rehearsed import (
     refolded,
     run,
     soaking,
+    unavailable,
 )
 
 # -- thresholds, pause, resume
@@ -206,7 +207,7 @@ def test_abort_takes_back_who_is_under_way(step: str, way: list[str], outcome: O
     assert play.outcome("b") is None
     assert play.machine.phase == "aborted"
     assert play.machine.finished
-    assert play.machine.unavailable() == 0
+    assert unavailable(play.machine) == 0
 
 
 @pytest.mark.parametrize("step", THERE[1:-1])
@@ -250,7 +251,7 @@ def test_rollback_takes_everything_back_the_last_wave_first_within_the_budget() 
 
     def look(p: Play) -> bool:
         order.extend(host for host, task in p.under_way.items() if task.step is Step.DRAIN and host not in order)
-        assert p.machine.unavailable() <= 2
+        assert unavailable(p.machine) <= 2
         return False
 
     run(play, until=look)
@@ -326,7 +327,7 @@ def test_a_kept_host_that_is_in_work_again_is_drained_before_it_is_changed() -> 
     play.say(Kind.RESUMED, back=["a", "b"])
     run(play)
     assert play.said(Kind.RECALL) == [], "one that is back in work is not lost any more"
-    assert play.machine.unavailable() == 0
+    assert unavailable(play.machine) == 0
     play.say(Kind.ROLLBACK)
     run(play)
     assert play.steps("a")[-6:] == play.steps("b")[-6:] == ["drain", *UNDO]
@@ -364,7 +365,7 @@ def test_an_interrupted_step_is_begun_again(step: str) -> None:
     play.open = True
     run(play, failing(a_apply=ERROR) if step in UNDO[:-1] else failing())
     assert play.machine.phase == "finished"
-    assert play.machine.unavailable() == 0
+    assert unavailable(play.machine) == 0
 
 
 @pytest.mark.parametrize(
@@ -390,5 +391,5 @@ def test_killed_and_aborted(step: str, way: list[str], order: str) -> None:
         play.kill()
     run(play)
     assert play.steps("a")[THERE.index(step) + 1 :] == way
-    assert play.machine.unavailable() == 0
+    assert unavailable(play.machine) == 0
     refolded(play.plan, play.events)

@@ -7,7 +7,21 @@ import pytest
 from gdsdeploy.model.events import Kind
 from gdsdeploy.model.rollout import Outcome, Step, Wave
 from gdsdeploy.rollout.machine import STALE
-from tests.unit.rollout.rehearsed import ERROR, SILENT, THERE, UNDO, Play, failing, one, plan, reach, run, soaking
+from tests.unit.rollout.rehearsed import (
+    ERROR,
+    SILENT,
+    THERE,
+    UNDO,
+    Play,
+    failing,
+    one,
+    plan,
+    reach,
+    run,
+    soaking,
+    unavailable,
+    waits,
+)
 
 # -- waves, soak, budget
 
@@ -33,7 +47,7 @@ def test_a_soak_lasts_and_is_judged() -> None:
     play.end("a")
     play.step()
     assert play.machine.waves[0].state == "soaking"
-    assert play.machine.unavailable() == 0
+    assert unavailable(play.machine) == 0
     play.end("b")
     play.step()
     assert play.machine.waves[0].state == "closed"
@@ -125,7 +139,7 @@ def test_a_host_that_somebody_else_drained_stays_unavailable() -> None:
     play.end("a", {"returned": False})
     run(play)
     assert play.outcome("a") is Outcome.DONE
-    assert play.machine.unavailable() == 1
+    assert unavailable(play.machine) == 1
     assert play.machine.halted == "b cannot be begun while out of work: a; at most 1 are at a time"
     play.say(Kind.RESUMED, back=["a"])
     assert run(play).machine.outcomes() == {"done": 2}
@@ -182,7 +196,7 @@ def test_builders_are_never_drained_and_take_no_place() -> None:
     run(play)
     assert play.steps("x") == [step for step in THERE if step not in ("drain", "return")]
     assert play.outcome("x") is Outcome.DONE
-    assert play.decide().waits_for_window
+    assert waits(play.decide())
 
 
 def test_a_builder_that_fails_halts_everything() -> None:
@@ -199,7 +213,7 @@ def test_nothing_begins_outside_of_a_window() -> None:
     play = one("a", "b", settings={"parallel": 1})
     play.open = False
     decided = play.step()
-    assert decided.waits_for_window
+    assert waits(decided)
     assert not decided.over
     assert play.said(Kind.OPENED) == []
     play.open = True
@@ -208,7 +222,7 @@ def test_nothing_begins_outside_of_a_window() -> None:
     run(play)
     assert play.outcome("a") is Outcome.DONE, "what was begun is brought to its end"
     assert play.steps("b") == []
-    assert play.decide().waits_for_window
+    assert waits(play.decide())
 
 
 def test_a_window_that_closes_before_the_drain() -> None:
@@ -216,7 +230,7 @@ def test_a_window_that_closes_before_the_drain() -> None:
     play.step()
     play.open = False
     play.end("a")
-    assert play.step().waits_for_window
+    assert waits(play.step())
     play.open = True
     play.now += STALE
     play.step()
@@ -228,7 +242,7 @@ def test_who_waits_at_the_gate_keeps_nobody_from_going_back() -> None:
     reach(play, "a", "preflight")
     play.open = False
     play.end("a")
-    assert play.step().waits_for_window
+    assert waits(play.step())
     play.say(Kind.RECALL, "c", reason="it is slow")
     run(play)
     assert play.outcome("c") is Outcome.ROLLED_BACK

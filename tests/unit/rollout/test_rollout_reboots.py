@@ -20,6 +20,7 @@ from gdsdeploy.rollout.machine import Machine
 from tests.loopback.rollout.test_rollout_driver import Performing
 from tests.unit.rollout.driven_rollout import PLAN, Hurried
 from tests.unit.rollout.pretended_hosts import NEW, OLD, Hosts
+from tests.unit.rollout.rehearsed import unavailable
 
 TWO = replace(PLAN, waves=(Wave("canary", ("a",), canary=True), Wave("2", ("b",))))
 Own = Callable[[Task], object]
@@ -55,7 +56,7 @@ def test_one_that_does_not_come_back_is_lost_and_taken_back_once_somebody_has_sw
     hosts = Hosts(path.parent, TWO)
     machine = driven(path, TWO, hosts, silent)
     assert (machine.phase, machine.hosts["a"].outcome, machine.hosts["b"].outcome) == ("halted", Outcome.LOST, None)
-    assert machine.unavailable() == 1
+    assert unavailable(machine) == 1
     assert hosts.look()["a"].drained
     assert hosts.broken(None) == []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ from gdsdeploy.rollout.journal import PHASES
 from gdsdeploy.rollout.report import events as words
 from gdsdeploy.rollout.report.page import render
 from gdsdeploy.rollout.report.progress import WIDTH, bar, lines
-from gdsdeploy.rollout.status import Status, each, fold
+from gdsdeploy.rollout.status import Status, begun, fold
 from tests.unit.rollout.rehearsed import SILENT, Play
 from tests.unit.sample_rollouts import BEGIN, ERROR, Story, large, plan, small
 
@@ -31,7 +31,7 @@ rollout 20261121T1054-7f3a: halted
   failed:
     ? gpu5: lost: boot: no answer within 1200 s of its reboot
     ↺ gpu6: rolled-back: modules: nvidia-fs does not build: <nvfs-dma.c:412> & …
-  last, 11:11:19 UTC: gpu7: preflight begins (attempt 2): it is asked what it is"""
+  last, 11:11:19 UTC: gpu7: preflight begins (attempt 2): it is checked"""
 
 
 def shown(status: Status, after: float = 0.0, **how: bool) -> list[str]:
@@ -64,6 +64,16 @@ def test_why_a_host_failed_and_why_it_was_not_taken_back() -> None:
     status = fold(story.events)
     assert "    ✗ a: kept: validate: first; then undo: third" in shown(status)
     assert "first\nthen, at undo: third" in render(status)
+
+
+def each(events: Iterable[Event]) -> Iterator[tuple[Event, Status]]:
+    """Every event with the (one and same) status after it."""
+    first, *others = events
+    status = begun(first)
+    yield first, status
+    for event in others:
+        status.feed(event)
+        yield event, status
 
 
 def test_every_line_fits_and_obeys_nobody() -> None:

@@ -101,7 +101,7 @@ def test_a_host_that_is_not_what_it_was_says_so() -> None:
 )
 def test_modules_come_back_as_they_had_come(kept: dict[str, str], mode: str, source: str) -> None:
     host: Asked = work(Step.UNDO, {}, {"modules_before": kept})
-    supply = rollback._supply(host)
+    supply = rollback._supply(host, SimpleNamespace(look=lambda *_: None))  # type: ignore[arg-type]
     assert (supply.mode, supply.source) == (mode, source)
 
 
@@ -115,6 +115,6 @@ def test_what_is_needed_to_build_for_a_kernel_goes_with_the_kernel() -> None:
     )
     lock = lockfile.build({"gds": host.target.model_copy(update={"packages": packages})})
     host = dataclasses.replace(host, lock=lock)
-    inputs = rollback._given(host, host)
+    inputs = rollback._restore_variables(host, host)
     assert inputs["gds_driver_leaving"] == [{"package": "nvidia-open-kernel-dkms", "version": ""}]
     assert inputs["gds_restore_unwanted"] == sorted(there)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gdsdeploy.errors import FleetInvalid
 from gdsdeploy.model.rollout_settings import Rollout
-from gdsdeploy.rollout.windows import closes_at, is_open, opens_at
+from gdsdeploy.rollout.windows import is_open, opens_at
 
 DAY = 86400
 
@@ -25,6 +25,14 @@ def settings(*windows: str, zone: str = "UTC") -> Rollout:
 def at(text: str, zone: str = "UTC", **changed: Any) -> float:
     """``2026-11-20 21:59`` (a Friday) → seconds since the epoch."""
     return dt.datetime.fromisoformat(text).replace(tzinfo=zoneinfo.ZoneInfo(zone), **changed).timestamp()
+
+
+def closes_at(settings: Rollout, now: float) -> float | None:
+    """The end of the window that is open at ``now``, in quarters of an hour; None: none is open, or it has no end."""
+    if not is_open(settings, now):
+        return None
+    following = int(now) - int(now) % 900 + 900
+    return next((time for time in range(following, following + 9 * DAY, 900) if not is_open(settings, time)), None)
 
 
 def test_without_windows_it_is_always_open() -> None:
