@@ -1,4 +1,4 @@
-"""What the audit says of the modules of the running kernel, and of those that the next boot would load."""
+"""The audit of the running kernel's modules, and of those that the next boot would load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .wanted import Wanted
 def collect(recorder: Recorder, wanted: Wanted) -> None:
     section = recorder.document["audits"]
     if wanted.expectation is not None and not wanted.expectation.own_kernel:
-        # The kernel is chosen elsewhere, and there it is the lock's.
+        # The host's machine chooses the kernel, and there it is the lock's.
         section["running"] = {"error": "the kernel that runs is not this host's to choose"}
         section["next"] = _audit(wanted.expectation.kernel_release, wanted)
         return

@@ -1,4 +1,4 @@
-"""What could move the stack, and what has: the package manager's choices and locks, and its logs."""
+"""The package manager's choices and locks, which could move the stack, and its logs, which tell what did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/vers
 
 
 def collect(recorder: Recorder, wanted: Wanted) -> None:
-    """Only for packages that are expected: without them, there is nothing that could have moved."""
+    """Only for expected packages: without them, nothing could have moved."""
     if not wanted.packages:
         return
     names = "(?:{})".format("|".join(re.escape(name) for name in wanted.packages))

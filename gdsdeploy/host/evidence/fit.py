@@ -1,4 +1,4 @@
-"""What a cufile.json is fitted to: RDMA interfaces with their addresses, and memory."""
+"""The parts of a host to which a cufile.json is fitted: RDMA interfaces with their addresses, and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installed packages of interest, DKMS, and our own pins."""
+"""Installed packages of interest, DKMS, and gdsdeploy's pins."""
 
 from __future__ import annotations
 
