@@ -8,7 +8,7 @@ from typing import Any, Mapping, Optional, Tuple
 from ..kmod import modprobe
 from ..paths import BUILD_ID, MODPROBE
 from .document import Document
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, test, with_default
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ModuleFile:
     #: kernel release that it was built for: first word of its vermagic
     kernel: str
     depends: Tuple[str, ...]
-    #: what our build recorded: ``driver``, ``flavour``, ``tree``, ``source``
+    #: what gdsdeploy's build recorded: ``driver``, ``flavour``, ``tree``, ``source``
     provenance: Mapping[str, str] = field(default_factory=dict)
     #: symbol → CRC or None; those of interest
     imports: Mapping[str, Optional[int]] = field(default_factory=dict)
@@ -70,9 +70,9 @@ def module_facts(document: Document, name: str) -> ModuleFacts:
     return ModuleFacts(
         name=kernel_name,
         loaded=_loaded(document, kernel_name),
-        version=_line(document, folder + "/version"),
-        srcversion=_line(document, folder + "/srcversion"),
-        build_id=_binary(document, folder + BUILD_ID),
+        version=with_default(document.line(folder + "/version"), ""),
+        srcversion=with_default(document.line(folder + "/srcversion"), ""),
+        build_id=with_default(document.binary(folder + BUILD_ID), ""),
         file=_file(document, name),
     )
 
@@ -81,23 +81,13 @@ def _loaded(document: Document, name: str) -> Maybe[bool]:
     text = document.text("/proc/modules")
     if isinstance(text, str) and any(line.split()[:1] == [name] for line in text.splitlines()):
         return True
-    # Built into the kernel it is in no list of modules, but has its folder in /sys/module.
+    # A module that is built into the kernel is in no list, but has its folder in /sys/module.
     shown = document.text("/sys/module/" + name + "/version")
     if isinstance(shown, str):
         return True
     if isinstance(text, Unknown):
         return text
     return False if shown is None else shown
-
-
-def _line(document: Document, path: str) -> Maybe[str]:
-    value = document.line(path)
-    return "" if value is None else value
-
-
-def _binary(document: Document, path: str) -> Maybe[str]:
-    value = document.binary(path)
-    return "" if value is None else value
 
 
 def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
@@ -115,36 +105,26 @@ def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
     if shown.status != 0 or not files:
         what = shown.stderr.strip() or shown.stdout.strip() or "nothing"
         return Unknown(f"modprobe --show-depends {name} says: {what}")
-    value = document.module(files[-1])
-    return value if isinstance(value, Unknown) else _module_file(files[-1], value)
+    return test(document.module(files[-1]), lambda record: _module_file(files[-1], record))
 
 
-#: Keys of a module's record and their types; a record without one of them says nothing.
+#: Texts in a module's record that are fields of ModuleFile, and the other keys with their types.
+_TEXTS = ("name", "version", "srcversion", "build_id", "license")
 _SHAPE = {
-    "name": str,
-    "version": str,
-    "srcversion": str,
-    "build_id": str,
-    "license": str,
-    "vermagic": str,
+    **dict.fromkeys((*_TEXTS, "vermagic"), str),
+    **dict.fromkeys(("provenance", "imports", "exports"), dict),
     "depends": list,
-    "provenance": dict,
-    "imports": dict,
-    "exports": dict,
 }
 
 
 def _module_file(path: str, value: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
+    """The record as a module file; Unknown if a key is missing."""
     for key, kind in _SHAPE.items():
         if not isinstance(value.get(key), kind):
             return Unknown(f"the record of {path} has no {key}")
     return ModuleFile(
         path=path,
-        name=value["name"],
-        version=value["version"],
-        srcversion=value["srcversion"],
-        build_id=value["build_id"],
-        license=value["license"],
+        **{key: value[key] for key in _TEXTS},
         kernel=(value["vermagic"].split() or [""])[0],
         depends=tuple(str(item) for item in value["depends"]),
         provenance={key: str(item) for key, item in value["provenance"].items()},

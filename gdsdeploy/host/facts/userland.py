@@ -1,4 +1,4 @@
-"""The driver's other halves: its libraries for programs, and the firmware that it loads into GPUs."""
+"""The driver's libraries for programs, and the firmware that it loads into GPUs."""
 
 from __future__ import annotations
 
