@@ -12,7 +12,6 @@ from markupsafe import Markup, escape
 
 from gdsdeploy.host.facts import Unknown
 from gdsdeploy.host.facts.pci import Link
-from gdsdeploy.host.facts.storage import Device, StorageFacts
 from gdsdeploy.host.facts.topology import DISK, GPU, PORT, ROOT, Node, Topology, degraded, link_words
 
 #: User units of the drawing: a row, a box, a column, and the space for a device with its words.
@@ -54,21 +53,6 @@ def distance(topology: Topology, one: str, other: str) -> str:
         return "X" if one == other else "?"
     found = pair.distance
     return "?" if isinstance(found, Unknown) else found
-
-
-def disks_of(storage: StorageFacts) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """(mount point, PCI addresses of the disks under it), of mounts that have any."""
-    if isinstance(storage.mounts, Unknown):
-        return ()
-    found = (
-        (point, _under(mount.device)) for point, mount in storage.mounts.items() if isinstance(mount.device, Device)
-    )
-    return tuple((point, addresses) for point, addresses in found if addresses)
-
-
-def _under(device: Device) -> tuple[str, ...]:
-    below = [address for item in device.below for address in _under(item)]
-    return tuple(dict.fromkeys([device.pci_address, *below] if device.pci_address else below))
 
 
 def _depth(node: Node) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 from ..facts import HostFacts, Unknown
+from ..facts.stack import stack
 from ..model.expectation import Expectation
 from ..model.finding import FAIL, PASS, UNKNOWN, WAIVED, Finding, worst
 
 WORDS = {PASS: "pass", FAIL: "FAIL", UNKNOWN: "could not tell", WAIVED: "waived"}
-
-#: Parts of the stack, from the kernel's surroundings up.
-STACK = ("os", "kernel", "driver", "nvidia-fs", "libcufile")
 
 
 def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> Dict[str, Any]:
@@ -29,15 +27,6 @@ def document(expectation: Expectation, facts: HostFacts, findings: Sequence[Find
         "findings": [item.as_dict() for item in findings],
         "gaps": list(facts.gaps),
     }
-
-
-def stack(facts: HostFacts) -> List[Tuple[str, str]]:
-    """(part, what runs), from the kernel up; parts that are not there or not known are left out."""
-    module = facts.nvidia_fs.module
-    driver = [item for item in (facts.driver.version, facts.driver.flavour) if isinstance(item, str)]
-    nvidia_fs = module.version if module.loaded is True else ""
-    found = (facts.os.name, facts.kernel.release, " ".join(driver), nvidia_fs, facts.cufile.library)
-    return [(name, value) for name, value in zip(STACK, found) if isinstance(value, str) and value]
 
 
 def text(expectation: Expectation, facts: HostFacts, findings: Sequence[Finding]) -> str:

@@ -52,17 +52,17 @@ COLLECTORS = (
 )  # fmt: skip
 
 
-def collect(wanted: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
+def collect(request: Wanted = NOTHING, total: float = TOTAL_SECONDS) -> Dict[str, Any]:
     """Collect the evidence of this host; whatever the host doesn't have, this never raises.
 
     total: seconds for everything except the reading under load, which takes its own time.
     """
-    load_seconds = sum(longest(seconds) for _, seconds in wanted.load)
+    load_seconds = sum(longest(seconds) for _, seconds in request.load)
     recorder = Recorder(total + load_seconds)
     recorder.document["host"]["uid"] = os.geteuid()
     for name in COLLECTORS:
         # Imported one by one: other commands need few of them.
         collector = importlib.import_module(f"{__name__}.{name}").collect
         seconds = load_seconds if name == "load" else COLLECTOR_SECONDS
-        recorder.attempt(name, functools.partial(collector, recorder, wanted), seconds)
+        recorder.attempt(name, functools.partial(collector, recorder, request), seconds)
     return recorder.finish()

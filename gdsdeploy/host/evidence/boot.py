@@ -21,7 +21,7 @@ UNITS = (
 PROPERTIES = "Id,LoadState,ActiveState,SubState,Result,UnitFileState,ExecMainStatus"
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for folder in LOAD_FOLDERS + PROBE_FOLDERS:
         recorder.texts(folder, [name for name in recorder.names(folder) if name.endswith(".conf")])
     recorder.text("/etc/modules")

@@ -13,17 +13,17 @@ ROTATIONS = 13
 VERSIONLOCKS = ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list")
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
+def collect(recorder: Recorder, request: Wanted) -> None:
     """Only for expected packages: without them, nothing could have moved."""
-    if not wanted.packages:
+    if not request.packages:
         return
-    names = "(?:{})".format("|".join(re.escape(name) for name in wanted.packages))
+    names = "(?:{})".format("|".join(re.escape(name) for name in request.packages))
     if recorder.exists("/var/lib/dpkg/status"):
-        recorder.command("apt-policy", ["apt-cache", "policy", *wanted.packages], timeout=60)
+        recorder.command("apt-policy", ["apt-cache", "policy", *request.packages], timeout=60)
         _logs(recorder, "/var/log", DPKG_LOG, rf"^\S+ \S+ (?:install|upgrade|remove|purge) {names}[: ]")
         # One block a run: who began it when and how, and what it did.
-        kept = rf"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{names}:"
-        _logs(recorder, "/var/log/apt", APT_HISTORY, kept)
+        pattern = rf"^(?:Start-Date|Commandline|Requested-By|End-Date): |^[A-Z][a-z]+: (?:.*[ ,])?{names}:"
+        _logs(recorder, "/var/log/apt", APT_HISTORY, pattern)
         return
     for path in VERSIONLOCKS:
         recorder.text(path)

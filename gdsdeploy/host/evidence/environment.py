@@ -13,7 +13,7 @@ MANAGERS = r"docker|kubepods|containerd|libpod|crio|/lxc|enroot"
 VARIABLES = r"CUFILE_[A-Z]"
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for path in CONTAINER_FILES:
         recorder.text(path)
     recorder.excerpt(CGROUP, MANAGERS)

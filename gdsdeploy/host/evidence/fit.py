@@ -10,7 +10,7 @@ from .wanted import Wanted
 NDEV = "/gid_attrs/ndevs/0"
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     recorder.excerpt("/proc/meminfo", "^MemTotal:")
     for name in recorder.names(INFINIBAND):
         device = INFINIBAND + "/" + name

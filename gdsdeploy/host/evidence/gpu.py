@@ -15,7 +15,7 @@ MODULES = (
 )  # fmt: skip
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for name in MODULES:
         folder = "/sys/module/" + name
         recorder.texts(folder, ("version", "srcversion", "taint", "initstate", "refcnt"))

@@ -45,7 +45,7 @@ MESSAGES = (
 )
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for path in FILES:
         recorder.text(path)
     release = recorder.document["host"]["uname"]["release"]

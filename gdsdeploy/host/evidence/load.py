@@ -9,12 +9,12 @@ from .storage import mount_of
 from .wanted import Wanted
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
-    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if wanted.load else ""
+def collect(recorder: Recorder, request: Wanted) -> None:
+    text = recorder.text(MOUNTINFO, limit=1024 * 1024) or "" if request.load else ""
     audits, section = recorder.document["odirect"], recorder.document["load"]
     # These stay where the time runs out.
-    section.update({path: {"error": "no time was left to read from it"} for path, _ in wanted.load})
-    for path, seconds in wanted.load:
+    section.update({path: {"error": "no time was left to read from it"} for path, _ in request.load})
+    for path, seconds in request.load:
         if mount_of(path, text) != path:
             # The scratch file would lie on the filesystem below.
             section[path] = {"error": "nothing is mounted there"}

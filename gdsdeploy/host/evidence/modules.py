@@ -20,7 +20,7 @@ IMPORTS = re.compile(r"nvidia_|^nv[A-Z_]|peer_memory|nvfs|^module_layout$|^_prin
 EXPORTS = re.compile(r"^nvidia_p2p_|peer_memory|nvfs")
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for name in WANTED:
         output = recorder.command(MODPROBE + name, ["modprobe", "--show-depends", name]).stdout
         replacement_name = modprobe.replacement(output)
@@ -53,7 +53,7 @@ def digest(path: str) -> Dict[str, Any]:
     value = asdict(module)
     value["imports"] = _some(module.imports, IMPORTS)
     value["imports_total"] = len(module.imports)
-    value["exports"] = {name: list(item) for name, item in _some(module.exports, EXPORTS).items()}
+    value["exports"] = {name: list(symbol) for name, symbol in _some(module.exports, EXPORTS).items()}
     value["exports_total"] = len(module.exports)
     value["weak"] = [name for name in module.weak if IMPORTS.search(name)]
     value["parms"] = {}

@@ -23,11 +23,11 @@ _BTRFS_FS_INFO = 0x8400941F
 _XFS_GEOMETRY, _XFS_FLAGS = 0x8100587E, 92
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
+def collect(recorder: Recorder, request: Wanted) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
-    for path in wanted.mounts:
+    for path in request.mounts:
         inside(recorder, path, text)
-    for path in wanted.scratch:
+    for path in request.scratch:
         # Where nothing is mounted yet, the trial would test the filesystem below.
         if mount_of(path, text) == path:
             recorder.document["odirect"][path] = audit(path, SECONDS)

@@ -18,7 +18,7 @@ NAMED = {"0x0108": "nvme", "0x02": "infiniband", "0x0c06": "infiniband"}
 LIMIT = 2048
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     for name in recorder.names(PCI)[:LIMIT]:
         folder = PCI + "/" + name
         recorder.link(folder)

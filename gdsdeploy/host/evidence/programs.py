@@ -17,10 +17,10 @@ GDSCHECKS = ("/usr/libexec/gds/tools/gdscheck", "/usr/local/cuda*/gds/tools/gdsc
 GDSCHECK_SECONDS = 30.0
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
+def collect(recorder: Recorder, request: Wanted) -> None:
     recorder.text(CUFILE, limit=256 * 1024)
-    if wanted.cufile_path != CUFILE:
-        recorder.text(wanted.cufile_path, limit=256 * 1024)
+    if request.cufile_path != CUFILE:
+        recorder.text(request.cufile_path, limit=256 * 1024)
     for folder in LIBRARY_FOLDERS:
         for name in recorder.names(folder, LIBRARY_PATTERN):
             recorder.link(folder + "/" + name)
@@ -33,7 +33,7 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
         recorder.gap(GDSCHECK, f"{paths[0]}: users other than root can replace it, so root doesn't run it")
     for path in probe.unsafe_libraries():
         recorder.gap(CUFILE_OPEN, f"{path}: users other than root can replace it, so root doesn't load it")
-    probe.probe(recorder.command, recorder.document["commands"], wanted.cufile_path)
+    probe.probe(recorder.command, recorder.document["commands"], request.cufile_path)
 
 
 def _gdscheck(recorder: Recorder, path: str) -> None:

@@ -30,10 +30,10 @@ MOUNTS_LIMIT = 64
 DEVICES_LIMIT = 512
 
 
-def collect(recorder: Recorder, wanted: Wanted) -> None:
+def collect(recorder: Recorder, request: Wanted) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
     entries = _devices(text)
-    points = {mount_of(path, text) for path in wanted.mounts}
+    points = {mount_of(path, text) for path in request.mounts}
     first = [entry for entry in entries if entry[1] in points]
     seen: List[str] = []
     for number, point in (first + entries)[: MOUNTS_LIMIT + len(first)]:
@@ -41,7 +41,7 @@ def collect(recorder: Recorder, wanted: Wanted) -> None:
         # Only filesystems on this host's disks: others may make a reader wait forever.
         recorder.value("inodes", point, inode_flags)
     local = {point for _, point in entries}
-    for path in wanted.mounts:
+    for path in request.mounts:
         if mount_of(path, text) in local:
             recorder.value("inodes", path, inode_flags)
     for name in recorder.names("/sys/class/nvme"):

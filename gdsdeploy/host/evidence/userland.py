@@ -15,7 +15,7 @@ FOUND = r"^\s*({})\s.*=>\s*(/\S+)$"
 NAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
-def collect(recorder: Recorder, _wanted: Wanted) -> None:
+def collect(recorder: Recorder, _request: Wanted) -> None:
     output = recorder.command("ldconfig", ["ldconfig", "-p"], pattern=LIBRARIES)
     for name in NAMES:
         match = re.search(FOUND.format(re.escape(name)), output.stdout, re.MULTILINE)

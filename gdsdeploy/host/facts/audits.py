@@ -57,7 +57,7 @@ def _kernel(document: Document, which: str) -> Maybe[KernelAudit]:
     release, results = record.get("release"), record.get("results")
     if not isinstance(release, str) or not isinstance(results, list):
         return Unknown(f"the record of the audit of the {which} kernel is no such record")
-    return KernelAudit(release, tuple(_module(item) for item in results))
+    return KernelAudit(release, tuple(_module(result) for result in results))
 
 
 def _module(value: Any) -> ModuleAudit:

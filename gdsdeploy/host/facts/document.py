@@ -85,7 +85,7 @@ class Document:
         # A missing part is None: the program's output is then unknown, rather than empty.
         parts = [value.get("status"), value.get("stdout"), value.get("stderr"), value.get("log", "")]
         status, stdout, stderr, log = parts
-        if not isinstance(status, int) or not all(isinstance(item, str) for item in parts[1:]):
+        if not isinstance(status, int) or not all(isinstance(part, str) for part in parts[1:]):
             return Unknown(f"the record of {name} is malformed")
         if "error" in value:
             return Unknown("the output of {} is {}".format(name, value["error"]))
@@ -118,8 +118,8 @@ class Document:
     def environment(self) -> Union[Dict[str, str], Unknown]:
         """The collecting program's environment variables that concern this stack."""
         value = self._value.get("environment")
-        if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
-            return {str(name): item for name, item in value.items()}
+        if isinstance(value, dict) and all(isinstance(text, str) for text in value.values()):
+            return {str(name): text for name, text in value.items()}
         return Unknown("the environment was not recorded")
 
     def inode_flags(self, path: str) -> Union[int, Unknown, None]:

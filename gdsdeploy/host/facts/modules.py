@@ -82,29 +82,29 @@ def _loaded(document: Document, name: str) -> Maybe[bool]:
     if isinstance(text, str) and any(line.split()[:1] == [name] for line in text.splitlines()):
         return True
     # A module that is built into the kernel is in no list, but has its folder in /sys/module.
-    shown = document.text("/sys/module/" + name + "/version")
-    if isinstance(shown, str):
+    version = document.text("/sys/module/" + name + "/version")
+    if isinstance(version, str):
         return True
     if isinstance(text, Unknown):
         return text
-    return False if shown is None else shown
+    return False if version is None else version
 
 
 def _file(document: Document, name: str) -> Maybe[Optional[ModuleFile]]:
-    shown = document.ran(MODPROBE + name)
-    if isinstance(shown, Unknown):
-        return shown
-    behind = modprobe.replacement(shown.stdout)
-    if behind:
-        shown = document.ran(MODPROBE + behind)
-        if isinstance(shown, Unknown):
-            return shown
-    if "not found in directory" in shown.stderr:
+    run = document.ran(MODPROBE + name)
+    if isinstance(run, Unknown):
+        return run
+    replacement = modprobe.replacement(run.stdout)
+    if replacement:
+        run = document.ran(MODPROBE + replacement)
+        if isinstance(run, Unknown):
+            return run
+    if "not found in directory" in run.stderr:
         return None
-    files = modprobe.files_of(shown.stdout)
-    if shown.status != 0 or not files:
-        what = shown.stderr.strip() or shown.stdout.strip() or "nothing"
-        return Unknown(f"modprobe --show-depends {name} says: {what}")
+    files = modprobe.files_of(run.stdout)
+    if run.status != 0 or not files:
+        output = run.stderr.strip() or run.stdout.strip() or "nothing"
+        return Unknown(f"modprobe --show-depends {name} says: {output}")
     return test(document.module(files[-1]), lambda record: _module_file(files[-1], record))
 
 
@@ -117,20 +117,21 @@ _SHAPE = {
 }
 
 
-def _module_file(path: str, value: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
+def _module_file(path: str, record: Mapping[str, Any]) -> Maybe[Optional[ModuleFile]]:
     """The record as a module file; Unknown if a key is missing."""
     for key, kind in _SHAPE.items():
-        if not isinstance(value.get(key), kind):
+        if not isinstance(record.get(key), kind):
             return Unknown(f"the record of {path} has no {key}")
     return ModuleFile(
         path=path,
-        **{key: value[key] for key in _TEXTS},
-        kernel=(value["vermagic"].split() or [""])[0],
-        depends=tuple(str(item) for item in value["depends"]),
-        provenance={key: str(item) for key, item in value["provenance"].items()},
-        imports={key: _crc(item) for key, item in value["imports"].items()},
+        **{key: record[key] for key in _TEXTS},
+        kernel=(record["vermagic"].split() or [""])[0],
+        depends=tuple(str(value) for value in record["depends"]),
+        provenance={key: str(value) for key, value in record["provenance"].items()},
+        imports={key: _crc(value) for key, value in record["imports"].items()},
         exports={
-            key: _crc(item[0]) if isinstance(item, list) and item else None for key, item in value["exports"].items()
+            key: _crc(value[0]) if isinstance(value, list) and value else None
+            for key, value in record["exports"].items()
         },
     )
 

@@ -28,21 +28,21 @@ class PackageFacts:
 
 
 def package_facts(document: Document) -> PackageFacts:
-    shown = document.ran("dpkg-query")
-    if isinstance(shown, Unknown):
+    run = document.ran("dpkg-query")
+    if isinstance(run, Unknown):
         rpm = document.ran("rpm")
-        shown = shown if isinstance(rpm, Unknown) else rpm
+        run = run if isinstance(rpm, Unknown) else rpm
     dkms = document.ran("dkms")
     if not isinstance(dkms, Unknown) and dkms.status != 0:
         dkms = Unknown("dkms status: " + (dkms.stderr.strip() or f"exit status {dkms.status}"))
-    return PackageFacts(test(shown, _installed), test(dkms, lambda run: tuple(run.stdout.splitlines())))
+    return PackageFacts(test(run, _installed), test(dkms, lambda run: tuple(run.stdout.splitlines())))
 
 
-def _installed(shown: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:
-    if shown.status != 0:
-        return Unknown("the package manager says: " + (shown.stderr.strip() or f"exit status {shown.status}"))
+def _installed(run: Ran) -> Maybe[Mapping[str, Tuple[Package, ...]]]:
+    if run.status != 0:
+        return Unknown("the package manager says: " + (run.stderr.strip() or f"exit status {run.status}"))
     installed: Dict[str, Tuple[Package, ...]] = {}
-    for words in (line.split("\t") for line in shown.stdout.splitlines()):
+    for words in (line.split("\t") for line in run.stdout.splitlines()):
         if len(words) == 4:
             name, version, architecture, status = words
             installed[name] = (*installed.get(name, ()), Package(version, architecture, status.strip()))
