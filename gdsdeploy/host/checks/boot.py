@@ -29,7 +29,7 @@ def autoload(facts: HostFacts, expectation: Expectation) -> Answer:
     listed, forbidden = known(facts.boot.autoloaded), known(facts.boot.forbidden)
     missing = [name for name in names if name not in listed]
     if missing:
-        return failed("modules-load.d doesn't have {}".format(", ".join(missing)), hint, expected=expected)
+        return failed("modules-load.d lacks {}".format(", ".join(missing)), hint, expected=expected)
     order = [name for name in listed if name in names]
     if order[0] != "nvidia":
         return failed("the order is {}".format(", ".join(order)), hint, expected=expected)

@@ -152,4 +152,4 @@ def nouveau(facts: HostFacts, expectation: Expectation) -> Answer:
         return failed("nouveau is loaded", hint, messages(facts, "nouveau"))
     if "nouveau" in known(facts.boot.forbidden):
         return passed("not loaded, and forbidden in modprobe.d or on the kernel's command line")
-    return failed("not loaded, but nothing forbids it", hint)
+    return failed("not loaded, but nothing keeps it out", hint)

@@ -61,7 +61,7 @@ def link(facts: HostFacts, _expectation: Expectation) -> Answer:
         words = "; ".join(f"{_name(node)} runs at {words}" for node, words in slow)
         return failed(words, hint, [_link_line(node) for node, _ in slow])
     count = f"{len(linked)} link{'' if len(linked) == 1 else 's'}"
-    words = f"{count} at the limit of both ends" if linked else "no device has a PCIe link of its own"
+    words = f"{count} at what both ends can do" if linked else "no device has a PCIe link of its own"
     rest = [node.label for node in linked if resting(node)]
     return passed(words + ("; at rest, so their speed is not proven: {}".format(", ".join(rest)) if rest else ""))
 

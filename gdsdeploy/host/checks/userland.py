@@ -80,9 +80,9 @@ def services(facts: HostFacts, expectation: Expectation) -> Answer:
     ]
     if switches and FABRIC not in services:
         hint = "Add fabricmanager to the profile's companions, then lock and provision"
-        return failed(f"this host has {len(switches)} NVSwitches, and the lock has no fabric manager", hint, switches)
+        return failed(f"this host has {len(switches)} NVSwitches, and the lock holds no fabric manager", hint, switches)
     if not services:
-        return passed("the lock has none, and there is no NVSwitch")
+        return passed("the lock holds none, and there is no NVSwitch")
     units = known(facts.boot.units)
     states = {unit: units.get(unit, {}).get("ActiveState", "not known to systemd") for unit in services}
     down = [unit for unit, state in states.items() if state != "active"]

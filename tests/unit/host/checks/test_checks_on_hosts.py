@@ -61,7 +61,7 @@ def test_a_fault_is_found_by_name(fault: str) -> None:
 def test_effective_values_are_compared_where_libcufile_names_them() -> None:
     found = findings(GOOD)["cufile.effective"].found
     assert (
-        found == "none to compare: this host has no GPU, so cuFileDriverOpen returned 5011 before libcufile named any"
+        found == "none to compare: this host has no GPU, so cuFileDriverOpen returned 5011 before libcufile logged any"
     )
     document = copy.deepcopy(GOOD)
     logged("properties.use_compat_mode : true", "properties.max_direct_io_size_kb : 1024")(document)
@@ -232,7 +232,7 @@ GDSCHECK = HOSTS.parent / "gdscheck"
 @pytest.mark.parametrize(
     ("recording", "agrees", "words"),
     [
-        ("1.9.1.ngpu0.no-nvidia-fs.noconfig", True, "for a reason that is known here"),
+        ("1.9.1.ngpu0.no-nvidia-fs.noconfig", True, "for a reason found here too"),
         ("1.15.1.json-badtype", False, "which nothing found here explains: json type mismatch"),
         ("1.9.1.no-nvfs.compat-false", False, "nvidia-fs driver is not loaded"),
         ("1.9.1.nvfs-version-2.3", False, "it sees nvidia-fs 2.3; loaded here is"),
