@@ -45,8 +45,7 @@ def _not_loaded(facts: HostFacts, expectation: Expectation) -> Optional[Answer]:
     of_running=True,
 )
 def loaded_version(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_loaded(facts, expectation)
-    if early:
+    if early := _not_loaded(facts, expectation):
         return early
     version = known(facts.nvidia_fs.module.version)
     if version == expectation.nvidia_fs_version:
@@ -72,8 +71,7 @@ check_module_file(
     of_running=True,
 )
 def symbol_versions(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_needed(expectation)
-    if early:
+    if early := _not_needed(expectation):
         return early
     module, driver = its_file(facts.nvidia_fs.module), its_file(facts.driver.module)
     imports = {name: crc for name, crc in sorted(module.imports.items()) if name.startswith(P2P)}
@@ -118,8 +116,7 @@ def _crc(value: Optional[int]) -> str:
     of_running=True,
 )
 def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_loaded(facts, expectation)
-    if early:
+    if early := _not_loaded(facts, expectation):
         return early
     file = its_file(facts.nvidia_fs.module)
     record = file.provenance
@@ -150,8 +147,7 @@ def driver_tree(facts: HostFacts, expectation: Expectation) -> Answer:
     of_running=True,
 )
 def devices(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_loaded(facts, expectation)
-    if early:
+    if early := _not_loaded(facts, expectation):
         return early
     present, count = known(facts.nvidia_fs.devices), known(facts.nvidia_fs.device_count)
     hint = "Let udev make them: udevadm trigger; or load nvidia-fs again: modprobe -r nvidia-fs; modprobe nvidia-fs"

@@ -83,8 +83,7 @@ def _link_line(node: Node) -> str:
     prevents="direct I/O at a fraction of its speed, because the firmware or the kernel enabled ACS",
 )
 def acs(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_asked(facts, expectation, "no ACS redirect")
-    if early:
+    if early := _not_asked(facts, expectation, "no ACS redirect"):
         return early
     topology = known(facts.topology)
     pairs = [pair for pair in _of_gpus(topology) if pair.bridge]
@@ -119,8 +118,7 @@ def _of_gpus(topology: Topology) -> List[Pair]:
     prevents="direct I/O that is slow or corrupt because a firmware update enabled an IOMMU",
 )
 def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_asked(facts, expectation, "off or pt")
-    if early:
+    if early := _not_asked(facts, expectation, "off or pt"):
         return early
     topology = known(facts.topology)
     words, mode = known(topology.iommu_words), known(topology.iommu)
@@ -149,8 +147,7 @@ def iommu(facts: HostFacts, expectation: Expectation) -> Answer:
     prevents="bounce buffers that cannot be mapped, after Resizable BAR or Above 4G Decoding was reset in the firmware",
 )
 def bar1(facts: HostFacts, expectation: Expectation) -> Answer:
-    early = _not_asked(facts, expectation, "a BAR1")
-    if early:
+    if early := _not_asked(facts, expectation, "a BAR1"):
         return early
     cache = facts.cufile.setting("properties", "max_device_cache_size_kb", CACHE_KIB)
     needed = STATIC_BYTES if expectation.mode == "p2pdma" else (cache if isinstance(cache, int) else CACHE_KIB) * 1024

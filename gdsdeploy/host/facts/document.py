@@ -57,6 +57,11 @@ class Document:
         """The names in a folder, or those that match a pattern."""
         return self._read("listings", path, _texts)
 
+    def existing(self, path: str) -> Tuple[str, ...]:
+        """The names in a folder; empty where there is none, or it is unknown."""
+        names = self.names(path)
+        return names if isinstance(names, tuple) else ()
+
     def lines(self, path: str) -> Union[Tuple[str, ...], Unknown, None]:
         """The recorded lines of a large file."""
         return self._read("excerpts", path, lambda value: _texts(_get(value, "lines")))

@@ -106,20 +106,16 @@ def _dpkg(document: Document) -> List[Move]:
 
 def _apt_runs(document: Document) -> List[Tuple[str, str, str, str]]:
     """(begin, end, command line, user) of each run in apt's history; 9999 is the end of an unfinished run."""
-    runs: List[Tuple[str, str, str, str]] = []
+    runs: List[Dict[str, str]] = []
     for line in _logs(document, "/var/log/apt/history.log"):
         key, _, value = line.partition(": ")
-        value = " ".join(value.split())
-        if key == "Start-Date":
-            runs.append((value, "9999", "", ""))
-        elif runs and key == "Commandline":
-            runs[-1] = (*runs[-1][:2], value, runs[-1][3])
-        elif runs and key == "Requested-By":
-            runs[-1] = (*runs[-1][:3], value)
-        elif runs and key == "End-Date":
-            runs[-1] = (runs[-1][0], value, *runs[-1][2:])
+        runs += [{"End-Date": "9999"}] if key == "Start-Date" else []
+        if runs:
+            runs[-1][key] = " ".join(value.split())
+    keys = ("Start-Date", "End-Date", "Commandline", "Requested-By")
+    rows = ((run.get(key, "") for key in keys) for run in runs)
     # Rotated files come after the current one, so the blocks are put in their order first.
-    return sorted(runs, reverse=True)
+    return sorted(((begin, end, command, user) for begin, end, command, user in rows), reverse=True)
 
 
 def _dnf(document: Document) -> List[Move]:

@@ -150,20 +150,16 @@ def _folder(path: str) -> Dict[str, str]:
     """Links are not followed: a bundle has none."""
     top = os.path.join(path, FOLDER) if os.path.isdir(os.path.join(path, FOLDER)) else path
     files: Dict[str, str] = {}
-    for name in ("manifest.json", *_hosts(top)):
+    folder = os.path.join(top, "hosts")
+    hosts = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    names = [f"hosts/{host}/{name}.json" for host in hosts for name in ("evidence", "expectation")]
+    for name in ("manifest.json", *filter(_KEPT.fullmatch, names)):
         file = os.path.join(top, name)
         if os.path.isfile(file) and not os.path.islink(file):
             files[name] = _text(file)
         if sum(map(len, files.values())) > TOTAL:
             raise ValueError(f"its files have more than {TOTAL} characters")
     return files
-
-
-def _hosts(top: str) -> Tuple[str, ...]:
-    folder = os.path.join(top, "hosts")
-    hosts = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    names = (f"hosts/{host}/{name}.json" for host in hosts for name in ("evidence", "expectation"))
-    return tuple(filter(_KEPT.fullmatch, names))
 
 
 def _inside(name: str) -> str:

@@ -71,7 +71,8 @@ def _interfaces(document: Document) -> Maybe[Tuple[RdmaInterface, ...]]:
     for device in sorted(devices, key=_by_number):
         path = document.link(INFINIBAND + "/" + device + "/device")
         above = pci_addresses(path if isinstance(path, str) else "")
-        ports = [INFINIBAND + "/" + device + "/ports/" + port for port in _names(document, device + "/ports")]
+        folder = f"{INFINIBAND}/{device}/ports"
+        ports = [folder + "/" + port for port in document.existing(folder)]
         active = any("ACTIVE" in str(document.line(port + "/state")) for port in ports)
         pci = above[-1] if above else ""
         interfaces += [
@@ -88,14 +89,9 @@ def _interfaces(document: Document) -> Maybe[Tuple[RdmaInterface, ...]]:
 
 def _interface_names(document: Document, device: str, ports: List[str]) -> List[str]:
     """A hardware device has its interfaces below it; a software device names its own in the tables of its ports."""
-    below = sorted(_names(document, device + "/device/net"), key=_by_number)
+    below = sorted(document.existing(f"{INFINIBAND}/{device}/device/net"), key=_by_number)
     tables = (document.line(port + NDEV) for port in ports)
     return below or list(dict.fromkeys(name for name in tables if isinstance(name, str) and name))
-
-
-def _names(document: Document, path: str) -> Tuple[str, ...]:
-    names = document.names(INFINIBAND + "/" + path)
-    return names if isinstance(names, tuple) else ()
 
 
 def _by_number(name: str) -> List[Any]:

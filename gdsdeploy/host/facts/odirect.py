@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from .document import Document
-from .unknown import Maybe, Unknown
+from .unknown import Maybe, Unknown, all_known
 
 #: Results of one piece of direct I/O: see host/odirect/trials.py.
 BYPASSED, BUFFERED, FELL_BACK, REFUSED, WRONG, NOT_PROVEN = (
@@ -84,17 +84,14 @@ def _audit(document: Document, path: str) -> Maybe[Audit]:
     records = value.get("trials")
     if not isinstance(records, dict):
         return Unknown(f"the record of direct I/O on {path} is malformed")
-    trials: List[Trial] = []
-    for name, record in records.items():
-        trial = _trial(str(name), record)
-        if isinstance(trial, Unknown):
-            return trial
-        trials.append(trial)
+    trials = all_known(_trial(str(name), record) for name, record in records.items())
+    if isinstance(trials, Unknown):
+        return trials
     if not trials:
         return Unknown(f"no direct I/O was tried on {path}")
     instrument = value.get("instrument")
     instrument = instrument if isinstance(instrument, str) else None
-    return Audit(path, tuple(trials), instrument, _alignment(value.get("alignment")))
+    return Audit(path, trials, instrument, _alignment(value.get("alignment")))
 
 
 def _alignment(value: Any) -> Optional[Tuple[int, int]]:

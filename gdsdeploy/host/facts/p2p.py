@@ -8,7 +8,7 @@ from typing import Optional, Tuple
 from ..paths import HOLDERS, LEGACY_SERVICE, PEERS, SERVICE_FOLDERS, UVM_NO_HMM
 from .document import Document
 from .system import kernel_facts
-from .unknown import Maybe, Unknown, if_present, test, why_not
+from .unknown import Maybe, Unknown, all_known, if_present, test, why_not, with_default
 
 KALLSYMS = "/proc/kallsyms"
 #: The RDMA core's end of PeerDirect, and of DMA-BUF (the latter since Linux 5.12).
@@ -62,13 +62,8 @@ def p2p_facts(document: Document) -> P2pFacts:
 
 def _paths(document: Document, folders: Tuple[str, ...], pattern: str = "") -> Maybe[Tuple[str, ...]]:
     """The entries of all folders; Unknown if one of them is."""
-    paths: Tuple[str, ...] = ()
-    for folder in folders:
-        names = document.names(folder + pattern)
-        if isinstance(names, Unknown):
-            return names
-        paths += tuple(f"{folder}/{name}" for name in names or ())
-    return paths
+    listings = all_known(with_default(document.names(folder + pattern), ()) for folder in folders)
+    return test(listings, lambda rows: tuple(f"{folder}/{name}" for folder, row in zip(folders, rows) for name in row))
 
 
 def _symbols(document: Document, word: str) -> Maybe[Tuple[Tuple[str, str], ...]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import List, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from ..paths import INTERFACES, PCI
 from .document import Document
-from .unknown import Maybe, Unknown, if_present, test, why_not
+from .unknown import Maybe, Unknown, all_known, if_present, test, why_not
 
 NVIDIA_VENDOR = 0x10DE
 DISPLAY, NVME, BRIDGE = 0x03, 0x010802, 0x0604
@@ -108,21 +108,14 @@ def _functions(document: Document) -> Maybe[Tuple[Function, ...]]:
     names = document.names(PCI)
     if isinstance(names, Unknown):
         return names
-    functions: List[Function] = []
-    for name in names or ():
-        function = _function(document, name, PCI + "/" + name)
-        if isinstance(function, Unknown):
-            return function
-        functions.append(function)
-    return tuple(functions)
+    return all_known(_function(document, name, PCI + "/" + name) for name in names or ())
 
 
 def _function(document: Document, name: str, folder: str) -> Maybe[Function]:
-    codes = [_code(document, f"{folder}/{file}") for file in ("vendor", "device", "class")]
-    for code in codes:
-        if isinstance(code, Unknown):
-            return code
-    vendor, device, kind = (code for code in codes if isinstance(code, int))
+    codes = all_known(_code(document, f"{folder}/{file}") for file in ("vendor", "device", "class"))
+    if isinstance(codes, Unknown):
+        return codes
+    vendor, device, kind = codes
     target, driver, group, physical = (
         document.link(folder + link) for link in ("", "/driver", "/iommu_group", "/physfn")
     )
@@ -174,12 +167,8 @@ def _subsystem(document: Document, folder: str) -> str:
 
 
 def _names(document: Document, name: str) -> Tuple[str, ...]:
-    devices: List[str] = []
-    for folder in ("infiniband", "nvme"):
-        names = document.names(f"{PCI}/{name}/{folder}")
-        devices += names if isinstance(names, tuple) else ()
-    interfaces = document.names(INTERFACES)
-    for interface in interfaces if isinstance(interfaces, tuple) else ():
+    devices = [device for folder in ("infiniband", "nvme") for device in document.existing(f"{PCI}/{name}/{folder}")]
+    for interface in document.existing(INTERFACES):
         path = document.link(INTERFACES + "/" + interface)
         if isinstance(path, str) and addresses(path)[-1:] == (name,):
             devices.append(interface)

@@ -114,9 +114,8 @@ class StorageFacts:
 
 
 def storage_facts(document: Document) -> StorageFacts:
-    names = document.names("/sys/class/nvme")
-    controllers = names if isinstance(names, tuple) else ()
-    transports = {name: _line(document, f"/sys/class/nvme/{name}/transport") for name in controllers}
+    folder = "/sys/class/nvme"
+    transports = {name: _line(document, f"{folder}/{name}/transport") for name in document.existing(folder)}
     text = document.text(MOUNTINFO)
     trials = (audits(document), proofs(document), loads(document))
     if not isinstance(text, str):

@@ -13,7 +13,7 @@ from ..paths import NODES
 from .document import Document
 from .gpu import DriverFacts
 from .pci import BRIDGE, INFINIBAND, NETWORK, NVME, REDIRECTS, Function, Link, PciFacts, is_gpu
-from .unknown import Maybe, Unknown, test, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, test, why_not, with_default
 
 #: At most one switch; several; the host bridge; host bridges of one NUMA node; between NUMA nodes.
 PIX, PXB, PHB, NODE, SYS = "PIX", "PXB", "PHB", "NODE", "SYS"
@@ -283,13 +283,8 @@ def _distance(one: Function, other: Function, shared: Sequence[str], apart: int,
 
 
 def _redirecting(names: Sequence[str], acs: Mapping[str, Maybe[int]]) -> Maybe[Tuple[str, ...]]:
-    redirecting = []
-    for name in names:
-        control = acs.get(name, Unknown(f"the access control of {name} was not read"))
-        if isinstance(control, Unknown):
-            return control
-        redirecting += [name] if control & REDIRECTS else []
-    return tuple(redirecting)
+    controls = all_known(acs.get(name, Unknown(f"the access control of {name} was not read")) for name in names)
+    return test(controls, lambda bits: tuple(name for name, control in zip(names, bits) if control & REDIRECTS))
 
 
 def _iommu(function: Function) -> Maybe[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, TypeVar, Union
+from typing import Callable, Iterable, List, Tuple, TypeVar, Union
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -50,6 +50,16 @@ def if_present(
 ) -> Union[Result, Unknown, None]:
     """``function`` of ``value``; an unknown value stays unknown, and None stays None."""
     return value if value is None or isinstance(value, Unknown) else function(value)
+
+
+def all_known(values: Iterable[Union[Value, Unknown]]) -> Union[Tuple[Value, ...], Unknown]:
+    """All values, or the first unknown one."""
+    known_values: List[Value] = []
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+        known_values.append(value)
+    return tuple(known_values)
 
 
 def with_default(value: Union[Value, Unknown, None], default: Value) -> Union[Value, Unknown]:

@@ -133,13 +133,10 @@ def logged(path: str, begin: int) -> List[str]:
         return []
 
 
-def size(path: str) -> int:
-    return os.stat(path).st_size if os.path.exists(path) else 0
-
-
 def pair(request: Dict[str, Any], cuda: Any, cufile: Any, folder: str, gpu: Tuple[str, ctypes.c_void_p]) -> None:
     """One read from a file in ``folder`` into memory of one GPU."""
-    begin = size(request["log"])
+    log = request["log"]
+    begin = os.stat(log).st_size if os.path.exists(log) else 0
     record: Dict[str, Any] = {"mount": folder, "gpu": gpu[0]}
     say("begin", **record)
     data, path = secrets.token_bytes(SIZE), os.path.join(folder, request["name"])
