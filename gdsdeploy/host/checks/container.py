@@ -10,8 +10,6 @@ from .registry import Answer, capitalized, check, failed, passed, subject
 
 subject("container", after="os")
 
-#: (what is missing, its fix)
-Gap = Tuple[str, str]
 GPUS = "give the container its GPUs: NVIDIA's container runtime and --gpus all; Enroot's 98-nvidia.sh hook"
 INFINIBAND = "map /dev/infiniband into the container (--device /dev/infiniband); Enroot's 99-mellanox.sh hook"
 
@@ -35,7 +33,8 @@ def view(facts: HostFacts, expectation: Expectation) -> Answer:
     return failed(words, capitalized(fixes), ["{}: {}".format(*gap) for gap in missing])
 
 
-def _missing(facts: HostFacts, expectation: Expectation) -> Iterator[Gap]:
+def _missing(facts: HostFacts, expectation: Expectation) -> Iterator[Tuple[str, str]]:
+    """(what is missing, its fix)"""
     names = known(facts.environment.devices)
     if "nvidiactl" not in names or not any(name[len("nvidia") :].isdigit() for name in names):
         yield "/dev/nvidia0 or /dev/nvidiactl", GPUS

@@ -66,16 +66,17 @@ def _compared(facts: HostFacts, report: gdscheck.Report) -> Answer:
 def _refused(facts: HostFacts, report: gdscheck.Report) -> Answer:
     """It gave up: passes if the other checks found the same reason."""
     reason = "; ".join(line for line in report.errors if not GENERAL.search(line)) or "; ".join(report.errors)
-    for pattern, same in (
+    causes = (
         (REFUSAL, test(facts.cufile.acceptance, lambda acceptance: acceptance == REJECTED)),
         (NO_GPU, test(facts.pci.gpus, lambda gpus: not gpus)),
         (NO_NVIDIA_FS, test(facts.nvidia_fs.module.loaded, lambda loaded: not loaded)),
-    ):
-        if any(pattern.search(line) for line in report.errors):
-            if known(same):
-                return passed("it gives up for a reason found here too, and proves nothing: " + reason, report.errors)
-            return failed("it gives up, which nothing found here explains: " + reason, BY_HAND, report.errors)
-    return failed("it gives up: " + reason, BY_HAND, report.errors)
+    )
+    same = [cause for pattern, cause in causes if any(map(pattern.search, report.errors))]
+    if not same:
+        return failed("it gives up: " + reason, BY_HAND, report.errors)
+    if known(same[0]):
+        return passed("it gives up for a reason found here too, and proves nothing: " + reason, report.errors)
+    return failed("it gives up, which nothing found here explains: " + reason, BY_HAND, report.errors)
 
 
 def _driver(facts: HostFacts, report: gdscheck.Report) -> List[str]:

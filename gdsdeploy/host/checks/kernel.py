@@ -34,10 +34,8 @@ def running(facts: HostFacts, expectation: Expectation) -> Answer:
 )
 def boot_default(facts: HostFacts, expectation: Expectation) -> Iterator[Answer]:
     default = known(facts.boot.default_kernel)
-    if default is None:
-        # Without a supported boot loader, e.g. in a guest whose kernel comes from outside, there is nothing to check.
-        return
     if default == expectation.kernel_release:
         yield passed(default)
-    else:
+    # Without a supported boot loader, e.g. in a guest whose kernel comes from outside, there is nothing to check.
+    elif default is not None:
         yield failed(default, "Provision the host again, or set the default with grub-set-default and run update-grub")

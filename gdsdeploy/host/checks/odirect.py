@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator, List
 
-from ..facts import HostFacts, Unknown
-from ..facts.conditions import (
-    CHECKSUMS,
-    COMPRESSION,
-    COW,
-    DEDUPLICATION,
-    ENCRYPTION,
-    FILESYSTEM,
-    INLINE,
-    JOURNALLING,
-    ON,
-    POSSIBLE,
-    conditions,
-)
+from ..facts import HostFacts, Unknown, conditions
+from ..facts.conditions import FILESYSTEM, ON, POSSIBLE
 from ..facts.odirect import ALIGNED, BYPASSED, NOT_PROVEN, REFUSED, WRONG, Audit
 from ..facts.storage import Mount
 from ..model.expectation import Expectation
@@ -27,13 +15,13 @@ subject("odirect", after="storage")
 
 #: Condition → what to do where it is on.
 FIXES = {
-    JOURNALLING: "mount it with data=ordered, and remove the folder's flag: chattr -j",
-    INLINE: "make the filesystem without inline_data",
-    CHECKSUMS: "use ext4 or XFS, or a Btrfs folder with chattr +C",
-    COMPRESSION: "mount it without compression, and remove the folder's flag: chattr -c",
-    DEDUPLICATION: "put the filesystem on a device that keeps each block",
-    ENCRYPTION: "keep the data in a folder that is not encrypted, on disks that encrypt themselves",
-    COW: "use ext4 or XFS, or a Btrfs folder with chattr +C",
+    conditions.JOURNALLING: "mount it with data=ordered, and remove the folder's flag: chattr -j",
+    conditions.INLINE: "make the filesystem without inline_data",
+    conditions.CHECKSUMS: "use ext4 or XFS, or a Btrfs folder with chattr +C",
+    conditions.COMPRESSION: "mount it without compression, and remove the folder's flag: chattr -c",
+    conditions.DEDUPLICATION: "put the filesystem on a device that keeps each block",
+    conditions.ENCRYPTION: "keep the data in a folder that is not encrypted, on disks that encrypt themselves",
+    conditions.COW: "use ext4 or XFS, or a Btrfs folder with chattr +C",
 }
 NOT_NEEDED = "not needed: the fleet accepts CPU memory here; "
 NO_TRIAL = "the fleet file allows no scratch file on it"
@@ -118,7 +106,8 @@ def untransformed(facts: HostFacts, expectation: Expectation) -> Iterator[Answer
 
 def _judge_conditions(facts: HostFacts, mount: Mount, is_compat: bool) -> Answer:
     point = mount.mount_point
-    rows = [row for row in conditions(facts.document, facts.storage, mount, point) if row.name in FILESYSTEM]
+    states = conditions.conditions(facts.document, facts.storage, mount, point)
+    rows = [row for row in states if row.name in FILESYSTEM]
     on, possible = ([row.name for row in rows if row.state == state] for state in (ON, POSSIBLE))
     evidence = [f"{row.name} {row.state}: {line}" for row in rows if row.state in (ON, POSSIBLE) for line in row.said]
     if is_compat:

@@ -15,7 +15,6 @@ from ..facts.topology import (
     PASSTHROUGH,
     TRANSLATING,
     Node,
-    Pair,
     Topology,
     degraded,
     link_words,
@@ -86,7 +85,8 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
     if early := _not_asked(facts, expectation, "no ACS redirect"):
         return early
     topology = known(facts.topology)
-    pairs = [pair for pair in _of_gpus(topology) if pair.bridge]
+    gpus = {gpu.label for gpu in topology.of_kind(GPU)}
+    pairs = [pair for pair in topology.pairs if pair.bridge and pair.one in gpus and pair.other not in gpus]
     hint = (
         "Disable ACS in the firmware, or boot with pci=disable_acs_redir=…, and with the IOMMU off, which needs ACS; on"
         " a virtual machine's host, use ATS"
@@ -103,12 +103,6 @@ def acs(facts: HostFacts, expectation: Expectation) -> Answer:
     if not pairs:
         return passed("no GPU shares a switch with a disk or adapter: there is nothing to redirect")
     return passed(f"none of {len(pairs)} pairs of a GPU and a peer below one switch is redirected")
-
-
-def _of_gpus(topology: Topology) -> List[Pair]:
-    """Pairs of a GPU and a disk or adapter."""
-    gpus = {gpu.label for gpu in topology.of_kind(GPU)}
-    return [pair for pair in topology.pairs if pair.one in gpus and pair.other not in gpus]
 
 
 @check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterator, Mapping, Tuple
 
 from ..facts import HostFacts, known
 from ..facts.pci import NVIDIA_VENDOR
@@ -106,12 +106,13 @@ def parameters(facts: HostFacts, _expectation: Expectation) -> Answer:
     params = known(facts.driver.params)
     if params is None:
         return failed("the nvidia module is not loaded", "See the check driver.loaded-version")
-    wrong: List[str] = []
-    for name, (value, place) in sorted(options.items()):
-        if name not in params:
-            wrong.append(f"{name}={value} ({place}): the loaded driver has no such option")
-        elif not _is_equal(value, params[name]):
-            wrong.append("{} is {}, not {} as in {}".format(name, params[name] or "empty", value, place))
+    wrong = [
+        f"{name} is {params[name] or 'empty'}, not {value} as in {place}"
+        if name in params
+        else f"{name}={value} ({place}): the loaded driver has no such option"
+        for name, (value, place) in sorted(options.items())
+        if name not in params or not _is_equal(value, params[name])
+    ]
     if wrong:
         hint = "Reload the module or reboot; an option for a module of another name (modinfo nvidia) has no effect"
         return failed("; ".join(wrong), hint, wrong)

@@ -55,11 +55,11 @@ class ModuleFacts:
             return self.file
         if self.file is None:
             return False
-        for mine, its in ((self.build_id, self.file.build_id), (self.srcversion, self.file.srcversion)):
-            if isinstance(mine, Unknown):
-                return mine
-            if mine and its:
-                return mine == its
+        for loaded, on_disk in ((self.build_id, self.file.build_id), (self.srcversion, self.file.srcversion)):
+            if isinstance(loaded, Unknown):
+                return loaded
+            if loaded and on_disk:
+                return loaded == on_disk
         return Unknown(f"neither a build id nor a srcversion of the loaded {self.name} can be compared")
 
 
@@ -130,8 +130,7 @@ def _module_file(path: str, record: Mapping[str, Any]) -> Maybe[Optional[ModuleF
         provenance={key: str(value) for key, value in record["provenance"].items()},
         imports={key: _crc(value) for key, value in record["imports"].items()},
         exports={
-            key: _crc(value[0]) if isinstance(value, list) and value else None
-            for key, value in record["exports"].items()
+            key: _crc(row[0] if isinstance(row, list) and row else None) for key, row in record["exports"].items()
         },
     )
 

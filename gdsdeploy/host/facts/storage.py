@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, field
-from typing import List, Mapping, Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
 from ..paths import MOUNTINFO
 from .document import Document
@@ -13,7 +13,7 @@ from .load import Loaded, loads
 from .odirect import Audit, audits
 from .pci import addresses
 from .proof import Proof, proofs
-from .unknown import Maybe, Unknown, if_present, test, why_not, with_default
+from .unknown import Maybe, Unknown, all_known, if_present, test, why_not, with_default
 
 #: Inode flags of linux/fs.h that matter here.
 FLAGS = {
@@ -166,7 +166,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
-def _device(document: Document, number: str, depth: int) -> Maybe[Optional[Device]]:
+def _device(document: Document, number: str, depth: int) -> Maybe[Device]:
     link = "/sys/dev/block/" + number
     path = document.link(link)
     if isinstance(path, Unknown):
@@ -176,19 +176,15 @@ def _device(document: Document, number: str, depth: int) -> Maybe[Optional[Devic
     disk = _disk(document, link, path)
     if isinstance(disk, Unknown):
         return disk
-    below: List[Device] = []
-    slaves = document.names(disk.link + "/slaves")
-    if isinstance(slaves, Unknown):
-        return slaves
-    for slave in slaves or ():
-        lower_number = document.line(disk.link + "/slaves/" + slave + "/dev")
-        if not isinstance(lower_number, str):
-            return why_not(lower_number, f"{slave} has no number")
-        lower = _device(document, lower_number, depth + 1)
-        if isinstance(lower, Unknown) or lower is None:
-            return lower
-        below.append(lower)
-    return _described(document, number, posixpath.basename(path), disk, tuple(below))
+    slaves = with_default(document.names(disk.link + "/slaves"), ())
+    numbers = test(slaves, lambda names: all_known(_number_of(document, f"{disk.link}/slaves/{n}", n) for n in names))
+    below = test(numbers, lambda lower: all_known(_device(document, one, depth + 1) for one in lower))
+    return test(below, lambda devices: _described(document, number, posixpath.basename(path), disk, devices))
+
+
+def _number_of(document: Document, folder: str, name: str) -> Maybe[str]:
+    number = document.line(folder + "/dev")
+    return number if isinstance(number, str) else why_not(number, f"{name} has no number")
 
 
 @dataclass(frozen=True)
@@ -207,10 +203,7 @@ def _disk(document: Document, link: str, path: str) -> Maybe[_Disk]:
     if partition is None:
         return _Disk(path, link)
     disk = posixpath.dirname(path)
-    number = document.line(disk + "/dev")
-    if not isinstance(number, str):
-        return why_not(number, f"{disk} has no number")
-    return _Disk(disk, "/sys/dev/block/" + number)
+    return test(_number_of(document, disk, disk), lambda number: _Disk(disk, "/sys/dev/block/" + number))
 
 
 def _described(document: Document, number: str, name: str, disk: _Disk, below: Tuple[Device, ...]) -> Device:

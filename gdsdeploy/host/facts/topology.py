@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..paths import NODES
 from .document import Document
@@ -171,13 +171,11 @@ class _Tree:
         models: Mapping[str, Maybe[str]],
     ) -> None:
         self._functions, self._labels, self._acs, self._models = functions, labels, acs, models
-        self._below: Dict[str, List[str]] = {}
+        self._below: Dict[str, Set[str]] = {}
         for address in labels:
             chain = (functions[address].host_bridge, *functions[address].bridges, address)
-            for place, below in enumerate(chain[1:]):
-                children = self._below.setdefault(chain[place], [])
-                if below not in children:
-                    children.append(below)
+            for place, child in enumerate(chain[1:]):
+                self._below.setdefault(chain[place], set()).add(child)
 
     def roots(self) -> Tuple[Node, ...]:
         names = sorted({self._functions[address].host_bridge for address in self._labels})

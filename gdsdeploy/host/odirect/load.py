@@ -90,13 +90,13 @@ def _measure(folder: str, seconds: float, largest: int) -> Dict[str, Any]:
 
 
 def _measure_file(plain: int, length: int, seconds: float) -> Dict[str, Any]:
+    try:
+        direct = reopened(plain, os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return {"error": "its filesystem takes no direct I/O, so that memory would be measured"}
     with contextlib.ExitStack() as stack:
-        try:
-            direct = reopened(plain, os.O_DIRECT)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            return {"error": "its filesystem takes no direct I/O, so that memory would be measured"}
         stack.callback(os.close, direct)
         os.pwrite(plain, os.urandom(_SEEN), 0)
         cache = cache_of(plain, _SEEN)
