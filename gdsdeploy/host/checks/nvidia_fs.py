@@ -97,11 +97,11 @@ def _no_imports(module: ModuleFile) -> Answer:
 
 
 def _differences(wrong: List[Tuple[str, Optional[int]]], driver: ModuleFile) -> List[str]:
-    lines = []
-    for name, crc in wrong:
-        theirs = f"exports {_crc(driver.exports[name])}" if name in driver.exports else "does not export it"
-        lines.append(f"{name}: nvidia-fs wants {_crc(crc)}, the driver {theirs}")
-    return lines
+    exports = {name: f"exports {_crc(crc)}" for name, crc in driver.exports.items()}
+    return [
+        f"{name}: nvidia-fs needs {_crc(crc)}, the driver {exports.get(name, 'does not export it')}"
+        for name, crc in wrong
+    ]
 
 
 def _crc(value: Optional[int]) -> str:

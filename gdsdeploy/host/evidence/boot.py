@@ -27,9 +27,8 @@ def collect(recorder: Recorder, _request: Wanted) -> None:
     recorder.text("/etc/modules")
     for path in GRUB_FILES:
         recorder.excerpt(path, GRUB)
-    for path in GRUB_ENVIRONMENTS:
+    for path in (*GRUB_ENVIRONMENTS, "/etc/default/grub"):
         recorder.text(path)
-    recorder.text("/etc/default/grub")
     recorder.texts("/etc/default/grub.d", recorder.names("/etc/default/grub.d"))
     recorder.names("/boot", "vmlinuz-*")
     recorder.names("/boot", "initrd.img-*")

@@ -7,7 +7,7 @@ from .recorder import Recorder
 from .wanted import Wanted
 
 #: Entries of a port's table that name its network interface; the first one has it.
-NDEV = "/gid_attrs/ndevs/0"
+NDEV = "gid_attrs/ndevs/0"
 
 
 def collect(recorder: Recorder, _request: Wanted) -> None:
@@ -17,6 +17,5 @@ def collect(recorder: Recorder, _request: Wanted) -> None:
         recorder.link(device + "/device")
         recorder.names(device + "/device/net")
         for port in recorder.names(device + "/ports"):
-            recorder.texts(device + "/ports/" + port, ("state", "link_layer"))
-            recorder.text(device + "/ports/" + port + NDEV)
+            recorder.texts(device + "/ports/" + port, ("state", "link_layer", NDEV))
     recorder.command("ip-address", ["ip", "-json", "address", "show"])

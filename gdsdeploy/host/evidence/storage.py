@@ -32,7 +32,8 @@ DEVICES_LIMIT = 512
 
 def collect(recorder: Recorder, request: Wanted) -> None:
     text = recorder.text(MOUNTINFO, limit=1024 * 1024) or ""
-    entries = _devices(text)
+    # Mounts on block devices: anonymous devices have the major number 0.
+    entries = [entry for entry in _entries(text) if re.match(r"[1-9][0-9]*:[0-9]+$", entry[0])]
     points = {mount_of(path, text) for path in request.mounts}
     first = [entry for entry in entries if entry[1] in points]
     seen: List[str] = []
@@ -49,12 +50,8 @@ def collect(recorder: Recorder, request: Wanted) -> None:
         recorder.texts("/sys/class/nvme/" + name, CONTROLLER_FILES)
 
 
-def _devices(mountinfo: str) -> List[Tuple[str, str]]:
-    """(device number, mount point) of mounts on block devices; anonymous ones have major number 0."""
-    return [entry for entry in _entries(mountinfo) if re.match(r"[1-9][0-9]*:[0-9]+$", entry[0])]
-
-
 def _entries(mountinfo: str) -> List[Tuple[str, str]]:
+    """(device number, mount point) of each mount"""
     rows = [line.split() for line in mountinfo.splitlines()]
     return [(words[2], plain(words[4])) for words in rows if len(words) > 4]
 

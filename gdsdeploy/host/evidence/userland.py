@@ -23,7 +23,6 @@ def collect(recorder: Recorder, _request: Wanted) -> None:
             # Debian's alternatives make a chain; the name at its end has the version.
             recorder.value("links", match.group(2), os.path.realpath)
     firmware_path = recorder.text(FIRMWARE_PATH)
-    for folder in (firmware_path.strip() if firmware_path else "", FIRMWARE):
-        if folder:
-            for version in recorder.names(folder + "/nvidia", "[0-9]*"):
-                recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")
+    for folder in filter(None, ((firmware_path or "").strip(), FIRMWARE)):
+        for version in recorder.names(folder + "/nvidia", "[0-9]*"):
+            recorder.names(folder + "/nvidia/" + version, "gsp*.bin*")

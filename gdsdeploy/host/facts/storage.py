@@ -218,7 +218,7 @@ def _described(document: Document, number: str, name: str, disk: _Disk, below: T
         dm_uuid=_line(document, disk.link + "/dm/uuid"),
         md_level=_line(document, disk.link + "/md/level"),
         integrity=test(integrity, lambda text: text == "1"),
-        udev_usage=_udev_usage(document, number),
+        udev_usage=if_present(document.text("/run/udev/data/b" + number), _udev_usage),
         block_size=_number(document, disk.link + "/queue/logical_block_size"),
         ext4_options=if_present(document.text(f"/proc/fs/ext4/{name}/options"), lambda text: tuple(text.split())),
         ext4_features=if_present(document.features(name), _ext4_features),
@@ -239,12 +239,9 @@ def _kind(document: Document, disk: str) -> Tuple[str, Maybe[str]]:
     return next((kind for pattern, kind in _NAMES.items() if re.match(pattern, name)), OTHER), ""
 
 
-def _udev_usage(document: Document, number: str) -> Maybe[Optional[str]]:
-    def usage(text: str) -> Optional[str]:
-        match = re.search(r"^E:ID_FS_USAGE=(.+)$", text, re.MULTILINE)
-        return match.group(1) if match else None
-
-    return if_present(document.text("/run/udev/data/b" + number), usage)
+def _udev_usage(text: str) -> Optional[str]:
+    match = re.search(r"^E:ID_FS_USAGE=(.+)$", text, re.MULTILINE)
+    return match.group(1) if match else None
 
 
 def _number(document: Document, path: str) -> Maybe[int]:

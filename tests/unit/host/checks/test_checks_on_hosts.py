@@ -135,7 +135,7 @@ def test_a_differing_symbol_is_named_with_both_versions() -> None:
     assert found.found == f"1 of {total} differ: nvidia_p2p_get_pages"
     theirs = GOOD["modules"][module("nvidia")]["exports"]["nvidia_p2p_get_pages"][0]
     assert found.evidence == [
-        f"nvidia_p2p_get_pages: nvidia-fs wants 0x{theirs ^ 1:08x}, the driver exports 0x{theirs:08x}"
+        f"nvidia_p2p_get_pages: nvidia-fs needs 0x{theirs ^ 1:08x}, the driver exports 0x{theirs:08x}"
     ]
 
 
